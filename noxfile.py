@@ -1,0 +1,159 @@
+"""The one entry point for people and CI: `python -m nox -s demo`, `python -m nox -s tests`, `python -m nox --list`.
+
+Sessions are computed from the folders: a package added under `plugins/` needs no line here. One environment, the workshop, holds
+everything and serves the sessions that need everything; what must be proven clean gets a clean environment of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+FOLDERS = [ROOT / "gym-core", *sorted((ROOT / "plugins").glob("gym-*"))]
+PACKAGES = {tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"]: folder for folder in FOLDERS}
+CONSTRAINTS = str(ROOT / "constraints.txt")
+TOOLS = ["pytest", "pytest-xdist", "hypothesis", "mypy", "types-PyYAML", "jsonschema"]
+WORKSHOP = ROOT / ".nox" / "workshop"
+
+nox.options.sessions = ["demo"]
+nox.options.reuse_existing_virtualenvs = True
+
+
+def project(name: str) -> dict:
+    """Return the `project` table of a package."""
+    return tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
+
+
+def closure(*names: str) -> list[str]:
+    """Return these packages and those of the tree that they rest on, dependencies first."""
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        for requirement in project(name).get("dependencies", []):
+            needed = re.split(r"[\s\[<>=!~;]", requirement, maxsplit=1)[0]
+            if needed in PACKAGES and needed not in order:
+                visit(needed)
+        if name not in order:
+            order.append(name)
+
+    for name in names:
+        visit(name)
+    return order
+
+
+def install(session: nox.Session, names: list[str], *tools: str, python: str = "python") -> None:
+    """Install packages of the tree with what they need, in the tested versions; torch alone and first, hatchling before all."""
+    pip = [python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS]
+    external = python != "python"
+    session.run(*pip, "hatchling", "editables", external=external)
+    if any("torch" in re.split(r"\W", need)[0] for name in names for need in project(name).get("dependencies", [])):
+        session.run(*pip, "torch", external=external)
+    paths = [part for name in names for part in ("-e", str(PACKAGES[name]))]
+    session.run(*pip, "--no-build-isolation", *paths, *tools, external=external)
+
+
+def workshop(session: nox.Session) -> str:
+    """Make or update the environment with every package and tool; return its Python."""
+    folder = "Scripts" if sys.platform == "win32" else "bin"
+    python = str(WORKSHOP / folder / "python")
+    wanted = [*sorted(str(folder / "pyproject.toml") for folder in FOLDERS), CONSTRAINTS, __file__]
+    stamp = hashlib.sha256(b"".join(Path(path).read_bytes() for path in wanted)).hexdigest()
+    if not (WORKSHOP / "stamp").exists() or (WORKSHOP / "stamp").read_text() != stamp:
+        if not Path(python).exists():
+            session.log("making the environment; the first time this takes a few minutes")
+            session.run(sys.executable, "-m", "venv", str(WORKSHOP), external=True)
+        install(session, list(PACKAGES), *TOOLS, python=python)
+        (WORKSHOP / "stamp").write_text(stamp)
+    os.environ["PATH"] = f"{WORKSHOP / folder}{os.pathsep}{os.environ['PATH']}"
+    return python
+
+
+@nox.session(venv_backend="none")
+def demo(session: nox.Session) -> None:
+    """Fine-tune the tiny model on its tasks and show what it learned (two minutes of training on two cores)."""
+    session.run(workshop(session), "recipes/tiny/demo.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run every test of the tree."""
+    python = workshop(session)
+    session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *(session.posargs or []), external=True)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check format, lint and spelling."""
+    session.install("-q", "-c", CONSTRAINTS, "ruff", "codespell")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("codespell")
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Type-check everything public, package by package."""
+    python = workshop(session)
+    for folder in FOLDERS:
+        session.run(python, "-m", "mypy", str(folder / "src"), external=True)
+
+
+@nox.session
+def minimal(session: nox.Session) -> None:
+    """Prove gym-core alone in a clean environment: small, no torch, and it helps, lists, validates and explains."""
+    install(session, ["gym-core"])
+    session.run("python", "tests/minimal.py")
+
+
+@nox.session
+def broken(session: nox.Session) -> None:
+    """Prove that hostile plugins hurt nobody: gym-core with the hostile distributions installed."""
+    install(session, closure("gym-testkit"), "pytest")
+    session.run("python", "-m", "pytest", "tests/hostile", "-p", "no:cacheprovider", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def conformance(session: nox.Session) -> None:
+    """Run the laws of the test kit over every package."""
+    python = workshop(session)
+    for name in PACKAGES:
+        session.run(python, "-m", "pytest", "--gym-dist", name, "-p", "no:cacheprovider", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def bench(session: nox.Session) -> None:
+    """Run every benchmark into one table."""
+    session.run(workshop(session), "benchmarks/table.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def reference(session: nox.Session) -> None:
+    """Write the pages that are generated from the code."""
+    session.run(workshop(session), "docs/reference.py", external=True)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build every wheel and source distribution into dist/."""
+    session.install("-q", "-c", CONSTRAINTS, "build", "hatchling")
+    for folder in FOLDERS:
+        session.run("python", "-m", "build", "-q", "--no-isolation", "--outdir", "dist", str(folder))
+
+
+def _alone(package: str) -> None:
+    @nox.session(name=f"tests-{package}")
+    def session_alone(session: nox.Session) -> None:
+        """Test one package with itself and the test kit only, which finds undeclared dependencies."""
+        install(session, closure(package, "gym-testkit"), "pytest", "hypothesis")
+        session.run("python", "-m", "pytest", str(PACKAGES[package] / "tests"), *session.posargs)
+
+
+for _package in PACKAGES:
+    _alone(_package)
