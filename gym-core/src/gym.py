@@ -1,0 +1,67 @@
+"""`from gym import Trainer`, `from gym.quantization import BitDeltaConfig`: the Python API under its own name.
+
+Every name is an entry point of the group `gym.facade`, such as `quantization.BitDeltaConfig`, and is imported on
+first use. This is one file that acts as a package, so that it overwrites nothing of the retired package `gym` of
+OpenAI, whose directory Python prefers where both are installed. Libraries import `gym_core`, never this.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from gym_core.discovery import entries
+from gym_core.errors import PluginError
+
+__path__: list[str] = []  # makes `gym.train` importable; its modules are made below, none is found on a path
+
+#: who brings a name, for the error where it is not installed
+_OWNERS = {
+    "quantization.AggregationMethod": "gym-deltasoup",
+    "quantization.BitDeltaConfig": "gym-bitdelta",
+    "quantization.BitDeltaQuantizer": "gym-bitdelta",
+    "quantization.DeltaQuantConfig": "gym-bitdelta",
+    "quantization.DeltaSoup": "gym-deltasoup",
+    "quantization.DeltaSoupConfig": "gym-deltasoup",
+    "quantization.QuantMethod": "gym-bitdelta",
+    "personalization.PersonalizedTrainer": "gym-bitdelta",
+    "GRPOConfig": "gym-training-free",
+    "TrainingFreeGRPO": "gym-training-free",
+}
+
+
+def _names() -> list[str]:
+    return sorted({*_OWNERS, *(entry.name for entry in entries("facade"))})
+
+
+def _resolve(part: str, name: str) -> Any:
+    """Import a name. Raises ImportError that says what to install, AttributeError for a name nobody knows."""
+    full = f"{part}.{name}" if part else name
+    shown = f"gym.{full}"
+    if any(entry.name == full for entry in entries("facade")):
+        from gym_core.loading import find, load
+
+        try:
+            return load(find("facade", full))
+        except PluginError as error:
+            raise ImportError(f"{shown} cannot be imported: {error}", name=shown) from error
+    if full in _OWNERS:
+        owner = _OWNERS[full]
+        raise ImportError(f"{shown} comes with {owner}, which is not installed: pip install {owner}", name=shown)
+    raise AttributeError(f"module {shown.rpartition('.')[0]!r} has no attribute {name!r}")
+
+
+def _list(part: str) -> list[str]:
+    return [name.rpartition(".")[2] for name in _names() if name.rpartition(".")[0] == part]
+
+
+for _part in {name.rpartition(".")[0] for name in _names()} - {""}:
+    _module = ModuleType(f"gym.{_part}", f"Names of Gym's Python API: {', '.join(_list(_part))}.")
+    _module.__spec__ = ModuleSpec(_module.__name__, None)
+    _module.__dict__.update(__getattr__=partial(_resolve, _part), __dir__=partial(_list, _part))
+    sys.modules[_module.__name__] = globals()[_part] = _module
+
+__getattr__, __dir__ = partial(_resolve, ""), partial(_list, "")

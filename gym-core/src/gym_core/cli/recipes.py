@@ -1,0 +1,118 @@
+"""The commands that take a recipe: train, validate, explain, schema, export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gym_core import errors
+from gym_core.recipe import Recipe, load_recipe
+from gym_core.yamlfile import dump_yaml, parse_scalar
+
+_recipe = click.argument("recipe", type=click.Path(path_type=Path))
+_overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.command()
+@_recipe
+@_overrides
+@_json
+def train(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Run a recipe. The same command again continues an interrupted run.
+
+    KEY=VALUE overrides a key in either dialect: `train.epochs=1`, `learning_rate=1e-4`.
+    """
+    from gym_core.run import execute
+
+    outcome = execute(load_recipe(recipe, overrides))
+    if as_json:
+        click.echo(json.dumps(outcome.to_json(), indent=2))
+    elif outcome.repeated:
+        click.echo(f"{outcome.output} is finished already; `train.overwrite=true` sets it aside and starts again")
+    else:
+        for path in (outcome.artifact.path, *outcome.exports):
+            click.echo(f"wrote {path}")
+
+
+@click.command()
+@_recipe
+@_overrides
+@_json
+def validate(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check a recipe and report every problem at once. Exit code 2 for a wrong recipe, 3 for a missing plugin."""
+    loaded = load_recipe(recipe, overrides)
+    if as_json:
+        click.echo(json.dumps({"problems": [], "fingerprint": loaded.fingerprint()}))
+    else:
+        click.echo(f"{recipe} is valid ({len(loaded.resolved)} components)")
+
+
+@click.command()
+@_recipe
+@_overrides
+@click.option("--all", "everything", is_flag=True, help="Also print the values nobody set.")
+@_json
+def explain(recipe: Path, overrides: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Print the canonical recipe, every resolved component with its distribution and version, and the code that will run."""
+    loaded = load_recipe(recipe, overrides)
+    canonical = loaded.canonical(everything)
+    if as_json:
+        components = [item._asdict() | {"path": list(item.path)} for item in loaded.resolved]
+        click.echo(json.dumps({"recipe": canonical, "components": components, "hooks": list(loaded.hooks)}, indent=2))
+        return
+    click.echo(dump_yaml(canonical).rstrip())
+    click.echo()
+    _print_components(loaded)
+
+
+def _print_components(recipe: Recipe) -> None:
+    from gym_core.sections import dotted
+
+    rows = [(dotted(r.path), r.name, f"{r.dist} {r.version}", r.target or r.config) for r in recipe.resolved]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        click.echo("# " + "  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)).rstrip())
+    for name in recipe.hooks:
+        click.echo(f"# hooks  {name}")
+
+
+@click.command()
+@click.option("--indent", default=2, show_default=True, help="Spaces of indentation.")
+@click.option("--json", "as_json", is_flag=True, help="Accepted for symmetry: the output is always JSON.")
+def schema(indent: int, as_json: bool) -> None:
+    """Print a JSON Schema of every installed component, so that an editor completes a recipe."""
+    from gym_core.schema import recipe_schema
+
+    built, problems = recipe_schema()
+    click.echo(json.dumps(built, indent=indent))
+    for problem in problems:
+        click.secho(f"warning: left out: {problem}", fg="yellow", err=True)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@_overrides
+@click.option("--to", "name", default="safetensors", show_default=True, help="Exporter.")
+@click.option("--into", type=click.Path(path_type=Path), help="Where to write; default RUN/export/NAME.")
+@_json
+def export(run: Path, overrides: tuple[str, ...], name: str, into: Path | None, as_json: bool) -> None:
+    """Export what a finished RUN made. KEY=VALUE sets an option of the exporter."""
+    from gym_core.artifact import Artifact
+    from gym_core.record import RunRecord
+    from gym_core.run import export as write
+
+    before = RunRecord(run / "run.json").read()
+    if before.get("status") != "finished":
+        status = before.get("status", "no run.json")
+        raise errors.BusyError(
+            f"is no finished run (status: {status})", where=str(run), fix="finish it with `gym train`"
+        )
+    pairs = (text.partition("=") for text in overrides)
+    options: dict[str, Any] = {"name": name} | {key: parse_scalar(value) for key, _, value in pairs}
+    artifact = Artifact(**before["artifact"] | {"path": Path(before["artifact"]["path"])})
+    path = write(before["recipe"], run, artifact, options, into or run / "export" / name.rpartition("/")[2])
+    click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")

@@ -1,0 +1,80 @@
+"""Components: what a recipe names. The class is the schema, the defaults, the documentation and a lazy pointer to the code.
+
+A component class imports nothing heavy. Its `target` names the implementation, imported when `build` is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Config(BaseModel):
+    """A strict, immutable group of options: unknown keys are errors and every field has a docstring."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+
+
+class Component(Config):
+    """Something a recipe names: an algorithm, an adapter, an optimizer, an exporter."""
+
+    kind: ClassVar[str]
+    """Kind it belongs to; the entry-point group is `gym.<kind>`."""
+    target: ClassVar[str] = ""
+    """`module:name` of the implementation, called as `name(config, **context)` by `build`."""
+    paper: ClassVar[str] = ""
+    """Where the method was published, such as `arXiv:2106.09685`; empty where there is no paper."""
+
+    def build(self, **context: Any) -> Any:
+        """Import the implementation and call it with this configuration and the context of the kind.
+
+        What the context holds and what comes back is the contract of the kind (`gym_core.kinds`).
+        """
+        return load_object(self.target)(self, **context)
+
+
+def load_object(reference: str) -> Any:
+    """Import `package.module:name.attribute` and return the object."""
+    module, _, path = reference.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A key of a flat recipe (LLaMA-Factory's dialect, the short form) that means this field.
+
+    Put it in the field's annotation: `rank: Annotated[int, Flat("lora_rank")] = 8`.
+    """
+
+    key: str
+    convert: Callable[[Any], Any] | Mapping[Any, Any] | None = None
+    """How the flat value becomes the field's value: a function (`ValueError` says why not) or a table."""
+    default: Any = None
+    """What a LLaMA-Factory file means when it leaves the key out, where that differs from the field's default."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place where a component is named: a section of the recipe, or a field of another component.
+
+    As a field: `sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="dataset", bare="path")]]`.
+    """
+
+    kind: str
+    default: str | None = None
+    """Name taken when the mapping names none."""
+    implied: bool = False
+    """Whether the default also stands in where the recipe leaves the section out."""
+    bare: str | None = None
+    """Field that a bare string fills (of the default component); without it a bare string is the name."""
+    selector: str = "name"
+    """Key of the mapping that holds the name."""
+    many: bool = False
+    """Whether the place holds a list (sections only; a field says so with its type)."""

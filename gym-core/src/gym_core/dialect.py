@@ -1,0 +1,243 @@
+"""The flat dialects: LLaMA-Factory's files and the short form, translated into sections.
+
+The translation is data that plugins own. Entry points of group `gym.flat` say which component a flat key selects
+(`finetuning_type.lora`), `Flat` marks say which field a flat key fills. Only the selected components are loaded to read them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gym_core.component import Config, Flat
+from gym_core.discovery import Entry, entries
+from gym_core.errors import PluginError, Problem, RecipeError
+from gym_core.loading import catalogue, load_all, load_component
+from gym_core.sections import SECTION_OF, SECTIONS, SLOTS, VALUES, Findings, Path, normalise
+from gym_core.train import Train
+
+WHOLE = "model_name_or_path"  #: a file with this key is LLaMA-Factory's: what it leaves out means what it means there
+TOP = {"output_dir": "output"}  #: flat keys that are a section by themselves
+SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
+STATED = {"do_train": True}  #: flat keys that may only state what happens anyway
+
+
+class Place(NamedTuple):
+    """Where a flat key leads."""
+
+    section: str
+    field: str
+    mark: Flat
+
+
+def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
+    """Return the sections that a recipe means. Notes every key that cannot be placed.
+
+    `found.marks` and `found.keys` gain the translated paths, so that later problems name the user's own key and line.
+    """
+    sections = {key: value for key, value in data.items() if key in SECTIONS}
+    for section, key in SYNONYMS.items():
+        raw = sections.get(section)
+        if isinstance(raw, dict) and key in raw and SLOTS[section].selector not in raw:
+            sections[section] = {SLOTS[section].selector: raw[key]} | {k: v for k, v in raw.items() if k != key}
+    flat = {key: value for key, value in data.items() if key not in SECTIONS}
+    if not flat:
+        return sections
+    marks, keys = dict(found.marks), dict(found.keys)
+    found.marks, found.keys = marks, keys
+    whole = WHOLE in flat
+    _select(sections, flat, whole, found)
+    for key, section in TOP.items():
+        if key in flat:
+            _put(sections, (section,), flat.pop(key), key, found)
+    for key, expected in STATED.items():
+        if flat.pop(key, expected) != expected:
+            found.problems.append(Problem("this command trains", found.where((key,)), key, f"set it to {expected}"))
+    classes = selected(sections)
+    places = flat_places(classes)
+    for key, value in flat.items():
+        if value is None:
+            continue
+        targets = places.get(key) or own_fields(classes).get(key, [])
+        if not targets:
+            found.problems.append(_homeless(key, found, places))
+        elif len({(place.section, place.field) for place in targets}) > 1:
+            both = " and ".join(f"`{place.section}.{place.field}`" for place in targets)
+            found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
+        else:
+            _fill(sections, targets[0], value, key, found)
+    if whole:
+        _defaults(sections, places, flat, found)
+    return sections
+
+
+def flat_places(classes: Mapping[str, type[Config]]) -> dict[str, list[Place]]:
+    """Return every flat key that the fields of these sections declare."""
+    places: dict[str, list[Place]] = {}
+    for section, cls in classes.items():
+        for name, info in cls.model_fields.items():
+            for mark in info.metadata:
+                if isinstance(mark, Flat):
+                    places.setdefault(mark.key, []).append(Place(section, name, mark))
+    return places
+
+
+def own_fields(classes: Mapping[str, type[Config]]) -> dict[str, list[Place]]:
+    """Return the fields of these sections under their own names: the short form."""
+    places: dict[str, list[Place]] = {}
+    for section, cls in classes.items():
+        for name in cls.model_fields:
+            places.setdefault(name, []).append(Place(section, name, Flat(name)))
+    return places
+
+
+def selected(sections: Mapping[str, Any]) -> dict[str, type[Config]]:
+    """Return the config class of each section, as far as it can be loaded; errors are found again when it is validated."""
+    classes: dict[str, type[Config]] = {"train": Train}
+    for section, slot in SLOTS.items():
+        raw = normalise(slot, sections.get(section))
+        name = (raw.get(slot.selector) if isinstance(raw, dict) else None) or slot.default
+        if slot.many or not isinstance(name, str):
+            continue
+        try:
+            classes[section] = load_component(slot.kind, name)[1]
+        except PluginError:
+            continue
+    return classes
+
+
+def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: Findings) -> None:
+    choices: dict[str, dict[str, list[Entry]]] = {}
+    for entry in entries("flat"):
+        key, _, value = entry.name.partition(".")
+        choices.setdefault(key, {}).setdefault(value, []).append(entry)
+    first_party = {name.removeprefix("flat/").partition(".")[0] for name in catalogue() if name.startswith("flat/")}
+    for key in sorted(choices.keys() | (first_party & flat.keys())):
+        options = choices.get(key, {})
+        if flat.get(key) is not None:
+            value = str(flat.pop(key)).lower()
+            chosen = options.get(value, [])
+            if len(chosen) != 1:
+                problem = _no_choice(key, value, options, chosen, found)
+                found.problems.append(problem)
+                found.plugins.add(problem)
+                continue
+        elif whole and "default" in options:
+            flat.pop(key, None)
+            chosen = options["default"]
+        else:
+            continue
+        kind, name = _component_of(chosen[0])
+        section = SECTION_OF[kind]
+        if section not in sections:
+            _put(sections, (section,), {SLOTS[section].selector: name}, key, found)
+
+
+def _component_of(choice: Entry) -> tuple[str, str]:
+    """Return kind and name of the component that a `gym.flat` entry leads to: the one with the same value and owner."""
+    for kind in SECTION_OF:
+        for entry in entries(kind):
+            if (entry.value, entry.dist) == (choice.value, choice.dist):
+                return kind, entry.qualified if len(
+                    [e for e in entries(kind) if e.name == entry.name]
+                ) > 1 else entry.name
+    raise PluginError(f"gym.flat `{choice.name}` leads to no component", where=f"{choice.dist} {choice.version}")
+
+
+def _no_choice(
+    key: str, value: str, options: Mapping[str, list[Entry]], chosen: list[Entry], found: Findings
+) -> Problem:
+    where = found.where((key,))
+    if chosen:
+        both = " and ".join(f"{entry.dist} {entry.version}" for entry in chosen)
+        return Problem(f"two plugins bring `{value}`: {both}", where, key, "name the component in its own section")
+    package = catalogue().get(f"flat/{key}.{value}")
+    have = ", ".join(option for option in sorted(options) if option != "default")
+    fix = f"pip install {package}" if package else f"installed: {have}"
+    return Problem(f"no installed plugin brings `{value}`", where, key, fix)
+
+
+def _fill(sections: dict[str, Any], place: Place, value: Any, key: str, found: Findings) -> None:
+    convert = place.mark.convert
+    try:
+        if isinstance(convert, Mapping):
+            value = convert.get(value, value)
+        elif convert:
+            value = convert(value)
+    except (ValueError, TypeError) as error:
+        found.problems.append(Problem(str(error), found.where((key,)), key))
+        return
+    if value is not None:
+        _put(sections, (place.section, place.field), value, key, found)
+
+
+def _defaults(
+    sections: dict[str, Any], places: Mapping[str, list[Place]], flat: Mapping[str, Any], found: Findings
+) -> None:
+    for key, targets in places.items():
+        for place in targets:
+            present = place.section in sections or place.section == "train" or SLOTS[place.section].implied
+            if place.mark.default is None or flat.get(key) is not None or not present:
+                continue
+            if place.field not in _mapping(sections, place.section):
+                _fill(sections, place, place.mark.default, key, found)
+
+
+def _mapping(sections: dict[str, Any], section: str) -> dict[str, Any]:
+    """Write a section out as a mapping, in place."""
+    raw = sections.get(section)
+    written = normalise(SLOTS[section], raw) if section in SLOTS else raw
+    sections[section] = dict(written) if isinstance(written, dict) else {}
+    mapping: dict[str, Any] = sections[section]
+    return mapping
+
+
+def _put(sections: dict[str, Any], path: tuple[str, ...], value: Any, key: str, found: Findings) -> None:
+    target: dict[str, Any] = _mapping(sections, path[0]) if len(path) > 1 else sections
+    name = path[-1]
+    if name in target and target[name] != value:
+        found.problems.append(
+            Problem(f"contradicts `{'.'.join(path)}`", found.where((key,)), key, "give it once"),
+        )
+        return
+    target[name] = value
+    assert isinstance(found.marks, dict) and isinstance(found.keys, dict)
+    found.marks[path], found.keys[path] = found.where((key,)), key
+
+
+def _homeless(key: str, found: Findings, places: Mapping[str, list[Place]]) -> Problem:
+    """Explain a key that no selected component has: it belongs to another one, or it is misspelt."""
+    where = found.where((key,))
+    known = {*SECTIONS, *places, *TOP, *STATED, *(entry.name.partition(".")[0] for entry in entries("flat"))}
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    for kind, section in SECTION_OF.items():
+        for entry, cls in load_all(kind):
+            if isinstance(cls, PluginError):
+                continue
+            marks = [mark.key for info in cls.model_fields.values() for mark in info.metadata if isinstance(mark, Flat)]
+            if key in marks or (key in cls.model_fields and not near):
+                noun = section if section != "export" else "exporter"
+                return Problem(
+                    f"belongs to {noun} `{entry.name}` ({entry.dist})", where, key, f"set `{section}: {entry.name}`"
+                )
+    return Problem(
+        "unknown key", where, key, f"did you mean `{near[0]}`?" if near else "see `gym schema` for every key"
+    )
+
+
+def apply_override(data: dict[str, Any], text: str, value: Any) -> Path:
+    """Set `a.b.c` to a value in raw recipe data, writing short forms out on the way; returns the key path."""
+    head, *rest = text.split(".")
+    if not rest:
+        data[head] = value
+        return (head,)
+    if head in SLOTS and SLOTS[head].many:
+        raise RecipeError("is a list", where="command line", key=head, fix=f"give all of it: {head}='[...]'")
+    target: dict[str, Any] = _mapping(data, head) if head in SLOTS or head in VALUES else data.setdefault(head, {})
+    for part in rest[:-1]:
+        inner = target.get(part)
+        target[part] = dict(inner) if isinstance(inner, dict) else {}
+        target = target[part]
+    target[rest[-1]] = value
+    return (head, *rest)

@@ -1,0 +1,84 @@
+"""What can go wrong, said the same way everywhere: where, which key, why, what to do.
+
+Nothing here knows about recipes, plugins or training. Exit codes are documented in docs/cli.md and tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+OK = 0
+FAILED = 1  #: the run itself failed, or a check did not hold
+USAGE = 2  #: the command line or the recipe is wrong
+PLUGIN = 3  #: a plugin is missing, broken, ambiguous or too new
+DATA = 4  #: the data cannot be trained on
+BUSY = 5  #: the output directory is in use, or holds another run
+INTERRUPTED = 130  #: Ctrl-C, after a checkpoint was written
+TERMINATED = 143  #: SIGTERM, after a checkpoint was written
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, in at most four lines: where, key and why, what to do."""
+
+    why: str
+    where: str = ""  #: `file:line`, or the distribution, or empty
+    key: str = ""  #: dotted key of the recipe, or empty
+    fix: str = ""
+
+    def __str__(self) -> str:
+        """Render as one to four lines."""
+        head = f"{self.key}: {self.why}" if self.key else self.why
+        lines = [line for line in (self.where, f"  {head}" if self.where else head) if line]
+        if self.fix:
+            lines.append(f"  -> {self.fix}")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, str]:
+        """Return the four parts for `--json`."""
+        return asdict(self)
+
+
+class GymError(Exception):
+    """An error a user can act on. `code` is the exit status of the command line."""
+
+    code = FAILED
+
+    def __init__(self, why: str | Sequence[Problem], *, where: str = "", key: str = "", fix: str = "") -> None:
+        """Hold one problem, or several that are reported together."""
+        self.problems = [Problem(why, where, key, fix)] if isinstance(why, str) else list(why)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class RecipeError(GymError):
+    """The recipe cannot be understood."""
+
+    code = USAGE
+
+
+class PluginError(GymError):
+    """A plugin that was asked for cannot be used."""
+
+    code = PLUGIN
+
+
+class DataError(GymError):
+    """The data cannot be read, or holds nothing to learn from."""
+
+    code = DATA
+
+
+class BusyError(GymError):
+    """The output directory belongs to another run."""
+
+    code = BUSY
+
+
+class Interrupted(GymError):
+    """The process was asked to stop, and stopped where it can resume."""
+
+    def __init__(self, signum: int) -> None:
+        """Remember the signal; the exit status is 128 plus its number, as shells expect."""
+        self.code = 128 + signum
+        super().__init__("stopped by a signal; the checkpoint is complete", fix="run the same command to continue")

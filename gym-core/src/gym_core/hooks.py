@@ -1,0 +1,105 @@
+"""The four seams of a run, called through pluggy on a manager made for that run.
+
+The default of each seam builds the component that the recipe named. A plugin wraps or replaces a seam with `@hookimpl`
+(and `@hookimpl(wrapper=True)`); its entry point stands in `gym.hooks`, and it is active only where a recipe names it in `hooks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from gym_core.artifact import Artifact
+from gym_core.errors import PluginError
+from gym_core.loading import find, load
+
+if TYPE_CHECKING:
+    from gym_core.kinds import Exporter, Trainer
+    from gym_core.run import Run
+
+hookspec = pluggy.HookspecMarker("gym")
+hookimpl = pluggy.HookimplMarker("gym")
+
+
+class Seams:
+    """The hook specifications. The first implementation that returns something other than None decides."""
+
+    @hookspec(firstresult=True)
+    def load_model(self, run: Run) -> Any:
+        """Load the model of the recipe. Called once, first.
+
+        Default: `run.recipe.model.build(run=run)`; None for a recipe without a model.
+        """
+
+    @hookspec(firstresult=True)
+    def build_trainer(self, run: Run, model: Any) -> Trainer | None:
+        """Make the trainer: an object whose `train()` returns an `Artifact`. Called after `load_model`.
+
+        Default: `run.recipe.algorithm.build(run=run, model=model)`.
+        """
+
+    @hookspec(firstresult=True)
+    def quantize(self, run: Run, artifact: Artifact) -> Artifact | None:
+        """Make the trained artifact smaller. Called after training, when the recipe has a `quantization` for that moment.
+
+        Default: `run.recipe.quantization.build().quantize(artifact, run.output / "quantized")`.
+        """
+
+    @hookspec(firstresult=True)
+    def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Path | None:
+        """Write the artifact for another runtime under `into`. Called once for each entry of `export`.
+
+        Default: `exporter.build().export(artifact, into)`.
+        """
+
+
+class Defaults:
+    """What happens at each seam when nobody else does it."""
+
+    @hookimpl(trylast=True)
+    def load_model(self, run: Run) -> Any:
+        """Build the backend."""
+        return run.recipe.model.build(run=run) if run.recipe.model else None
+
+    @hookimpl(trylast=True)
+    def build_trainer(self, run: Run, model: Any) -> Any:
+        """Build the algorithm."""
+        return run.recipe.algorithm.build(run=run, model=model)
+
+    @hookimpl(trylast=True)
+    def quantize(self, run: Run, artifact: Artifact) -> Any:
+        """Build the quantizer and apply it."""
+        quantizer = run.recipe.quantization
+        return quantizer.build().quantize(artifact, run.output / "quantized") if quantizer else None
+
+    @hookimpl(trylast=True)
+    def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Any:
+        """Build the exporter and apply it."""
+        return exporter.build().export(artifact, into)
+
+
+def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
+    """Make the manager of one run: the seams, their defaults and the hook plugins named, in that order.
+
+    Raises PluginError when a plugin cannot be loaded, or implements a hook that does not exist or has other arguments.
+    """
+    manager = pluggy.PluginManager("gym")
+    manager.add_hookspecs(Seams)
+    manager.register(Defaults(), "defaults")
+    for position, name in enumerate(names):
+        entry = find("hooks", name, key=f"hooks[{position}]")
+        plugin = load(entry)
+        try:
+            manager.register(plugin() if isinstance(plugin, type) else plugin, entry.qualified)
+            manager.check_pending()
+        except (pluggy.PluginValidationError, ValueError) as error:
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise PluginError(
+                f"its hooks do not fit: {reason}",
+                where=f"{entry.dist} {entry.version} (gym.hooks: {entry.name})",
+                fix="the signatures are in docs/hooks.md",
+            ) from error
+    return manager

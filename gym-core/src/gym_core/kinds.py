@@ -1,0 +1,203 @@
+"""The kinds of component the kernel knows, and what each promises.
+
+A kind is a base class: its docstring is the contract of `build`. A plugin may add a kind through `gym.kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from gym_core.artifact import Artifact
+from gym_core.component import Component
+
+
+class Backend(Component):
+    """Loads a model. Section `model`. `build(run=Run)` returns an object that the algorithm's trainer understands."""
+
+    kind: ClassVar[str] = "backends"
+
+
+class Data(Component):
+    """Turns sources into examples. Section `data`. `build(run=Run, ...)` is between the data plugin and its readers."""
+
+    kind: ClassVar[str] = "data"
+
+
+class Algorithm(Component):
+    """Trains. Section `algorithm`. `build(run=Run, model=<what load_model returned>)` returns a `Trainer`."""
+
+    kind: ClassVar[str] = "algorithms"
+    rows: ClassVar[str] = "conversation"
+    """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback` or `prompt`."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Sections that a recipe must have for it."""
+    measure: ClassVar[str] = "loss"
+    """Key of `metrics.jsonl` that training improves."""
+    better: ClassVar[str] = "lower"
+    """Which way `measure` improves: `lower` or `higher`."""
+    oracle: ClassVar[str] = ""
+    """`module:function` of the author's slow and obvious float64 formula, where the trainer is an objective of gym-torch.
+
+    `oracle(config, model, examples)` returns the un-normalised loss of the examples as a float64 scalar tensor;
+    `model` is a float64 causal language model. Value and gradient must agree with the objective's.
+    """
+
+
+class Adapter(Component):
+    """Chooses what is trained. Section `adapter`.
+
+    `build(model=..., seed=int)` returns what the backend's trainer calls an adapted model (`gym_torch.adapted.Adapted`), whose
+    saved artifact carries the entry-point value under `adapter` and the options under `options` in its details.
+    """
+
+    kind: ClassVar[str] = "adapters"
+    starts_unchanged: ClassVar[bool] = True
+    """Whether the adapted model computes what the base does until the first step."""
+
+
+class Optimizer(Component):
+    """Updates parameters. Section `optimizer`. `build(parameters=groups, learning_rate=float)` returns an optimizer."""
+
+    kind: ClassVar[str] = "optimizers"
+
+    def declared_bytes(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        """Return the bytes of state after the first step for fp32 parameters of these shapes; scalars do not count."""
+        raise TypeError(f"{type(self).__name__} does not declare the size of its state")
+
+
+class Scheduler(Component):
+    """Shapes the learning rate. Section `scheduler`. `build(total=steps, warmup=steps)` returns `factor(step) -> float`."""
+
+    kind: ClassVar[str] = "schedulers"
+    ends_at: ClassVar[float | None] = None
+    """Factor after the last step, where it does not depend on the options."""
+
+
+class Callback(Component):
+    """Watches a run. Section `callbacks`. `build(run=Run)` returns an observer of the loop."""
+
+    kind: ClassVar[str] = "callbacks"
+
+
+class Quantizer(Component):
+    """Makes weights smaller. Section `quantization`. `build()` returns an object with `quantize(artifact, into) -> Artifact`
+    and `restore(artifact) -> mapping of name to array`, the weights as they are computed with.
+    """
+
+    kind: ClassVar[str] = "quantizers"
+    moment: ClassVar[str] = "artifact"
+    """When it works: `artifact` after training, `load` inside the backend before it."""
+    error_bound: ClassVar[float | None] = None
+    """Largest relative Frobenius error on a standard normal matrix, when the method promises one."""
+
+    def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Return the bytes of the weight files for fp32 weights of these shapes (law: within 2 %)."""
+        raise TypeError(f"{type(self).__name__} does not declare the size of its files")
+
+
+class Merger(Component):
+    """Combines models. `build()` returns an object with `merge(artifacts, into) -> Artifact`."""
+
+    kind: ClassVar[str] = "mergers"
+    tolerates: ClassVar[float] = 0.0
+    """Largest fraction of hostile inputs under which the result stays bounded by the honest ones."""
+
+
+class Exporter(Component):
+    """Writes an artifact for somebody else's runtime. Section `export`.
+
+    `build()` returns an object with `export(artifact, into) -> Path` and `reload(path) -> mapping of name to array`.
+    """
+
+    kind: ClassVar[str] = "exporters"
+    error_bound: ClassVar[float] = 0.0
+    """Largest relative Frobenius error of what `reload` returns, for fp32 weights."""
+
+
+class Family(Component):
+    """A model that a package brings along. `build()` returns the `pathlib.Path` of a local model directory."""
+
+    kind: ClassVar[str] = "families"
+
+
+class Source(Component):
+    """Where rows come from. `build(...)` returns an object with `rows() -> Iterator[dict]` and `fingerprint() -> str`."""
+
+    kind: ClassVar[str] = "sources"
+    format: ClassVar[str] = ""
+    """Row format of what it yields, where that is fixed; empty where the recipe or the rows decide."""
+
+
+class Format(Component):
+    """Reads rows of one shape. `build()` returns `convert(row) -> Example` of the data plugin."""
+
+    kind: ClassVar[str] = "formats"
+    example: ClassVar[Mapping[str, Any]] = {}
+    """A row that the default options read."""
+
+
+class Template(Component):
+    """A named chat template, a jinja file. `build()` returns its text."""
+
+    kind: ClassVar[str] = "templates"
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Special tokens that the tokenizer must have: as they are written, or by role (`bos_token`, `eos_token`)."""
+
+
+class Strategy(Component):
+    """Spreads a run over processes. Section `distributed`."""
+
+    kind: ClassVar[str] = "strategies"
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """What `build_trainer` returns."""
+
+    def train(self) -> Artifact:
+        """Train to the end, resuming where an earlier process stopped, and return what was made."""
+        ...
+
+
+class Rows(Protocol):
+    """What a source builds."""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows in a fixed order."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a string that changes when the rows do."""
+        ...
+
+
+class ArtifactWriter(Protocol):
+    """What an exporter builds."""
+
+    def export(self, artifact: Artifact, into: Path) -> Path:
+        """Write the artifact under `into`, all or nothing, and return what was written."""
+        ...
+
+
+KINDS: dict[str, type[Component]] = {
+    base.kind: base
+    for base in (
+        Backend,
+        Data,
+        Algorithm,
+        Adapter,
+        Optimizer,
+        Scheduler,
+        Callback,
+        Quantizer,
+        Merger,
+        Exporter,
+        Family,
+        Source,
+        Format,
+        Template,
+        Strategy,
+    )
+}

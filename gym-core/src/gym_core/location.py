@@ -1,0 +1,83 @@
+"""Where a model lies on this machine: a family that a package brings, a folder, or a Hub repository."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+
+from gym_core.discovery import entries
+from gym_core.errors import GymError, RecipeError
+from gym_core.loading import find, load
+
+#: Pickles are never fetched; a model's own code is, and runs only where a recipe sets `trust_remote_code`.
+_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"]
+_WEIGHTS = ["*.safetensors"]
+_NOT_MODEL = ["*/*.safetensors", "consolidated*.safetensors"]  # the same weights again, in another layout
+_HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
+
+
+def cache_dir() -> Path:
+    """Return where Gym keeps what it can make again, `$GYM_CACHE` or `~/.cache/gym`; it may not exist yet."""
+    return Path(os.environ.get("GYM_CACHE") or "~/.cache/gym").expanduser()
+
+
+def locate(name: str, revision: str | None = None, weights: bool = True) -> Path:
+    """Return the local directory of a model: a family, a folder, or a Hub id, which is fetched on first use.
+
+    `weights=False` asks for configuration and tokenizer alone. Raises RecipeError when there is no such model,
+    GymError when the Hub cannot be reached.
+    """
+    folder = Path(name).expanduser()
+    is_path = name.startswith((".", "~")) or folder.is_absolute()
+    if not is_path and any(name in (entry.name, entry.qualified) for entry in entries("families")):
+        if (folder / "config.json").is_file():
+            raise RecipeError(f"`{name}` is a family and a folder here", fix=f"write `./{name}` for the folder")
+        family: Path = load(find("families", name))().build()
+        return family
+    if is_path or folder.is_dir():
+        return _checked(folder, weights)
+    if not _HUB_ID.fullmatch(name):
+        raise RecipeError(f"there is no folder `{name}`, and it cannot be a Hub id", fix=_advice(name))
+    return _checked(_fetch(name, revision, weights), weights)
+
+
+def _checked(folder: Path, weights: bool) -> Path:
+    if not (folder / "config.json").is_file():
+        inner = next((child.parent for child in sorted(folder.glob("*/config.json"))), None)
+        fix = f"did you mean `{inner}`?" if inner else _advice(folder.name)
+        why = "has no config.json, so it holds no model" if folder.is_dir() else "there is no such folder"
+        raise RecipeError(why, where=str(folder), fix=fix)
+    if weights and not any(folder.glob("*.safetensors")):
+        pickle = next((path.name for end in ("bin", "pt", "pth") for path in sorted(folder.glob(f"*.{end}"))), "")
+        why = f"{pickle} is a pickle, which can run code when it is read" if pickle else "there are no weights here"
+        raise RecipeError(why, where=str(folder), fix="save the weights as safetensors")
+    return folder
+
+
+def _fetch(name: str, revision: str | None, weights: bool) -> Path:
+    missing = f"`{name}` is no installed family and no folder"
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        why = f"{missing}, and fetching it from the Hub needs huggingface_hub"
+        raise GymError(why, fix=f"pip install huggingface_hub; {_advice(name)}") from None
+    wanted = _FILES + (_WEIGHTS if weights else [])
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=_NOT_MODEL))
+    except errors.RevisionNotFoundError:
+        raise RecipeError(f"the Hub has no revision `{revision}` of `{name}`", fix="check the revision") from None
+    except errors.RepositoryNotFoundError:
+        raise RecipeError(f"{missing}, and the Hub shows you no such model", fix=_advice(name)) from None
+    except Exception as error:  # the network: whatever its libraries raise
+        why = f"{missing}, and the Hub did not answer ({type(error).__name__})"
+        raise GymError(why, fix=f"check the network, or give a folder; {_advice(name)}") from error
+
+
+def _advice(name: str) -> str:
+    families = sorted({entry.name for entry in entries("families")})
+    near = difflib.get_close_matches(name, families, n=1)
+    if near:
+        return f"did you mean the family `{near[0]}`?"
+    return f"installed families: {', '.join(families) or 'none'}"

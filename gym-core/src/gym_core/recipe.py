@@ -1,0 +1,170 @@
+"""A recipe: what a run is made of, as validated components. Files in, objects out; running it is `gym_core.run`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+from gym_core import dialect, sections
+from gym_core.component import Config, Slot
+from gym_core.discovery import entries
+from gym_core.errors import PluginError, Problem, RecipeError
+from gym_core.kinds import (
+    Adapter,
+    Algorithm,
+    Backend,
+    Callback,
+    Data,
+    Exporter,
+    Optimizer,
+    Quantizer,
+    Scheduler,
+    Strategy,
+)
+from gym_core.sections import SECTIONS, SLOTS, Findings, Resolved
+from gym_core.train import Train
+from gym_core.yamlfile import parse_scalar, read_yaml
+
+#: Changing these changes no number of a run, so a run may be resumed with them changed.
+HARMLESS = {"output", "export", "callbacks", "train.plot", "train.keep_last", "train.overwrite", "train.save_every"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The validated sections of a recipe and the components they resolved to."""
+
+    algorithm: Algorithm
+    model: Backend | None
+    data: Data | None
+    adapter: Adapter | None
+    optimizer: Optimizer | None
+    scheduler: Scheduler | None
+    quantization: Quantizer | None
+    distributed: Strategy | None
+    export: tuple[Exporter, ...]
+    callbacks: tuple[Callback, ...]
+    hooks: tuple[str, ...]
+    train: Train
+    output: str
+    resolved: tuple[Resolved, ...]
+
+    def canonical(self, everything: bool = False) -> dict[str, Any]:
+        """Return the recipe in its one canonical form: what was set, or every value with `everything`."""
+        names = {item.path: (item.selector, item.name) for item in self.resolved}
+        written = {section: _dump(getattr(self, section), (section,), names, everything) for section in SECTIONS}
+        return {section: value for section, value in written.items() if value not in (None, [], {})}
+
+    def settings(self) -> dict[str, Any]:
+        """Return every value that can change a number of the run, by dotted key."""
+        flat = _flatten(self.canonical(everything=True))
+        return {
+            key: value
+            for key, value in flat.items()
+            if not any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in HARMLESS)
+        }
+
+    def fingerprint(self) -> str:
+        """Return a hash of `settings` and of the versions of the components used."""
+        used = sorted(
+            (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] != "export"
+        )
+        return hashlib.sha256(json.dumps([self.settings(), used], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe in any dialect from a YAML file or a mapping, apply `key=value` overrides, and validate it.
+
+    Raises RecipeError with every problem found, each with file and line, key, why and what to do; or PluginError when
+    the only problems are plugins that are missing or broken.
+    """
+    if isinstance(source, Mapping):
+        data, marks = deepcopy(dict(source)), {}
+    else:
+        document = read_yaml(Path(source))
+        data, marks = deepcopy(document.data), dict(document.marks)
+    found = Findings(marks)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            found.problems.append(Problem(f"`{override}` is not key=value", "command line"))
+            continue
+        marks[dialect.apply_override(data, key, parse_scalar(text))] = "command line"
+    return _validate(dialect.translate(data, found), found)
+
+
+def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
+    built: dict[str, Any] = {}
+    for section, slot in SLOTS.items():
+        value = raw.get(section)
+        if slot.many:
+            items = value if isinstance(value, list) else [value] if value is not None else []
+            built[section] = tuple(
+                sections.component(slot, item, (section, index), found) for index, item in enumerate(items)
+            )
+        elif value is not None or _implied(slot):
+            built[section] = sections.component(slot, value, (section,), found)
+        else:
+            built[section] = None
+    for section, default in (("train", None), ("hooks", ()), ("output", "")):
+        value = raw.get(section)
+        built[section] = sections.plain(
+            sections.VALUES[section], default if value is None else value, (section,), found
+        )
+    if raw.get("algorithm") is None and not found.plugins:
+        have = ", ".join(sorted({entry.name for entry in entries("algorithms")})) or "none is installed"
+        found.add(("algorithm",), "is required", f"installed: {have}")
+    elif built.get("algorithm") is not None:
+        for section in cast(Algorithm, built["algorithm"]).needs:
+            if built[section] is None and raw.get(section) is None:
+                found.add((section,), f"algorithm `{_named(raw['algorithm'])}` needs this section")
+    _report(found)
+    built["output"] = built["output"] or f"runs/{_named(raw['algorithm'])}"
+    return Recipe(resolved=tuple(found.resolved), **built)
+
+
+def _report(found: Findings) -> None:
+    if found.problems:
+        problems = sorted(set(found.problems), key=lambda problem: (_line(problem.where), problem.key))
+        raise PluginError(problems) if set(problems) <= found.plugins else RecipeError(problems)
+
+
+def _line(where: str) -> tuple[str, int]:
+    file, _, line = where.rpartition(":")
+    return (file, int(line)) if line.isdigit() else (where, 0)
+
+
+def _implied(slot: Slot) -> bool:
+    """Whether the default stands in; where it is not installed, an algorithm that cannot do without it says so itself."""
+    return slot.implied and any(entry.name == slot.default for entry in entries(slot.kind))
+
+
+def _named(raw: Any) -> str:
+    return str(raw.get("name", "run") if isinstance(raw, Mapping) else raw).rpartition("/")[2]
+
+
+def _dump(value: Any, path: sections.Path, names: Mapping[sections.Path, tuple[str, str]], everything: bool) -> Any:
+    if isinstance(value, Config):
+        chosen = [name for name in type(value).model_fields if everything or name in value.model_fields_set]
+        body = {name: _dump(getattr(value, name), (*path, name), names, everything) for name in chosen}
+        return dict([names[path]]) | body if path in names else body
+    if isinstance(value, list | tuple):
+        return [_dump(item, (*path, index), names, everything) for index, item in enumerate(value)]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        items = [(f"{prefix}.{key}" if prefix else str(key), item) for key, item in value.items()]
+    elif isinstance(value, list):
+        items = [(f"{prefix}[{index}]", item) for index, item in enumerate(value)]
+    else:
+        return {prefix: value}
+    return {key: leaf for name, item in items for key, leaf in _flatten(item, name).items()}
+
+
+assert {item.name for item in fields(Recipe)} == {*SECTIONS, "resolved"}

@@ -1,0 +1,89 @@
+"""`run.json`: what a run was asked, with what it ran and how it ended. It names no machine and no person."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gym_core.discovery import canonical, metadata_directories
+from gym_core.errors import GymError
+
+#: distributions whose versions can change a number of a run
+_TELLING = re.compile(
+    r"gym-.*\Z|(accelerate|bitsandbytes|datasets|deepspeed|numpy|peft|safetensors|tokenizers|torch|transformers|vllm)\Z"
+)
+
+
+class RunRecord:
+    """The record of one run. Its one writer holds the lock of the output directory."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the path of the file, which need not exist yet."""
+        self.path = path
+
+    def read(self) -> dict[str, Any]:
+        """Return what is recorded, empty where there is no file. Raises GymError for a damaged one."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise GymError(
+                "is not a run record", where=str(self.path), fix="move the file away to start a new run here"
+            )
+        return found
+
+    def update(self, **values: Any) -> None:
+        """Merge values into the record, mappings key by key, and write it in one step."""
+        text = json.dumps(_merged(self.read(), _plain(values)), indent=2, ensure_ascii=False, allow_nan=False)
+        write_atomically(self.path, text + "\n")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that whoever reads, also after a crash, finds all of the old or all of the new."""
+    temporary = path.with_name(f".{path.name}.new")  # one name, so that what a killed process left is written over
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    if os.name == "posix":  # elsewhere a directory cannot be opened, and need not be
+        directory = os.open(path.parent, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+
+
+def environment() -> dict[str, Any]:
+    """Return Python, platform, processors and the versions that can change numbers, from metadata alone."""
+    folders = [Path(directory).stem.partition("-") for directory in metadata_directories()]
+    versions = {canonical(name): version for name, _, version in reversed(folders)}  # the first on the path counts
+    return {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "processors": os.cpu_count(),
+        "packages": {name: versions[name] for name in sorted(versions) if _TELLING.match(name)},
+    }
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    both = [key for key in new if isinstance(old.get(key), dict) and isinstance(new[key], dict)]
+    return old | new | {key: _merged(old[key], new[key]) for key in both}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: `nan` and `inf`, which it cannot, become text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,170 @@
+"""A run: a recipe carried out in an output directory, seam by seam, and the record it leaves."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gym_core.artifact import Artifact
+from gym_core.errors import BusyError, GymError, Interrupted, Problem
+from gym_core.hooks import manager_for
+from gym_core.outputlock import OutputLock
+from gym_core.recipe import Recipe, load_recipe
+from gym_core.record import RunRecord, environment
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run made."""
+
+    output: Path
+    artifact: Artifact
+    exports: tuple[Path, ...] = ()
+    repeated: bool = False  #: the run had finished before, and nothing was done
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data for `--json`."""
+        return {
+            "output": str(self.output),
+            "artifact": self.artifact.to_json(),
+            "exports": [str(path) for path in self.exports],
+            "repeated": self.repeated,
+        }
+
+
+@dataclass
+class Run:
+    """A run in progress: what every seam is given."""
+
+    recipe: Recipe
+    output: Path
+    record: RunRecord
+    resuming: bool = False  #: an earlier process began this run in the same directory
+    notes: dict[str, Any] = field(default_factory=dict)  #: whatever phases of one plugin want to hand to each other
+
+
+def execute(recipe: Recipe) -> Outcome:
+    """Carry out a recipe: load the model, train, quantize, export. The same recipe again continues or returns what there is.
+
+    Raises BusyError when the output directory is in use or holds something else, and what the phases raise.
+    """
+    output = Path(recipe.output).expanduser()
+    manager = manager_for(recipe.hooks)
+    with OutputLock(output):
+        record = RunRecord(output / "run.json")
+        before = _earlier(output, record, recipe)
+        if before.get("status") == "finished":
+            made = before["artifact"]
+            exports = tuple(Path(path) for path in before.get("exports", ()))
+            return Outcome(output, Artifact(**made | {"path": Path(made["path"])}), exports, repeated=True)
+        run = Run(recipe, output, record, resuming=bool(before))
+        record.update(**_opening(recipe, before))
+        started = time.monotonic()
+        try:
+            outcome = _phases(run, manager.hook)
+        except BaseException as error:
+            record.update(status=_status(error), seconds=_seconds(before, started), error=_explain(error))
+            raise
+        record.update(
+            status="finished",
+            seconds=_seconds(before, started),
+            error=None,
+            artifact=outcome.artifact.to_json(),
+            exports=[str(path) for path in outcome.exports],
+        )
+        return outcome
+
+
+def export(
+    source: Mapping[str, Any], output: Path, artifact: Artifact, exporter: Mapping[str, Any], into: Path
+) -> Path:
+    """Write an artifact once more, through the `export` seam of the recipe that made it.
+
+    `source` is that recipe, `exporter` the name and options of the exporter, `into` the target, which must not exist.
+    """
+    recipe = load_recipe({**source, "export": [dict(exporter)]})
+    run = Run(recipe, output, RunRecord(output / "run.json"))
+    hook = manager_for(recipe.hooks).hook
+    written: Path = hook.export(run=run, artifact=artifact, exporter=recipe.export[0], into=into)
+    return written
+
+
+def _phases(run: Run, hook: Any) -> Outcome:
+    model = hook.load_model(run=run)
+    trainer = hook.build_trainer(run=run, model=model)
+    artifact = trainer.train()
+    if run.recipe.quantization and run.recipe.quantization.moment == "artifact":
+        artifact = hook.quantize(run=run, artifact=artifact) or artifact
+    names = [item.name for item in run.recipe.resolved if item.path[0] == "export"]
+    exports = tuple(
+        hook.export(run=run, artifact=artifact, exporter=exporter, into=run.output / "export" / name)
+        for name, exporter in zip(names, run.recipe.export, strict=True)
+    )
+    return Outcome(run.output, artifact, exports)
+
+
+def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, Any]:
+    """Return what an earlier process recorded of this very run; empty for a new one. Never touches another run's files."""
+    before = record.read()
+    others = [path for path in output.iterdir() if not path.name.startswith(".")]  # the lock, and what is half written
+    if not before and not others:
+        return {}
+    same = before.get("fingerprint") == recipe.fingerprint()
+    if same and not (recipe.train.overwrite and before.get("status") == "finished"):
+        return before
+    if recipe.train.overwrite:
+        _set_aside(output, others)
+        return {}
+    fix = "choose another `output:`, or set `train: {overwrite: true}` to set the old one aside"
+    if not before:
+        raise BusyError("the output directory is not empty and holds no run", where=str(output), key="output", fix=fix)
+    raise BusyError(_difference(before, recipe), where=str(output), key="output", fix=fix)
+
+
+def _difference(before: Mapping[str, Any], recipe: Recipe) -> str:
+    old, new = before.get("settings", {}), recipe.settings()
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    shown = ", ".join(f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:3])
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return f"holds a run of another recipe: {shown or 'another version of a plugin'}{more}"
+
+
+def _set_aside(output: Path, others: list[Path]) -> None:
+    number = 1
+    while (aside := output.with_name(f"{output.name}.before-{number}")).exists():
+        number += 1
+    aside.mkdir()
+    for path in others:
+        path.rename(aside / path.name)
+
+
+def _opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "status": "running",
+        "fingerprint": recipe.fingerprint(),
+        "recipe": recipe.canonical(),
+        "settings": recipe.settings(),
+        "components": [item._asdict() | {"path": list(item.path)} for item in recipe.resolved],
+        "environment": environment(),
+        "started": before.get("started") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "resumed": before.get("resumed", -1) + 1,
+    }
+
+
+def _seconds(before: Mapping[str, Any], started: float) -> float:
+    return round(before.get("seconds", 0.0) + time.monotonic() - started, 3)
+
+
+def _status(error: BaseException) -> str:
+    return "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
+
+
+def _explain(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, GymError):
+        return {"problems": [problem.to_json() for problem in error.problems]}
+    frames = traceback.format_exception(error)
+    return {"problems": [Problem(f"{type(error).__name__}: {error}").to_json()], "traceback": "".join(frames)}

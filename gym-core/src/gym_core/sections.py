@@ -1,0 +1,187 @@
+"""The sections of a recipe and how a raw value becomes a validated component.
+
+Nothing here reads files or knows the flat dialect. All problems of a recipe are gathered, none stops the others from being found.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+
+from gym_core.component import Component, Config, Slot
+from gym_core.discovery import entries
+from gym_core.errors import PluginError, Problem
+from gym_core.loading import load_component
+from gym_core.train import Train
+
+Path = tuple[str | int, ...]
+
+SLOTS: dict[str, Slot] = {
+    "model": Slot("backends", default="transformers", bare="path", selector="backend"),
+    "data": Slot("data", default="dataset", bare="sources"),
+    "algorithm": Slot("algorithms"),
+    "adapter": Slot("adapters"),
+    "optimizer": Slot("optimizers", default="adamw", implied=True),
+    "scheduler": Slot("schedulers", default="linear", implied=True),
+    "quantization": Slot("quantizers"),
+    "distributed": Slot("strategies"),
+    "export": Slot("exporters", many=True),
+    "callbacks": Slot("callbacks", many=True),
+}
+VALUES: dict[str, Any] = {"train": Train, "hooks": tuple[str, ...], "output": str}
+SECTIONS = (*SLOTS, *VALUES)  #: the top-level keys; a plugin cannot add one
+SECTION_OF = {slot.kind: section for section, slot in SLOTS.items()}
+
+
+class Resolved(NamedTuple):
+    """A component that a recipe uses: where it stands, whose it is and what code will run."""
+
+    path: Path
+    kind: str
+    name: str
+    dist: str
+    version: str
+    config: str  #: `module:class` of the configuration
+    target: str  #: `module:name` of the implementation
+    selector: str  #: key that holds the name in the canonical recipe
+
+
+@dataclass
+class Findings:
+    """What validating a recipe brings together: components found, problems met, and where each key was written."""
+
+    marks: Mapping[Path, str] = field(default_factory=dict)  #: `file:line` of a key path
+    keys: Mapping[Path, str] = field(default_factory=dict)  #: the user's own key where a dialect was translated
+    problems: list[Problem] = field(default_factory=list)
+    resolved: list[Resolved] = field(default_factory=list)
+    plugins: set[Problem] = field(default_factory=set)  #: those of the problems that installing a package would cure
+
+    def where(self, path: Path) -> str:
+        """Return `file:line` of the nearest key that was written down."""
+        return next((self.marks[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.marks), "")
+
+    def key(self, path: Path) -> str:
+        """Return the key as the user wrote it."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.keys:
+                return self.keys[path[:end]] + dotted(path[end:], start=False)
+        return dotted(path)
+
+    def add(self, path: Path, why: str, fix: str = "") -> None:
+        """Note a problem."""
+        self.problems.append(Problem(why, self.where(path), self.key(path), fix))
+
+
+def dotted(path: Path, start: bool = True) -> str:
+    """Write a key path as `data.sources[0].path`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".") if start else text
+
+
+def normalise(slot: Slot, raw: Any) -> Any:
+    """Write the short forms of a component out: a bare string or list becomes a mapping that holds the name."""
+    if isinstance(raw, str) and (slot.bare is None or any(entry.name == raw for entry in entries(slot.kind))):
+        return {slot.selector: raw}
+    if isinstance(raw, str | list) and slot.bare is not None:
+        return {slot.bare: raw}
+    return {} if raw is None and slot.default else raw
+
+
+def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | None:
+    """Turn the raw value at a slot into a component; None after noting a problem."""
+    options = normalise(slot, raw)
+    if not isinstance(options, dict):
+        found.add(path, f"expected a name or a mapping, not {type(raw).__name__}")
+        return None
+    options = dict(options)
+    name = options.pop(slot.selector, None) or slot.default
+    if not isinstance(name, str):
+        found.add(path, f"does not say which one: the key `{slot.selector}` is missing")
+        return None
+    try:
+        entry, cls = load_component(slot.kind, name, found.key(path), found.where((*path, slot.selector)))
+    except PluginError as error:
+        found.problems.extend(error.problems)
+        found.plugins.update(error.problems)
+        return None
+    value = config(cls, options, path, found)
+    if isinstance(value, Component):
+        found.resolved.append(
+            Resolved(path, slot.kind, name, entry.dist, entry.version, entry.value, cls.target, slot.selector)
+        )
+        return value
+    return None
+
+
+def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config | None:
+    """Validate a mapping against a config class, its nested slots first; None after noting the problems."""
+    if not isinstance(raw, Mapping):
+        found.add(path, f"expected a mapping of options, not {type(raw).__name__}")
+        return None
+    values, before = dict(raw), len(found.problems)
+    for name, slot in nested_slots(cls).items():
+        if values.get(name) is None:
+            continue
+        given = values[name]
+        if slot.many:
+            items = given if isinstance(given, list | tuple) else [given]
+            values[name] = [component(slot, item, (*path, name, i), found) for i, item in enumerate(items)]
+        else:
+            values[name] = component(slot, given, (*path, name), found)
+    if len(found.problems) > before:
+        return None
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        note(error, path, found, cls)
+        return None
+
+
+def nested_slots(cls: type[Config]) -> dict[str, Slot]:
+    """Return the fields of a config class that name components, each with its slot; `many` where the field is a list."""
+    slots = {}
+    for name, info in cls.model_fields.items():
+        for item in (*info.metadata, *_slots_in(info.annotation, False)):
+            if isinstance(item, Slot):
+                slots[name] = item
+    return slots
+
+
+def _slots_in(annotation: Any, many: bool) -> list[Slot]:
+    metadata = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    slots = [replace(item, many=many) for item in metadata if isinstance(item, Slot)]
+    many = many or get_origin(annotation) in (list, tuple)
+    return slots + [slot for argument in get_args(annotation) for slot in _slots_in(argument, many)]
+
+
+def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
+    """Validate a value that is no component."""
+    if isinstance(kind, type) and issubclass(kind, Config):
+        return config(kind, raw if raw is not None else {}, path, found)
+    try:
+        return TypeAdapter(kind).validate_python(raw)
+    except ValidationError as error:
+        note(error, path, found, None)
+        return None
+
+
+def note(error: ValidationError, path: Path, found: Findings, cls: type[Config] | None) -> None:
+    """Turn what pydantic found into problems with file, line, key and advice."""
+    for item in error.errors(include_url=False, include_context=False, include_input=True):
+        location = (*path, *item["loc"])
+        if item["type"] == "extra_forbidden":
+            known = list(cls.model_fields) if cls else []
+            near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+            fix = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known) or 'no options'}"
+            found.add(location, "unknown key", fix)
+        elif item["type"] == "missing":
+            found.add(location, "is required")
+        else:
+            why = item["msg"].removeprefix("Value error, ")
+            shown = repr(item["input"])
+            given = f" (got {shown[:60]})" if not isinstance(item["input"], dict | Config) else ""
+            found.add(location, why[:1].lower() + why[1:] + given)

@@ -1,0 +1,206 @@
+"""Toy distributions made on the spot: a folder on `sys.path` with modules and real metadata, found as any installed one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from gym_core import discovery, loading
+
+Install = Callable[..., Path]
+
+TOY = '''
+from typing import Annotated, ClassVar
+from pydantic import SerializeAsAny
+from gym_core import Algorithm, Backend, Data, Exporter, Flat, Quantizer, Slot, Source, Strategy
+
+class Toy(Algorithm):
+    """Learns nothing, quickly."""
+    target: ClassVar[str] = "toy_impl:Trainer"
+    needs: ClassVar[tuple[str, ...]] = ("model",)
+    strength: Annotated[float, Flat("toy_strength", default=0.5)] = 1.0
+    """How strongly."""
+
+class ToyModel(Backend):
+    """A model made of words."""
+    target: ClassVar[str] = "toy_impl:load"
+    path: Annotated[str, Flat("model_name_or_path")]
+    """Which words."""
+
+class Rows(Data):
+    """Rows."""
+    target: ClassVar[str] = "toy_impl:rows"
+    sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="lines", bare="path")]]
+    """Where rows come from."""
+    cutoff: Annotated[int, Flat("cutoff_len")] = 10
+    """Longest row."""
+
+class Lines(Source):
+    """Lines of a file."""
+    path: str
+    """The file."""
+    limit: int = 0
+    """How many; 0 is all."""
+
+class Shrink(Quantizer):
+    """Drops the last letter."""
+    target: ClassVar[str] = "toy_impl:Shrink"
+    letters: Annotated[int, Flat("shrink_letters")] = 1
+    """How many letters go."""
+
+class Alone(Strategy):
+    """One process."""
+
+class Shout(Exporter):
+    """Writes in capitals."""
+    target: ClassVar[str] = "toy_impl:Shout"
+    mark: str = "!"
+    """What ends the text."""
+'''
+
+TOY_IMPL = '''
+from dataclasses import replace
+from pathlib import Path
+from gym_core import Artifact, hookimpl
+
+def load(config, run):
+    return config.path
+
+class Trainer:
+    def __init__(self, config, run, model):
+        self.config, self.run, self.model = config, run, model
+    def train(self):
+        path = self.run.output / "model"
+        path.mkdir(exist_ok=True)
+        (path / "words.txt").write_text(f"{self.model} {self.config.strength}")
+        return Artifact(path)
+
+class Shrink:
+    def __init__(self, config):
+        self.config = config
+    def quantize(self, artifact, into):
+        into.mkdir()
+        (into / "words.txt").write_text((artifact.path / "words.txt").read_text()[: -self.config.letters])
+        return replace(artifact, path=into)
+
+class Shout:
+    def __init__(self, config):
+        self.config = config
+    def export(self, artifact, into):
+        into.mkdir(parents=True)
+        (into / "words.txt").write_text((artifact.path / "words.txt").read_text().upper() + self.config.mark)
+        return into
+
+class Watch:
+    """Wraps every seam and notes the order."""
+    seen = []
+    @hookimpl(wrapper=True)
+    def load_model(self, run):
+        self.seen.append("load_model")
+        return (yield)
+    @hookimpl
+    def build_trainer(self, run, model):
+        self.seen.append(f"build_trainer {model}")
+    @hookimpl(wrapper=True)
+    def quantize(self, artifact):
+        self.seen.append("quantize")
+        return (yield)
+    @hookimpl(tryfirst=True)
+    def export(self, artifact, into):
+        self.seen.append(f"export {artifact.path.name}")
+
+class Misfit:
+    @hookimpl
+    def export(self, artifact, everywhere):
+        pass
+
+class Misspelt:
+    @hookimpl
+    def load_modle(self, run):
+        pass
+'''
+
+TOY_POINTS = {
+    "gym.algorithms": {"toy": "toy:Toy"},
+    "gym.backends": {"transformers": "toy:ToyModel"},
+    "gym.data": {"dataset": "toy:Rows"},
+    "gym.sources": {"lines": "toy:Lines"},
+    "gym.quantizers": {"shrink": "toy:Shrink"},
+    "gym.strategies": {"alone": "toy:Alone"},
+    "gym.exporters": {"shout": "toy:Shout"},
+    "gym.hooks": {"watch": "toy_impl:Watch", "misfit": "toy_impl:Misfit", "misspelt": "toy_impl:Misspelt"},
+    "gym.flat": {"stage.toy": "toy:Toy", "stage.default": "toy:Toy", "quantization_method.shrink": "toy:Shrink"},
+}
+
+
+def write_distribution(
+    folder: Path,
+    name: str,
+    modules: Mapping[str, str],
+    points: Mapping[str, Mapping[str, str]],
+    requires: tuple[str, ...] = (),
+    version: str = "1.0",
+) -> None:
+    """Write modules and the metadata that pip would have written."""
+    for module, text in modules.items():
+        (folder / f"{module}.py").write_text(dedent(text))
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    lines = ["Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}", f"Summary: About {name}"]
+    (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {need}" for need in requires), "", ""]))
+    groups = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in names.items())
+        for group, names in points.items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(groups))
+
+
+def forget() -> None:
+    """Make the next look at the installation a fresh one."""
+    discovery.installed.cache_clear()
+    loading.load.cache_clear()
+    loading.base_class.cache_clear()
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install toy distributions for one test, seen alone: what the developer has installed does not matter."""
+    site = tmp_path / "site"
+    site.mkdir()
+    before = set(sys.modules)
+    monkeypatch.setattr(discovery, "_search_path", lambda: [str(site)])
+    monkeypatch.syspath_prepend(str(site))
+    forget()
+
+    def make(name: str, modules: Mapping[str, str], points: Mapping[str, Mapping[str, str]], **more: object) -> Path:
+        write_distribution(site, name, modules, points, **more)  # type: ignore[arg-type]
+        forget()
+        return site
+
+    yield make
+    for module in set(sys.modules) - before:
+        if str(site) in str(getattr(sys.modules[module], "__file__", "")):
+            del sys.modules[module]
+    forget()
+
+
+@pytest.fixture
+def toys(install: Install) -> Install:
+    """Install one toy of every kind that a run touches."""
+    install("gym-toy", {"toy": TOY, "toy_impl": TOY_IMPL}, TOY_POINTS)
+    return install
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for `PYTHONPATH` with the toys installed, for tests that start processes."""
+    folder = tmp_path_factory.mktemp("site")
+    # Names of their own: these processes also see whatever the developer has installed.
+    points = {group: names for group, names in TOY_POINTS.items() if group != "gym.flat"}
+    points |= {"gym.backends": {"words": "toy:ToyModel"}, "gym.data": {"rows": "toy:Rows"}}
+    write_distribution(folder, "gym-toy", {"toy": TOY, "toy_impl": TOY_IMPL}, points)
+    return folder

@@ -1,0 +1,136 @@
+"""Discovery: the same answer as importlib.metadata, nothing imported, and broken metadata harms nobody."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import distributions, entry_points
+
+import pytest
+from stevedore.driver import DriverManager
+
+from gym_core import PluginError, discovery
+from gym_core.loading import find, load, load_all, load_component
+
+POINTS = {"gym.algorithms": {"one": "one:One"}}
+ONE = "from gym_core import Algorithm\nclass One(Algorithm):\n    '''One.'''\n"
+
+
+def test_same_answer_as_the_standard_library():
+    discovery.installed.cache_clear()
+    ours = {
+        (f"gym.{entry.kind}", entry.name, entry.value, entry.dist)
+        for group in discovery.installed().entries.values()
+        for entry in group
+    }
+    theirs = {
+        (point.group, point.name, point.value, discovery.canonical(point.dist.name))
+        for group in ours_groups(ours)
+        for point in entry_points(group=group)
+    }
+    assert ours == theirs
+
+
+def ours_groups(ours):
+    """Every group of Gym's that any installed distribution has, as the standard library sees it."""
+    theirs = {point.group for dist in distributions() for point in dist.entry_points if point.group.startswith("gym.")}
+    assert theirs == {group for group, *_ in ours}
+    return theirs
+
+
+def test_listing_imports_nothing(install):
+    install("gym-one", {"one": ONE}, POINTS)
+    assert [entry.name for entry in discovery.entries("algorithms")] == ["one"]
+    assert "one" not in sys.modules
+
+
+def test_a_stevedore_host_can_load_our_groups(install):
+    install("gym-one", {"one": ONE}, POINTS)
+    entry, cls = load_component("algorithms", "one")
+    assert DriverManager("gym.algorithms", "one").driver is cls
+    assert (entry.dist, entry.version) == ("gym-one", "1.0")
+
+
+def test_conflict_names_both_sides_and_the_way_out(install):
+    install("gym-one", {"one": ONE}, POINTS)
+    install("gym-two", {"two": ONE}, {"gym.algorithms": {"one": "two:One"}}, version="2.0")
+    with pytest.raises(PluginError, match=r"gym-one 1\.0 and gym-two 2\.0") as caught:
+        find("algorithms", "one")
+    assert "`gym-one/one` or `gym-two/one`" in str(caught.value)
+    assert find("algorithms", "gym-two/one").version == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "requires", "said"),
+    [
+        ("raise RuntimeError('no luck')", (), "raised RuntimeError: no luck"),
+        ("import sys; sys.exit(3)", (), "raised SystemExit"),
+        ("import module_that_is_not_there", ("absent-dist>=1",), "needs the module `module_that_is_not_there`"),
+        ("One = 3", (), "is not a subclass of gym_core.kinds.Algorithm"),
+        ("", (), "raised AttributeError"),
+        (ONE, ("gym-core>=99",), "it needs gym-core >=99, and this is"),
+        (ONE, ("gym-core>=0.1; python_version<'3'",), ""),
+    ],
+)
+def test_each_fault_is_told_as_what_it_is(install, text, requires, said):
+    install("gym-one", {"one": text}, POINTS, requires=requires)
+    [(_, loaded)] = load_all("algorithms")
+    if not said:
+        assert loaded.__name__ == "One"
+        return
+    assert isinstance(loaded, PluginError) and said in str(loaded)
+    assert "gym-one 1.0" in str(loaded) and len(str(loaded).splitlines()) <= 4
+
+
+def test_missing_dependency_is_named_for_pip(install):
+    install("gym-one", {"one": "import absent_thing"}, POINTS, requires=("absent-thing>=1", "pydantic"))
+    with pytest.raises(PluginError, match="pip install absent-thing"):
+        load_component("algorithms", "one")
+
+
+def test_import_that_hangs_is_stopped(install, monkeypatch):
+    from gym_core import loading
+
+    monkeypatch.setattr(loading, "IMPORT_SECONDS", 0.2)
+    install("gym-one", {"one": "import time; time.sleep(60)"}, POINTS)
+    with pytest.raises(PluginError, match=r"did not end within 0\.2 s"):
+        load(find("algorithms", "one"))
+
+
+def test_garbled_metadata_is_reported_and_the_rest_lives(install):
+    site = install("gym-one", {"one": ONE}, POINTS)
+    bad = site / "gym_bad-1.0.dist-info"
+    bad.mkdir()
+    (bad / "entry_points.txt").write_bytes(b"[gym.algorithms]\nx = \xff\xfe\n")
+    half = site / "gym_half-1.0.dist-info"
+    half.mkdir()
+    (half / "entry_points.txt").write_text("[gym.algorithms]\nwhat is this\nok = one:One\n")
+    discovery.installed.cache_clear()
+    found = discovery.installed()
+    assert [(entry.name, entry.dist) for entry in found.entries["algorithms"]] == [
+        ("ok", "gym-half"),
+        ("one", "gym-one"),
+    ]
+    assert {problem.where for problem in found.problems} == {
+        "gym_bad-1.0.dist-info",
+        "gym_half-1.0.dist-info",
+        "gym_half",
+    }
+
+
+def test_unknown_name_gets_the_nearest_one(install):
+    install("gym-one", {"one": ONE}, POINTS)
+    with pytest.raises(PluginError, match="did you mean `one`"):
+        find("algorithms", "ones")
+
+
+def test_first_distribution_on_the_path_counts(install, tmp_path, monkeypatch):
+    site = install("gym-one", {"one": ONE}, POINTS)
+    other = tmp_path / "other"
+    other.mkdir()
+    twin = other / "gym_one-9.0.dist-info"
+    twin.mkdir()
+    (twin / "METADATA").write_text("Name: gym-one\nVersion: 9.0\n\n")
+    (twin / "entry_points.txt").write_text("[gym.algorithms]\none = nine:One\n")
+    monkeypatch.setattr(discovery, "_search_path", lambda: [str(site), str(other)])
+    discovery.installed.cache_clear()
+    assert [entry.version for entry in discovery.entries("algorithms")] == ["1.0"]

@@ -1,0 +1,68 @@
+"""`gym doctor`: every unmet promise of a distribution is named, and no plugin is imported for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gym_core.doctor import checks
+
+BOMB = {"boom": "raise SystemExit('imported')\n"}
+
+
+def by_name() -> dict[str, object]:
+    return {check.name: check for check in checks()}
+
+
+def test_this_machine(install):
+    found = by_name()
+    assert {
+        "python",
+        "torch",
+        "transformers",
+        "processors",
+        "cache",
+        "disk here",
+        "import gym",
+    } <= found.keys()
+    assert all(check.ok for check in found.values()), found
+
+
+def test_requirements_of_plugins(install):
+    points = {"gym.algorithms": {"boom": "boom:Boom"}}
+    needs = (
+        "pydantic>=2",
+        "nothing-of-the-kind>=3",
+        "click<1",
+        "rich; python_version < '3'",
+        "torch==0.1; extra == 'gpu'",
+    )
+    install("gym-boom", BOMB, points, requires=needs)
+    check = by_name()["gym-boom"]
+    assert not check.ok
+    assert "nothing-of-the-kind>=3 (not installed)" in check.detail
+    assert "click<1 (" in check.detail
+    assert "pydantic" not in check.detail + check.fix
+    assert check.fix == "pip install 'nothing-of-the-kind>=3' 'click<1'"
+    assert "boom" not in sys.modules
+
+
+def test_a_requirement_that_cannot_be_read(install):
+    install("gym-odd", {}, {"gym.hooks": {"odd": "odd:Odd"}}, requires=("this is (no) requirement",))
+    assert not by_name()["gym-odd"].ok
+
+
+def test_names_that_two_bring(install):
+    install("gym-a", {}, {"gym.optimizers": {"muon": "a:Muon"}})
+    install("gym-b", {}, {"gym.optimizers": {"muon": "b:Muon"}})
+    check = by_name()["optimizers/muon"]
+    assert not check.ok
+    assert "gym-a 1.0 and gym-b 1.0" in check.detail
+    assert "gym-a/muon" in check.fix
+
+
+def test_a_cache_that_cannot_be_written(install, monkeypatch, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "file" / "cache"))
+    assert not by_name()["cache"].ok
+    assert "GYM_CACHE" in by_name()["cache"].fix

@@ -1,0 +1,115 @@
+"""A model by name: a family, a folder or a Hub id, with an answer of four lines for everything else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gym_core import GymError, PluginError, RecipeError, cache_dir, locate
+
+FAMILY = {
+    "small": """
+        from pathlib import Path
+        from typing import ClassVar
+        from gym_core import Family
+        class Small(Family):
+            target: ClassVar[str] = "small:where"
+        def where(config):
+            return Path("/models/small")
+        """
+}
+
+
+@pytest.fixture
+def small(install):
+    install("gym-small", FAMILY, {"gym.families": {"small": "small:Small"}})
+    return install
+
+
+def model(folder: Path, *files: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in files or ("config.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    return folder
+
+
+def refuse(name: str, **how: object) -> str:
+    with pytest.raises(GymError) as caught:
+        locate(name, **how)
+    assert len(str(caught.value).splitlines()) <= 4
+    return str(caught.value)
+
+
+def test_a_family(small):
+    assert locate("small") == locate("gym-small/small") == Path("/models/small")
+
+
+def test_two_packages_with_one_family(small):
+    small("gym-other", {"other": FAMILY["small"]}, {"gym.families": {"small": "other:Small"}})
+    with pytest.raises(PluginError, match="gym-other/small"):
+        locate("small")
+
+
+def test_a_folder(tmp_path: Path, install, monkeypatch):
+    folder = model(tmp_path / "m")
+    monkeypatch.chdir(tmp_path)
+    assert locate(str(folder)) == folder
+    assert locate("m") == Path("m")
+    assert locate("./m") == Path("./m")
+
+
+def test_a_folder_called_like_a_family_is_ambiguous(tmp_path: Path, small, monkeypatch):
+    model(tmp_path / "small")
+    monkeypatch.chdir(tmp_path)
+    assert "./small" in refuse("small")
+    assert locate("./small") == Path("small")
+
+
+def test_folders_that_hold_no_model(tmp_path: Path, small):
+    assert "no such folder" in refuse(str(tmp_path / "none"))
+    model(tmp_path / "run" / "model")
+    assert f"did you mean `{tmp_path / 'run' / 'model'}`?" in refuse(str(tmp_path / "run"))
+    assert "no config.json" in refuse(str(tmp_path))
+
+
+def test_weights_must_be_safetensors(tmp_path: Path, install):
+    pickled = model(tmp_path / "pickled", "config.json", "pytorch_model.bin")
+    assert "pytorch_model.bin is a pickle" in refuse(str(pickled))
+    assert locate(str(pickled), weights=False) == pickled
+    assert "no weights" in refuse(str(model(tmp_path / "bare", "config.json")))
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "a b", "https://x.org/y", "", "name\n"])
+def test_names_that_can_be_nothing(small, name):
+    with pytest.raises(RecipeError, match=r"cannot be a Hub id|no such folder|no config\.json"):
+        locate(name)
+
+
+def test_the_hub_out_of_reach_says_what_was_tried(tmp_path: Path):
+    code = "from gym_core.cli import run\nfrom gym_core import locate, GymError\n"
+    code += "try:\n    locate('someone/small')\nexcept GymError as error:\n    print(error)"
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True).stdout
+    assert "no installed family and no folder" in said
+    assert "Hub" in said
+    assert len(said.splitlines()) <= 4
+
+
+def test_without_huggingface_hub_it_says_what_to_install(small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    said = refuse("small2")
+    assert "pip install huggingface_hub" in said
+    assert "did you mean the family `small`?" in said
+
+
+def test_the_cache(monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "c"))
+    assert cache_dir() == tmp_path / "c"
+    monkeypatch.delenv("GYM_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / ".cache" / "gym"
+    assert not cache_dir().exists()

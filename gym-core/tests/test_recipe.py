@@ -1,0 +1,172 @@
+"""Recipes: both dialects, overrides, and every problem told with its line, key, reason and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gym_core import PluginError, RecipeError, load_recipe
+from gym_core.sections import SECTIONS
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    return path
+
+
+def problems(tmp_path: Path, text: str, *overrides: str) -> list[tuple[str, str, str, str]]:
+    with pytest.raises((RecipeError, PluginError)) as caught:
+        load_recipe(write(tmp_path, text), overrides)
+    for problem in caught.value.problems:
+        assert len(str(problem).splitlines()) <= 4
+    return [(p.where.rpartition("/")[2], p.key, p.why, p.fix) for p in caught.value.problems]
+
+
+def test_the_top_level_keys_are_frozen():
+    assert sorted(SECTIONS) == sorted(
+        [
+            "model",
+            "data",
+            "algorithm",
+            "adapter",
+            "optimizer",
+            "scheduler",
+            "quantization",
+            "train",
+            "distributed",
+            "export",
+            "callbacks",
+            "hooks",
+            "output",
+        ]
+    )
+
+
+def test_short_and_long_forms_mean_the_same(toys, tmp_path):
+    short = load_recipe(write(tmp_path, "model: words\ndata: [a.txt, b.txt]\nalgorithm: toy\n"))
+    long = load_recipe(
+        {
+            "model": {"backend": "transformers", "path": "words"},
+            "data": {"name": "dataset", "sources": [{"name": "lines", "path": "a.txt"}, {"path": "b.txt"}]},
+            "algorithm": {"name": "toy", "strength": 1.0},
+        }
+    )
+    assert short.fingerprint() == long.fingerprint()
+    assert short.algorithm.strength == 1.0
+    assert [source.path for source in short.data.sources] == ["a.txt", "b.txt"]
+
+
+def test_canonical_form_is_a_fixed_point(toys, tmp_path):
+    first = load_recipe(
+        write(tmp_path, "model: w\ndata: a.txt\nalgorithm: {name: toy, strength: 2}\ntrain: {epochs: 2}\n")
+    )
+    again = load_recipe(first.canonical())
+    assert again.canonical() == first.canonical()
+    assert again.fingerprint() == first.fingerprint()
+    assert load_recipe(first.canonical(everything=True)).fingerprint() == first.fingerprint()
+
+
+def test_what_changes_no_number_changes_no_fingerprint(toys):
+    base = {"model": "w", "algorithm": "toy"}
+    same = load_recipe({**base, "output": "elsewhere", "train": {"plot": False, "keep_last": 9}, "export": "shout"})
+    assert load_recipe(base).fingerprint() == same.fingerprint()
+    assert load_recipe({**base, "train": {"seed": 1}}).fingerprint() != same.fingerprint()
+
+
+def test_llamafactory_file_is_translated_with_its_own_defaults(toys, tmp_path):
+    text = "model_name_or_path: words\ndataset_dir: null\ndo_train: true\nlearning_rate: 1e-4\nbf16: true\noutput_dir: out\n"
+    recipe = load_recipe(write(tmp_path, text))
+    assert recipe.model.path == "words" and recipe.output == "out"
+    assert recipe.algorithm.strength == 0.5  # what the dialect means when it says nothing, not the field's default
+    assert recipe.train.learning_rate == 1e-4 and recipe.train.precision == "bf16"
+    assert (recipe.train.epochs, recipe.train.seed, recipe.train.log_every) == (3.0, 42, 500)
+
+
+def test_short_form_fills_fields_of_the_selected_component(toys, tmp_path):
+    recipe = load_recipe(write(tmp_path, "model: w\nalgorithm: toy\nstrength: 3\nquantization: {method: shrink}\n"))
+    assert recipe.algorithm.strength == 3
+    assert recipe.quantization.letters == 1
+
+
+def test_a_flat_key_of_an_unselected_component_says_whose_it_is(toys, tmp_path):
+    [(where, key, why, fix)] = problems(tmp_path, "model: w\nalgorithm: toy\nshrink_letters: 2\n")
+    assert (where, key) == ("r.yaml:3", "shrink_letters")
+    assert why == "belongs to quantization `shrink` (gym-toy)"
+    assert fix == "set `quantization: shrink`"
+
+
+def test_contradiction_between_dialects_is_an_error(toys, tmp_path):
+    [(_, key, why, _)] = problems(tmp_path, "model: w\nalgorithm: toy\ntrain: {seed: 1}\nseed: 2\n")
+    assert key == "seed" and "contradicts `train.seed`" in why
+
+
+def test_all_problems_are_told_together_with_their_lines(toys, tmp_path):
+    text = """\
+model: w
+algorithm:
+  name: toy
+  strenth: 2
+train:
+  epochs: many
+  seeed: 1
+data:
+  sources:
+    - {path: a, limt: 3}
+"""
+    found = problems(tmp_path, text)
+    assert [(where, key) for where, key, _, _ in found] == [
+        ("r.yaml:4", "algorithm.strenth"),
+        ("r.yaml:6", "train.epochs"),
+        ("r.yaml:7", "train.seeed"),
+        ("r.yaml:10", "data.sources[0].limt"),
+    ]
+    assert found[0][3] == "did you mean `strength`?"
+    assert "number" in found[1][2] and "'many'" in found[1][2]
+    assert found[3][3] == "did you mean `limit`?"
+
+
+def test_misspelt_top_level_key(toys, tmp_path):
+    [(where, key, why, fix)] = problems(tmp_path, "model: w\nalgorithm: toy\nadaptor: lora\n")
+    assert (where, key, why, fix) == ("r.yaml:3", "adaptor", "unknown key", "did you mean `adapter`?")
+
+
+def test_wrong_value_under_a_flat_key_names_that_key(toys, tmp_path):
+    found = problems(tmp_path, "model_name_or_path: w\nnum_train_epochs: -1\nlearning_rate: fast\n")
+    assert [(where, key) for where, key, _, _ in found] == [
+        ("r.yaml:2", "num_train_epochs"),
+        ("r.yaml:3", "learning_rate"),
+    ]
+
+
+def test_missing_plugin_says_what_to_install(toys, tmp_path, monkeypatch):
+    with pytest.raises(PluginError) as caught:
+        load_recipe({"model": "w", "algorithm": "gspo"})
+    assert "gspo" in str(caught.value) and caught.value.code == 3
+
+
+def test_overrides_reach_either_dialect(toys, tmp_path):
+    path = write(tmp_path, "model: w\nalgorithm: toy\n")
+    recipe = load_recipe(
+        path, ["algorithm.strength=4", "train.epochs=0.5", "data=[x.txt]", "data.cutoff=7", "learning_rate=1e-3"]
+    )
+    assert recipe.algorithm.strength == 4 and recipe.train.epochs == 0.5
+    assert recipe.data.cutoff == 7 and recipe.data.sources[0].path == "x.txt"
+    assert recipe.train.learning_rate == 1e-3
+    found = problems(tmp_path, "model: w\nalgorithm: toy\n", "train.epoch=1")
+    assert found[0][:2] == ("command line", "train.epoch")
+
+
+def test_a_list_where_one_name_belongs(toys, tmp_path):
+    [(where, key, why, _)] = problems(tmp_path, "model: w\nalgorithm: [toy]\n")
+    assert (where, key) == ("r.yaml:2", "algorithm") and "list" in why
+
+
+def test_algorithm_is_required_and_may_need_sections(toys, tmp_path):
+    assert problems(tmp_path, "model: w\n")[0][1] == "algorithm"
+    assert problems(tmp_path, "algorithm: toy\n")[0][1:3] == ("model", "algorithm `toy` needs this section")
+
+
+def test_explicit_null_for_an_optional_section(toys):
+    assert load_recipe({"model": "w", "algorithm": "toy", "adapter": None}).adapter is None

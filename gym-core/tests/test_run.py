@@ -1,0 +1,105 @@
+"""Runs: the four seams in order, what is recorded, and what happens to a directory that is already in use."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from gym_core import BusyError, PluginError, execute, load_recipe
+from gym_core.outputlock import OutputLock
+
+
+@pytest.fixture
+def recipe(toys, tmp_path):
+    def make(**more):
+        return load_recipe({"model": "words", "algorithm": "toy", "output": str(tmp_path / "out"), **more})
+
+    return make
+
+
+def test_all_four_seams_run_and_the_record_says_so(recipe, tmp_path):
+    outcome = execute(recipe(quantization="shrink", export="shout", hooks=["watch"], distributed="alone"))
+    from toy_impl import Watch
+
+    assert Watch.seen == ["load_model", "build_trainer words", "quantize", "export quantized"]
+    assert (outcome.exports[0] / "words.txt").read_text() == "WORDS 1.!"
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["status"] == "finished" and record["recipe"]["algorithm"] == {"name": "toy"}
+    assert {(item["kind"], item["name"], item["dist"], item["version"]) for item in record["components"]} >= {
+        ("algorithms", "toy", "gym-toy", "1.0"),
+        ("quantizers", "shrink", "gym-toy", "1.0"),
+    }
+    assert record["environment"]["packages"]["gym-toy"] == "1.0"
+
+
+def test_installed_is_not_active(recipe):
+    execute(recipe())
+    from toy_impl import Watch
+
+    assert Watch.seen == []
+
+
+def test_finished_run_is_returned_not_repeated(recipe, tmp_path):
+    execute(recipe())
+    (tmp_path / "out" / "model" / "words.txt").write_text("kept")
+    outcome = execute(recipe())
+    assert outcome.repeated and (outcome.artifact.path / "words.txt").read_text() == "kept"
+
+
+def test_failed_run_is_recorded_and_resumed(recipe, tmp_path, monkeypatch):
+    made = recipe()
+    import toy_impl
+
+    monkeypatch.setattr(toy_impl.Trainer, "train", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        execute(made)
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["status"] == "failed" and "ZeroDivisionError" in record["error"]["problems"][0]["why"]
+    monkeypatch.undo()
+    seen = []
+    monkeypatch.setattr(
+        toy_impl.Trainer,
+        "__init__",
+        lambda self, config, run, model: seen.append(run.resuming) or setattr(self, "run", run),
+    )
+    monkeypatch.setattr(toy_impl.Trainer, "train", lambda self: toy_impl.Artifact(self.run.output))
+    execute(made)
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert seen == [True] and record["status"] == "finished" and record["resumed"] == 1 and record["error"] is None
+
+
+def test_another_recipe_is_refused_with_the_difference(recipe, tmp_path):
+    execute(recipe())
+    with pytest.raises(BusyError, match=r"algorithm.strength 1.0 -> 2.0"):
+        execute(recipe(algorithm={"name": "toy", "strength": 2.0}))
+    assert (tmp_path / "out" / "model" / "words.txt").read_text() == "words 1.0"
+
+
+def test_overwrite_sets_aside_and_deletes_nothing(recipe, tmp_path):
+    execute(recipe())
+    execute(recipe(algorithm={"name": "toy", "strength": 2.0}, train={"overwrite": True}))
+    assert (tmp_path / "out" / "model" / "words.txt").read_text() == "words 2.0"
+    assert (tmp_path / "out.before-1" / "model" / "words.txt").read_text() == "words 1.0"
+
+
+def test_a_directory_of_somebody_else_is_left_alone(recipe, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    with pytest.raises(BusyError, match="not empty and holds no run"):
+        execute(recipe())
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
+
+
+def test_output_in_use_is_refused(recipe, tmp_path):
+    (tmp_path / "out").mkdir()
+    with OutputLock(tmp_path / "out"), pytest.raises(BusyError, match=str(os.getpid())):
+        execute(recipe())
+
+
+@pytest.mark.parametrize(("name", "said"), [("misfit", "everywhere"), ("misspelt", "load_modle")])
+def test_hooks_that_do_not_fit_stop_the_run_before_it_starts(recipe, tmp_path, name, said):
+    with pytest.raises(PluginError, match=said):
+        execute(recipe(hooks=[name]))
+    assert not (tmp_path / "out").exists()
