@@ -1,0 +1,88 @@
+"""The `data` section of a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
+
+from gym_core import Data, Flat, Format, Slot, Source, Template
+
+Option = str | bool | int | float
+
+
+def _names(value: Any) -> Any:
+    """Split LLaMA-Factory's comma list of dataset names."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def _weights(value: Any) -> list[float]:
+    """Split LLaMA-Factory's comma list of probabilities."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    return [float(part) for part in parts]
+
+
+class DatasetConfig(Data):
+    """Rows from one or several sources, as tokens with a mask of what is trained."""
+
+    target: ClassVar[str] = "gym_data.prepare:prepare"
+
+    sources: Annotated[
+        list[Annotated[SerializeAsAny[Source], Slot("sources", default="named", bare="path")]],
+        Field(min_length=1),
+        Flat("dataset", convert=_names),
+    ]
+    """Where rows come from: a name in `dataset_info.json`, a path, a Hub id, or a source with options; or a list."""
+    dataset_dir: Annotated[str, Flat("dataset_dir")] = "data"
+    """Folder of `dataset_info.json` and of the files it names."""
+    format: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
+    """Shape of the rows of sources that do not say it themselves; without it, told from the columns."""
+    template: Annotated[SerializeAsAny[Template] | None, Slot("templates"), Flat("template")] = None
+    """Chat template; without it, the model's own."""
+    template_options: dict[str, Option] = {}
+    """Values handed to the chat template, such as `enable_thinking: false`."""
+    system: Annotated[str | None, Flat("default_system")] = None
+    """System message of conversations that have none."""
+    variables: dict[str, str] = {}
+    """What `{{name}}` in a row becomes; a name that is not here stays as it is."""
+    cutoff: Annotated[PositiveInt, Flat("cutoff_len")] = 2048
+    """Most tokens of one example, and the size of a block of plain text."""
+    overlong: Literal["truncate", "drop"] = "truncate"
+    """What happens to an example of more tokens than `cutoff`: its end is cut off, or it is left out."""
+    max_samples: Annotated[PositiveInt | None, Flat("max_samples")] = None
+    """Most rows of each source, from its beginning."""
+    validation: Annotated[float, Field(ge=0), Flat("val_size")] = 0.0
+    """Examples kept for evaluation: a share when below 1, else a number. Equal rows stay on one side."""
+    mix: Annotated[
+        Literal["concat", "interleave_under", "interleave_over", "interleave_once"], Flat("mix_strategy")
+    ] = "concat"
+    """One source after the other, or in turns: until the first is used up (`under`), until all are, shorter ones
+    repeating (`over`), or until each example came once (`once`)."""
+    mix_weights: Annotated[list[Annotated[float, Field(gt=0)]] | None, Flat("interleave_probs", convert=_weights)] = (
+        None
+    )
+    """How often each source has its turn when interleaving, as relative weights; without them, strictly in turn."""
+    train_on: Annotated[
+        Literal["assistant", "last", "all"],
+        Flat("train_on_prompt", convert={True: "all", False: None}),
+        Flat("mask_history", convert={True: "last", False: None}),
+    ] = "assistant"
+    """What of a conversation is learnt: every answer, the last answer, or all of it."""
+    split: Literal["blocks", "documents"] = "blocks"
+    """Plain text: documents joined and cut into blocks of `cutoff` tokens, or one example each."""
+    bad_rows: Literal["stop", "skip"] = "stop"
+    """What happens at a row that cannot be learnt from (no answer, two user turns in a row...): an error, or it is left
+    out and counted."""
+    rebuild: Annotated[bool, Flat("overwrite_cache")] = False
+    """Whether to tokenise again although the cache holds the result."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DatasetConfig:
+        if self.validation >= 1 and self.validation != int(self.validation):
+            raise ValueError("validation is a share below 1 or a whole number of examples")
+        if self.mix_weights is not None:
+            if self.mix == "concat":
+                raise ValueError("mix_weights needs one of the interleave_* values of mix")
+            if len(self.mix_weights) != len(self.sources):
+                raise ValueError(f"mix_weights holds {len(self.mix_weights)} numbers for {len(self.sources)} sources")
+        return self

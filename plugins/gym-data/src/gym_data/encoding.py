@@ -1,0 +1,148 @@
+"""From structured rows to sequences of tokens with a mask of what is learnt."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from gym_data.masks import Rendered
+from gym_data.reading import Reader, Record
+from gym_data.rows import Conversation, Text
+from gym_data.tokenizer import Mask, Tokenizer, Tokens
+
+BATCH = 256  #: rows tokenised at a time
+TOO_LONG = "longer than the cutoff"
+NOTHING = "nothing to learn within the cutoff"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One sequence, and which row it came from."""
+
+    tokens: Tokens
+    trained: Mask
+    source: int
+    number: int
+    part: int  #: from 0, where a row gave several
+    times: int
+    key: bytes
+
+
+def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield the sequences of all conversations, cut to length; those with nothing to learn are counted and left out."""
+    for batch in _batches(reader.records(), BATCH):
+        owners: list[tuple[Record, int]] = []
+        texts: list[Rendered] = []
+        for record in batch:
+            try:
+                found = _render(reader, tokenizer, record)
+            except ValueError as error:
+                reader.bad(record.source, record.number, error)
+                continue
+            if not found:
+                reader.tallies[record.source].dropped["no answer is to be learnt"] += 1
+            reader.tallies[record.source].parted += len(found) > 1
+            owners.extend((record, part) for part in range(len(found)))
+            texts.extend(found)
+        for (record, part), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
+            reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
+            piece = Piece(tokens, trained, record.source, record.number, part, record.times, record.key)
+            yield from _cut(piece, reader)
+
+
+def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield documents, each closed by the end-of-text token: one by one, or joined and cut into blocks."""
+    documents = _documents(reader, tokenizer)
+    return (
+        _blocks(documents, reader.config.cutoff)
+        if reader.config.split == "blocks"
+        else (piece for document in documents for piece in _cut(document, reader))
+    )
+
+
+ENCODERS: dict[str, Callable[[Reader, Tokenizer], Iterator[Piece]]] = {
+    "conversation": encode_conversations,
+    "text": encode_texts,
+}
+
+
+def _render(reader: Reader, tokenizer: Tokenizer, record: Record) -> list[Rendered]:
+    conversation = record.row
+    assert isinstance(conversation, Conversation)
+    config = reader.config
+    messages, muted = list(conversation.messages), conversation.muted
+    if config.system and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": config.system})
+        muted = frozenset(index + 1 for index in muted)
+    answers = replace(conversation, messages=tuple(messages)).answers
+    wanted = [index for index in (answers[-1:] if config.train_on == "last" else answers) if index not in muted]
+    return tokenizer.learnable(messages, conversation.tools, wanted, everything=config.train_on == "all")
+
+
+def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
+    end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    for batch in _batches(reader.records(), BATCH):
+        texts = [record.row.text for record in batch if isinstance(record.row, Text)]
+        for record, ids in zip(batch, tokenizer.encode_batch(texts), strict=True):
+            tokens = np.asarray([*tokenizer.document_start, *ids, *end], dtype=np.int32)
+            yield Piece(tokens, _all(tokens), record.source, record.number, 0, record.times, record.key)
+
+
+def _blocks(documents: Iterable[Piece], size: int) -> Iterator[Piece]:
+    """Join the documents of each source and cut them into blocks; the last block of a source may be shorter."""
+    source, number = -1, 0
+    held: list[Tokens] = []
+    length = 0
+    for document in documents:
+        if document.source != source:
+            yield from _block(held, source, number, size)
+            source, number, held, length = document.source, 0, [], 0
+        held.extend([document.tokens] * document.times)
+        length += len(document.tokens) * document.times
+        if length >= size:
+            joined = np.concatenate(held)
+            full = length - length % size
+            for start in range(0, full, size):
+                number += 1
+                yield from _block([joined[start : start + size]], source, number - 1, size)
+            held, length = [joined[full:]], length - full
+    yield from _block(held, source, number, size)
+
+
+def _block(held: list[Tokens], source: int, before: int, size: int) -> Iterator[Piece]:
+    tokens = np.concatenate(held) if held else np.zeros(0, dtype=np.int32)
+    if len(tokens) > 1:  # a single token has nothing before it to be predicted from
+        key = hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
+        yield Piece(tokens, _all(tokens), source, before + 1, 0, 1, key)
+
+
+def _cut(piece: Piece, reader: Reader) -> Iterator[Piece]:
+    """Yield the piece within the cutoff, unless nothing of it remains to be learnt."""
+    config, tally = reader.config, reader.tallies[piece.source]
+    if len(piece.tokens) > config.cutoff:
+        if config.overlong == "drop":
+            tally.dropped[TOO_LONG] += 1
+            return
+        tally.truncated += 1
+        piece = replace(piece, tokens=piece.tokens[: config.cutoff], trained=piece.trained[: config.cutoff])
+    if piece.trained.any():
+        yield piece
+    else:
+        tally.dropped[NOTHING] += 1
+
+
+def _all(tokens: Tokens) -> Mask:
+    trained = np.ones(len(tokens), dtype=bool)
+    trained[:1] = False
+    return trained
+
+
+def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

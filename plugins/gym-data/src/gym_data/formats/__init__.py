@@ -1,0 +1,137 @@
+"""Shapes of rows: which column plays which part. These classes import nothing heavy; readers are in modules beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import SerializeAsAny
+
+from gym_core import Format, Slot
+
+__all__ = ["Alpaca", "Feedback", "Messages", "Preference", "ShareGPT", "Text"]
+
+
+class Alpaca(Format):
+    """An instruction, perhaps with an input, and its answer; columns `instruction`, `input`, `output`."""
+
+    target: ClassVar[str] = "gym_data.formats.alpaca:AlpacaReader"
+    example: ClassVar[Mapping[str, Any]] = {
+        "instruction": "Name the capital.",
+        "input": "France",
+        "output": "It is Paris.",
+    }
+
+    prompt: str = "instruction"
+    """Column of the instruction."""
+    query: str | None = "input"
+    """Column of further input, put on a new line under the instruction."""
+    response: str | None = "output"
+    """Column of the answer."""
+    history: str | None = None
+    """Column of earlier turns, a list of [instruction, answer]; these answers are learnt as well."""
+    system: str | None = None
+    """Column of the system message."""
+    tools: str | None = None
+    """Column of the tools on offer."""
+
+
+class Turns(Format):
+    """A list of messages, each with a role and a content."""
+
+    target: ClassVar[str] = "gym_data.formats.turns:TurnsReader"
+
+    messages: str = "messages"
+    """Column of the messages."""
+    tools: str | None = "tools"
+    """Column of the tools on offer: a list of function descriptions, or its JSON text."""
+    system: str | None = None
+    """Column of the system message, for rows that keep it apart."""
+    role: str = "role"
+    """Key of a message's role."""
+    content: str = "content"
+    """Key of a message's text."""
+    user: str = "user"
+    """Role of the user."""
+    assistant: str = "assistant"
+    """Role of the assistant."""
+    system_role: str = "system"
+    """Role of the system message."""
+    observation: str = "tool"
+    """Role of a tool's result."""
+    function: str = "function_call"
+    """Role of a tool call written as JSON text: {"name": ..., "arguments": {...}}, or a list of them."""
+
+
+class Messages(Turns):
+    """OpenAI's messages: `role`, `content`, `tool_calls`; `train: false` or `weight: 0` keeps an answer unlearnt."""
+
+    example: ClassVar[Mapping[str, Any]] = {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "2 + 2?"},
+            {"role": "assistant", "content": "Four."},
+            {"role": "user", "content": "And 3 + 3?"},
+            {"role": "assistant", "content": "Six."},
+        ]
+    }
+
+
+class ShareGPT(Turns):
+    """ShareGPT's conversations: `from` human, gpt, system, function_call or observation, and `value`."""
+
+    example: ClassVar[Mapping[str, Any]] = {
+        "conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "Four."}]
+    }
+
+    messages: str = "conversations"
+    """Column of the messages."""
+    role: str = "from"
+    """Key of a message's role."""
+    content: str = "value"
+    """Key of a message's text."""
+    user: str = "human"
+    """Role of the user."""
+    assistant: str = "gpt"
+    """Role of the assistant."""
+    observation: str = "observation"
+    """Role of a tool's result."""
+
+
+class Text(Format):
+    """Plain text to continue."""
+
+    target: ClassVar[str] = "gym_data.formats.text:TextReader"
+    example: ClassVar[Mapping[str, Any]] = {"text": "Once upon a time."}
+
+    text: str = "text"
+    """Column of the text."""
+
+
+class Preference(Format):
+    """Two answers to one prompt, the better one marked."""
+
+    target: ClassVar[str] = "gym_data.formats.pairs:PreferenceReader"
+    example: ClassVar[Mapping[str, Any]] = {"instruction": "2 + 2?", "chosen": "Four.", "rejected": "Five."}
+
+    prompt: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
+    """Format of the prompt's columns, such as `alpaca` or `sharegpt`; without it, told from the columns."""
+    chosen: str = "chosen"
+    """Column of the preferred answer: text, a message, or all messages of the conversation."""
+    rejected: str = "rejected"
+    """Column of the other answer."""
+
+
+class Feedback(Format):
+    """A conversation and whether its last answer is good."""
+
+    target: ClassVar[str] = "gym_data.formats.pairs:FeedbackReader"
+    example: ClassVar[Mapping[str, Any]] = {
+        "messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "Four."}],
+        "label": True,
+    }
+
+    conversation: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
+    """Format of the conversation's columns; without it, told from the columns."""
+    label: str = "label"
+    """Column of the judgement, true or false."""

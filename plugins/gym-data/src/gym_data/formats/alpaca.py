@@ -1,0 +1,50 @@
+"""Alpaca rows: instruction, input, output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gym_data.formats import Alpaca
+from gym_data.formats.parts import check, column, filled, no_media, text_of, tools_of
+from gym_data.rows import Conversation, Message
+
+
+class AlpacaReader:
+    """Makes a conversation of a row."""
+
+    def __init__(self, config: Alpaca) -> None:
+        """Hold the column names."""
+        self.config = config
+
+    def convert(self, row: Mapping[str, Any]) -> Conversation:
+        """Return the row with its answer. Raises ValueError for a row without one."""
+        prompt = self.prompt(row)
+        answer = filled(column(row, self.config.response), f"the answer (column `{self.config.response}`)")
+        read = Conversation((*prompt.messages, {"role": "assistant", "content": answer}), prompt.tools)
+        check(read.messages, answered=True)
+        return read
+
+    def prompt(self, row: Mapping[str, Any]) -> Conversation:
+        """Return what comes before the answer."""
+        no_media(row)
+        config = self.config
+        messages: list[Message] = []
+        system = column(row, config.system)
+        if system:
+            messages.append({"role": "system", "content": text_of(system, "the system message")})
+        for turn in column(row, config.history) or []:
+            if not isinstance(turn, list) or len(turn) != 2:
+                raise ValueError(f"the history (column `{config.history}`) is not a list of [instruction, answer]")
+            messages.append({"role": "user", "content": text_of(turn[0], "the history")})
+            messages.append({"role": "assistant", "content": text_of(turn[1], "the history")})
+        parts = [text_of(column(row, config.prompt), f"the prompt (column `{config.prompt}`)")]
+        query = column(row, config.query)
+        if query is not None and text_of(query, f"the input (column `{config.query}`)"):
+            parts.append(text_of(query, "the input"))
+        messages.append({"role": "user", "content": "\n".join(part for part in parts if part)})
+        return Conversation(tuple(messages), tools_of(column(row, config.tools)))
+
+    def message(self, raw: Any, what: str) -> Message:
+        """Return one answer that stands in a column of its own."""
+        return {"role": "assistant", "content": filled(raw, what)}

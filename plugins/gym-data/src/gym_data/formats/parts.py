@@ -1,0 +1,129 @@
+"""Reading the parts that several formats share: text, tools, tool calls. A ValueError says what is wrong with a row."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gym_data.rows import Message
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+MEDIA = ("images", "videos", "audios", "image", "audio", "video")
+
+
+def column(row: Mapping[str, Any], name: str | None) -> Any:
+    """Return the value of a column; None where the format has no such column, or the row no such value."""
+    return row.get(name) if name is not None else None
+
+
+def text_of(value: Any, what: str) -> str:
+    """Return a text, or the joined text parts of OpenAI's content list. Raises ValueError for anything else."""
+    if isinstance(value, str):
+        if not value.isascii() and _SURROGATE.search(value):
+            raise ValueError(f"{what} holds a lone surrogate, which is no text")
+        return value
+    if isinstance(value, list):
+        parts = []
+        for part in value:
+            if not isinstance(part, Mapping) or part.get("type", "text") != "text":
+                raise ValueError(f"{what} holds more than text; images, audio and video are not read")
+            parts.append(text_of(part.get("text"), what))
+        return "".join(parts)
+    if value is None:
+        raise ValueError(f"{what} is missing")
+    raise ValueError(f"{what} is not text but {type(value).__name__}")
+
+
+def filled(value: Any, what: str) -> str:
+    """Return a text that is not blank."""
+    text = text_of(value, what)
+    if not text.strip():
+        raise ValueError(f"{what} is empty")
+    return text
+
+
+def no_media(row: Mapping[str, Any]) -> None:
+    """Raise ValueError for a row that needs images, audio or video."""
+    for name in MEDIA:
+        if row.get(name):
+            raise ValueError(f"it has {name}, and only text is read")
+
+
+def tools_of(value: Any) -> tuple[dict[str, Any], ...]:
+    """Return the tools on offer as OpenAI function descriptions, from a list or its JSON text."""
+    if value is None or value == "":
+        return ()
+    listed = load_json(value, "the tools") if isinstance(value, str) else value
+    tools = []
+    for tool in listed if isinstance(listed, list) else [listed]:
+        if not isinstance(tool, Mapping):
+            raise ValueError("the tools are not a list of function descriptions")
+        bare = "function" not in tool
+        function = tool if bare else tool["function"]
+        if not isinstance(function, Mapping) or not function.get("name"):
+            raise ValueError("a tool has no name")
+        tools.append({"type": "function", "function": function} if bare else dict(tool))
+    return tuple(tools)
+
+
+def calls_of(value: Any) -> list[dict[str, Any]]:
+    """Return tool calls as OpenAI writes them, with arguments as an object; from a list, one call, or JSON text."""
+    listed = load_json(value, "a tool call") if isinstance(value, str) else value
+    calls = []
+    for call in listed if isinstance(listed, list) else [listed]:
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ValueError("a tool call has no name")
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            arguments = load_json(arguments, f"the arguments of the tool call `{function['name']}`")
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, Mapping):
+            raise ValueError(f"the arguments of the tool call `{function['name']}` are not an object")
+        identity = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
+        calls.append({"type": "function", **identity, "function": {"name": function["name"], "arguments": arguments}})
+    return calls
+
+
+def load_json(text: str, what: str) -> Any:
+    """Parse JSON text. Raises ValueError that says what is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what} is not JSON: {str(error)[:80]}") from None
+
+
+def check(messages: tuple[Message, ...], answered: bool) -> None:
+    """Raise ValueError unless the messages take turns as chat templates expect, and end with an answer (or a prompt).
+
+    The order is: perhaps a system message, then user and assistant in turns; results of tools stand between a call
+    and the next answer.
+    """
+    if not messages:
+        raise ValueError("there are no messages")
+    before = None
+    called = False
+    for number, message in enumerate(messages, 1):
+        role = message["role"]
+        what = f"message {number} ({role})"
+        if role == "system" and number > 1:
+            raise ValueError(f"{what} is not at the beginning")
+        if role == "user" and before == "user":
+            raise ValueError(f"{what} follows another user message")
+        if role == "tool" and not called:
+            raise ValueError(f"{what} is the result of no tool call")
+        if role == "assistant" and before not in ("user", "tool"):
+            raise ValueError(f"{what} answers no user message")
+        if role == "user" and before == "tool":
+            raise ValueError(f"{what} follows a tool result that was not answered")
+        if not message["content"].strip() and role != "tool" and not message.get("tool_calls"):
+            raise ValueError(f"{what} is empty")
+        called = bool(message.get("tool_calls")) or (called and role == "tool")
+        before = role
+    if answered and before != "assistant":
+        raise ValueError(f"it ends with a message of the {before}, not with an answer")
+    if not answered and before not in ("user", "tool"):
+        raise ValueError("the prompt ends with an answer already")

@@ -1,0 +1,100 @@
+"""Rows that hold a list of messages: ShareGPT's and OpenAI's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gym_data.formats import Turns
+from gym_data.formats.parts import calls_of, check, column, load_json, no_media, text_of, tools_of
+from gym_data.rows import Conversation, Message
+
+OTHER_NAMES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "developer": "system",
+    "tool": "tool",
+    "observation": "tool",
+    "function_call": "call",
+}
+KEPT = {"assistant": ("reasoning_content",), "tool": ("name", "tool_call_id")}
+
+
+class TurnsReader:
+    """Makes a conversation of a row."""
+
+    def __init__(self, config: Turns) -> None:
+        """Hold the column and role names; the usual names of the roles are understood beside the configured ones."""
+        self.config = config
+        self._roles = OTHER_NAMES | {
+            config.user: "user",
+            config.assistant: "assistant",
+            config.system_role: "system",
+            config.observation: "tool",
+            config.function: "call",
+        }
+
+    def convert(self, row: Mapping[str, Any]) -> Conversation:
+        """Return the conversation. Raises ValueError where roles, order or contents cannot be learnt from."""
+        read = self._read(row)
+        check(read.messages, answered=True)
+        return read
+
+    def prompt(self, row: Mapping[str, Any]) -> Conversation:
+        """Return the conversation of a row that keeps its answers elsewhere."""
+        read = self._read(row)
+        check(read.messages, answered=False)
+        return read
+
+    def message(self, raw: Any, what: str) -> Message:
+        """Return one answer that stands in a column of its own: a message or its text."""
+        if isinstance(raw, str):
+            return {"role": "assistant", "content": raw}
+        if not isinstance(raw, Mapping):
+            raise ValueError(f"{what} is missing" if raw is None else f"{what} is not a message")
+        return self._message(raw, what)
+
+    def _read(self, row: Mapping[str, Any]) -> Conversation:
+        no_media(row)
+        config = self.config
+        raw = row.get(config.messages)
+        if isinstance(raw, str):  # a cell of a table
+            raw = load_json(raw, f"column `{config.messages}`")
+        if not isinstance(raw, list):
+            raise ValueError(f"column `{config.messages}` holds no list of messages")
+        messages = []
+        muted = set()
+        system = column(row, config.system)
+        if system:
+            messages.append({"role": "system", "content": text_of(system, "the system message")})
+        for number, entry in enumerate(raw, 1):
+            if not isinstance(entry, Mapping):
+                raise ValueError(f"message {number} is not an object")
+            if entry.get("train") is False or entry.get("weight") == 0:
+                muted.add(len(messages))
+            messages.append(self._message(entry, f"message {number}"))
+        return Conversation(tuple(messages), tools_of(column(row, config.tools)), frozenset(muted))
+
+    def _message(self, entry: Mapping[str, Any], what: str) -> Message:
+        given = entry.get(self.config.role)
+        if given is None:
+            raise ValueError(f"{what} has no role (key `{self.config.role}`)")
+        role = self._roles.get(given) if isinstance(given, str) else None
+        if role is None:
+            raise ValueError(f"{what} has the unknown role {given!r}")
+        content = entry.get(self.config.content)
+        if role == "call":
+            return {"role": "assistant", "content": "", "tool_calls": calls_of(text_of(content, what))}
+        kept = {key: entry[key] for key in KEPT.get(role, ()) if isinstance(entry.get(key), str)}
+        calls = entry.get("tool_calls") if role == "assistant" else None
+        if calls:
+            return {
+                "role": role,
+                "content": "" if content is None else text_of(content, what),
+                **kept,
+                "tool_calls": calls_of(calls),
+            }
+        return {"role": role, "content": text_of(content, f"the content of {what}"), **kept}

@@ -1,0 +1,147 @@
+"""What of a rendered conversation is learnt: spans of characters, one for each answer.
+
+Templates with `{% generation %}` say it themselves. For others, an answer is what rendering it adds to the prompt
+before it. A template may show earlier turns differently from the last one (Qwen3 drops their reasoning); such an answer
+is learnt in a sequence of its own that ends with it, which is how the model will meet it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from gym_data.guard import Guard
+from gym_data.render import GENERATION_END, GENERATION_START
+from gym_data.rows import Message
+
+Render = Callable[[Sequence[Message], bool], str]
+Span = tuple[int, int]
+_MARKS = re.compile(f"([{GENERATION_START}{GENERATION_END}])")
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A rendered text, its quotes still in place, and the spans of it that are learnt."""
+
+    text: str
+    spans: tuple[Span, ...]
+
+
+def unmark(text: str) -> Rendered:
+    """Take the generation marks out of a text; what they held are the spans."""
+    pieces: list[str] = []
+    spans: list[Span] = []
+    position, depth, start = 0, 0, 0
+    for piece in _MARKS.split(text):
+        if piece == GENERATION_START:
+            start = position if depth == 0 else start
+            depth += 1
+        elif piece == GENERATION_END:
+            depth -= 1
+            if depth == 0 and position > start:
+                spans.append((start, position))
+        else:
+            pieces.append(piece)
+            position += len(piece)
+    return Rendered("".join(pieces), tuple(spans))
+
+
+def by_marks(render: Render, messages: Sequence[Message], wanted: Collection[int], guard: Guard) -> list[Rendered]:
+    """Return the one sequence in which the marked answers are learnt, each with its closing token.
+
+    Raises ValueError when the marks cannot be told apart by answer.
+    """
+    whole = unmark(render(messages, False))
+    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    counts = list(range(1, len(answers) + 1))
+    if len(whole.spans) != len(answers):
+        counts = [len(unmark(render(messages[: index + 1], False)).spans) for index in answers]
+    if counts and (counts[-1] != len(whole.spans) or counts != sorted(counts)):
+        raise ValueError("the chat template marks earlier answers only while they are the last; use `train_on: last`")
+    spans: list[Span] = []
+    for index, first, last in zip(answers, [0, *counts], counts, strict=False):
+        if index in wanted:
+            spans.extend(whole.spans[first:last])
+    return [Rendered(whole.text, tuple(_close(span, whole, guard) for span in spans))]
+
+
+def by_prefixes(render: Render, messages: Sequence[Message], wanted: Collection[int], guard: Guard) -> list[Rendered]:
+    """Return the fewest sequences in which every wanted answer is learnt as the model will meet it.
+
+    Raises ValueError when rendering an answer does not continue its prompt.
+    """
+    pending = sorted(wanted)
+    sequences = []
+    while pending:
+        last = pending[-1]
+        whole = render(messages[: last + 1], False)
+        spans, rest = [], []
+        for index in pending:
+            span = _added(render, messages, index, whole)
+            if span is None:
+                rest.append(index)
+            else:
+                spans.append(_trim(span, whole, guard))
+        if last in rest:
+            raise ValueError(f"the chat template does not show message {last + 1} as a continuation of its prompt")
+        sequences.append(Rendered(whole, tuple(spans)))
+        pending = rest
+    return sequences[::-1]
+
+
+def subtract(text: str, spans: Collection[Span]) -> Rendered:
+    """Return a text as learnt but for these spans."""
+    left, position = [], 0
+    for start, end in sorted(spans):
+        left.append((position, start))
+        position = end
+    left.append((position, len(text)))
+    return Rendered(text, tuple(span for span in left if span[0] < span[1]))
+
+
+def nothing_left_out(text: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError where a template did not show a system or user message, a tool or a tool call."""
+    for number, message in enumerate(messages, 1):
+        if message["role"] in ("system", "user") and message["content"].strip() not in text:
+            raise ValueError(f"the chat template leaves out message {number} ({message['role']})")
+    functions = [tool.get("function", tool) for tool in tools]
+    functions += [call["function"] for message in messages for call in message.get("tool_calls", ())]
+    if any(function["name"] not in text for function in functions):
+        raise ValueError("the chat template leaves out the tools; `template: qwen` shows them")
+
+
+def _added(render: Render, messages: Sequence[Message], index: int, whole: str) -> Span | None:
+    """Return the span that an answer adds to its prompt, if the whole text shows both as they were alone."""
+    prompt = render(messages[:index], True)
+    after = render(messages[: index + 1], False)
+    if not whole.startswith(after):
+        return None
+    if not after.startswith(prompt):
+        # The prompt for generation may open what a given answer lacks (a reasoning block): learn from where they part.
+        if not after.startswith(render(messages[:index], False)):
+            return None
+        same = (mine == theirs for mine, theirs in zip(prompt, after, strict=False))
+        prompt = prompt[: sum(1 for _ in takewhile(bool, same))]
+    return (len(prompt), len(after)) if len(prompt) < len(after) else None
+
+
+def _trim(span: Span, text: str, guard: Guard) -> Span:
+    """Take blanks after the closing token off: generation has stopped before them."""
+    start, end = span
+    tokens = guard.special_spans(text[start:end])
+    if tokens and not text[start + tokens[-1][1] : end].strip():
+        end = start + tokens[-1][1]
+    return start, end
+
+
+def _close(span: Span, whole: Rendered, guard: Guard) -> Span:
+    """Extend a marked span over the token that closes the turn, if the template writes it after the mark."""
+    tokens = guard.special_spans(whole.text)
+    closing = whole.text[tokens[-1][0] : tokens[-1][1]] if tokens else ""
+    ends_text = bool(tokens) and not whole.text[tokens[-1][1] :].strip()
+    if ends_text and whole.text.startswith(closing, span[1]):
+        return span[0], span[1] + len(closing)
+    return span

@@ -1,0 +1,182 @@
+"""From sources to structured rows: opening, telling the format, filling variables, what to do with bad rows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from gym_core import DataError, Format, Source
+from gym_core.kinds import Rows
+from gym_core.loading import load_component
+from gym_data.config import DatasetConfig
+from gym_data.formats import Text
+from gym_data.formats.detect import detect
+from gym_data.rows import SHAPES, Structured, content_key
+from gym_data.sources import Named
+from gym_data.sources.files import OwnRows
+
+PEEK = 20  #: rows looked at to tell a format
+_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A source, ready to be read, and the format of its rows."""
+
+    name: str
+    rows: Rows
+    format: Format
+    samples: int | None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the structured rows, as plain data."""
+        return {
+            "name": self.name,
+            "rows": self.rows.fingerprint(),
+            "format": [type(self.format).__name__, self.format.model_dump(mode="json")],
+            "samples": self.samples,
+        }
+
+
+@dataclass(frozen=True)
+class Record:
+    """A structured row and where it came from."""
+
+    source: int
+    number: int  #: from 1
+    times: int  #: how often it is drawn
+    row: Structured
+    key: bytes  #: equal for equal contents
+
+
+@dataclass
+class Tally:
+    """What was read of one source, and what became of it."""
+
+    name: str
+    rows: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    truncated: int = 0
+    parted: int = 0  #: conversations learnt in several sequences
+    unclosed: int = 0  #: sequences that do not end with a special token
+
+
+class Reader:
+    """Reads all sources of a configuration, and counts."""
+
+    def __init__(self, config: DatasetConfig, shape: str, seed: int) -> None:
+        """Open the sources. Raises DataError where one is missing, empty, or of no known format."""
+        if shape not in SHAPES:
+            raise DataError(f"no rows of shape `{shape}`", key="data", fix=f"known: {', '.join(SHAPES)}")
+        self.config = config
+        self.shape = shape
+        self.seed = seed
+        self.opened = [self._open(source) for source in config.sources]
+        self.tallies = [Tally(opened.name) for opened in self.opened]
+
+    def records(self) -> Iterator[Record]:
+        """Yield the rows of all sources in order. Raises DataError at a bad row, unless these are skipped."""
+        for source, opened in enumerate(self.opened):
+            convert = opened.format.build().convert
+            for number, row, times in self._drawn(opened, source):
+                self.tallies[source].rows += 1
+                try:
+                    structured = convert(_filled(row, self.config.variables))
+                except ValueError as error:
+                    self.bad(source, number, error)
+                    continue
+                if not isinstance(structured, SHAPES[self.shape]):
+                    raise self._mismatch(opened, structured)
+                yield Record(source, number, times, structured, content_key(structured))
+
+    def bad(self, source: int, number: int, error: ValueError) -> None:
+        """Count a row that cannot be learnt from. Raises DataError unless such rows are skipped."""
+        why = str(error)
+        if self.config.bad_rows == "stop":
+            raise DataError(
+                f"row {number}: {why}",
+                where=self.opened[source].name,
+                fix="mend the row, or leave such rows out with `data.bad_rows: skip`",
+            ) from error
+        self.tallies[source].bad[_general(why)] += 1
+
+    def _drawn(self, opened: Opened, source: int) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+        """Yield number, row and how often it is drawn, at most `max_samples` rows."""
+        rows = enumerate(islice(opened.rows.rows(), None if opened.samples else self.config.max_samples), 1)
+        if opened.samples is None:
+            yield from ((number, row, 1) for number, row in rows)
+            return
+        wanted = min(opened.samples, self.config.max_samples or opened.samples)
+        drawn = draw(sum(1 for _ in opened.rows.rows()), wanted, self.seed + source)
+        yield from ((number, row, drawn[number]) for number, row in rows if number in drawn)
+
+    def _open(self, source: Source) -> Opened:
+        if isinstance(source, Named) and source.directory is None:
+            source = source.model_copy(update={"directory": self.config.dataset_dir})
+        built = source.build()
+        own = isinstance(built, OwnRows)
+        name = built.name if own else type(source).__name__
+        format = built.format if own else None
+        if format is None and source.format:
+            format = load_component("formats", source.format)[1]()
+        return Opened(
+            name, built, format or self.config.format or self._told(built, name), built.samples if own else None
+        )
+
+    def _told(self, rows: Rows, name: str) -> Format:
+        first = list(islice(rows.rows(), PEEK))
+        if not first:
+            raise DataError("the dataset holds no rows", where=name)
+        columns = list(dict.fromkeys(column for row in first for column in row))
+        found = Text() if self.shape == "text" and "text" in columns else detect(first)
+        if found is None:
+            raise DataError(
+                f"no known row format has the columns {', '.join(columns)}",
+                where=name,
+                fix="name them, for example: read_as: {name: alpaca, prompt: question, response: answer}",
+            )
+        return found
+
+    def _mismatch(self, opened: Opened, row: Structured) -> DataError:
+        return DataError(
+            f"its rows are of shape `{type(row).__name__.lower()}`, and this algorithm learns from `{self.shape}`",
+            where=opened.name,
+            fix="choose another algorithm, or say which columns to read: read_as: {name: ...}",
+        )
+
+
+def draw(count: int, wanted: int, seed: int) -> dict[int, int]:
+    """Return how often each of `count` rows (from 1) is drawn: each once at random, some again if more are wanted."""
+    if count == 0:
+        return {}
+    random = np.random.default_rng(seed)
+    order = random.permutation(count)[:wanted]
+    again = random.integers(0, count, max(0, wanted - count))
+    return {
+        int(row) + 1: int(times) for row, times in zip(*np.unique([*order, *again], return_counts=True), strict=True)
+    }
+
+
+def _filled(value: Any, variables: Mapping[str, str]) -> Any:
+    """Put values in place of `{{name}}`, in every text of a row."""
+    if not variables:
+        return value
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda match: variables.get(match.group(1), match.group()), value)
+    if isinstance(value, Mapping):
+        return {key: _filled(item, variables) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_filled(item, variables) for item in value]
+    return value
+
+
+def _general(why: str) -> str:
+    """Leave numbers out of a reason, so that equal faults count together."""
+    return re.sub(r"\b\d+\b", "N", why)

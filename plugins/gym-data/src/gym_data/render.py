@@ -1,0 +1,264 @@
+"""Rendering chat templates, which are foreign code: in a sandbox, with bounds on time and size.
+
+The environment is the one transformers documents for chat templates, so that both render the same text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from functools import cached_property, wraps
+from types import BuiltinMethodType
+from typing import Any
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+SECONDS = 5.0  #: longest rendering of one conversation
+CHARACTERS = 64_000_000  #: longest text a template may make, finished or on the way
+WIDTH = 100_000  #: largest number a padding or repeating function may be given
+GENERATION_START, GENERATION_END = "\ufdd4", "\ufdd5"
+"""Noncharacters of Unicode around what `{% generation %}` holds; `Guard` keeps them out of contents."""
+
+_deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
+_WIDE_FILTERS = ("batch", "center", "format", "indent", "slice", "truncate", "wordwrap")
+_WIDE_FORMAT = re.compile(r"\d{6}|\{[^{}]*\{")
+
+
+class TooMuch(jinja2.TemplateError):
+    """A template that takes too long or makes too much."""
+
+
+class Generation(jinja2.ext.Extension):
+    """The `{% generation %}` tag: marks what the assistant wrote."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Wrap the body in the two marks."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+    def _marked(self, caller: Callable[[], str]) -> str:
+        return f"{GENERATION_START}{caller()}{GENERATION_END}"
+
+
+class Bounds(NodeTransformer):
+    """Adds a check to every loop turn, joining `~` and filter of a template."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - the name is jinja's
+        """Look at the clock in every turn."""
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(_environment_call("tick", [])))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802 - the name is jinja's
+        """Join under the limit."""
+        self.generic_visit(node)
+        return _environment_call("joined", node.nodes)
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Expr:  # noqa: N802 - the name is jinja's
+        """Measure what a filter returns; the filter of a block has no expression to measure."""
+        inner: nodes.Expr | None = node
+        while isinstance(inner, nodes.Filter):
+            inner = inner.node
+        if inner is None:
+            return node
+        self.generic_visit(node)
+        return _environment_call("measured", [node])
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja without access to Python, time or memory beyond the bounds above."""
+
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
+
+    def __init__(self) -> None:
+        """Set up what chat templates may use."""
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+        self.globals.update(raise_exception=_raise, strftime_now=_now, namespace=TemplateNamespace)
+        del self.globals["lipsum"]
+        self.filters["tojson"] = _tojson
+        self.filters["replace"] = self._replace
+        for name in _WIDE_FILTERS:
+            self.filters[name] = _narrow(self.filters[name])
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        return super()._generate(Bounds().visit(source), *args, **kwargs)
+
+    def tick(self) -> str:
+        """Raise TooMuch once the time is over."""
+        if time.monotonic() > _deadline.get():
+            raise TooMuch(f"the chat template did not end within {SECONDS:g} s")
+        return ""
+
+    def measured(self, value: Any) -> Any:
+        """Return a value unless it is too long."""
+        if isinstance(value, str | bytes | list | tuple) and len(value) > CHARACTERS:
+            raise TooMuch(f"the chat template made a text of more than {CHARACTERS} characters")
+        return value
+
+    def joined(self, *values: Any) -> str:
+        """Join values as `~` does."""
+        return str(self.measured("".join(map(str, values))))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Compute `left operator right` unless the result would be huge."""
+        self.tick()
+        if operator == "*":
+            sizes = [len(side) if isinstance(side, str | list | tuple) else side for side in (left, right)]
+            _small(sizes[0] * sizes[1] if all(isinstance(size, int) for size in sizes) else 0, CHARACTERS)
+        elif operator == "**":
+            _small(right * (left.bit_length() if isinstance(left, int) else 1), WIDTH)
+        elif operator == "%" and isinstance(left, str):
+            _small(WIDTH if _WIDE_FORMAT.search(left) else 0, WIDTH - 1)
+        return self.measured(super().call_binop(context, operator, left, right))
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """Call a function unless its arguments ask for a huge result."""
+        __self.tick()
+        owner = __obj.__self__ if isinstance(__obj, BuiltinMethodType) else None
+        if isinstance(owner, str):
+            for value in args:
+                _small(value if isinstance(value, int) else 0, WIDTH)
+            lengths = [len(value) for value in args if isinstance(value, str)]
+            _small(len(owner) * max(lengths, default=0) if __obj.__name__ == "replace" else 0, CHARACTERS)
+        return __self.measured(super().call(__context, __obj, *args, **kwargs))
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Refuse `str.format` with a wide field or a computed width."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None and _WIDE_FORMAT.search(value.__self__):
+            raise TooMuch("the chat template formats into a field that is too wide")
+        return wrapped
+
+    def _replace(self, text: str, old: str, new: str, count: int | None = None) -> str:
+        text, old, new = str(text), str(old), str(new)
+        _small(len(text) * len(new), CHARACTERS * 16)
+        return text.replace(old, new, -1 if count is None else count)
+
+
+class TemplateNamespace(Namespace):
+    """Jinja's `namespace` that takes no underscore names."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        """Take initial values as `dict` does."""
+        values = dict(*args[1:], **kwargs)
+        for name in values:
+            _no_underscore(name)
+        Namespace.__init__(args[0], values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set a name."""
+        _no_underscore(name)
+        super().__setitem__(name, value)
+
+
+class ChatTemplate:
+    """A chat template, compiled once."""
+
+    def __init__(self, text: str) -> None:
+        """Hold the text. Compiling waits until something is rendered, as models without chats need none."""
+        self.text = text
+
+    @cached_property
+    def marks_generation(self) -> bool:
+        """Whether the template says itself what the assistant wrote."""
+        return re.search(r"\{%-?\s*generation\s*-?%\}", self.text) is not None
+
+    @cached_property
+    def literals(self) -> str:
+        """All text that the template itself can write, joined by NUL."""
+        tree = Sandbox().parse(self.text)
+        found = {node.data for node in tree.find_all(nodes.TemplateData)}
+        found |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+        return "\0".join(sorted(found))
+
+    @cached_property
+    def _compiled(self) -> jinja2.Template:
+        return Sandbox().from_string(self.text)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        generation_prompt: bool,
+        values: Mapping[str, Any],
+    ) -> str:
+        """Return the text of a conversation, with the two marks around generation blocks.
+
+        Raises ValueError when the template refuses the messages, fails, or exceeds its bounds.
+        """
+        token = _deadline.set(time.monotonic() + SECONDS)
+        try:
+            parts, size = [], 0
+            for part in self._compiled.generate(
+                messages=messages,
+                tools=list(tools) if tools else None,
+                documents=None,
+                add_generation_prompt=generation_prompt,
+                **values,
+            ):
+                size += len(part)
+                _small(size, CHARACTERS)
+                parts.append(part)
+            return "".join(parts)
+        except Exception as error:  # a template is foreign code: it can raise whatever Python can
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"the chat template refused it: {reason[:200]}") from error
+        finally:
+            _deadline.reset(token)
+
+
+def _environment_call(name: str, arguments: list[nodes.Expr]) -> nodes.Expr:
+    return nodes.Call(nodes.EnvironmentAttribute(name), arguments, [], None, None)
+
+
+def _small(number: Any, limit: int) -> None:
+    if isinstance(number, int) and number > limit:
+        raise TooMuch(f"the chat template asked for {number} characters or repetitions, more than {limit}")
+
+
+def _narrow(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            _small(value, WIDTH)
+            _small(WIDTH if function.__name__ == "do_format" and _WIDE_FORMAT.search(str(value)) else 0, WIDTH - 1)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _no_underscore(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    _small(indent, 100)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,0 +1,72 @@
+"""What became of the rows, as plain data for `run.json` and the preview."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gym_data.mixing import Order
+from gym_data.reading import Opened, Reader, Tally
+
+BINS = 12  #: bars of the histogram of lengths
+
+
+def report_of(
+    reader: Reader, lengths: Sequence[int], learnt: Sequence[int], train: Order, validation: Order, duplicates: int
+) -> dict[str, Any]:
+    """Count rows, examples and tokens; `lengths[i]` and `learnt[i]` are the tokens of sequence `i` and those learnt."""
+    sizes = np.asarray(lengths)[train]
+    return {
+        "rows": sum(tally.rows for tally in reader.tallies),
+        "examples": len(train),
+        "validation": len(validation),
+        "tokens": int(sizes.sum()),
+        "trained_tokens": int(np.asarray(learnt)[train].sum()),
+        "duplicates": duplicates,
+        "truncated": sum(tally.truncated for tally in reader.tallies),
+        "dropped": sum(sum(tally.dropped.values()) for tally in reader.tallies),
+        "bad": sum(sum(tally.bad.values()) for tally in reader.tallies),
+        "lengths": lengths_of(sizes),
+        "sources": [_source(opened, tally) for opened, tally in zip(reader.opened, reader.tallies, strict=True)],
+        "notes": [note for tally in reader.tallies for note in _notes(tally)],
+    }
+
+
+def lengths_of(sizes: np.ndarray) -> dict[str, Any]:
+    """Return mean, percentiles and a histogram: pairs of a bar's upper edge and its count."""
+    counts, edges = np.histogram(sizes, bins=BINS, range=(0, max(1, int(sizes.max()))))
+    return {
+        "mean": round(float(sizes.mean()), 1),
+        **{f"p{percent}": int(np.percentile(sizes, percent)) for percent in (50, 90, 99)},
+        "max": int(sizes.max()),
+        "histogram": [[int(np.ceil(edge)), int(count)] for edge, count in zip(edges[1:], counts, strict=True)],
+    }
+
+
+def _source(opened: Opened, tally: Tally) -> dict[str, Any]:
+    return {
+        "name": tally.name,
+        "format": type(opened.format).__name__.lower(),
+        "rows": tally.rows,
+        "bad": dict(tally.bad),
+        "dropped": dict(tally.dropped),
+        "truncated": tally.truncated,
+    }
+
+
+def _notes(tally: Tally) -> list[str]:
+    """Say what a user may not expect."""
+    notes = []
+    if tally.parted:
+        notes.append(
+            f"{tally.name}: {tally.parted} conversations are learnt in several sequences, because the chat template "
+            "shows earlier answers differently"
+        )
+    if tally.unclosed:
+        notes.append(
+            f"{tally.name}: {tally.unclosed} sequences do not end with a special token, so the model does not learn "
+            "where to stop"
+        )
+    return notes

@@ -1,0 +1,66 @@
+"""What a row means once its format is read: structured examples, before any template or token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+Message = dict[str, Any]
+"""`role` (system, user, assistant, tool), `content`, and perhaps `tool_calls`, `reasoning_content`, `name`."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages to learn the answers of."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...] = ()  #: OpenAI function descriptions
+    muted: frozenset[int] = frozenset()  #: messages that say `train: false`
+
+    @property
+    def answers(self) -> list[int]:
+        """Return the positions of the assistant's messages."""
+        return [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A document to learn all of."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Two answers to one prompt, the first of which was preferred."""
+
+    prompt: Conversation
+    chosen: Message
+    rejected: Message
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """A conversation whose last answer was judged."""
+
+    conversation: Conversation
+    good: bool
+
+
+Structured = Conversation | Text | Preference | Feedback
+SHAPES: dict[str, type[Structured]] = {
+    "conversation": Conversation,
+    "text": Text,
+    "preference": Preference,
+    "feedback": Feedback,
+}
+
+
+def content_key(row: Structured) -> bytes:
+    """Return 16 bytes that are equal for rows of equal content."""
+    text = json.dumps(
+        row, sort_keys=True, default=lambda part: sorted(part) if isinstance(part, frozenset) else vars(part)
+    )
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,87 @@
+"""Rows of local files, and the base of what every source of this package builds."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gym_core import DataError, Format
+from gym_data.sources import File
+from gym_data.sources.readers import READERS, read_text
+
+CHUNK = 1 << 20  #: bytes hashed at a time
+
+
+class OwnRows(ABC):
+    """Rows with a name for messages, the format they are known to have, and how many of them are wanted."""
+
+    def __init__(self, name: str, format: Format | None = None, samples: int | None = None) -> None:
+        """Hold what is known before any row is read."""
+        self.name = name
+        self.format = format
+        self.samples = samples
+
+    @abstractmethod
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows in a fixed order."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a hash of the rows' content."""
+
+
+class FileRows(OwnRows):
+    """The rows of a file, or of all files of a folder in the order of their names."""
+
+    def __init__(self, config: File, name: str = "", format: Format | None = None) -> None:
+        """Find the files. Raises DataError when there are none, or of several kinds."""
+        super().__init__(name or config.path, config.read_as or format, config.samples)
+        self.files = find_files(Path(config.path).expanduser())
+        suffix = self.files[0].suffix.lower()
+        self._read = partial(read_text, unit=config.text_unit) if suffix == ".txt" else READERS[suffix]
+        self._unit = config.text_unit if suffix == ".txt" else ""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows as they are written."""
+        for file in self.files:
+            yield from self._read(file)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the bytes of all files."""
+        digest = hashlib.sha256(self._unit.encode())
+        for file in self.files:
+            digest.update(hash_file(file).encode())
+        return digest.hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def find_files(path: Path) -> list[Path]:
+    """Return the data files at a path. Raises DataError when there are none, or of several kinds."""
+    kinds = ", ".join(suffix.removeprefix(".") for suffix in READERS)
+    if not path.exists():
+        raise DataError("no such file", where=str(path), fix="relative paths start where the command runs")
+    if path.is_file():
+        files = [path]
+    else:
+        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    suffixes = {file.suffix.lower() for file in files}
+    if len(suffixes) > 1:
+        found = ", ".join(sorted(suffix or "no ending" for suffix in suffixes))
+        raise DataError(f"the folder holds several kinds of file: {found}", where=str(path), fix="name one file of it")
+    if not suffixes:
+        raise DataError("the folder holds no files", where=str(path))
+    if not suffixes <= READERS.keys():
+        raise DataError(f"cannot read files that end in `{suffixes.pop()}`", where=str(path), fix=f"known: {kinds}")
+    return files

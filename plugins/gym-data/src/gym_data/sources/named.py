@@ -1,0 +1,166 @@
+"""Names: an entry of `dataset_info.json` in LLaMA-Factory's schema, else a path, else a Hub id."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gym_core import DataError, Format
+from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
+from gym_data.sources import File, Hub, Named
+from gym_data.sources.files import FileRows, OwnRows
+from gym_data.sources.hub import HubRows
+from gym_data.sources.readers import whole
+
+REGISTRY = "dataset_info.json"
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+TAGS = {
+    "role_tag": "role",
+    "content_tag": "content",
+    "user_tag": "user",
+    "assistant_tag": "assistant",
+    "observation_tag": "observation",
+    "function_tag": "function",
+    "system_tag": "system_role",
+}
+
+
+class Columns(BaseModel):
+    """Which column plays which part. Once one is given, the parts left out have no column."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt: str | None = None
+    query: str | None = None
+    response: str | None = None
+    history: str | None = None
+    messages: str | None = None
+    system: str | None = None
+    tools: str | None = None
+    images: str | None = None
+    videos: str | None = None
+    audios: str | None = None
+    chosen: str | None = None
+    rejected: str | None = None
+    kto_tag: str | None = None
+
+
+class Info(BaseModel):
+    """One entry of the registry; keys that only other programs read are left alone."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    hf_hub_url: str | None = None
+    ms_hub_url: str | None = None
+    om_hub_url: str | None = None
+    script_url: str | None = None
+    cloud_file_name: str | None = None
+    file_name: str | None = None
+    formatting: str = "alpaca"
+    ranking: bool = False
+    subset: str | None = None
+    split: str = "train"
+    folder: str | None = None
+    num_samples: int | None = None
+    columns: Columns | None = None
+    tags: dict[str, str] = {}
+
+
+def open_named(config: Named) -> OwnRows:
+    """Open what a name stands for. Raises DataError when it stands for nothing."""
+    directory = Path(config.directory or ".")
+    registry = read_registry(directory)
+    if config.path in registry:
+        return _registered(config, registry[config.path], directory)
+    for path in (Path(config.path).expanduser(), directory / config.path):
+        if path.exists():
+            return FileRows(File(path=str(path), samples=config.samples, read_as=config.read_as), config.path)
+    if HUB_ID.fullmatch(config.path):
+        return HubRows(Hub(path=config.path, samples=config.samples, read_as=config.read_as))
+    near = difflib.get_close_matches(config.path, registry, n=1)
+    have = (
+        f"{directory / REGISTRY} has {', '.join(sorted(registry)[:8])}" if registry else f"no {REGISTRY} in {directory}"
+    )
+    raise DataError(
+        "no dataset, file or Hub id of that name",
+        where=config.path,
+        fix=f"did you mean `{near[0]}`?" if near else have,
+    )
+
+
+def read_registry(directory: Path) -> dict[str, Any]:
+    """Return the entries of a folder's `dataset_info.json`, none where there is no such file."""
+    path = directory / REGISTRY
+    if not path.is_file():
+        return {}
+    try:
+        registry = json.loads(whole(path))
+    except json.JSONDecodeError as error:
+        raise DataError(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
+    if not isinstance(registry, dict):
+        raise DataError("expected an object of dataset names", where=str(path))
+    return registry
+
+
+def _registered(config: Named, raw: Any, directory: Path) -> OwnRows:
+    where = f"{directory / REGISTRY}: {config.path}"
+    try:
+        info = Info.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        near = difflib.get_close_matches(key.rpartition(".")[2], Columns.model_fields, n=1)
+        raise DataError(
+            "unknown key" if first["type"] == "extra_forbidden" else first["msg"],
+            where=where,
+            key=key,
+            fix=f"did you mean `{near[0]}`?" if near else "",
+        ) from None
+    options = {"samples": config.samples or info.num_samples, "read_as": config.read_as}
+    format = format_of(info, where)
+    if info.hf_hub_url:
+        hub = {"path": info.hf_hub_url, "subset": info.subset, "split": info.split, "folder": info.folder}
+        return HubRows(Hub.model_validate(hub | options), config.path, format)
+    if info.file_name and not (info.script_url or info.cloud_file_name):
+        return FileRows(File.model_validate({"path": str(directory / info.file_name)} | options), config.path, format)
+    raise DataError(
+        "neither `hf_hub_url` nor `file_name` says where the rows are",
+        where=where,
+        fix="scripts, clouds and other hubs are not read: download the rows and set `file_name`",
+    )
+
+
+def format_of(info: Info, where: str = "") -> Format | None:
+    """Return the row format that an entry describes; None where it says nothing and the rows shall tell."""
+    if not info.model_fields_set & {"formatting", "columns", "tags", "ranking"}:
+        return None
+    columns = info.columns or Columns()
+    unknown = [tag for tag in info.tags if tag not in TAGS]
+    if unknown:
+        raise DataError("unknown tag", where=where, key=f"tags.{unknown[0]}", fix=f"known: {', '.join(TAGS)}")
+    if info.formatting == "alpaca":
+        said = bool(info.columns)
+        if said and columns.prompt and not (columns.response or info.ranking or columns.kto_tag):
+            return Text(text=columns.prompt)
+        base: Format = Alpaca.model_validate(
+            {"system": columns.system, "tools": columns.tools, "history": columns.history}
+            | ({"prompt": columns.prompt, "query": columns.query, "response": columns.response} if said else {})
+        )
+    elif info.formatting in ("sharegpt", "openai"):
+        options: dict[str, str | None] = {TAGS[tag]: value for tag, value in info.tags.items()}
+        options |= {"messages": columns.messages} if columns.messages else {}
+        options |= {"system": columns.system, "tools": columns.tools}
+        base = (ShareGPT if info.formatting == "sharegpt" else Messages).model_validate(options)
+    else:
+        known = "known: alpaca, sharegpt, openai"
+        raise DataError(f"`{info.formatting}` is no row format", where=where, key="formatting", fix=known)
+    if info.ranking:
+        return Preference(prompt=base, chosen=columns.chosen or "chosen", rejected=columns.rejected or "rejected")
+    if columns.kto_tag:
+        return Feedback(conversation=base, label=columns.kto_tag)
+    return base

@@ -1,0 +1,166 @@
+"""Readers of one file each: path in, rows as they are written out. Errors name file and line.
+
+Nothing here knows what the columns mean.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gym_core import DataError
+
+Row = dict[str, Any]
+LONGEST_FIELD = 1 << 30  #: bytes in one CSV field; the csv module stops at 128 KiB by default
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield number (from 1) and text of each line, without a byte order mark and line end.
+
+    Raises DataError where a line is not UTF-8.
+    """
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise _not_utf8(path, number, error) from None
+            yield number, text.rstrip("\r\n")
+
+
+def whole(path: Path) -> str:
+    """Return the text of a file without a byte order mark. Raises DataError where it is not UTF-8."""
+    raw = path.read_bytes()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, raw.count(b"\n", 0, error.start) + 1, error) from None
+
+
+def read_json(path: Path) -> Iterator[Row]:
+    """Read a JSON array of rows, or JSON lines that carry the wrong name."""
+    text = whole(path)
+    if text.lstrip()[:1] != "[":
+        yield from read_jsonl(path)
+        return
+    rows = _parse(text, path, 1)
+    for number, row in enumerate(rows, 1):
+        yield _row(row, f"{path}: row {number}")
+
+
+def read_jsonl(path: Path) -> Iterator[Row]:
+    """Read one JSON object a line; blank lines do not count."""
+    for number, text in lines(path):
+        if text.strip():
+            yield _row(_parse(text, path, number), f"{path}:{number}")
+
+
+def read_csv(path: Path) -> Iterator[Row]:
+    """Read a comma separated table with a header; quoted fields may hold line ends."""
+    csv.field_size_limit(LONGEST_FIELD)
+    whole(path)  # names the line that is not UTF-8; the csv module counts lines in another way
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        table = csv.DictReader(file, strict=True)
+        try:
+            for row in table:
+                if None in row or None in row.values():
+                    why = f"the row has {'more' if None in row else 'fewer'} fields than the header"
+                    raise DataError(why, where=f"{path}:{table.line_num}", fix='quote fields that hold a comma: "a, b"')
+                yield row
+        except csv.Error as error:
+            raise DataError(f"not CSV: {error}", where=f"{path}:{table.line_num}") from None
+
+
+def read_parquet(path: Path) -> Iterator[Row]:
+    """Read a Parquet file batch by batch."""
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
+    except pa.ArrowException as error:
+        raise DataError(f"not Parquet: {_first_line(error)}", where=str(path)) from None
+
+
+def read_arrow(path: Path) -> Iterator[Row]:
+    """Read an Arrow file or stream batch by batch."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            if source.read(6) == b"ARROW1":
+                file = pa.ipc.open_file(source)
+                for index in range(file.num_record_batches):
+                    yield from file.get_batch(index).to_pylist()
+            else:
+                source.seek(0)
+                for batch in pa.ipc.open_stream(source):
+                    yield from batch.to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"not Arrow: {_first_line(error)}", where=str(path)) from None
+
+
+def read_text(path: Path, unit: str = "line") -> Iterator[Row]:
+    """Read plain text as rows with the one column `text`: a line, a paragraph or the file each, unless blank."""
+    return ({"text": text} for text in UNITS[unit](path) if text.strip())
+
+
+def _paragraphs(path: Path) -> Iterator[str]:
+    gathered: list[str] = []
+    for _, text in lines(path):
+        if text.strip():
+            gathered.append(text)
+        elif gathered:
+            yield "\n".join(gathered)
+            gathered = []
+    yield "\n".join(gathered)
+
+
+UNITS: dict[str, Callable[[Path], Iterator[str]]] = {
+    "line": lambda path: (text for _, text in lines(path)),
+    "paragraph": _paragraphs,
+    "file": lambda path: iter([whole(path)]),
+}
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".json": read_json,
+    ".jsonl": read_jsonl,
+    ".csv": read_csv,
+    ".parquet": read_parquet,
+    ".arrow": read_arrow,
+    ".txt": read_text,
+}
+
+
+def _parse(text: str, path: Path, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"not JSON: {error.msg}", where=f"{path}:{line + error.lineno - 1}") from None
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
+        raise DataError(f"not JSON that can be read: {why}", where=f"{path}:{line}") from None
+
+
+def _row(row: Any, where: str) -> Row:
+    if not isinstance(row, dict):
+        raise DataError(
+            f"expected an object with named columns, not {type(row).__name__}",
+            where=where,
+            fix='write each row as {"instruction": ..., "output": ...} or {"messages": [...]}',
+        )
+    return row
+
+
+def _not_utf8(path: Path, line: int, error: UnicodeDecodeError) -> DataError:
+    return DataError(
+        f"not UTF-8: byte 0x{error.object[error.start]:02x}",
+        where=f"{path}:{line}",
+        fix="save it as UTF-8, for example: iconv -f latin1 -t utf-8",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

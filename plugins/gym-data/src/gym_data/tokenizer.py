@@ -1,0 +1,248 @@
+"""A model's tokenizer and chat template, read from its directory. Special tokens in contents stay text.
+
+It knows `tokenizer.json`, not transformers: nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from gym_core import DataError
+from gym_data import masks
+from gym_data.guard import NAME, Guard
+from gym_data.masks import Rendered
+from gym_data.render import ChatTemplate
+from gym_data.rows import Message
+from gym_data.vocabulary import read_tokenizer, renamed
+
+Tokens = npt.NDArray[np.int32]  #: [length]
+Mask = npt.NDArray[np.bool_]  #: [length]
+
+
+class Tokenizer:
+    """Encodes text and conversations as the model's own tokenizer does."""
+
+    def __init__(self, path: Path | str, template: str | None = None, options: Mapping[str, Any] | None = None) -> None:
+        """Read the tokenizer of a model directory.
+
+        `template` is the text of a chat template to use in place of the model's own, `options` are handed to it. Raises
+        DataError where the directory holds no `tokenizer.json`.
+        """
+        self.path = Path(path)
+        files = read_tokenizer(self.path)
+        self.fingerprint = files.fingerprint
+        self._files = files
+        self._values = {**files.named, **(options or {})}
+        texts = {"default": template} if template is not None else files.templates
+        self._templates = {name: ChatTemplate(text) for name, text in texts.items()}
+        bare = files.tokenizer | {"post_processor": None, "truncation": None, "padding": None}
+        self._plain = tokenizers.Tokenizer.from_str(json.dumps(bare))
+
+    @property
+    def eos_id(self) -> int | None:
+        """Token that ends a text; None where the model names none."""
+        return self._named("eos_token")
+
+    @property
+    def bos_id(self) -> int | None:
+        """Token that begins a text; None where the model names none."""
+        return self._named("bos_token")
+
+    @property
+    def pad_id(self) -> int:
+        """Token that fills rows up: the model's own, else the one that ends a text, else 0."""
+        own = self._named("pad_token")
+        return own if own is not None else self.eos_id or 0
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, added ones included."""
+        return int(self._plain.get_vocab_size())
+
+    @property
+    def templates(self) -> dict[str, str]:
+        """Text of each chat template; `default` is the usual one. Empty where the model has none."""
+        return {name: template.text for name, template in self._templates.items()}
+
+    @cached_property
+    def special(self) -> list[str]:
+        """The special tokens."""
+        return [token["content"] for token in self._files.tokenizer["added_tokens"] if token["special"]]
+
+    @cached_property
+    def document_start(self) -> list[int]:
+        """Tokens that the model's tokenizer puts before a text: the one that begins it, or none."""
+        alone = tokenizers.Tokenizer.from_str(json.dumps(self._files.tokenizer)).encode("").ids
+        return [token for token in alone[:1] if token == self.bos_id and token != self.eos_id]
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of one token, None where the vocabulary does not have it."""
+        found: int | None = self._plain.token_to_id(token)
+        return found
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, without any that begin or end it. Special tokens in it are text."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of several texts, as `encode` does."""
+        return [encoding.ids for encoding in self._literal.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int] | Tokens, skip_special: bool = False) -> str:
+        """Return the text of tokens, special ones included unless `skip_special`."""
+        return str(self._plain.decode([int(token) for token in ids], skip_special_tokens=skip_special))
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        generation_prompt: bool = False,
+    ) -> tuple[Tokens, Mask]:
+        """Return the tokens of a conversation, and which of them the assistant wrote, the end of its turn included.
+
+        The tokens are those of transformers' `apply_chat_template`, but that special tokens in contents are text. With
+        `generation_prompt` the text ends where the assistant is to write, and only templates with `{% generation %}`
+        say which tokens it wrote before. Raises ValueError where the template refuses the messages.
+        """
+        quoted, render = self._renderer(messages, tools)
+        whole = masks.unmark(render(quoted, generation_prompt))
+        answers = _answers(messages)
+        if answers and not generation_prompt:
+            found = self._find(quoted, render, answers, bool(tools))[-1]
+            whole = Rendered(whole.text, found.spans if whole.text.startswith(found.text) else ())
+        return self.encode_rendered([whole])[0]
+
+    def learnable(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        wanted: Collection[int],
+        everything: bool = False,
+    ) -> list[Rendered]:
+        """Return the sequences in which the wanted answers are learnt, or with `everything` all but unwanted answers.
+
+        Raises ValueError where the template refuses the messages or leaves some of them out.
+        """
+        quoted, render = self._renderer(messages, tools)
+        if everything:
+            unwanted = set(_answers(messages)) - set(wanted)
+            spans = self._find(quoted, render, unwanted, bool(tools))[-1].spans if unwanted else ()
+            found = [masks.subtract(masks.unmark(render(quoted, False)).text, spans)]
+        else:
+            found = self._find(quoted, render, wanted, bool(tools)) if wanted else []
+        if found:
+            masks.nothing_left_out(found[-1].text, quoted, tools)
+        return found
+
+    def encode_rendered(self, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
+        """Return tokens and mask of rendered texts; a token is learnt when any character of it is in a span.
+
+        The first token of a sequence is never learnt: nothing comes before it.
+        """
+        odd = [self._guard.quoted(rendered.text) for rendered in batch]
+        texts = [_named(rendered, self._guard) if flag else rendered for rendered, flag in zip(batch, odd, strict=True)]
+        plain = iter(self._encode(self._plain, [text for text, flag in zip(texts, odd, strict=True) if not flag]))
+        named = iter(
+            self._encode(self._renamed, [text for text, flag in zip(texts, odd, strict=True) if flag])
+            if any(odd)
+            else []
+        )
+        return [next(named if flag else plain) for flag in odd]
+
+    def closes(self, ids: Tokens, trained: Mask) -> bool:
+        """Whether the last learnt token is a special one, so that the model learns where to stop."""
+        places = np.flatnonzero(trained)
+        return bool(places.size) and self._plain.id_to_token(int(ids[places[-1]])) in self.special
+
+    def _renderer(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[list[Message], masks.Render]:
+        """Quote the messages and return them with a function that renders some of them."""
+        template = self._template(bool(tools))
+        quoted_tools = self._guard.quote(list(tools)) if tools else None
+
+        def render(some: Sequence[Message], generation_prompt: bool) -> str:
+            return template.render(some, quoted_tools, generation_prompt, self._values)
+
+        return self._guard.quote_messages(messages), render
+
+    def _find(
+        self, messages: Sequence[Message], render: masks.Render, wanted: Collection[int], tools: bool
+    ) -> list[Rendered]:
+        find = masks.by_marks if self._template(tools).marks_generation else masks.by_prefixes
+        return find(render, messages, wanted, self._guard)
+
+    def _template(self, tools: bool) -> ChatTemplate:
+        name = "tool_use" if tools and "tool_use" in self._templates else "default"
+        if name not in self._templates:
+            raise DataError(
+                "the model has no chat template",
+                where=str(self.path),
+                key="data.template",
+                fix="name one, such as `template: chatml`, or use the `chat` variant of the model",
+            )
+        return self._templates[name]
+
+    def _encode(self, tokenizer: tokenizers.Tokenizer, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
+        encodings = tokenizer.encode_batch([rendered.text for rendered in batch], add_special_tokens=False)
+        return [
+            (np.asarray(encoding.ids, dtype=np.int32), _mask(encoding.offsets, rendered.spans))
+            for encoding, rendered in zip(encodings, batch, strict=True)
+        ]
+
+    @cached_property
+    def _guard(self) -> Guard:
+        literals = "\0".join(template.literals for template in self._templates.values())
+        further = [token["content"] for token in self._files.tokenizer["added_tokens"] if not token["special"]]
+        return Guard(self.special, [token for token in further if token in literals and not token.isspace()])
+
+    @cached_property
+    def _literal(self) -> tokenizers.Tokenizer:
+        """The tokenizer that takes special tokens for text."""
+        literal = tokenizers.Tokenizer.from_str(self._plain.to_str())
+        literal.encode_special_tokens = True
+        return literal
+
+    @cached_property
+    def _renamed(self) -> tokenizers.Tokenizer:
+        """The tokenizer that knows the guarded tokens under their other names."""
+        return renamed(self._plain, {token: NAME.format(number) for number, token in enumerate(self._guard.tokens)})
+
+    def _named(self, role: str) -> int | None:
+        token = self._files.named.get(role)
+        return self.token_id(token) if token is not None else None
+
+
+def _answers(messages: Sequence[Message]) -> list[int]:
+    return [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+
+
+def _named(rendered: Rendered, guard: Guard) -> Rendered:
+    """Give the template's own tokens their other names and undo the quotes; the spans move along."""
+    edges = sorted({0, len(rendered.text), *(edge for span in rendered.spans for edge in span)})
+    moved, pieces, length = {0: 0}, [], 0
+    for start, end in pairwise(edges):
+        piece = guard.name(rendered.text[start:end])
+        pieces.append(piece)
+        length += len(piece)
+        moved[end] = length
+    return Rendered("".join(pieces), tuple((moved[start], moved[end]) for start, end in rendered.spans))
+
+
+def _mask(offsets: Sequence[tuple[int, int]], spans: Sequence[masks.Span]) -> Mask:
+    trained = np.zeros(len(offsets), dtype=bool)
+    if spans:
+        edges = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+        for start, end in spans:
+            trained |= (edges[:, 0] < end) & (edges[:, 1] > start)
+        trained[:1] = False
+    return trained

@@ -1,0 +1,105 @@
+"""Reading the tokenizer files of a model directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from gym_core import DataError
+
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+TEMPLATE_FILE = "chat_template.jinja"
+MORE_TEMPLATES = "additional_chat_templates"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the files say."""
+
+    tokenizer: dict[str, Any]  #: `tokenizer.json`
+    named: dict[str, str]  #: tokens with a role: `eos_token` and so on, as chat templates see them
+    templates: dict[str, str]  #: chat templates by name; `default` is the usual one
+    fingerprint: str  #: hash of everything that decides tokens, chat templates aside
+
+
+def read_tokenizer(path: Path) -> Files:
+    """Read the tokenizer of a model directory. Raises DataError where `tokenizer.json` is missing or broken."""
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise DataError(
+            "the model directory has no tokenizer.json",
+            where=str(path),
+            fix=f"write one: AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})",
+        )
+    tokenizer = _load(file)
+    config = _load(path / "tokenizer_config.json") if (path / "tokenizer_config.json").is_file() else {}
+    older = _load(path / "special_tokens_map.json") if (path / "special_tokens_map.json").is_file() else {}
+    named = {name: text for name in NAMED if (text := _text(config.get(name) or older.get(name)))}
+    tokenizer["added_tokens"] = _added(tokenizer.get("added_tokens", []), config.get("added_tokens_decoder", {}))
+    identity = json.dumps([tokenizer, named], sort_keys=True)
+    return Files(tokenizer, named, _templates(path, config), hashlib.sha256(identity.encode()).hexdigest())
+
+
+def renamed(tokenizer: tokenizers.Tokenizer, names: Mapping[str, str]) -> tokenizers.Tokenizer:
+    """Return a copy in which some added tokens are written in another way; all ids stay."""
+    content = json.loads(tokenizer.to_str())
+    for token in content["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    model = content["model"]
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(piece, piece): number for piece, number in vocabulary.items()}
+    else:
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    copy = tokenizers.Tokenizer.from_str(json.dumps(content))
+    for old, new in names.items():
+        assert copy.token_to_id(new) == tokenizer.token_to_id(old), f"{old} lost its place"
+    return copy
+
+
+def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    written = config.get("chat_template")
+    if isinstance(written, list):
+        templates = {entry["name"]: entry["template"] for entry in written}
+    else:
+        templates = {"default": written} if written else {}
+    file = path / TEMPLATE_FILE
+    if file.is_file():
+        templates["default"] = file.read_text(encoding="utf-8")
+    for further in sorted((path / MORE_TEMPLATES).glob("*.jinja")):
+        templates[further.stem] = further.read_text(encoding="utf-8")
+    return templates
+
+
+def _added(listed: list[dict[str, Any]], decoder: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the added tokens, with those that only tokenizer_config.json lists."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    known = {token["id"] for token in listed}
+    further = [
+        flags | dict(token) | {"id": int(number)} for number, token in decoder.items() if int(number) not in known
+    ]
+    for token in further:
+        token.pop("__type", None)
+    return sorted([*listed, *further], key=lambda token: int(token["id"]))
+
+
+def _text(token: Any) -> str | None:
+    return token["content"] if isinstance(token, dict) else token
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"not JSON: {error}", where=str(path), fix="fetch the model again") from None
+    if not isinstance(loaded, dict):
+        raise DataError("expected an object", where=str(path), fix="fetch the model again")
+    return loaded

@@ -1,0 +1,122 @@
+"""`gym data preview`, with a toy backend and toy algorithms in place of real ones."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from data_cases import chat
+
+from gym_core import discovery
+from gym_core.cli import cli
+from gym_core.errors import DataError, RecipeError
+from gym_data.preview import safe
+
+MODULE = """
+from typing import Annotated, ClassVar
+from gym_core import Algorithm, Backend, Flat
+
+class ToyBackend(Backend):
+    path: Annotated[str, Flat("model_name_or_path")]
+
+class Learn(Algorithm):
+    pass
+
+class Compare(Algorithm):
+    rows: ClassVar[str] = "preference"
+"""
+
+
+@pytest.fixture
+def toys(tmp_path, monkeypatch):
+    """A distribution with a backend and two algorithms, installed for this test."""
+    site = tmp_path / "site"
+    info = site / "toys_for_data-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "toys_for_data.py").write_text(MODULE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys-for-data\nVersion: 1.0\nSummary: toys\n")
+    (info / "entry_points.txt").write_text(
+        "[gym.backends]\ntoy = toys_for_data:ToyBackend\n"
+        "[gym.algorithms]\ntoy-learn = toys_for_data:Learn\ntoy-compare = toys_for_data:Compare\n"
+        "[gym.flat]\nstage.toy = toys_for_data:Learn\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    discovery.installed.cache_clear()
+    yield
+    discovery.installed.cache_clear()
+
+
+def run(*arguments):
+    result = CliRunner().invoke(cli, ["data", "preview", *map(str, arguments)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.stdout
+
+
+@pytest.fixture
+def recipe(tmp_path, model, write):
+    """A function that writes a recipe over some rows."""
+
+    def make(rows, algorithm="toy-learn", **options):
+        data = {"sources": write(rows), **options}
+        content = {
+            "model": {"backend": "toy", "path": str(model)},
+            "data": data,
+            "algorithm": algorithm,
+            "optimizer": None,
+        }
+        path = tmp_path / "recipe.yaml"
+        path.write_text(json.dumps({key: value for key, value in content.items() if value}))
+        return path
+
+    return make
+
+
+def test_examples_are_shown_with_what_is_trained(toys, recipe):
+    path = recipe([{"messages": chat("a [bold]b", "one")}] * 3, cutoff=512)
+    shown = json.loads(run(path, "--count", "2", "--json"))
+    assert [example["id"].rpartition(":")[2] for example in shown["examples"]] == ["1", "2"]
+    assert [run["text"] for run in shown["examples"][0]["runs"] if run["trained"]] == ["one<|im_end|>"]
+    assert "".join(run["text"] for run in shown["examples"][0]["runs"]).startswith("<|im_start|>user\na [bold]b")
+    assert (shown["report"]["examples"], shown["report"]["duplicates"]) == (3, 2)
+    text = run(path)
+    for part in ("a [bold]b", "tokens trained", "duplicates", "p90", "█"):
+        assert part in text
+    assert json.loads(run(path, "data.max_samples=1", "--json"))["report"]["rows"] == 1
+
+
+def test_pairs_are_shown_as_they_are_read(toys, recipe):
+    path = recipe([{"prompt": "a", "chosen": "b", "rejected": "c"}], "toy-compare")
+    shown = json.loads(run(path, "--json"))
+    assert shown["examples"][0]["row"]["chosen"] == {"role": "assistant", "content": "b"}
+    text = run(path)
+    assert "chosen: b" in text and "rejected: c" in text and "user: a" in text
+
+
+def test_a_flat_recipe_means_the_same(toys, model, tmp_path):
+    (tmp_path / "dataset_info.json").write_text(
+        json.dumps({"a": {"file_name": "a.json"}, "b": {"file_name": "b.json"}})
+    )
+    for name in "ab":
+        (tmp_path / f"{name}.json").write_text(json.dumps([{"instruction": name, "input": "", "output": "x"}] * 4))
+    flat = {
+        "model_name_or_path": str(model), "stage": "toy", "do_train": True, "dataset": "a,b", "template": "chatml",
+        "dataset_dir": str(tmp_path), "cutoff_len": 64, "max_samples": 3, "val_size": 0.5, "mask_history": True,
+        "train_on_prompt": False, "mix_strategy": "interleave_under", "interleave_probs": "0.5,0.5",
+        "model": {"backend": "toy"},
+    }  # fmt: skip
+    path = tmp_path / "flat.yaml"
+    path.write_text(json.dumps(flat))
+    report = json.loads(run(path, "--json"))["report"]
+    assert [source["name"] for source in report["sources"]] == ["a", "b"]
+    assert report["rows"] == 6 and report["validation"] >= 1
+
+
+def test_what_cannot_be_shown_is_an_error(toys, recipe):
+    with pytest.raises(DataError, match="row 1"):
+        run(recipe([{"instruction": "a", "output": ""}]))
+    with pytest.raises(RecipeError, match="did you mean `cutoff`"):
+        run(recipe([{"text": "a"}], cutof=3))
+
+
+def test_text_cannot_steer_the_terminal():
+    assert safe("a\x1b[31mb\tc\n\x07\x9b") == "a␛[31mb\tc\n␇�"

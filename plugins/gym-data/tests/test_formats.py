@@ -1,0 +1,159 @@
+"""Rows of every shape, and what is said of rows that cannot be learnt from."""
+
+import pytest
+
+from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
+from gym_data.formats.detect import detect
+
+CALL = '{"name": "add", "arguments": {"a": 1}}'
+
+
+def contents(conversation):
+    return [(message["role"], message["content"]) for message in conversation.messages]
+
+
+def test_alpaca_joins_instruction_and_input_and_keeps_history():
+    row = {"instruction": "Add", "input": "1 2", "output": "3", "h": [["hi", "hello"]], "s": "Be kind."}
+    read = Alpaca(history="h", system="s").build().convert(row)
+    assert contents(read) == [
+        ("system", "Be kind."),
+        ("user", "hi"),
+        ("assistant", "hello"),
+        ("user", "Add\n1 2"),
+        ("assistant", "3"),
+    ]
+
+
+def test_sharegpt_reads_tools_calls_and_results():
+    turns = [("human", "1+1?"), ("function_call", CALL), ("observation", "2"), ("gpt", "Two.")]
+    row = {"conversations": [{"from": who, "value": text} for who, text in turns], "tools": '[{"name": "add"}]'}
+    read = ShareGPT().build().convert(row)
+    assert [message["role"] for message in read.messages] == ["user", "assistant", "tool", "assistant"]
+    assert read.messages[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
+    assert read.tools == ({"type": "function", "function": {"name": "add"}},)
+
+
+def test_messages_read_tool_calls_content_parts_and_silenced_answers():
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    row = {
+        "messages": [
+            {"role": "developer", "content": "Be kind."},
+            {"role": "user", "content": [{"type": "text", "text": "1"}, {"type": "text", "text": "+1?"}]},
+            {"role": "assistant", "content": None, "tool_calls": [call], "train": False},
+            {"role": "tool", "content": "2", "tool_call_id": "c1"},
+            {"role": "assistant", "content": "Two.", "reasoning_content": "Easy.", "tool_calls": None, "weight": 0},
+        ],
+        "tools": None,
+    }
+    read = Messages().build().convert(row)
+    assert read.messages[0]["role"] == "system"
+    assert read.messages[1]["content"] == "1+1?"
+    assert read.messages[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert read.messages[4]["reasoning_content"] == "Easy."
+    assert read.muted == {2, 4}
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def said(text, **more):
+    return {"role": "assistant", "content": text, **more}
+
+
+BAD = {
+    "an empty list": ([], "there are no messages"),
+    "no list": ("{", "is not JSON"),
+    "a message without role": ([{"content": "a"}], r"message 1 has no role \(key `role`\)"),
+    "an unknown role": ([{"role": "wizard", "content": "a"}], "unknown role 'wizard'"),
+    "no content": ([user("a"), {"role": "assistant"}], "the content of message 2 is missing"),
+    "a number for content": ([user("a"), said(3)], "is not text but int"),
+    "an empty answer": ([user("a"), said(" ")], r"message 2 \(assistant\) is empty"),
+    "ends with the user": ([user("a"), said("b"), user("c")], "ends with a message of the user"),
+    "two users": ([user("a"), user("b"), said("c")], "follows another user message"),
+    "two answers": ([user("a"), said("b"), said("c")], "answers no user message"),
+    "begins with an answer": ([said("b")], "answers no user message"),
+    "a late system message": ([user("a"), {"role": "system", "content": "s"}, said("b")], "not at the beginning"),
+    "a result without call": ([user("a"), {"role": "tool", "content": "1"}, said("b")], "the result of no tool call"),
+    "a call that is no JSON": (
+        [user("a"), said("", tool_calls=[{"function": {"name": "f", "arguments": "{x"}}])],
+        "the arguments of the tool call `f` is not JSON",
+    ),
+    "a call without name": ([user("a"), said("", tool_calls=[{"function": {}}])], "a tool call has no name"),
+    "arguments that are a list": (
+        [user("a"), said("", tool_calls=[{"function": {"name": "f", "arguments": [1]}}])],
+        "are not an object",
+    ),
+    "an image": ([user([{"type": "image_url"}]), said("b")], "holds more than text"),
+    "a lone surrogate": ([user("a\ud800"), said("b")], "lone surrogate"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_conversations_say_why(name):
+    messages, why = BAD[name]
+    with pytest.raises(ValueError, match=why):
+        Messages().build().convert({"messages": messages})
+
+
+@pytest.mark.parametrize(
+    ("format", "row", "why"),
+    [
+        (Alpaca(), {"instruction": "a", "output": ""}, r"the answer \(column `output`\) is empty"),
+        (Alpaca(), {"instruction": "a"}, r"the answer \(column `output`\) is missing"),
+        (Alpaca(), {"instruction": None, "output": "b"}, r"the prompt \(column `instruction`\) is missing"),
+        (Alpaca(), {"instruction": "", "output": "b"}, "is empty"),
+        (Alpaca(), {"instruction": "a", "output": ["b"]}, "holds more than text"),
+        (Alpaca(history="h"), {"instruction": "a", "output": "b", "h": ["x"]}, "not a list of"),
+        (Alpaca(), {"instruction": "a", "output": "b", "images": ["x.png"]}, "it has images"),
+        (ShareGPT(), {"conversations": [{"from": "function_call", "value": "{"}]}, "a tool call is not JSON"),
+        (ShareGPT(), {}, "column `conversations` holds no list"),
+        (Text(), {"text": " "}, "is empty"),
+        (Feedback(), {"messages": [user("a"), said("b")], "label": "yes"}, "not true or false"),
+        (Preference(), {"prompt": "a", "chosen": "b", "rejected": "b"}, "both answers are the same"),
+        (Preference(), {"prompt": "a", "chosen": "b"}, "is missing"),
+        (Preference(), {"chosen": "b", "rejected": "c"}, "no columns with a prompt"),
+    ],
+)
+def test_bad_rows_say_why(format, row, why):
+    with pytest.raises(ValueError, match=why):
+        format.build().convert(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"instruction": "a", "input": "", "output": "b"}, "Alpaca"),
+        ({"question": "a", "answer": "b"}, "Alpaca"),
+        ({"messages": [user("a"), said("b")]}, "Messages"),
+        ({"messages": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}, "ShareGPT"),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}, "ShareGPT"),
+        ({"text": "a"}, "Text"),
+        ({"messages": [user("a"), said("b")], "label": True}, "Feedback"),
+        ({"prompt": "a", "completion": "b", "label": False}, "Feedback"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "Preference"),
+        ({"prompt": [user("a")], "chosen": [user("a"), said("b")], "rejected": [user("a"), said("c")]}, "Preference"),
+        ({"instruction": "a", "input": "", "chosen": "b", "rejected": "c"}, "Preference"),
+        (
+            {
+                "conversations": [{"from": "human", "value": "a"}],
+                "chosen": {"from": "gpt", "value": "b"},
+                "rejected": {"from": "gpt", "value": "c"},
+            },
+            "Preference",
+        ),
+    ],
+)
+def test_columns_tell_the_format_and_it_reads_the_row(row, name):
+    format = detect([row])
+    assert type(format).__name__ == name
+    assert format.build().convert(row)
+
+
+def test_unknown_columns_tell_nothing():
+    assert detect([{"x": 1}]) is None
+
+
+def test_a_pair_has_one_prompt_and_two_answers():
+    pair = Preference().build().convert({"prompt": "a", "chosen": "b", "rejected": "c"})
+    assert (contents(pair.prompt), pair.chosen["content"], pair.rejected["content"]) == ([("user", "a")], "b", "c")

@@ -1,0 +1,95 @@
+"""Which parts of a conversation are learnt."""
+
+import pytest
+from data_cases import MARKED, UNMARKED, chat, text_of
+
+from gym_data.tokenizer import Tokenizer
+
+#: As Qwen3: a reasoning block in the last answer that earlier answers lose.
+REWRITING = UNMARKED.replace(
+    "{% else %}{{ m.content",
+    "{% elif false %}{% else %}{{ ('<think></think>' if loop.last and m.role == 'assistant' else '') + m.content",
+).replace("{% if m.role == 'assistant' %}", "{% if false %}")
+
+
+def learnt(path, messages, wanted, tools=(), everything=False):
+    words = Tokenizer(path)
+    found = words.learnable(messages, list(tools), wanted, everything)
+    return [text_of(words, *encoded) for encoded in words.encode_rendered(found)]
+
+
+@pytest.mark.parametrize("template", [MARKED, UNMARKED])
+def test_marked_and_unmarked_templates_learn_the_same(template, with_template):
+    path = with_template(template)
+    messages = chat("a", "one", "b", "two", "c", "three", system="s")
+    assert learnt(path, messages, [2, 4, 6]) == ["one<|im_end|>|two<|im_end|>|three<|im_end|>"]
+    assert learnt(path, messages, [6]) == ["three<|im_end|>"]
+    assert learnt(path, messages, [2, 6]) == ["one<|im_end|>|three<|im_end|>"]
+    assert learnt(path, messages, []) == []
+
+
+def test_everything_is_all_but_the_silenced(with_template):
+    path = with_template(MARKED)
+    whole = learnt(path, chat("a", "one", "b", "two"), [1, 3], everything=True)
+    # The first token is never learnt.
+    assert whole == [
+        "user\na<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>\n"
+    ]
+    part = learnt(path, chat("a", "one", "b", "two"), [3], everything=True)
+    assert "one" not in part[0] and part[0].endswith("two<|im_end|>\n")
+
+
+def test_the_closing_token_is_learnt_also_outside_the_mark(with_template):
+    outside = MARKED.replace(
+        "{{ m.content + '<|im_end|>' }}{% endgeneration %}", "{{ m.content }}{% endgeneration %}<|im_end|>"
+    )
+    assert outside != MARKED
+    assert learnt(with_template(outside), chat("a", "one", "b", "two"), [1, 3]) == ["one<|im_end|>|two<|im_end|>"]
+
+
+def test_an_answer_that_is_shown_differently_later_has_a_sequence_of_its_own(with_template):
+    path = with_template(REWRITING)
+    sequences = learnt(path, chat("a", "one", "b", "two"), [1, 3])
+    assert sequences == ["<think></think>one<|im_end|>", "<think></think>two<|im_end|>"]
+    assert learnt(path, chat("a", "one", "b", "two"), [3]) == ["<think></think>two<|im_end|>"]
+    words = Tokenizer(path)
+    last = words.learnable(chat("a", "one", "b", "two"), [], [1, 3])[-1].text
+    assert last.count("<think>") == 1  # the context shows the earlier answer as the model will see it
+
+
+def test_a_prompt_that_opens_what_the_answer_lacks(with_template):
+    opening = UNMARKED.replace(
+        "<|im_start|>assistant\\n' }}{% endif %}", "<|im_start|>assistant\\n<think>' }}{% endif %}"
+    )
+    assert opening != UNMARKED
+    assert learnt(with_template(opening), chat("a", "one"), [1]) == ["one<|im_end|>"]
+    assert learnt(with_template(opening), chat("a", "<think>x</think>one"), [1]) == ["x</think>one<|im_end|>"]
+
+
+def test_a_template_that_shuffles_is_refused(with_template):
+    shuffling = "{% for m in messages | reverse %}{{ m.role + m.content }}{% endfor %}"
+    with pytest.raises(ValueError, match="as a continuation of its prompt"):
+        learnt(with_template(shuffling), chat("a", "one"), [1])
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "tools", "why"),
+    [
+        (
+            MARKED.replace("for m in messages", "for m in messages if m.role != 'system'"),
+            chat("a", "b", system="Be kind."),
+            [],
+            "leaves out message 1 .system",
+        ),
+        (MARKED, chat("a", "b"), [{"function": {"name": "add"}}], "leaves out the tools"),
+        (
+            "{{ raise_exception('System role not supported') }}",
+            chat("a", "b", system="s"),
+            [],
+            "refused it: System role not supported",
+        ),
+    ],
+)
+def test_a_template_that_leaves_something_out_is_refused(template, messages, tools, why, with_template):
+    with pytest.raises(ValueError, match=why):
+        learnt(with_template(template), messages, [len(messages) - 1], tools)

@@ -1,0 +1,62 @@
+"""The order of several sources, and the split into training and validation."""
+
+import numpy as np
+import pytest
+
+from gym_data.mixing import MIXES, hold_out, order_of
+from gym_data.reading import draw
+
+A, B = order_of([0, 1, 2, 3]), order_of([10, 11])
+
+
+@pytest.mark.parametrize(
+    ("how", "order"),
+    [
+        ("concat", [0, 1, 2, 3, 10, 11]),
+        ("interleave_under", [0, 10, 1, 11, 2]),
+        ("interleave_over", [0, 10, 1, 11, 2, 10, 3]),
+        ("interleave_once", [0, 10, 1, 11, 2, 3]),
+    ],
+)
+def test_strictly_in_turn(how, order):
+    assert MIXES[how]([A, B], None, 0).tolist() == order
+
+
+def test_weights_decide_how_often_and_the_seed_when():
+    many = [order_of(range(10_000)), order_of(range(10_000, 20_000))]
+    first, again, other = (MIXES["interleave_under"](many, [3, 1], seed) for seed in (0, 0, 1))
+    assert first.tolist() == again.tolist() != other.tolist()
+    assert abs((first < 10_000).mean() - 0.75) < 0.02
+    assert sorted(MIXES["interleave_once"]([A, B], [9, 1], 0).tolist()) == [0, 1, 2, 3, 10, 11]
+    assert set(MIXES["interleave_over"]([A, B], [9, 1], 0).tolist()) == {0, 1, 2, 3, 10, 11}
+
+
+@pytest.mark.parametrize("validation", [0.2, 20])
+def test_a_share_or_a_number_is_held_out_and_nothing_is_on_both_sides(validation):
+    order = order_of(range(100))
+    train, held = hold_out(order, list(range(100)), validation, 0)
+    assert len(held) == 20 and sorted([*train, *held]) == list(range(100))
+    assert held.tolist() == hold_out(order, list(range(100)), validation, 0)[1].tolist()
+    assert held.tolist() != hold_out(order, list(range(100)), validation, 1)[1].tolist()
+
+
+def test_equal_contents_stay_on_one_side():
+    groups = [number // 4 for number in range(100)]
+    order = order_of([*range(100), *range(50)])
+    train, held = hold_out(order, groups, 0.3, 0)
+    assert not {groups[i] for i in train} & {groups[i] for i in held}
+    assert len(set(held.tolist())) == len(held)
+
+
+def test_nothing_is_held_out_unless_asked():
+    train, held = hold_out(A, [0] * 4, 0, 0)
+    assert (train.tolist(), len(held)) == ([0, 1, 2, 3], 0)
+
+
+def test_drawing_takes_each_once_before_any_twice():
+    few = draw(10, 4, 0)
+    assert len(few) == 4 and set(few.values()) == {1}
+    many = draw(10, 25, 0)
+    assert sorted(many) == list(range(1, 11)) and sum(many.values()) == 25
+    assert draw(0, 3, 0) == {}
+    assert np.min(list(many.values())) >= 1

@@ -1,0 +1,161 @@
+"""Every kind of file, and what is said of files that are broken."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gym_core import DataError
+from gym_data import File, Hub, Named
+from gym_data.sources.named import Columns, Info, format_of
+
+ROWS = [{"instruction": f"say {i}", "input": "", "output": f"it is {i}"} for i in range(3)]
+
+
+def rows_of(path, **options):
+    return list(File(path=str(path), **options).build().rows())
+
+
+def test_json_jsonl_csv_parquet_and_arrow_hold_the_same_rows(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(ROWS))
+    (tmp_path / "lines.json").write_text("\n".join(map(json.dumps, ROWS)))
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(map(json.dumps, ROWS)).encode())
+    (tmp_path / "a.csv").write_text(
+        "\ufeffinstruction,input,output\r\n" + "".join(f"say {i},,it is {i}\r\n" for i in range(3))
+    )
+    table = pa.Table.from_pylist(ROWS)
+    pq.write_table(table, tmp_path / "a.parquet")
+    for name, new in (("file.arrow", pa.ipc.new_file), ("stream.arrow", pa.ipc.new_stream)):
+        with pa.OSFile(str(tmp_path / name), "wb") as sink, new(sink, table.schema) as writer:
+            writer.write_table(table)
+    for path in tmp_path.iterdir():
+        assert rows_of(path) == ROWS, path.name
+
+
+def test_text_is_read_by_line_paragraph_or_file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n\n\nthree\n")
+    assert [row["text"] for row in rows_of(path)] == ["one", "two", "three"]
+    assert [row["text"] for row in rows_of(path, text_unit="paragraph")] == ["one\ntwo", "three"]
+    assert [row["text"] for row in rows_of(path, text_unit="file")] == ["one\ntwo\n\n\nthree\n"]
+
+
+def test_a_folder_is_read_in_order_and_must_be_of_one_kind(tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": name}))
+    (tmp_path / ".hidden").write_text("x")
+    assert [row["text"] for row in rows_of(tmp_path)] == ["a", "b"]
+    (tmp_path / "c.csv").write_text("text\nc\n")
+    with pytest.raises(DataError, match=r"several kinds of file: \.csv, \.jsonl"):
+        rows_of(tmp_path)
+
+
+def test_csv_fields_may_hold_line_ends_and_much_text(tmp_path):
+    long = "x" * 200_000
+    (tmp_path / "a.csv").write_text(f'text,n\n"two\nlines",1\n{long},2\n')
+    assert [row["text"] for row in rows_of(tmp_path / "a.csv")] == ["two\nlines", long]
+
+
+BROKEN = {
+    "utf8.jsonl": (b'{"text": "a"}\n{"text": "\xff"}\n', r"utf8\.jsonl:2\n  not UTF-8: byte 0xff"),
+    "utf8.json": (b'[\n{"text": "\xff"}]', r"utf8\.json:2\n  not UTF-8"),
+    "utf8.csv": (b"text\na\n\xe9\n", r"utf8\.csv:3\n  not UTF-8"),
+    "utf8.txt": (b"a\n\xe9\n", r"utf8\.txt:2\n  not UTF-8"),
+    "cut.jsonl": (b'{"text": "a"}\n{"text": ', r"cut\.jsonl:2\n  not JSON"),
+    "cut.json": (b'[\n{"text": "a"},\n{"text" ', r"cut\.json:3\n  not JSON"),
+    "nul.jsonl": (b'{"text": "a\x00"}', r"nul\.jsonl:1\n  not JSON"),
+    "deep.jsonl": (b"[" * 100_000, r"deep\.jsonl:1\n  not JSON that can be read: nested too deeply"),
+    "huge.jsonl": (b'{"n": ' + b"9" * 5000 + b"}", r"huge\.jsonl:1\n  not JSON that can be read"),
+    "list.jsonl": (b"[1, 2]", r"list\.jsonl:1\n  expected an object with named columns, not list"),
+    "numbers.json": (b"[1, 2]", r"numbers\.json: row 1\n  expected an object"),
+    "wide.csv": (b"a,b\n1,2,3\n", r"wide\.csv:2\n  the row has more fields"),
+    "narrow.csv": (b"a,b\n1\n", r"narrow\.csv:2\n  the row has fewer fields"),
+    "no.parquet": (b"text", "not Parquet"),
+    "no.arrow": (b"text", "not Arrow"),
+    "rows.pkl": (b"", r"cannot read files that end in `\.pkl`"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_files_are_named_with_their_line(name, tmp_path):
+    content, message = BROKEN[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        rows_of(tmp_path / name)
+    assert str(caught.value).count("\n") < 4
+
+
+def test_a_missing_file_and_an_empty_folder(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        rows_of(tmp_path / "none.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match="holds no files"):
+        rows_of(tmp_path / "folder")
+
+
+def test_the_fingerprint_follows_the_content_not_the_name(tmp_path):
+    for name, text in (("a.txt", "one"), ("b.txt", "one"), ("c.txt", "two")):
+        (tmp_path / name).write_text(text)
+    a, b, c = (File(path=str(tmp_path / name)).build().fingerprint() for name in ("a.txt", "b.txt", "c.txt"))
+    assert a == b != c
+    assert a != File(path=str(tmp_path / "a.txt"), text_unit="file").build().fingerprint()
+
+
+def test_a_name_is_looked_up_in_the_registry_then_as_a_path(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"q": "one", "a": "two"}))
+    entry = {"file_name": "rows.jsonl", "columns": {"prompt": "q", "response": "a"}, "num_samples": 2, "file_sha1": "x"}
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": entry}))
+    opened = Named(path="mine", directory=str(tmp_path)).build()
+    assert (opened.name, opened.format.prompt, opened.format.query, opened.samples) == ("mine", "q", None, 2)
+    assert list(Named(path="rows.jsonl", directory=str(tmp_path)).build().rows()) == [{"q": "one", "a": "two"}]
+    with pytest.raises(DataError, match="did you mean `mine`"):
+        Named(path="mime", directory=str(tmp_path)).build()
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"file_name": "x", "columns": {"promt": "q"}}, "did you mean `prompt`"),
+        ({"file_name": "x", "formatting": "xml"}, "known: alpaca, sharegpt, openai"),
+        ({"file_name": "x", "formatting": "sharegpt", "tags": {"rol": "x"}}, "unknown tag"),
+        ({"script_url": "x"}, "neither `hf_hub_url` nor `file_name`"),
+        ({"file_name": "missing.json"}, "no such file"),
+        ({"file_name": "x", "split": 3}, "split"),
+    ],
+)
+def test_a_wrong_registry_entry_says_what_is_wrong(entry, message, tmp_path):
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": entry}))
+    with pytest.raises(DataError, match=message):
+        Named(path="mine", directory=str(tmp_path)).build()
+
+
+def test_registry_columns_decide_the_format():
+    def name(**entry):
+        return type(format_of(Info.model_validate(entry))).__name__
+
+    assert name() == "NoneType"
+    assert name(formatting="alpaca") == "Alpaca"
+    assert name(columns=Columns(prompt="text")) == "Text"
+    assert name(formatting="openai") == "Messages"
+    assert name(formatting="sharegpt", ranking=True) == "Preference"
+    assert name(formatting="sharegpt", columns=Columns(kto_tag="label")) == "Feedback"
+
+
+def test_a_hub_dataset_that_cannot_be_had_is_said_in_three_lines(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(DataError, match="the Hub dataset cannot be loaded") as caught:
+        Hub(path=str(tmp_path / "no" / "where")).build()
+    assert str(caught.value).count("\n") == 2
+
+
+def test_a_dataset_read_by_datasets_has_rows_and_a_fingerprint_of_its_content(monkeypatch, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    opened = []
+    for name, rows in (("a", ROWS), ("b", ROWS), ("c", ROWS[:2])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        opened.append(Hub(path=str(tmp_path / name), samples=2).build())
+    assert list(opened[0].rows()) == ROWS and opened[0].samples == 2
+    assert opened[0].fingerprint() == opened[1].fingerprint() != opened[2].fingerprint()
