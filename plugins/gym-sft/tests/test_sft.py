@@ -1,0 +1,95 @@
+"""Supervised fine-tuning and pre-training, from rows to a trained model, through the kernel."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from gym_core import load_recipe
+from gym_sft import SFT, Pretrain
+from gym_sft.objective import NextToken
+from gym_sft.oracle import next_token
+from gym_testkit.bench import Bench
+from gym_torch.policy import Policy
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("algorithm", [SFT(), Pretrain()])
+def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, algorithm: Any) -> None:
+    recipe = load_recipe(bench.recipe("sft" if algorithm.rows == "conversation" else "pretrain", algorithm.rows))
+    assert recipe.data is not None
+    data = recipe.data.build(tokenizer=bench.model(), rows=algorithm.rows, seed=0).train
+    examples = [data[number] for number in range(min(4, len(data)))]
+    model = AutoModelForCausalLM.from_pretrained(bench.model())
+    exact = AutoModelForCausalLM.from_pretrained(bench.model()).double()
+    objective = NextToken(algorithm)
+    batch = objective.collate(examples)
+    loss, _ = objective.loss(Policy(model), batch)
+    loss.backward()
+    wanted = next_token(algorithm, exact, examples)
+    wanted.backward()
+    assert objective.weight(batch) == sum(int(example.trained[1:].sum()) for example in examples)
+    assert abs(loss.item() / wanted.item() - 1) < 1e-6
+    for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad.double() - theirs.grad).norm() <= 1e-5 * theirs.grad.norm()
+
+
+def test_prompts_are_read_and_not_learnt(bench: Bench) -> None:
+    recipe = load_recipe(bench.recipe("sft"))
+    assert recipe.data is not None
+    data = recipe.data.build(tokenizer=bench.model(), rows="conversation", seed=0).train
+    assert all(0 < int(data[number].trained.sum()) < len(data[number].tokens) for number in range(len(data)))
+
+
+def test_plain_text_is_learnt_whole(bench: Bench) -> None:
+    recipe = load_recipe(bench.recipe("pretrain", "text"))
+    assert recipe.data is not None
+    data = recipe.data.build(tokenizer=bench.model(), rows="text", seed=0).train
+    assert all(np.all(data[number].trained[1:]) for number in range(len(data)))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("sft", "conversation"), ("pretrain", "text")])
+def test_it_learns(bench: Bench, name: str, shape: str) -> None:
+    losses = bench.run(bench.recipe(name, shape), max_steps=12).series("loss")
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_a_file_of_llama_factory_selects_it(bench: Bench) -> None:
+    flat = {
+        "model_name_or_path": str(bench.model()),
+        "dataset": str(bench.data("conversation")),
+        "output_dir": str(bench.root / "out"),
+        "lr_scheduler_type": "cosine",
+        "adam_beta2": 0.95,
+        "learning_rate": "1e-4",
+    }
+    recipe = load_recipe({**flat, "stage": "sft", "do_train": True, "finetuning_type": "full"})
+    assert isinstance(recipe.algorithm, SFT)
+    names = {item.path[0]: item.name for item in recipe.resolved}
+    assert (names["optimizer"], names["scheduler"]) == ("adamw", "cosine")
+    assert recipe.optimizer is not None
+    assert recipe.optimizer.model_dump()["beta2"] == 0.95
+    assert isinstance(
+        load_recipe({**flat, "stage": "pt", "do_train": True, "finetuning_type": "full"}).algorithm, Pretrain
+    )
+
+
+def test_a_run_says_what_it_learnt_from(bench: Bench) -> None:
+    output = bench.run(bench.recipe("sft")).outcome.output
+    record = json.loads((Path(output) / "run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["data"]["fingerprint"]
+    assert record["training"]["steps"] == 2
+
+
+def test_the_package_names_what_it_brings() -> None:
+    points = {(point.group, point.name) for point in distribution("gym-sft").entry_points}
+    assert {("gym.algorithms", "sft"), ("gym.algorithms", "pretrain"), ("gym.flat", "stage.default")} <= points

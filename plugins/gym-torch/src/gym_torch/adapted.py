@@ -1,0 +1,156 @@
+"""What an adapter makes of a model: which weights train, and how they are saved, restored and merged.
+
+`Adapted` is the promise every adapter keeps; `Full` keeps it for training weights of the model itself. Nothing here
+knows about optimizers, checkpoints or recipes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gym_core import Artifact, Component, GymError
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Adapted(Protocol):
+    """What `adapter.build(model=model, seed=seed)` returns."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The causal language model to train; what trains has `requires_grad`, and is fp32."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Return exactly what training changes, sharing memory with the model; tied weights once."""
+        ...
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` returned, bit for bit. Raises `GymError` when it belongs to another model."""
+        ...
+
+    def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
+        """Write a directory that transformers or peft load, without pickle.
+
+        Trained weights go back to the precision the model came in; with `exact` they stay fp32, and
+        `load(read(path))` then restores them bit for bit. `base` names the model that was trained.
+        """
+        ...
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """Return the `state` held by a directory that `save` wrote."""
+        ...
+
+    def merged(self) -> PreTrainedModel:
+        """Return one plain model that computes what `model` computes, leaving `model` untouched and trainable."""
+        ...
+
+
+class Full:
+    """Trains weights of the model itself: all of them, or those that `trained` names."""
+
+    def __init__(
+        self,
+        config: Component | None,
+        model: PreTrainedModel,
+        seed: int = 0,
+        trained: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        """Mark what trains and make it fp32; `seed` is unused, for there is nothing to draw.
+
+        Frozen weights keep their precision, so below fp32 a partly frozen model runs under autocast only.
+
+        Raises:
+            GymError: a weight to train is quantized.
+
+        """
+        self.model = model
+        self._dtype = stored_dtype(model)
+        self._stored = {
+            name: self._dtype if weight.dtype == model.dtype else weight.dtype
+            for name, weight in model.named_parameters(remove_duplicate=False)
+        }
+        for name, weight in model.named_parameters():
+            chosen = trained(name)
+            if chosen and not weight.is_floating_point():
+                raise GymError(
+                    f"{name} is quantized and cannot be trained",
+                    key="adapter",
+                    fix="set adapter: lora, or load the model unquantized",
+                )
+            weight.requires_grad_(chosen)
+            if chosen:
+                weight.data = weight.data.float()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the trained weights by parameter name."""
+        return {name: weight.detach() for name, weight in self.model.named_parameters() if weight.requires_grad}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Copy the weights back."""
+        own = self.state()
+        check_state(own, state)
+        for name, weight in own.items():
+            weight.copy_(state[name])
+
+    def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
+        """Write the whole model with `save_pretrained`; every weight back in its own precision unless `exact`."""
+        weights = self.model.state_dict()
+        if not exact:
+            # Tied names share memory and must share the cast tensor too, or they would be written twice.
+            cast: dict[tuple[int, torch.dtype], Tensor] = {}
+            for name, weight in weights.items():
+                stored = self._stored.get(name, weight.dtype)
+                weights[name] = cast.setdefault((weight.data_ptr(), stored), weight.to(stored))
+        self.model.save_pretrained(path, state_dict=weights)
+        if not exact:
+            declare_dtype(path, self._dtype)
+        return Artifact(path, "model", details={"base": base})
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """Load the directory with transformers and return the trained weights."""
+        saved = dict(type(self.model).from_pretrained(path, dtype=torch.float32).named_parameters())
+        return {name: saved[name].detach() for name in self.state()}
+
+    def merged(self) -> PreTrainedModel:
+        """Return the model: its weights are the trained ones already."""
+        return self.model
+
+
+def check_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Raise `GymError` unless `state` has the names and shapes of `own`."""
+    wrong = sorted(own.keys() ^ state.keys())
+    wrong += [name for name in own if name in state and own[name].shape != state[name].shape]
+    if wrong:
+        raise GymError(
+            f"the saved weights belong to another model or adapter: {wrong[0]} differs ({len(wrong)} in all)",
+            fix="restore with the recipe that wrote them",
+        )
+
+
+def stored_dtype(model: PreTrainedModel) -> torch.dtype:
+    """Return the precision of the files a model came from, which may be lower than the one it was loaded in."""
+    file = Path(model.name_or_path) / "config.json"
+    if not file.is_file():
+        return model.dtype
+    config = json.loads(file.read_text(encoding="utf-8"))
+    name = config.get("dtype") or config.get("torch_dtype")
+    return _DTYPES.get(name, model.dtype)
+
+
+def declare_dtype(path: Path, dtype: torch.dtype) -> None:
+    """Write into `config.json` the precision that the weights beside it are stored in.
+
+    `save_pretrained` declares that of the live model, whatever it was given to write.
+    """
+    file = path / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,155 @@
+"""Loads a causal language model through transformers: safetensors alone, no foreign code without consent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
+
+from gym_core import GymError, Run, locate
+from gym_torch import probe
+from gym_torch.console import say
+
+if TYPE_CHECKING:
+    from gym_torch.config import Transformers
+
+INDEX = "model.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in memory and where it came from."""
+
+    model: PreTrainedModel
+    path: Path  #: local directory with its configuration and tokenizer
+    name: str  #: as the recipe calls it
+    precision: str = "fp32"  #: what the run computes in: `fp32` or `bf16`
+
+
+def load(config: Transformers, run: Run) -> LoadedModel:
+    """Load the model that the recipe names, on the CPU.
+
+    Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
+    model wants to run code of its own and the recipe does not allow it.
+    """
+    pretrained = config.init == "pretrained"
+    path = locate(config.path, config.revision, weights=pretrained)
+    _check_code(path, config.trust_remote_code)
+    if pretrained:
+        check_weights(path)
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
+    try:
+        shape = AutoConfig.from_pretrained(path, **options)
+        precision = _precision(run, shape.get_text_config().hidden_size, config.dtype)
+        if config.attention != "auto":
+            options["attn_implementation"] = config.attention
+        options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
+        model = _pretrained(path, options) if pretrained else _random(shape, run.recipe.train.seed, options)
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0][:300]
+        raise GymError(f"the model cannot be loaded: {reason}", where=str(path), key="model") from error
+    return LoadedModel(model, path, config.path, precision)
+
+
+def check_weights(path: Path) -> None:
+    """Raise GymError unless the directory holds a model in safetensors that needs no pickle."""
+    if (path / "adapter_config.json").exists():
+        why, fix = "holds an adapter, not a whole model", "merge it into its base first: gym export"
+    elif (path / INDEX).exists():
+        files = set(json.loads((path / INDEX).read_text(encoding="utf-8")).get("weight_map", {}).values())
+        odd = sorted(name for name in files if not name.endswith(".safetensors") or Path(name).name != name)
+        missing = sorted(name for name in files if not (path / name).exists())
+        if not odd and not missing:
+            return
+        why = f"{INDEX} names {odd[0]}" if odd else f"{missing[0]} is missing"
+        fix = "get the weights again, in safetensors"
+    elif (path / "model.safetensors").exists():
+        return
+    else:
+        pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES) if path.is_dir() else []
+        why = f"the weights in {pickles[0]} are a pickle, which can run any code" if pickles else "there are no weights"
+        fix = "use a copy in safetensors (model.safetensors)"
+    raise GymError(why, where=str(path), key="model.path", fix=fix)
+
+
+def _check_code(path: Path, allowed: bool) -> None:
+    file = path / "config.json"
+    if not file.exists():
+        raise GymError(
+            "there is no config.json",
+            where=str(path),
+            key="model.path",
+            fix="name a model directory or a Hub id",
+        )
+    if not allowed and json.loads(file.read_text(encoding="utf-8")).get("auto_map"):
+        raise GymError(
+            "the model brings Python code of its own (auto_map in config.json)",
+            where=str(path),
+            key="model.trust_remote_code",
+            fix="read that code; then set `trust_remote_code: true`, or use a model that transformers knows",
+        )
+
+
+def _pretrained(path: Path, options: dict[str, Any]) -> PreTrainedModel:
+    """Load weights quietly, and never train with any that were not there, did not fit or are not numbers."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    report: dict[str, Any]
+    model, report = AutoModelForCausalLM.from_pretrained(
+        path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
+    logging.set_verbosity(verbosity)
+    wrong = {
+        "missing weights": sorted(report["missing_keys"]),
+        "weights of another shape than config.json says": sorted(key for key, *_ in report["mismatched_keys"]),
+        "weights that are not finite": [key for key, held in model.named_parameters() if not held.isfinite().all()],
+    }
+    for what, names in wrong.items():
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise GymError(f"{what}: {', '.join(names[:3])}{more}", where=str(path), key="model.path")
+    return model
+
+
+def _random(shape: Any, seed: int, options: dict[str, Any]) -> PreTrainedModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        options.pop("local_files_only")
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
+    return model
+
+
+def _dtype(asked: str, precision: str) -> torch.dtype | str:
+    """Return the dtype of frozen weights; what is trained becomes fp32 later in any case."""
+    if asked == "auto":
+        return "auto" if precision == "bf16" else torch.float32
+    if asked == "bf16" and precision == "fp32":
+        raise GymError(
+            "weights in bf16 cannot be computed with in fp32",
+            key="model.dtype",
+            fix="set `train: {precision: bf16}`",
+        )
+    return torch.bfloat16 if asked == "bf16" else torch.float32
+
+
+def _precision(run: Run, width: int, dtype: str) -> str:
+    """Return `fp32` or `bf16`; a resumed run keeps what it began with."""
+    asked = run.recipe.train.precision
+    before = run.record.read().get("precision") if run.resuming else None
+    if before or asked != "auto" or dtype == "bf16":
+        chosen = str(before or (asked if asked != "auto" else dtype))
+        say(f"precision: {chosen}")
+    else:
+        found = probe.trial(width)
+        chosen = found.precision
+        say(f"precision: {found}")
+    run.record.update(precision=chosen)
+    return chosen

@@ -1,0 +1,62 @@
+"""Progress on the screen: a bar where there is a terminal, a line now and then where there is none."""
+
+from __future__ import annotations
+
+import time
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from gym_torch.console import console, say
+from gym_torch.observer import Observer, Progress, Record
+
+PAUSE = 5.0  #: seconds between two lines where there is no terminal
+
+
+class ProgressBar(Observer):
+    """Shows steps, loss, tokens per second and the time left."""
+
+    def __init__(self) -> None:
+        """Prepare the bar; nothing is shown yet."""
+        text = TextColumn("{task.fields[note]}")
+        self.bar = Bar(
+            "training", BarColumn(), MofNCompleteColumn(), text, "ETA", TimeRemainingColumn(), console=console
+        )
+        self.task = self.bar.add_task("training", note="", start=False)
+        self.last = 0.0
+        self.began = (0.0, 0)
+
+    def started(self, progress: Progress) -> None:
+        """Show the bar where the run stands."""
+        self.began = (time.monotonic(), progress.step)
+        self.bar.reset(self.task, total=progress.total, completed=progress.step, note="")
+        if console.is_terminal:
+            self.bar.start()
+
+    def stepped(self, progress: Progress) -> None:
+        """Move on."""
+        if console.is_terminal:
+            self.bar.update(self.task, completed=progress.step)
+
+    def logged(self, progress: Progress, record: Record) -> None:
+        """Show the numbers."""
+        speed = f"{record['tokens_per_second']:,.0f} tokens/s"
+        self._note(progress, f"loss {record['loss']:.4f}, {speed}", every=PAUSE)
+
+    def evaluated(self, progress: Progress, record: Record) -> None:
+        """Show the validation loss."""
+        self._note(progress, f"eval_loss {record['eval_loss']:.4f}", every=0.0)
+
+    def closed(self) -> None:
+        """Leave the terminal as it was."""
+        self.bar.stop()
+
+    def _note(self, progress: Progress, note: str, every: float) -> None:
+        now = time.monotonic()
+        if console.is_terminal:
+            self.bar.update(self.task, note=note)
+        elif now - self.last >= every or progress.over:
+            self.last = now
+            began, first = self.began
+            left = (now - began) / max(1, progress.step - first) * (progress.total - progress.step)
+            say(f"step {progress.step}/{progress.total}  {note}  ETA {left:.0f} s")

@@ -1,0 +1,20 @@
+"""`metrics.jsonl`: one JSON object a line, for programs."""
+
+from __future__ import annotations
+
+from gym_torch.callbacks.jsonlines import JsonLines
+from gym_torch.observer import Progress, Record
+
+FILE = "metrics.jsonl"
+
+
+class Metrics(JsonLines):
+    """Writes down every log line and every evaluation."""
+
+    def logged(self, progress: Progress, record: Record) -> None:
+        """Append the record."""
+        self.append(record)
+
+    def evaluated(self, progress: Progress, record: Record) -> None:
+        """Append the record."""
+        self.append(record)

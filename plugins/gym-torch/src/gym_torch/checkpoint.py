@@ -1,0 +1,166 @@
+"""Checkpoints on disk: written whole or not at all, checked before they are trusted, and deleted only after a newer
+one was found whole.
+
+A checkpoint is a directory `step-00000100` with a `manifest.json` that holds size and SHA-256 of every other file.
+This module moves files; what is in them is not its business, and it never deserializes code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gym_core import GymError
+
+MANIFEST = "manifest.json"
+PREFIX = "step-"
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, directory: Path, keep: int, warn: Callable[[str], None]) -> None:
+        """Use a directory, made when first needed. `warn` is told of every checkpoint that is refused."""
+        self.directory, self.keep, self.warn = directory, keep, warn
+
+    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Let `write(directory)` fill a new checkpoint, seal and verify it; then delete the oldest beyond `keep`.
+
+        Raises GymError when the disk does not take it; the checkpoints before it are then untouched.
+        """
+        final = self.directory / f"{PREFIX}{step:08d}"
+        building = self.directory / f".{final.name}.building"
+        try:
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir(parents=True)
+            write(building)
+            _seal(building, step)
+            if final.exists():
+                final.rename(_free_name(final.with_name(f"refused-{final.name}")))
+            building.rename(final)
+            _sync(self.directory)
+        except OSError as error:
+            shutil.rmtree(building, ignore_errors=True)
+            left = [path.name for path in self._all()[-1:]] or ["the start"]
+            raise GymError(
+                f"the checkpoint could not be written: {error.strerror or error}",
+                where=str(final),
+                fix=f"make room and run the same command again; it continues from {left[0]}",
+            ) from error
+        wrong = problem(final)
+        if wrong:
+            raise GymError(
+                f"the checkpoint does not read back as written: {wrong}",
+                where=str(final),
+                fix="check the disk",
+            )
+        for old in self._all()[: -self.keep]:
+            # Out of sight first: a kill in the middle must not leave a checkpoint that looks damaged.
+            shutil.rmtree(old.rename(self.directory / f".{old.name}.old"))
+        return final
+
+    def latest(self) -> Path | None:
+        """Return the newest checkpoint that is whole, or None; warn of and set aside every newer one."""
+        for left in [*self.directory.glob(f".{PREFIX}*.building"), *self.directory.glob(f".{PREFIX}*.old")]:
+            shutil.rmtree(left)
+        for path in reversed(self._all()):
+            wrong = problem(path)
+            if not wrong:
+                return path
+            aside = _free_name(path.with_name(f"refused-{path.name}"))
+            path.rename(aside)
+            self.warn(f"checkpoint {path.name} is refused: {wrong}; it is kept as {aside.name}")
+        return None
+
+    def _all(self) -> list[Path]:
+        """Return the checkpoints, oldest first."""
+        return sorted(path for path in self.directory.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit())
+
+
+def problem(path: Path) -> str:
+    """Return what is wrong with a checkpoint, naming the file; empty when every byte is as it was written."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        files: dict[str, tuple[int, str]] = {
+            name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()
+        }
+        step = manifest["step"]
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} is damaged"
+    if manifest.pop("seal", None) != _seal_of(manifest):
+        return f"{MANIFEST} is damaged"
+    if path.name != f"{PREFIX}{step:08d}":
+        return f"{MANIFEST} belongs to step {step}"
+    there = {name for name in _files(path) if name != MANIFEST}
+    for name, (size, digest) in files.items():
+        if name not in there:
+            return f"{name} is missing"
+        if (path / name).stat().st_size != size:
+            return f"{name} has {(path / name).stat().st_size} bytes instead of {size}"
+        if _digest(path / name) != digest:
+            return f"{name} is not what was written (SHA-256 differs)"
+    foreign = sorted(there - files.keys())
+    return f"{foreign[0]} does not belong to it" if foreign else ""
+
+
+def _seal(path: Path, step: int) -> None:
+    """Bring every file to the disk, then write down what they are; the manifest comes last."""
+    to_disk(path)
+    files = {}
+    for name in _files(path):
+        files[name] = {"bytes": (path / name).stat().st_size, "sha256": _digest(path / name)}
+    manifest = {"format": 1, "step": step, "files": files}
+    text = json.dumps(manifest | {"seal": _seal_of(manifest)}, indent=1)
+    (path / MANIFEST).write_text(text, encoding="utf-8")
+    _sync(path / MANIFEST)
+    _sync(path)
+
+
+def _seal_of(manifest: dict[str, Any]) -> str:
+    """Return the hash of a manifest, so that damage to it is not blamed on the files it lists."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def to_disk(path: Path) -> None:
+    """Wait until everything under a directory is on the disk."""
+    for part in [*path.rglob("*"), path]:
+        _sync(part)
+
+
+def _files(path: Path) -> Iterator[str]:
+    yield from sorted(inner.relative_to(path).as_posix() for inner in path.rglob("*") if inner.is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        if sys.platform == "linux":  # read what the disk holds, not what memory remembers of it
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the list of files of a directory, is on the disk."""
+    if path.is_dir() and sys.platform == "win32":
+        return  # Windows cannot open directories
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _free_name(path: Path) -> Path:
+    """Return the path, or the first of path.2, path.3, ... that is free."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}.{number}")
+    return free

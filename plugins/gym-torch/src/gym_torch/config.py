@@ -1,0 +1,110 @@
+"""The components of the engine as a recipe sees them: options, defaults, documentation. Nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gym_core import Algorithm, Backend, Callback, Exporter, Flat, Optimizer, Scheduler
+
+_ATTENTION = {"auto": "auto", "disabled": "eager", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
+
+
+class Transformers(Backend):
+    """Any causal language model that transformers can load from safetensors."""
+
+    target: ClassVar[str] = "gym_torch.backend:load"
+
+    path: Annotated[str, Field(examples=["tiny"]), Flat("model_name_or_path")]
+    """A family that a package brings, a local directory, or an id on the Hugging Face Hub."""
+    revision: Annotated[str | None, Flat("model_revision")] = None
+    """Branch, tag or commit on the Hub."""
+    init: Annotated[
+        Literal["pretrained", "random"],
+        Flat("train_from_scratch", convert={True: "random", False: "pretrained"}),
+    ] = "pretrained"
+    """Start from the weights, or from random ones of the same shape, drawn with the seed of the run."""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """How the frozen weights are held: `auto` as they are stored if the run computes in bf16, else fp32."""
+    attention: Annotated[str, Flat("flash_attn", convert=_ATTENTION)] = "auto"
+    """Attention implementation of transformers: `auto`, `sdpa`, `eager`, `flash_attention_2`, ..."""
+    trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
+    """Whether Python code that comes with the model may run. It can do anything that you can."""
+
+
+class TorchAlgorithm(Algorithm):
+    """Base of every algorithm that trains with the loop of gym-torch: subclass it, point at an objective."""
+
+    target: ClassVar[str] = "gym_torch.trainer:Trainer"
+    needs: ClassVar[tuple[str, ...]] = ("model", "data")
+    objective: ClassVar[str] = ""
+    """`module:class` of a `gym_torch.objective.Objective`, called with this configuration."""
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay, fused."""
+
+    target: ClassVar[str] = "gym_torch.optimizers:adamw"
+    paper: ClassVar[str] = "arXiv:1711.05101"
+
+    beta1: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta1")] = 0.9
+    """Decay of the running mean of the gradient."""
+    beta2: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta2")] = 0.999
+    """Decay of the running mean of its square."""
+    epsilon: Annotated[float, Field(gt=0), Flat("adam_epsilon", convert=float)] = 1e-8
+    """Added to the denominator."""
+    weight_decay: Annotated[float, Field(ge=0), Flat("weight_decay")] = 0.0
+    """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
+
+    def declared_bytes(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        """Return the bytes of two fp32 moments for each parameter."""
+        return sum(8 * prod(shape) for shape in shapes)
+
+
+class Linear(Scheduler):
+    """Straight down to zero."""
+
+    target: ClassVar[str] = "gym_torch.schedulers:linear"
+    ends_at: ClassVar[float | None] = 0.0
+
+
+class Cosine(Scheduler):
+    """Half a cosine wave down."""
+
+    target: ClassVar[str] = "gym_torch.schedulers:cosine"
+    paper: ClassVar[str] = "arXiv:1608.03983"
+
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the peak that is left at the end."""
+
+
+class Constant(Scheduler):
+    """The peak all along, after warm-up."""
+
+    target: ClassVar[str] = "gym_torch.schedulers:constant"
+    ends_at: ClassVar[float | None] = 1.0
+
+
+class EarlyStopping(Callback):
+    """Ends a run when the validation loss no longer falls; needs a validation split and `eval_every`."""
+
+    target: ClassVar[str] = "gym_torch.callbacks.early_stopping:EarlyStop"
+
+    patience: Annotated[int, Field(ge=1)] = 3
+    """Evaluations in a row without improvement after which to stop."""
+    least: Annotated[float, Field(ge=0)] = 0.0
+    """How much smaller `eval_loss` must be to count as an improvement."""
+
+
+class SafetensorsExporter(Exporter):
+    """A plain Hugging Face model directory: adapters merged in, weights in safetensors shards."""
+
+    target: ClassVar[str] = "gym_torch.export:Safetensors"
+
+    shard_gigabytes: Annotated[float, Field(gt=0), Flat("export_size")] = 5.0
+    """Largest size of one file of weights."""
+    dtype: Literal["keep", "fp32", "bf16", "fp16"] = "keep"
+    """Number format of the weights; `keep` is that of the base model."""

@@ -1,0 +1,17 @@
+"""Where the engine talks to people: standard error, so that what commands print for machines stays clean."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+console = Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """Print a line."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a line that asks for attention."""
+    console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)

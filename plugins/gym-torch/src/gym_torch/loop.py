@@ -1,0 +1,193 @@
+"""The training loop, the only one there is: every algorithm runs through it with its objective.
+
+It knows neither recipes nor files. One optimizer step: seed, collate, agree on the denominator, forward and backward
+over each batch, clip, check, update.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from signal import SIGTERM
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from gym_core import DataError, Interrupted, Train
+from gym_torch.nonfinite import explain
+from gym_torch.objective import Objective
+from gym_torch.observer import Observer, Progress
+from gym_torch.signals import Signals
+from gym_torch.source import Source, Step
+
+
+@dataclass
+class Job:
+    """Everything the loop works with."""
+
+    train: Train
+    accelerator: Accelerator
+    policy: nn.Module  #: a `Policy`, wrapped by accelerate
+    objective: Objective
+    optimizer: torch.optim.Optimizer
+    factor: Callable[[int], float]  #: learning-rate factor after so many steps
+    source: Source
+    validation: Step | None  #: all of the validation split, or this process's part of it
+    observer: Observer
+    save: Callable[[], None]  #: write a checkpoint of the state as it is
+    signals: Signals
+    progress: Progress
+    window: dict[str, float] = field(default_factory=dict)  #: sums since the last log line, by metric
+    saved: int = -1  #: step of the last checkpoint
+
+
+def run(job: Job) -> None:
+    """Train from where `job.progress` stands to the end.
+
+    Raises Interrupted after a signal, when a checkpoint is written; DataError when a step has nothing to learn
+    from; GymError at the first loss or gradient that is not finite.
+    """
+    train, progress = job.train, job.progress
+    steps = job.source.steps(progress.step, job.accelerator.process_index, job.accelerator.num_processes)
+    peaks = [group["initial_lr"] for group in job.optimizer.param_groups]
+    job.observer.started(progress)
+    while True:
+        # What is due after a step comes first in the next round: a resumed run does what was left undone.
+        evaluating = job.validation and progress.evaluated < progress.step and _due(progress, train.eval_every)
+        if job.window and (evaluating or _due(progress, train.log_every)):
+            _log(job)
+        if job.validation and evaluating:
+            evaluate(job, job.validation)
+        asked = _agree_to_stop(job)
+        if (asked or _due(progress, train.save_every)) and job.saved != progress.step:
+            job.observer.saving(progress)
+            job.save()
+            job.saved = progress.step
+        if asked:
+            raise Interrupted(asked)
+        if progress.over:
+            return
+        rates = [peak * job.factor(progress.step) for peak in peaks]
+        if optimizer_step(job, next(steps), rates):
+            job.observer.stepped(progress)
+
+
+def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
+    """Take one optimizer step; return False, with the model untouched, when a signal came in between."""
+    began = time.monotonic()
+    train, progress, world = job.train, job.progress, job.accelerator.num_processes
+    reseed(train.seed, progress.step, job.accelerator.process_index)
+    batches = [job.objective.collate(examples) for examples in step.batches]
+    counted = batches[: len(batches) - step.spare]
+    sizes = [(job.objective.weight(batch), batch.size, len(batch.segments)) for batch in counted]
+    weight, tokens, samples = _over_processes(job, [sum(column) for column in zip((0.0, 0, 0), *sizes, strict=True)])
+    if not weight:
+        names = [name for batch in batches for name in batch.ids]
+        raise DataError(f"step {progress.step + 1} has nothing to learn from: {', '.join(names[:5])}", key="data")
+    sums: dict[str, Tensor] = {}
+    for number, batch in enumerate(batches, start=1):
+        share = 1 / weight if number <= len(counted) else 0.0
+        # Gradients are averaged over processes, hence `world`; only the last backward pass exchanges them.
+        with nullcontext() if number == len(batches) else job.accelerator.no_sync(job.policy):
+            loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
+            job.accelerator.backward(loss * (share * world))
+        _add(sums, {"loss": loss, **metrics}, share)
+        if job.signals.received and world == 1:
+            job.optimizer.zero_grad()
+            return False
+    trained = [weight for group in job.optimizer.param_groups for weight in group["params"]]
+    norm = nn.utils.clip_grad_norm_(trained, train.max_grad_norm or math.inf)
+    # The one wait for the device in a step: nothing is updated before the numbers are known to be finite.
+    *local, norm_value = torch.stack([*sums.values(), norm]).tolist()
+    values = dict(zip(sums, _over_processes(job, local), strict=True))
+    if not all(map(math.isfinite, [*values.values(), norm_value])):
+        raise explain(job.accelerator.unwrap_model(job.policy), job.objective, step, progress.step + 1)
+    for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    job.optimizer.step()
+    job.optimizer.zero_grad()
+    progress.step, progress.epoch = progress.step + 1, step.epoch
+    progress.tokens, progress.samples = progress.tokens + int(tokens), progress.samples + int(samples)
+    progress.loss += values["loss"]
+    seconds = time.monotonic() - began
+    progress.seconds += seconds
+    values |= {"grad_norm": norm_value, "steps": 1, "tokens": tokens, "seconds": seconds}
+    for name, value in values.items():
+        job.window[name] = job.window.get(name, 0.0) + value
+    return True
+
+
+@torch.no_grad()
+def evaluate(job: Job, validation: Step) -> None:
+    """Measure the loss on the validation split and tell the observer; a signal abandons it."""
+    job.policy.eval()
+    sums: dict[str, Tensor] = {}
+    weight = 0.0
+    for number, examples in enumerate(validation.batches, start=1):
+        batch = job.objective.collate(examples)
+        share = 1.0 if number <= len(validation.batches) - validation.spare else 0.0
+        weight += job.objective.weight(batch) * share
+        loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
+        _add(sums, {"loss": loss, **metrics}, share)
+        if job.signals.received and job.accelerator.num_processes == 1:
+            break
+    job.policy.train()
+    if job.signals.received and job.accelerator.num_processes == 1:
+        return
+    total, *values = _over_processes(job, [weight, *torch.stack(list(sums.values())).tolist()])
+    if not total:
+        raise DataError("nothing to predict in the validation split", key="data.validation")
+    job.progress.evaluated = job.progress.step
+    record = {f"eval_{name}": value / total for name, value in zip(sums, values, strict=True)}
+    job.progress.figures.update(record)
+    job.observer.evaluated(job.progress, {"step": job.progress.step, "epoch": job.progress.epoch, **record})
+
+
+def reseed(seed: int, step: int, rank: int) -> None:
+    """Start the random numbers of a step and process anew: dropout does not depend on what ran before."""
+    digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+def _log(job: Job) -> None:
+    progress, window = job.progress, dict(job.window)
+    job.window.clear()
+    steps, tokens, seconds = window.pop("steps"), window.pop("tokens"), window.pop("seconds")
+    means = {name: value / steps for name, value in window.items()}
+    progress.figures = {"first_loss": means["loss"], **progress.figures, "loss": means["loss"]}
+    record = {"step": progress.step, "epoch": progress.epoch, **means}
+    record |= {"learning_rate": job.optimizer.param_groups[0]["lr"], "tokens": progress.tokens}
+    job.observer.logged(progress, record | {"tokens_per_second": tokens / max(seconds, 1e-9)})
+
+
+def _due(progress: Progress, every: int | None) -> bool:
+    """Whether something that happens every so many steps, and at the end, happens now."""
+    return progress.over or (every is not None and progress.step > 0 and progress.step % every == 0)
+
+
+def _agree_to_stop(job: Job) -> int:
+    """Let all processes know what one was told; return the number of a signal that asks for an end, or 0."""
+    received, stopped = _over_processes(job, [job.signals.received, bool(job.progress.stop)])
+    if stopped:
+        job.progress.stop = job.progress.stop or "another process asked for it"
+    return (job.signals.received or SIGTERM) if received else 0
+
+
+def _add(sums: dict[str, Tensor], values: Mapping[str, Tensor], share: float) -> None:
+    for name, value in values.items():
+        scaled = value.detach().float() * share
+        sums[name] = sums[name] + scaled if name in sums else scaled
+
+
+def _over_processes(job: Job, values: Sequence[float]) -> list[float]:
+    """Sum each number over all processes."""
+    if job.accelerator.num_processes == 1:
+        return list(values)
+    tensor = torch.tensor(values, dtype=torch.float64, device=job.accelerator.device)
+    found: list[float] = job.accelerator.reduce(tensor, "sum").tolist()
+    return found

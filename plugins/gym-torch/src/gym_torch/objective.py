@@ -1,0 +1,41 @@
+"""What an algorithm adds to the engine: how examples become a batch, and how a batch becomes a loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from gym_torch.batch import Batch, Example, padded
+
+Scores = Callable[[Batch], Tensor]
+
+
+class Objective(ABC):
+    """Base of every objective; `loss` is the one thing that must be written.
+
+    The loop sums `weight` over all batches and processes of an optimizer step before the first backward pass,
+    and divides every `loss` by that sum. How a step is cut into batches therefore changes nothing.
+    """
+
+    def __init__(self, config: Any) -> None:
+        """Hold the options of the algorithm: the component that names this class in its `objective`."""
+        self.config = config
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        """Lay examples out as a batch on the CPU."""
+        return padded(examples)
+
+    def weight(self, batch: Batch) -> float:
+        """Return this batch's share of the denominator of its step. Default: the number of trained tokens."""
+        return float(len(batch.targets))
+
+    @abstractmethod
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the loss, summed and not divided by anything, and sums of further metrics by name.
+
+        `policy(batch)` returns log-probabilities `[n]` of `batch.targets`, in fp32. Metrics are divided by the
+        same weight as the loss and logged beside it; their names must not depend on the batch.
+        """

@@ -1,0 +1,120 @@
+"""How a run is watched: what the loop tells, and to whom. Observers change nothing but `Progress.stop`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gym_core import Artifact
+
+Record = Mapping[str, Any]
+
+
+@dataclass
+class Progress:
+    """How far a run is. Written to every checkpoint."""
+
+    total: int  #: optimizer steps of the whole run
+    step: int = 0  #: optimizer steps finished
+    epoch: float = 0.0  #: passes over the data finished
+    tokens: int = 0  #: tokens seen, padding not counted
+    samples: int = 0  #: samples seen
+    seconds: float = 0.0  #: time spent training, over all processes that worked on the run one after another
+    evaluated: int = 0  #: step of the last evaluation
+    loss: float = 0.0  #: sum over the finished steps of their loss
+    figures: dict[str, float] = field(default_factory=dict)  #: newest `loss` and `eval_loss`, and `first_loss`
+    stop: str = ""  #: why to end before `total`; an observer may set it
+
+    @property
+    def over(self) -> bool:
+        """Whether no further step is to be taken."""
+        return self.step >= self.total or bool(self.stop)
+
+
+class Observer:
+    """Base of everything that watches a run; each method does nothing until it is overridden.
+
+    Only the first process calls observers. A `Callback` component builds one from `run`.
+    """
+
+    def started(self, progress: Progress) -> None:
+        """Training begins, or goes on after `progress.step` steps."""
+
+    def stepped(self, progress: Progress) -> None:
+        """An optimizer step is finished."""
+
+    def logged(self, progress: Progress, record: Record) -> None:
+        """A line of `metrics.jsonl` is due: loss, grad_norm, learning_rate, tokens, ..."""
+
+    def evaluated(self, progress: Progress, record: Record) -> None:
+        """An evaluation is finished: eval_loss, ..."""
+
+    def saving(self, progress: Progress) -> None:
+        """A checkpoint is about to be written: what was observed so far must be on disk."""
+
+    def ended(self, progress: Progress, artifact: Artifact) -> None:
+        """Training is over and the artifact is written."""
+
+    def closed(self) -> None:
+        """The run is over, in whatever way. Called once, last."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return, as plain data, what must survive a restart."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` returned in the process that wrote the checkpoint."""
+
+
+class Observers(Observer):
+    """Several observers as one, told in order. Their states are kept by class name."""
+
+    def __init__(self, members: Sequence[Observer]) -> None:
+        """Hold the observers."""
+        self.members = members
+
+    def started(self, progress: Progress) -> None:
+        """Tell all."""
+        for member in self.members:
+            member.started(progress)
+
+    def stepped(self, progress: Progress) -> None:
+        """Tell all."""
+        for member in self.members:
+            member.stepped(progress)
+
+    def logged(self, progress: Progress, record: Record) -> None:
+        """Tell all."""
+        for member in self.members:
+            member.logged(progress, record)
+
+    def evaluated(self, progress: Progress, record: Record) -> None:
+        """Tell all."""
+        for member in self.members:
+            member.evaluated(progress, record)
+
+    def saving(self, progress: Progress) -> None:
+        """Tell all."""
+        for member in self.members:
+            member.saving(progress)
+
+    def ended(self, progress: Progress, artifact: Artifact) -> None:
+        """Tell all."""
+        for member in self.members:
+            member.ended(progress, artifact)
+
+    def closed(self) -> None:
+        """Tell all."""
+        for member in self.members:
+            member.closed()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each."""
+        return {type(member).__name__: member.state_dict() for member in self.members}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hand each its state; one that was not there before starts afresh."""
+        for member in self.members:
+            if type(member).__name__ in state:
+                member.load_state_dict(state[type(member).__name__])

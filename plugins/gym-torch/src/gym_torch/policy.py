@@ -1,0 +1,34 @@
+"""The model as an objective sees it: batches in, log-probabilities of labels out. It knows no losses."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_torch.batch import Batch
+from gym_torch.logprobs import head_of, label_log_probs
+
+
+class Policy(nn.Module):
+    """A causal language model that scores the labels of a batch, in mixed precision if asked."""
+
+    def __init__(self, model: PreTrainedModel, bf16: bool = False) -> None:
+        """Wrap a causal language model; with `bf16` its matrix products run in bf16 over fp32 weights."""
+        super().__init__()
+        self.model = model
+        self.bf16 = bf16
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+            self.head = head_of(model)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the log-probabilities `[n]` of `batch.targets`, in fp32."""
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            return label_log_probs(self.hidden(batch), self.head, batch.targets)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Return the last hidden states `[n, dim]` that predict `batch.targets`."""
+        states = self.model.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False)
+        return cast(Tensor, states.last_hidden_state.flatten(0, 1)[batch.target_index])

@@ -1,0 +1,110 @@
+"""Whether this machine should compute in bf16: tried out, remembered and said aloud, not assumed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import sha256
+
+import torch
+from torch import Tensor
+
+from gym_core import cache_dir
+
+ROWS = (64, 512)  #: tokens in the first, short trial and in the second
+WIDEST = 2048  #: wider models are judged by a trial of this width
+WORTH = 1.15  #: bf16 must be so many times as fast as fp32
+CLOSE = 0.02  #: and its gradients that close to those of fp32, relative, in the Frobenius norm
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the trial found."""
+
+    fp32_ms: float
+    bf16_ms: float
+    error: float
+    device: str
+
+    @property
+    def precision(self) -> str:
+        """Return `bf16` where it is right and pays, else `fp32`."""
+        return "bf16" if self.error < CLOSE and self.fp32_ms > WORTH * self.bf16_ms else "fp32"
+
+    def __str__(self) -> str:
+        """Say what was found in one line."""
+        times = f"{self.bf16_ms:.2g} ms against {self.fp32_ms:.2g} ms in fp32"
+        return f"{self.precision} (on this machine, {self.device}, bf16 takes {times}, error {self.error:.1%})"
+
+
+def device() -> torch.device:
+    """Return the device that training will use."""
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def trial(width: int) -> Trial:
+    """Return the trial for a model of this hidden size, from the cache if this machine ran it before."""
+    where = f"{device_name()}, {torch.get_num_threads()} threads"
+    key = sha256(json.dumps([where, torch.__version__, width]).encode()).hexdigest()[:16]
+    file = cache_dir() / "probe" / f"{key}.json"
+    if file.exists():
+        return Trial(**json.loads(file.read_text(encoding="utf-8")))
+    found = _measure(width, where)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    part.replace(file)
+    return found
+
+
+def device_name() -> str:
+    """Return what the device calls itself."""
+    if device().type == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{device().type} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _measure(width: int, where: str) -> Trial:
+    """Time a feed-forward block forward and backward, casts included, as a training step would run it.
+
+    A processor without bf16 arithmetic can need a hundred times as long, so the first trial is a short one.
+    """
+    found = _try(ROWS[0], min(width, WIDEST), where)
+    return found if found.bf16_ms > 2 * found.fp32_ms else _try(ROWS[1], min(width, WIDEST), where)
+
+
+def _try(count: int, width: int, where: str) -> Trial:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(count, width), (3 * width, width), (width, 3 * width)]
+    rows, wide, narrow = (torch.randn(shape, generator=generator).to(device()) for shape in shapes)
+    wide, narrow = (weight.div_(width**0.5).requires_grad_() for weight in (wide, narrow))
+
+    def block(enabled: bool) -> Tensor:
+        wide.grad = narrow.grad = None
+        with torch.autocast(device().type, torch.bfloat16, enabled=enabled):
+            middle = torch.nn.functional.silu(torch.nn.functional.linear(rows, wide))
+            out = torch.nn.functional.linear(middle, narrow)
+        out.float().square().mean().backward()
+        assert wide.grad is not None
+        return wide.grad
+
+    exact, rounded = block(False).clone(), block(True).clone()
+    error = float((rounded - exact).norm() / exact.norm())
+    fp32, bf16 = _milliseconds(partial(block, False)), _milliseconds(partial(block, True))
+    return Trial(round(fp32, 4), round(bf16, 4), error if math.isfinite(error) else 1.0, where)
+
+
+def _milliseconds(work: Callable[[], Tensor]) -> float:
+    """Return the best time of a few, for the others were disturbed."""
+    best = float("inf")
+    for _ in range(6):
+        began = time.perf_counter()
+        float(work().flatten()[0])  # reading a number waits for the device
+        best = min(best, time.perf_counter() - began)
+    return 1000 * best

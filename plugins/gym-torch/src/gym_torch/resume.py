@@ -1,0 +1,74 @@
+"""What a checkpoint of a training job holds, and how a job goes on from it: exactly, or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from gym_core import GymError
+from gym_torch import optimizer_state
+from gym_torch.adapted import Adapted
+from gym_torch.loop import Job
+from gym_torch.observer import Progress
+
+STATE = "state.json"
+OPTIMIZER = "optimizer.safetensors"
+
+
+def write(path: Path, job: Job, adapted: Adapted, base: str, conditions: Mapping[str, Any]) -> None:
+    """Write model, optimizer and state into an empty directory.
+
+    `conditions` is what must be the same when the run goes on, by the name a user would call it.
+    """
+    adapted.save(path, base, exact=True)
+    tensors, plain = optimizer_state.take(job.optimizer, adapted.model)
+    save_file(tensors, path / OPTIMIZER)
+    state = {
+        "progress": asdict(job.progress),
+        "window": job.window,
+        "source": job.source.state_dict(),
+        "observers": job.observer.state_dict(),
+        "optimizer": plain,
+        "conditions": conditions,
+        "shapes": _shapes(adapted),
+    }
+    (path / STATE).write_text(json.dumps(state), encoding="utf-8")
+
+
+def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any]) -> None:
+    """Put a job where it was when the checkpoint was written.
+
+    Raises GymError where data, trained parameters or conditions are others, naming the difference.
+    """
+    state = json.loads((path / STATE).read_text(encoding="utf-8"))
+    fix = "make it what it was, or start over in another `output`"
+    for name, value in conditions.items():
+        if state["conditions"].get(name) != value:
+            before = state["conditions"].get(name)
+            raise GymError(
+                f"{name} was {before} when the checkpoint was written, and is {value}",
+                where=str(path),
+                fix=fix,
+            )
+    job.source.load_state_dict(state["source"])
+    old, new = state["shapes"], _shapes(adapted)
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            was, now = old.get(name, "absent"), new.get(name, "absent")
+            why = f"the trained parameters differ: {name} was {was}, is {now}"
+            raise GymError(why, where=str(path), fix=fix)
+    adapted.load(adapted.read(path))
+    optimizer_state.put(job.optimizer, adapted.model, load_file(path / OPTIMIZER), state["optimizer"])
+    job.observer.load_state_dict(state["observers"])
+    job.window.update(state["window"])
+    job.progress = Progress(**state["progress"])
+    job.saved = job.progress.step
+
+
+def _shapes(adapted: Adapted) -> dict[str, list[int]]:
+    return {name: list(weight.shape) for name, weight in adapted.model.named_parameters() if weight.requires_grad}

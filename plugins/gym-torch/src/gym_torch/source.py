@@ -1,0 +1,201 @@
+"""Where optimizer steps come from.
+
+Which samples a step holds follows from the seed alone: not from processes, not from how a step is cut into batches,
+not from where an earlier process stopped.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gym_core import DataError, Train
+from gym_torch.batch import Example
+
+Ints = npt.NDArray[np.int64]
+
+
+class Examples(Protocol):
+    """Tokenized samples that can be indexed, as gym-data prepares them."""
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """Tokens of each sample."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Example:
+        """Return one sample."""
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one process works on in one optimizer step."""
+
+    batches: Sequence[Sequence[Example]]
+    epoch: float  #: passes over the data completed after this step
+    spare: int = 0  #: batches at the end that only keep this process in step with the others, and count for nothing
+
+
+class Source(ABC):
+    """A run's worth of optimizer steps."""
+
+    total: int  #: optimizer steps of the whole run
+
+    @abstractmethod
+    def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
+        """Yield the steps from number `start` (counted from 0) on, as process `rank` of `world` sees them."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return, as plain data, what a checkpoint must hold to go on or to notice that it cannot."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - a source may have no state
+        """Take up what `state_dict` returned. Raises DataError when the samples are others."""
+
+
+class Dataset(Source):
+    """Steps over a prepared dataset, epoch after epoch, each in an order of its own."""
+
+    def __init__(self, examples: Examples, train: Train, world: int = 1, fingerprint: str = "") -> None:
+        """Lay out the whole run. `fingerprint` names the data in error messages and in checkpoints."""
+        if not len(examples):
+            raise DataError(
+                "there is no sample to train on",
+                key="data",
+                fix="`gym data preview` shows what became of the rows",
+            )
+        self.examples, self.train, self.fingerprint = examples, train, fingerprint
+        self.lengths = np.asarray(examples.lengths, dtype=np.int64)
+        self.bounds = self._bounds(world)
+        self.total = len(self.bounds) - 1
+
+    def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
+        """Yield the steps from number `start` on."""
+        for first, end in zip(self.bounds[start:-1], self.bounds[start + 1 :], strict=True):
+            yield share(
+                self.examples,
+                self._samples(int(first), int(end)),
+                self.train,
+                rank,
+                world,
+                round(int(end) / len(self.examples), 6),
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what names the samples and their order."""
+        return {"fingerprint": self.fingerprint, "samples": len(self.examples), "steps": self.total}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Check that the samples are those of the checkpoint."""
+        for name, value in self.state_dict().items():
+            if state[name] != value:
+                raise DataError(
+                    f"the data changed since the checkpoint: {name} was {state[name]}, is {value}",
+                    key="data",
+                    fix="bring the old data back, or start over in another `output`",
+                )
+
+    def _bounds(self, world: int) -> Ints:
+        """Return the number of samples gone by at the start of each step and at the end: `[total + 1]`."""
+        train = self.train
+        samples = max(1, round(train.epochs * len(self.examples)))
+        if train.batch_tokens is not None:
+            return self._token_bounds(train.batch_tokens * train.accumulate * world, samples)
+        size = train.batch_size * train.accumulate * world
+        total = train.max_steps or ceil(samples / size)
+        ends = np.arange(total + 1, dtype=np.int64) * size
+        return ends if train.max_steps else np.minimum(ends, samples)
+
+    def _token_bounds(self, budget: int, samples: int) -> Ints:
+        """Give each step as many samples in a row as fit into `budget` tokens, and at least one."""
+        bounds = [0]
+        while len(bounds) <= self.train.max_steps if self.train.max_steps else bounds[-1] < samples:
+            room, at = budget, bounds[-1]
+            while (self.train.max_steps or at < samples) and (at == bounds[-1] or room >= self._length(at)):
+                room -= self._length(at)
+                at += 1
+            bounds.append(at)
+        return np.array(bounds, dtype=np.int64)
+
+    def _length(self, position: int) -> int:
+        epoch, index = divmod(position, len(self.examples))
+        return int(self.lengths[self._order(epoch)[index]])
+
+    def _samples(self, first: int, end: int) -> Ints:
+        """Return the samples at positions `first` to `end` of the endless sequence of epochs."""
+        epochs, indices = np.divmod(np.arange(first, end), len(self.examples))
+        return np.array(
+            [self._order(epoch)[index] for epoch, index in zip(epochs, indices, strict=True)], dtype=np.int64
+        )
+
+    def _order(self, epoch: int) -> Ints:
+        return (
+            order(self.train.seed, int(epoch), len(self.examples))
+            if self.train.shuffle
+            else _in_turn(len(self.examples))
+        )
+
+
+@lru_cache(maxsize=4)
+def order(seed: int, epoch: int, samples: int) -> Ints:
+    """Return the order of an epoch: samples sorted by a hash of (seed, epoch, index), the same everywhere."""
+    key = np.zeros(1, dtype=np.uint64)
+    for word in (seed, epoch):
+        key = _mix(key ^ np.uint64(word % 2**64))
+    return np.argsort(_mix(_mix(np.arange(samples, dtype=np.uint64)) ^ key), kind="stable")
+
+
+@lru_cache(maxsize=1)
+def _in_turn(samples: int) -> Ints:
+    return np.arange(samples, dtype=np.int64)
+
+
+def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Scramble 64-bit words, one to one: the output function of SplitMix64 (doi:10.1145/2714064.2660195)."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: npt.NDArray[np.uint64] = words ^ (words >> np.uint64(31))
+    return mixed
+
+
+def once(examples: Examples, train: Train, rank: int = 0, world: int = 1) -> Step:
+    """Return all samples as one step, for an evaluation."""
+    return share(examples, _in_turn(len(examples)), train, rank, world, 1.0)
+
+
+def share(examples: Examples, chosen: Ints, train: Train, rank: int, world: int, epoch: float) -> Step:
+    """Cut samples into batches and return those of one process."""
+    batches = cut(chosen, np.asarray(examples.lengths)[chosen], train)
+    mine = batches[rank::world]
+    spare = ceil(len(batches) / world) - len(mine)
+    mine += batches[:1] * spare
+    return Step([[examples[int(index)] for index in batch] for batch in mine], epoch, spare)
+
+
+def cut(chosen: Ints, lengths: npt.NDArray[np.integer], train: Train) -> list[Ints]:
+    """Cut the samples of one step into batches of like lengths.
+
+    A batch holds `batch_size` samples, or as many as fit into `batch_tokens` with their padding, and at least one.
+    The longest come first, so that memory runs out early if at all.
+    """
+    ranked = np.argsort(-lengths, kind="stable")
+    batches, start = [], 0
+    while start < len(ranked):
+        longest = int(lengths[ranked[start]])
+        rows = train.batch_size if train.batch_tokens is None else max(1, train.batch_tokens // longest)
+        batches.append(chosen[ranked[start : start + rows]])
+        start += rows
+    return batches

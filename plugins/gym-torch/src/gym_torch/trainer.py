@@ -1,0 +1,245 @@
+"""Puts a job together from a recipe, has the loop work on it, and keeps what was made."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedModel
+
+from gym_core import Artifact, GymError, Optimizer, Run
+from gym_core.component import load_object
+from gym_data import DatasetConfig
+from gym_torch import loop, probe, resume
+from gym_torch.adapted import Adapted, Full
+from gym_torch.backend import LoadedModel
+from gym_torch.callbacks.bar import ProgressBar
+from gym_torch.callbacks.card import ModelCard
+from gym_torch.callbacks.llamafactory import PLOT, LlamaFactoryFiles
+from gym_torch.callbacks.metrics import Metrics
+from gym_torch.callbacks.plot import LossPlot
+from gym_torch.checkpoint import Checkpoints, to_disk
+from gym_torch.config import AdamW, Linear, TorchAlgorithm
+from gym_torch.console import say, warn
+from gym_torch.loop import Job
+from gym_torch.observer import Observer, Observers, Progress
+from gym_torch.policy import Policy
+from gym_torch.signals import Signals
+from gym_torch.source import Dataset, Examples, once
+
+TOKENIZER_FILES = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+)
+
+
+class Prepared(Protocol):
+    """What the data plugin builds."""
+
+    @property
+    def train(self) -> Examples:
+        """Samples to learn from."""
+        ...
+
+    @property
+    def validation(self) -> Examples | None:
+        """Samples to evaluate on."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A string that changes with the samples."""
+        ...
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What became of the rows, for `run.json`."""
+        ...
+
+
+class Trainer:
+    """Trains one recipe; `train()` continues where an earlier process stopped."""
+
+    def __init__(self, config: TorchAlgorithm, run: Run, model: LoadedModel) -> None:
+        """Prepare the data, mark what is trained and lay out the steps.
+
+        Raises what the data plugin, the adapter, the optimizer and the callbacks raise.
+        """
+        self.run, self.model = run, model
+        recipe, train = run.recipe, run.recipe.train
+        # The policy casts, and over fp32 weights. Without `cpu`, accelerate does not see several processes on a CPU.
+        self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu")
+        main = self.accelerator.is_main_process
+        assert recipe.data is not None
+        # Tokenized by the first process; the others then find the result in the cache.
+        with self.accelerator.main_process_first():
+            self.data: Prepared = recipe.data.build(tokenizer=model.path, rows=config.rows, seed=train.seed)
+        self.adapted = adapt(model.model, run)
+        self.signals = Signals()
+        self.checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
+        self.job = self._job(config)
+        world = self.accelerator.num_processes
+        self.conditions = {"the number of processes": world, "the precision": model.precision}
+        if main:
+            trained = sum(weight.numel() for weight in self.adapted.model.parameters() if weight.requires_grad)
+            every = sum(weight.numel() for weight in self.adapted.model.parameters())
+            say(
+                f"training {trained:,} of {every:,} parameters on {len(self.data.train):,} samples, "
+                f"{self.job.progress.total:,} steps"
+            )
+
+    def train(self) -> Artifact:
+        """Train to the end, write the model to `output/model` and say how it went."""
+        job, run = self.job, self.run
+        with self.accelerator.main_process_first():  # the first may set damaged checkpoints aside
+            path = self.checkpoints.latest() if run.resuming else None
+        if path:
+            resume.restore(path, job, self.adapted, self.conditions)
+            say(f"continuing from {path.name}")
+        with self.signals:
+            try:
+                loop.run(job)
+                artifact = self._keep()
+                job.observer.ended(job.progress, artifact)
+            finally:
+                job.observer.closed()
+        self._summarize(artifact)
+        return artifact
+
+    def _job(self, config: TorchAlgorithm) -> Job:
+        run, train, accelerator = self.run, self.run.recipe.train, self.accelerator
+        world, rank = accelerator.num_processes, accelerator.process_index
+        source = Dataset(self.data.train, train, world, self.data.fingerprint)
+        validation, model = self.data.validation, self.adapted.model
+        if train.eval_every and not validation and accelerator.is_main_process:
+            warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
+        if train.gradient_checkpointing:
+            with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
+                warnings.simplefilter("ignore", FutureWarning)
+                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        policy = accelerator.prepare(Policy(model.to(accelerator.device), bf16=self.model.precision == "bf16"))
+        policy.train()
+        optimizer = run.recipe.optimizer or AdamW()
+        scheduler = run.recipe.scheduler or Linear()
+        warmup = round(train.warmup * source.total) if train.warmup < 1 else round(train.warmup)
+        return Job(
+            train=train,
+            accelerator=accelerator,
+            policy=policy,
+            objective=load_object(config.objective)(config),
+            optimizer=build_optimizer(optimizer, model, train.learning_rate),
+            factor=scheduler.build(total=source.total, warmup=warmup),
+            source=source,
+            validation=once(validation, train, rank, world) if validation else None,
+            observer=Observers(self._observers() if accelerator.is_main_process else []),
+            save=self._save,
+            signals=self.signals,
+            progress=Progress(total=source.total),
+        )
+
+    def _observers(self) -> list[Observer]:
+        run, output = self.run, self.run.output
+        data = {"samples": len(self.data.train), "fingerprint": self.data.fingerprint}
+        plot = [LossPlot(output, ["loss.png", PLOT])] if run.recipe.train.plot else []
+        card = ModelCard(run, self.model.name, data)
+        own = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output), *plot, card, ProgressBar()]
+        return [*own, *(callback.build(run=run) for callback in run.recipe.callbacks)]
+
+    def _save(self) -> None:
+        job = self.job
+        if self.accelerator.is_main_process:
+            self.checkpoints.save(
+                job.progress.step,
+                lambda path: resume.write(path, job, self.adapted, self.model.name, self.conditions),
+            )
+        self.accelerator.wait_for_everyone()
+
+    def _keep(self) -> Artifact:
+        """Write what was made to `output/model`, all or nothing."""
+        kept = Artifact(self.run.output / "model")
+        if self.accelerator.is_main_process:
+            building = self.run.output / ".model.building"
+            for stale in (building, kept.path):
+                shutil.rmtree(stale, ignore_errors=True)
+            building.mkdir()
+            kept = replace(self.adapted.save(building, self.model.name), path=kept.path)
+            self._copy_tokenizer(building)
+            to_disk(building)
+            building.rename(kept.path)
+        self.accelerator.wait_for_everyone()
+        return kept
+
+    def _copy_tokenizer(self, into: Path) -> None:
+        """Lay the tokenizer beside the weights, with the chat template that was trained on."""
+        for name in TOKENIZER_FILES:
+            if (self.model.path / name).exists() and not (into / name).exists():
+                shutil.copyfile(self.model.path / name, into / name)
+        data = self.run.recipe.data
+        if isinstance(data, DatasetConfig) and data.template is not None:
+            (into / "chat_template.jinja").write_text(data.template.build(), encoding="utf-8")
+
+    def _summarize(self, artifact: Artifact) -> None:
+        progress, run = self.job.progress, self.run
+        if not self.accelerator.is_main_process:
+            return
+        run.record.update(
+            training={
+                "steps": progress.step,
+                "epochs": progress.epoch,
+                "tokens": progress.tokens,
+                "samples": progress.samples,
+                "mean_loss": progress.loss / max(1, progress.step),
+                **progress.figures,
+                "seconds": round(progress.seconds, 3),
+                "stopped": progress.stop or None,
+                "precision": self.model.precision,
+                "device": probe.device_name(),
+                "processes": self.accelerator.num_processes,
+            },
+            data={"fingerprint": self.data.fingerprint, "report": self.data.report},
+        )
+        speed = f"{progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s"
+        say(f"{progress.step:,} steps, {progress.tokens:,} tokens in {progress.seconds:.1f} s ({speed})")
+        if progress.stop:
+            say(f"ended early: {progress.stop}")
+        if "loss" in progress.figures:
+            measured = f", eval_loss {progress.figures['eval_loss']:.4f}" if "eval_loss" in progress.figures else ""
+            say(f"loss {progress.figures['first_loss']:.4f} -> {progress.figures['loss']:.4f}{measured}")
+        say(f"{artifact.kind}: {artifact.path}")
+
+
+def adapt(model: PreTrainedModel, run: Run) -> Adapted:
+    """Let the recipe's adapter choose what is trained; without one, everything is."""
+    adapter, seed = run.recipe.adapter, run.recipe.train.seed
+    adapted: Adapted = adapter.build(model=model, seed=seed) if adapter else Full(None, model, seed)
+    return adapted
+
+
+def build_optimizer(optimizer: Optimizer, model: PreTrainedModel, learning_rate: float) -> torch.optim.Optimizer:
+    """Build the optimizer over what is trained: matrices in one group, vectors in one that does not decay."""
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    if not trained:
+        raise GymError("nothing is trained: every weight is frozen", key="adapter")
+    groups: list[dict[str, Any]] = [
+        {"params": [weight for weight in trained if weight.dim() >= 2]},
+        {"params": [weight for weight in trained if weight.dim() < 2], "weight_decay": 0.0},
+    ]
+    built: torch.optim.Optimizer = optimizer.build(
+        parameters=[group for group in groups if group["params"]], learning_rate=learning_rate
+    )
+    for group in built.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    return built

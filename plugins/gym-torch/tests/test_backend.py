@@ -1,0 +1,147 @@
+"""Loading models: safetensors or nothing, and no foreign code without consent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gym_torch_bench import make_run, same
+from safetensors.torch import load_file, save_file
+
+from gym_core import GymError
+from gym_torch import Transformers
+from gym_torch.backend import LoadedModel
+
+
+@pytest.fixture
+def copy(model_path: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model_path, tmp_path / "model"))
+
+
+def load(path: Path, output: Path, precision: str = "fp32", **options: Any) -> LoadedModel:
+    run = make_run(path, output, sections={"model": Transformers(path=str(path), **options)}, precision=precision)
+    loaded: LoadedModel = run.recipe.model.build(run=run)
+    return loaded
+
+
+def edit(path: Path, **values: Any) -> None:
+    (path / "config.json").write_text(json.dumps(json.loads((path / "config.json").read_text()) | values))
+
+
+def test_weights_are_those_of_the_file(copy: Path, tmp_path: Path) -> None:
+    loaded = load(copy, tmp_path / "run")
+    held = dict(loaded.model.named_parameters())
+    assert same({name: held[name].detach() for name in held}, load_file(copy / "model.safetensors"))
+    assert (loaded.path, loaded.name, loaded.precision) == (copy, str(copy), "fp32")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth"])
+def test_a_pickle_is_refused(copy: Path, tmp_path: Path, name: str) -> None:
+    (copy / "model.safetensors").rename(copy / name)
+    with pytest.raises(GymError, match="pickle") as caught:
+        load(copy, tmp_path / "run")
+    assert name in str(caught.value)
+
+
+def test_an_index_that_leads_to_a_pickle_is_refused(copy: Path, tmp_path: Path) -> None:
+    (copy / "model.safetensors").rename(copy / "evil.bin")
+    (copy / "other.safetensors").touch()
+    (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": "evil.bin"}}))
+    with pytest.raises(GymError, match=r"evil\.bin"):
+        load(copy, tmp_path / "run")
+
+
+def test_an_index_that_leads_elsewhere_is_refused(copy: Path, tmp_path: Path) -> None:
+    names = {"weight_map": {"model.norm.weight": "../model.safetensors"}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(names))
+    with pytest.raises(GymError, match=r"\.\./model\.safetensors"):
+        load(copy, tmp_path / "run")
+
+
+def test_a_missing_shard_is_named(copy: Path, tmp_path: Path) -> None:
+    names = {"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(names))
+    with pytest.raises(GymError, match=r"model-00002-of-00002\.safetensors is missing"):
+        load(copy, tmp_path / "run")
+
+
+def test_damaged_weights_are_an_error_and_not_a_traceback(copy: Path, tmp_path: Path) -> None:
+    data = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(data[: len(data) // 2])
+    with pytest.raises(GymError, match="cannot be loaded"):
+        load(copy, tmp_path / "run")
+
+
+def test_weights_that_are_not_there_are_never_made_up(copy: Path, tmp_path: Path) -> None:
+    tensors = load_file(copy / "model.safetensors")
+    tensors.pop("model.layers.0.mlp.up_proj.weight")
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(GymError, match=r"missing weights: model\.layers\.0\.mlp\.up_proj\.weight"):
+        load(copy, tmp_path / "run")
+
+
+def test_weights_that_are_not_finite_are_named(copy: Path, tmp_path: Path) -> None:
+    tensors = load_file(copy / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = float("nan")
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(GymError, match=r"not finite: model\.layers\.1\.mlp\.up_proj\.weight"):
+        load(copy, tmp_path / "run")
+
+
+def test_weights_of_another_shape_are_refused(copy: Path, tmp_path: Path) -> None:
+    edit(copy, intermediate_size=48)
+    with pytest.raises(GymError, match="another shape than config"):
+        load(copy, tmp_path / "run")
+
+
+def test_code_that_comes_with_a_model_needs_consent(copy: Path, tmp_path: Path) -> None:
+    edit(copy, auto_map={"AutoModelForCausalLM": "modeling.Evil"})
+    (copy / "modeling.py").write_text("raise SystemExit('it ran')")
+    with pytest.raises(GymError, match="trust_remote_code"):
+        load(copy, tmp_path / "run")
+
+
+def test_an_adapter_is_no_model(copy: Path, tmp_path: Path) -> None:
+    (copy / "adapter_config.json").write_text("{}")
+    with pytest.raises(GymError, match="adapter"):
+        load(copy, tmp_path / "run")
+
+
+def test_random_weights_follow_the_seed_and_need_no_file(copy: Path, tmp_path: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    state = torch.random.get_rng_state()
+    first, again = (load(copy, tmp_path / name, init="random").model.state_dict() for name in "ab")
+    assert same(first, again)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_dtype_follows_precision(copy: Path, tmp_path: Path) -> None:
+    tensors = {name: weight.bfloat16() for name, weight in load_file(copy / "model.safetensors").items()}
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    edit(copy, dtype="bfloat16")
+    assert load(copy, tmp_path / "a").model.dtype == torch.float32
+    assert load(copy, tmp_path / "b", precision="bf16").model.dtype == torch.bfloat16
+    assert load(copy, tmp_path / "c", precision="auto", dtype="bf16").precision == "bf16"
+    with pytest.raises(GymError, match="bf16"):
+        load(copy, tmp_path / "d", dtype="bf16")
+
+
+def test_auto_precision_is_tried_once_and_kept_by_the_run(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    found = load(copy, tmp_path / "run", precision="auto").precision
+    assert found in ("fp32", "bf16")
+    assert "ms in fp32" in capsys.readouterr().err
+    (file,) = (tmp_path / "cache" / "probe").glob("*.json")
+    trial = json.loads(file.read_text())
+    assert trial["error"] < 0.02
+    other = {"fp32": "bf16", "bf16": "fp32"}[found]
+    swapped = {"fp32_ms": 1.0, "bf16_ms": 9.0} if other == "fp32" else {"fp32_ms": 9.0, "bf16_ms": 1.0}
+    file.write_text(json.dumps(trial | swapped))
+    assert load(copy, tmp_path / "run", precision="auto").precision == found  # the run goes on as it began
+    assert load(copy, tmp_path / "new", precision="auto").precision == other

@@ -1,0 +1,117 @@
+"""Checkpoints on disk: whole, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gym_core import GymError
+from gym_torch.checkpoint import Checkpoints, problem
+
+
+def fill(text: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        (path / "weights.safetensors").write_text(text * 100)
+        (path / "state.json").write_text(text)
+
+    return write
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def two(directory: Path) -> tuple[Checkpoints, list[str]]:
+    said: list[str] = []
+    checkpoints = Checkpoints(directory, 2, said.append)
+    for step in (5, 10):
+        checkpoints.save(step, fill(str(step)))
+    return checkpoints, said
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip, remove])
+@pytest.mark.parametrize("name", ["weights.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    checkpoints, said = two(tmp_path)
+    damage(tmp_path / "step-00000010" / name)
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert latest.name == "step-00000005"
+    assert len(said) == 1
+    assert "step-00000010 is refused" in said[0]
+    assert name in said[0]
+    assert (tmp_path / "refused-step-00000010").is_dir()
+
+
+def test_flipped_bits_of_a_manifest_are_blamed_on_it(tmp_path: Path) -> None:
+    two(tmp_path)
+    manifest = tmp_path / "step-00000010" / "manifest.json"
+    sound = manifest.read_bytes()
+    for position in range(0, len(sound), 7):
+        data = bytearray(sound)
+        data[position] ^= 1 << (position % 7)
+        manifest.write_bytes(data)
+        assert problem(manifest.parent) == "manifest.json is damaged"
+    manifest.write_bytes(sound)
+    assert not problem(manifest.parent)
+
+
+def test_swapped_and_foreign_files_are_noticed(tmp_path: Path) -> None:
+    two(tmp_path)
+    old, new = tmp_path / "step-00000005", tmp_path / "step-00000010"
+    (new / "optimizer.pt").write_text("?")
+    assert problem(new) == "optimizer.pt does not belong to it"
+    (old / "manifest.json").write_bytes((new / "manifest.json").read_bytes())
+    assert problem(old) == "manifest.json belongs to step 10"
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    checkpoints, said = two(tmp_path)
+    (tmp_path / ".step-00000015.building").mkdir()
+    (tmp_path / ".step-00000001.old").mkdir()
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000010"]
+    assert not said
+
+
+def test_the_oldest_go_when_there_is_no_room(tmp_path: Path) -> None:
+    checkpoints, _ = two(tmp_path)
+    checkpoints.save(15, fill("15"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010", "step-00000015"]
+
+
+def test_a_failed_write_leaves_the_others_alone(tmp_path: Path) -> None:
+    checkpoints, _ = two(tmp_path)
+
+    def fails(path: Path) -> None:
+        (path / "weights.safetensors").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(GymError, match="No space left") as caught:
+        checkpoints.save(15, fails)
+    assert "step-00000010" in caught.value.problems[0].fix
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000010"]
+    assert not problem(tmp_path / "step-00000010")
+
+
+def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path / "none", 2, print).latest() is None

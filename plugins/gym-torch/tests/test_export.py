@@ -1,0 +1,113 @@
+"""The exporter `safetensors`: what it writes is the model, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from gym_core import Artifact, GymError, PluginError
+from gym_torch import SafetensorsExporter
+from gym_torch.adapted import Full
+
+torch.set_num_threads(1)
+TOKENS = torch.tensor([[5, 3, 8, 1, 9]])
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Artifact:
+    """A model in bf16 that trained in fp32, with a tokenizer beside it."""
+    config = Qwen3Config(
+        vocab_size=60, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, tie_word_embeddings=True, initializer_range=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages }}")
+    return Artifact(tmp_path / "model")
+
+
+def logits(path: Path) -> torch.Tensor:
+    return AutoModelForCausalLM.from_pretrained(path)(TOKENS).logits.float()
+
+
+def test_plain_transformers_loads_it_and_agrees(artifact: Artifact, tmp_path: Path) -> None:
+    written = SafetensorsExporter().build().export(artifact, tmp_path / "out" / "export")
+    assert torch.equal(logits(written), logits(artifact.path))
+    names = {path.name for path in written.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "certificate.json"} <= names
+    certificate = json.loads((written / "certificate.json").read_text())
+    assert certificate["max_difference"] == 0.0 and certificate["dtype"] == "float32"
+
+
+def test_shards_and_precision(artifact: Artifact, tmp_path: Path) -> None:
+    written = SafetensorsExporter(shard_gigabytes=1e-5, dtype="bf16").build().export(artifact, tmp_path / "export")
+    assert len(list(written.glob("model-*.safetensors"))) > 1
+    model = AutoModelForCausalLM.from_pretrained(written)
+    assert model.dtype == torch.bfloat16
+    certificate = json.loads((written / "certificate.json").read_text())
+    assert 0 < certificate["relative_difference"] < 0.05
+
+
+def test_the_precision_of_the_artifact_is_kept(artifact: Artifact, tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_pretrained(artifact.path, dtype=torch.bfloat16).save_pretrained(tmp_path / "bf16")
+    written = SafetensorsExporter().build().export(Artifact(tmp_path / "bf16"), tmp_path / "export")
+    assert AutoModelForCausalLM.from_pretrained(written).dtype == torch.bfloat16
+    assert json.loads((written / "certificate.json").read_text())["max_difference"] == 0.0
+
+
+def test_reload_returns_the_weights(artifact: Artifact, tmp_path: Path) -> None:
+    exporter = SafetensorsExporter().build()
+    arrays = exporter.reload(exporter.export(artifact, tmp_path / "export"))
+    model = AutoModelForCausalLM.from_pretrained(artifact.path)
+    assert arrays.keys() == dict(model.named_parameters()).keys()
+    assert all(torch.equal(torch.tensor(arrays[name]), weight) for name, weight in model.named_parameters())
+
+
+def test_the_same_again_is_returned_and_anything_else_refused(artifact: Artifact, tmp_path: Path) -> None:
+    into = tmp_path / "export"
+    exporter = SafetensorsExporter().build()
+    exporter.export(artifact, into)
+    written = (into / "certificate.json").stat().st_mtime_ns
+    assert exporter.export(artifact, into) == into
+    assert (into / "certificate.json").stat().st_mtime_ns == written
+    with pytest.raises(GymError, match="holds something else"):
+        SafetensorsExporter(dtype="bf16").build().export(artifact, into)
+    with (into / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\xff")
+    with pytest.raises(GymError, match="holds something else"):
+        exporter.export(artifact, into)
+
+
+def test_a_failure_leaves_nothing(artifact: Artifact, tmp_path: Path) -> None:
+    (tmp_path / "model" / "merges.txt").mkdir()  # cannot be copied as a file
+    with pytest.raises(IsADirectoryError):
+        SafetensorsExporter().build().export(artifact, tmp_path / "out" / "export")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_model_that_disagrees_is_not_written(
+    artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(full: Full) -> torch.nn.Module:
+        with torch.no_grad():
+            full.model.base_model.layers[0].mlp.up_proj.weight.mul_(1.5)
+        return full.model
+
+    monkeypatch.setattr(Full, "merged", other)
+    with pytest.raises(GymError, match="disagrees with the artifact"):
+        SafetensorsExporter().build().export(artifact, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+
+
+def test_an_adapter_of_a_package_that_is_missing(artifact: Artifact, tmp_path: Path) -> None:
+    made = Artifact(tmp_path / "model", "adapter", str(artifact.path), {"adapter": "gym_absent:Magic"})
+    with pytest.raises(PluginError, match="gym_absent:Magic, which is not installed"):
+        SafetensorsExporter().build().export(made, tmp_path / "export")
+    with pytest.raises(GymError, match="does not say what made it"):
+        SafetensorsExporter().build().export(Artifact(artifact.path, "delta"), tmp_path / "export")

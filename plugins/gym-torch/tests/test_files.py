@@ -1,0 +1,90 @@
+"""What a run leaves: metrics, plots, LLaMA-Factory's files, a card, and a model that plain transformers loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from gym_torch_bench import Memory, make_run, train
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gym_core import Artifact
+from gym_torch.callbacks.jsonlines import read_lines
+from gym_torch.callbacks.plot import draw, smooth
+
+
+@pytest.fixture(scope="module")
+def finished(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact]:
+    output = tmp_path_factory.mktemp("files") / "run"
+    settings = {"plot": True, "log_every": 2, "eval_every": 5, "save_every": 5}
+    return output, train(make_run(model_path, output, Memory(held_out=4), **settings))
+
+
+def test_metrics(finished: tuple[Path, Artifact]) -> None:
+    lines = read_lines(finished[0] / "metrics.jsonl")
+    assert [(line["step"], "eval_loss" in line) for line in lines] == [
+        (2, False), (4, False), (5, False), (5, True), (6, False), (8, False), (10, False), (10, True)
+    ]  # fmt: skip
+    assert {"step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "tokens_per_second"} <= lines[0].keys()
+
+
+def test_plots(finished: tuple[Path, Artifact]) -> None:
+    for name in ("loss.png", "training_loss.png"):
+        assert (finished[0] / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_files_of_llama_factory(finished: tuple[Path, Artifact]) -> None:
+    lines = read_lines(finished[0] / "trainer_log.jsonl")
+    assert {
+        "current_steps",
+        "total_steps",
+        "loss",
+        "lr",
+        "epoch",
+        "percentage",
+        "elapsed_time",
+        "remaining_time",
+    } <= lines[0].keys()
+    assert lines[-1]["percentage"] == 100.0
+    results = {
+        name: json.loads((finished[0] / f"{name}_results.json").read_text()) for name in ("all", "train", "eval")
+    }
+    assert results["all"] == results["train"] | results["eval"]
+    assert {"train_loss", "train_runtime", "train_samples_per_second", "eval_loss", "epoch"} <= results["all"].keys()
+
+
+def test_run_record(finished: tuple[Path, Artifact]) -> None:
+    record = json.loads((finished[0] / "run.json").read_text())
+    assert record["training"]["steps"] == 10
+    assert record["training"]["loss"] < record["training"]["first_loss"]
+    assert record["data"]["fingerprint"] == "memory-0"
+
+
+def test_card(finished: tuple[Path, Artifact]) -> None:
+    text = (finished[0] / "README.md").read_text()
+    assert text.startswith("---\nlibrary_name: transformers\n")
+    assert "Not evaluated" in text
+    assert (finished[1].path / "README.md").read_text() == text
+
+
+def test_the_model_loads_in_plain_transformers(finished: tuple[Path, Artifact]) -> None:
+    path = finished[1].path
+    AutoModelForCausalLM.from_pretrained(path)
+    assert AutoTokenizer.from_pretrained(path).chat_template
+    assert not any(file.suffix in (".bin", ".pt", ".pth", ".pkl") for file in finished[0].rglob("*"))
+
+
+def test_a_line_cut_short_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text('{"a": 1}\n{"a": 2}\n{"a":')
+    assert read_lines(tmp_path / "lines") == [{"a": 1}, {"a": 2}]
+    assert read_lines(tmp_path / "none") == []
+
+
+def test_smoothing_starts_at_the_first_value() -> None:
+    assert smooth([3.0, 3.0, 3.0]) == pytest.approx([3.0, 3.0, 3.0])
+
+
+def test_a_run_without_a_log_line_can_be_drawn(tmp_path: Path) -> None:
+    draw([], tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").exists()

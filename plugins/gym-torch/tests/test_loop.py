@@ -1,0 +1,203 @@
+"""The loop: one denominator for a step, however it is cut; nothing is updated that is not finite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gym_torch_bench import SGD, Memory, NextToken, Samples, furthest, make_run, metrics, same, samples, train, weights
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from gym_core import DataError, GymError
+from gym_torch import EarlyStopping
+from gym_torch.batch import padded
+from gym_torch.loop import reseed
+from gym_torch.policy import Policy
+
+
+def trained(model: Path, output: Path, **options: Any) -> dict[str, torch.Tensor]:
+    sections = {"optimizer": SGD(), **options.pop("sections", {})}
+    settings = {"learning_rate": 0.5, "max_steps": 3, **options}
+    if "batch_tokens" in settings:
+        settings["batch_size"] = None
+    train(make_run(model, output, settings.pop("data", None), sections=sections, **settings))
+    return weights(output)
+
+
+def test_loss_and_gradient_agree_with_the_formula_in_float64(model_path: Path) -> None:
+    group = [samples(5)[index] for index in range(5)]
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    exact = AutoModelForCausalLM.from_pretrained(model_path).double()
+    loss, _ = NextToken(None).loss(Policy(model), padded(group))
+    loss.backward()
+    wanted = torch.zeros((), dtype=torch.float64)
+    for sample in group:
+        logits = exact(input_ids=torch.tensor([sample.tokens.tolist()])).logits[0]
+        for position in range(1, len(sample.tokens)):
+            if sample.trained[position]:
+                wanted = wanted - logits[position - 1].log_softmax(0)[int(sample.tokens[position])]
+    wanted.backward()
+    assert abs(loss.item() / wanted.item() - 1) < 1e-6
+    for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad.double() - theirs.grad).norm() < 1e-5 * theirs.grad.norm()
+
+
+def test_sixteen_at_once_and_one_by_one_are_the_same(model_path: Path, tmp_path: Path) -> None:
+    cuts = [(16, 1), (1, 16), (4, 4)]
+    found = [
+        trained(model_path, tmp_path / f"{size}x{times}", batch_size=size, accumulate=times, max_grad_norm=0.5)
+        for size, times in cuts
+    ]
+    start = load_file(model_path / "model.safetensors")
+    assert furthest(found[0], start) > 1e-2
+    assert all(furthest(found[0], other) < 2e-6 for other in found[1:])
+    for size, times in cuts[1:]:
+        for ours, theirs in zip(metrics(tmp_path / f"{size}x{times}"), metrics(tmp_path / "16x1"), strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_batches_of_tokens_and_of_samples_are_the_same_step(model_path: Path, tmp_path: Path) -> None:
+    data = Memory(rows=8)
+    tokens = int(samples(8).lengths.sum())
+    whole = trained(model_path, tmp_path / "a", data=data, batch_size=8)
+    budget = {"batch_tokens": -(-tokens // 4), "accumulate": 4}  # all eight fit into a step, and no ninth
+    assert furthest(whole, trained(model_path, tmp_path / "b", data=data, **budget)) < 2e-6
+
+
+def test_gradients_are_clipped_to_the_norm_asked_for(model_path: Path, tmp_path: Path) -> None:
+    start = load_file(model_path / "model.safetensors")
+    settings = {"max_steps": 1, "warmup": 0.0, "learning_rate": 1.0}
+    moved = {
+        norm: trained(model_path, tmp_path / str(norm), max_grad_norm=norm, **settings) for norm in (0.0, 0.5, 1e9)
+    }
+    lengths = {
+        norm: sum(((found[name] - start[name]) ** 2).sum() for name in start) ** 0.5 for norm, found in moved.items()
+    }
+    assert lengths[0.5] == pytest.approx(0.5, rel=1e-4)
+    assert lengths[0.0] == pytest.approx(metrics(tmp_path / "0.5")[0]["grad_norm"], rel=1e-4)
+    assert same(moved[0.0], moved[1e9])
+
+
+def test_the_learning_rate_follows_warm_up_and_schedule(model_path: Path, tmp_path: Path) -> None:
+    trained(model_path, tmp_path, max_steps=6, warmup=2.0, learning_rate=1.0)
+    assert [line["learning_rate"] for line in metrics(tmp_path)] == [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+
+
+def test_a_warm_up_below_one_is_a_share_of_the_steps(model_path: Path, tmp_path: Path) -> None:
+    trained(model_path, tmp_path, max_steps=8, warmup=0.5, learning_rate=1.0)
+    assert [line["learning_rate"] for line in metrics(tmp_path)[:4]] == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_seed_is_a_trajectory(model_path: Path, tmp_path: Path) -> None:
+    first, again, other = (
+        trained(model_path, tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_every_step_and_process_has_random_numbers_of_its_own() -> None:
+    drawn = []
+    for seed, step, rank in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)]:
+        reseed(seed, step, rank)
+        drawn.append(torch.rand(()).item())
+    assert drawn[0] == drawn[4]
+    assert len(set(drawn)) == 4
+
+
+def test_gradient_checkpointing_changes_nothing(model_path: Path, tmp_path: Path) -> None:
+    plain, saving = (trained(model_path, tmp_path / str(on), gradient_checkpointing=on) for on in (False, True))
+    assert furthest(plain, saving) < 1e-6
+
+
+def test_bf16_computes_over_fp32_weights(model_path: Path, tmp_path: Path) -> None:
+    exact = trained(model_path, tmp_path / "fp32")
+    rounded = trained(model_path, tmp_path / "bf16", precision="bf16")
+    assert all(weight.dtype == torch.float32 for weight in rounded.values())
+    start = load_file(model_path / "model.safetensors")
+    assert 0 < furthest(exact, rounded) < 0.1 * furthest(exact, start)
+
+
+def test_evaluation_measures_the_same_thing_and_disturbs_nothing(model_path: Path, tmp_path: Path) -> None:
+    without = trained(model_path, tmp_path / "without")
+    evaluated = trained(model_path, tmp_path / "with", data=Memory(held_out=5), eval_every=2)
+    assert same(without, evaluated)
+    lines = [line for line in metrics(tmp_path / "with") if "eval_loss" in line]
+    assert [line["step"] for line in lines] == [2, 3]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "with" / "model")
+    held_out = samples(5, seed=1)
+    batch = padded([held_out[index] for index in range(5)])
+    wanted = -Policy(model)(batch).mean().item()
+    assert lines[-1]["eval_loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_weights_that_overflow_are_named(model_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(GymError, match=r"gradient of model\.\S+ is not finite|weights model\.\S+ hold") as caught:
+        trained(model_path, tmp_path, learning_rate=1e30, max_steps=9)
+    assert "row " in str(caught.value) or "weights" in str(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+class Poisoned(NextToken):
+    """Gives samples that start with a certain token a loss that is not a number."""
+
+    def loss(self, policy: Any, batch: Any) -> Any:
+        total, sums = super().loss(policy, batch)
+        if bool((batch.tokens[:, 0] == self.config.token).any()):
+            total = total * float("nan")
+        return total, sums
+
+
+def test_a_sample_that_makes_the_loss_nan_is_named_and_nothing_is_updated(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = samples(24)
+    culprit = data[13]
+    monkeypatch.setattr("gym_torch_bench.NextToken", type("P", (Poisoned,), {}))
+    monkeypatch.setattr(
+        Poisoned,
+        "__init__",
+        lambda self, config: setattr(self, "config", type("C", (), {"token": int(culprit.tokens[0])})),
+    )
+    shared = [sample.id for sample in data.samples if sample.tokens[0] == culprit.tokens[0]]
+    with pytest.raises(GymError, match="is not finite") as caught:
+        trained(model_path, tmp_path, batch_size=24, save_every=1)
+    assert all(name in str(caught.value) for name in shared)
+    assert str(caught.value).count("row ") == len(shared)
+    assert "the gradient of model." in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 4
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_step_without_anything_to_learn_is_an_error(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blank = Samples([type(sample)(sample.id, sample.tokens, sample.trained & False) for sample in samples(4).samples])
+    monkeypatch.setattr("gym_torch_bench.samples", lambda *args, **kwargs: blank)
+    with pytest.raises(DataError, match="nothing to learn from: row"):
+        trained(model_path, tmp_path)
+
+
+def test_early_stopping_ends_and_says_why(model_path: Path, tmp_path: Path) -> None:
+    stop = EarlyStopping(patience=2, least=100.0)
+    trained(
+        model_path,
+        tmp_path,
+        data=Memory(held_out=4),
+        sections={"callbacks": (stop,)},
+        eval_every=1,
+        log_every=50,
+        max_steps=9,
+    )
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines if "eval_loss" in line] == [1, 2, 3]
+    assert "eval_loss" in json.loads((tmp_path / "run.json").read_text())["training"]["stopped"]
+
+
+def test_early_stopping_without_evaluations_is_an_error(model_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(GymError, match="eval"):
+        trained(model_path, tmp_path, sections={"callbacks": (EarlyStopping(),)})

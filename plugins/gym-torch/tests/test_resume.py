@@ -1,0 +1,171 @@
+"""A run that was stopped and one that was not end in the same place, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gym_torch_bench import (
+    Crash,
+    Event,
+    Memory,
+    make_run,
+    metrics,
+    same,
+    state,
+    train,
+    train_in_child,
+    weights,
+)
+
+from gym_core import DataError, GymError, Interrupted
+from gym_torch import EarlyStopping
+
+SETTINGS: dict[str, Any] = {"save_every": 3, "log_every": 2, "eval_every": 5, "keep_last": 9}
+
+
+@pytest.fixture(scope="module")
+def whole(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Output of a run that nothing disturbed."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    train(make_run(model_path, output, Memory(held_out=6), **SETTINGS))
+    return output
+
+
+def check(output: Path, whole: Path) -> None:
+    """Weights, optimizer state and every logged number are the same."""
+    assert same(weights(output), weights(whole))
+    ours, theirs = state(output, 10), state(whole, 10)
+    assert same(ours[0], theirs[0])
+    assert ours[1] == theirs[1]
+    assert metrics(output) == metrics(whole)
+    lines = [(path / "trainer_log.jsonl").read_text().count("\n") for path in (output, whole)]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("step", [1, 3, 5, 8, 10])
+def test_a_crash_anywhere_changes_nothing(model_path: Path, whole: Path, tmp_path: Path, step: int) -> None:
+    data = Memory(held_out=6)
+    with pytest.raises(Crash):
+        train(make_run(model_path, tmp_path, data, sections={"callbacks": (Event(step=step),)}, **SETTINGS))
+    train(make_run(model_path, tmp_path, data, **SETTINGS))
+    check(tmp_path, whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("step", [4, 5])
+def test_a_signal_leaves_a_checkpoint_where_it_came(
+    model_path: Path, whole: Path, tmp_path: Path, step: int, number: int
+) -> None:
+    data, handlers = Memory(held_out=6), [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Interrupted) as caught:
+        event = Event(step=step, signal=number)
+        train(make_run(model_path, tmp_path, data, sections={"callbacks": (event,)}, **SETTINGS))
+    assert caught.value.code == 128 + number
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert (tmp_path / "checkpoints" / f"step-{step:08d}").is_dir()
+    train(make_run(model_path, tmp_path, data, **SETTINGS))
+    check(tmp_path, whole)
+
+
+def test_a_damaged_checkpoint_costs_steps_and_nothing_else(
+    model_path: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = Memory(held_out=6)
+    with pytest.raises(Crash):
+        train(make_run(model_path, tmp_path, data, sections={"callbacks": (Event(step=8),)}, **SETTINGS))
+    file = tmp_path / "checkpoints" / "step-00000006" / "optimizer.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    train(make_run(model_path, tmp_path, data, **SETTINGS))
+    said = capsys.readouterr().err
+    assert "step-00000006 is refused: optimizer.safetensors" in said
+    assert "continuing from step-00000003" in said
+    check(tmp_path, whole)
+
+
+@pytest.mark.parametrize("moment", ["checkpoint", "anytime"])
+def test_kill_9_changes_nothing(model_path: Path, whole: Path, tmp_path: Path, moment: str) -> None:
+    """Kill a child again and again, inside checkpoint writes or at random, until a start gets through."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gym_torch.trainer"])
+    draw = random.Random(moment)
+    settings = SETTINGS | {"save_every": 1}
+    kills, inside = 0, 0
+    while True:
+        child = context.Process(target=train_in_child, args=(model_path, tmp_path, 6, settings))
+        child.start()
+        if kills < 4:
+            before = newest(tmp_path)
+            deadline = time.monotonic() + 30
+            while child.is_alive() and newest(tmp_path) <= before + 1 and time.monotonic() < deadline:
+                time.sleep(0.001)
+            time.sleep(draw.uniform(0, 0.1) if moment == "anytime" else 0)
+            while moment == "checkpoint" and child.is_alive() and not building(tmp_path):
+                pass
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+            kills += 1
+        child.join()
+        inside += building(tmp_path)
+        if child.exitcode == 0:
+            break
+    assert kills
+    assert inside or moment == "anytime"
+    # An extra log line or checkpoint is no difference; weights, optimizer and metrics are what they are.
+    check(tmp_path, whole)
+
+
+def building(output: Path) -> bool:
+    return any((output / "checkpoints").glob(".step-*.building"))
+
+
+def newest(output: Path) -> int:
+    return max((int(path.name[5:]) for path in (output / "checkpoints").glob("step-*")), default=0)
+
+
+def test_early_stopping_counts_on_after_a_crash(model_path: Path, tmp_path: Path) -> None:
+    data = Memory(held_out=6)
+    stop = EarlyStopping(patience=3, least=100.0)
+    settings = {"eval_every": 1, "save_every": 1, "log_every": 1}
+    for name, event in (("plain", ()), ("crashed", (Event(step=3),))):
+        if event:
+            with pytest.raises(Crash):
+                train(make_run(model_path, tmp_path / name, data, sections={"callbacks": (stop, *event)}, **settings))
+        train(make_run(model_path, tmp_path / name, data, sections={"callbacks": (stop,)}, **settings))
+    assert metrics(tmp_path / "plain") == metrics(tmp_path / "crashed")
+    assert metrics(tmp_path / "plain")[-1]["step"] == 4
+    assert "eval_loss" in json.loads((tmp_path / "plain" / "run.json").read_text())["training"]["stopped"]
+
+
+def test_other_data_and_other_parameters_are_refused_by_name(model_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        train(make_run(model_path, tmp_path, sections={"callbacks": (Event(step=4),)}, **SETTINGS))
+    with pytest.raises(DataError, match="fingerprint was memory-0, is memory-7"):
+        train(make_run(model_path, tmp_path, Memory(seed=7), **SETTINGS))
+    state_file = tmp_path / "checkpoints" / "step-00000003"
+    assert state_file.is_dir()
+
+
+def test_a_run_that_died_while_writing_the_model_only_writes_it_again(model_path: Path, tmp_path: Path) -> None:
+    train(make_run(model_path, tmp_path, **SETTINGS))
+    before = weights(tmp_path)
+    (tmp_path / "model").rename(tmp_path / ".model.building")
+    train(make_run(model_path, tmp_path, **SETTINGS))
+    assert same(weights(tmp_path), before)
+
+
+def test_conditions_that_changed_are_named(model_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        train(make_run(model_path, tmp_path, sections={"callbacks": (Event(step=4),)}, **SETTINGS))
+    run = make_run(model_path, tmp_path, **SETTINGS)
+    trainer = run.recipe.algorithm.build(run=run, model=run.recipe.model.build(run=run))
+    trainer.conditions = trainer.conditions | {"the number of processes": 2}
+    with pytest.raises(GymError, match="the number of processes was 1 when the checkpoint was written, and is 2"):
+        trainer.train()

@@ -1,0 +1,95 @@
+"""Which samples a step holds follows from the seed, and from nothing else."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+import pytest
+from gym_torch_bench import Samples, samples
+
+from gym_core import DataError, Train
+from gym_torch.source import Dataset, cut, once, order
+
+
+def ids(dataset: Dataset, start: int = 0, rank: int = 0, world: int = 1) -> list[list[str]]:
+    steps = dataset.steps(start, rank, world)
+    return [
+        [sample.id for batch in step.batches[: len(step.batches) - step.spare] for sample in batch] for step in steps
+    ]
+
+
+def test_an_epoch_holds_every_sample_once_in_an_order_of_its_own() -> None:
+    orders = [order(seed, epoch, 1000) for seed in (0, 1) for epoch in (0, 1)]
+    assert all(sorted(each) == list(range(1000)) for each in orders)
+    for number, left in enumerate(orders):
+        assert all(np.mean(left == right) < 0.02 for right in [np.arange(1000), *orders[:number]])
+
+
+def test_neighbours_in_one_epoch_are_no_neighbours_in_the_next() -> None:
+    first, second = order(0, 0, 1000), order(0, 1, 1000)
+    place = np.argsort(second)
+    assert np.mean(np.abs(np.diff(place[first])) <= 2) < 0.02
+
+
+def test_steps_hold_the_same_samples_however_they_are_cut() -> None:
+    data = samples(37)
+    wanted = [sorted(step) for step in ids(Dataset(data, Train(batch_size=16, epochs=3)))]
+    assert [sorted(step) for step in ids(Dataset(data, Train(batch_size=1, accumulate=16, epochs=3)))] == wanted
+    ranks = [ids(Dataset(data, Train(batch_size=4, accumulate=2, epochs=3), world=2), 0, rank, 2) for rank in (0, 1)]
+    assert [sorted(left + right) for left, right in zip(*ranks, strict=True)] == wanted
+
+
+def test_every_sample_is_seen_epochs_times() -> None:
+    seen = list(chain(*ids(Dataset(samples(10), Train(batch_size=4, epochs=3)))))
+    assert sorted(seen) == sorted([f"row {index}" for index in range(10)] * 3)
+    assert len(list(chain(*ids(Dataset(samples(10), Train(batch_size=4, epochs=1.5)))))) == 15
+    assert len(ids(Dataset(samples(10), Train(batch_size=4, max_steps=7)))) == 7
+
+
+def test_steps_can_be_entered_anywhere() -> None:
+    dataset = Dataset(samples(37), Train(batch_size=3, epochs=4))
+    assert ids(dataset, 11) == ids(dataset)[11:]
+
+
+def test_batches_of_tokens_keep_their_budget_and_lose_no_sample() -> None:
+    train = Train(batch_tokens=64, accumulate=2, epochs=2)
+    dataset = Dataset(samples(50), train)
+    for step in dataset.steps(0):
+        assert sum(len(sample.tokens) for batch in step.batches for sample in batch) <= 128
+        assert all(len(batch) * max(len(sample.tokens) for sample in batch) <= 64 for batch in step.batches)
+    assert sorted(chain(*ids(dataset))) == sorted([f"row {index}" for index in range(50)] * 2)
+
+
+def test_a_sample_larger_than_the_budget_gets_a_batch_of_its_own() -> None:
+    assert [len(step) for step in ids(Dataset(samples(5, even=True), Train(batch_tokens=8)))] == [1] * 5
+
+
+def test_processes_without_a_batch_of_their_own_keep_step() -> None:
+    dataset = Dataset(samples(5, even=True), Train(batch_size=1, accumulate=1, shuffle=False), world=2)
+    last = [list(dataset.steps(0, rank, 2))[-1] for rank in (0, 1)]
+    assert [(len(step.batches), step.spare) for step in last] == [(1, 0), (1, 1)]
+
+
+def test_batches_are_of_like_lengths_longest_first() -> None:
+    data = samples(40)
+    batches = cut(np.arange(40), data.lengths, Train(batch_size=8))
+    lengths = [length for batch in batches for length in data.lengths[batch]]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_without_shuffling_samples_come_in_turn() -> None:
+    assert ids(Dataset(samples(6, even=True), Train(batch_size=3, shuffle=False)))[1] == ["row 3", "row 4", "row 5"]
+
+
+def test_an_evaluation_holds_everything_once() -> None:
+    step = once(samples(11), Train(batch_size=4))
+    assert sorted(sample.id for batch in step.batches for sample in batch) == sorted(f"row {i}" for i in range(11))
+
+
+def test_no_samples_and_other_samples_are_errors() -> None:
+    with pytest.raises(DataError, match="no sample"):
+        Dataset(Samples([]), Train())
+    before = Dataset(samples(10), Train(), fingerprint="a").state_dict()
+    with pytest.raises(DataError, match="fingerprint was a, is b"):
+        Dataset(samples(10), Train(), fingerprint="b").load_state_dict(before)
