@@ -1,0 +1,56 @@
+"""Partial training: the last or first layers of a model, or some modules of them."""
+
+from __future__ import annotations
+
+from torch import nn
+from transformers import PreTrainedModel
+
+import gym_torch.adapted
+from gym_adapters import Freeze as Options
+from gym_adapters.names import require, split, within
+from gym_core import GymError
+
+
+class Freeze(gym_torch.adapted.Full):
+    """Trains what the options name; everything else about it is training a model's own weights."""
+
+    def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
+        """Freeze all but the named modules. Raises `GymError` when a name is not in the model."""
+        prefix, count = _layers(model)
+        if abs(config.layers) > count:
+            raise GymError(
+                f"the model has {count} layers, not {abs(config.layers)}",
+                key="adapter.layers",
+                fix=f"set at most {count}, or adapter: full",
+            )
+        numbers = range(count)[-config.layers :] if config.layers > 0 else range(-config.layers)
+        chosen = [f"{prefix}.{number}." for number in numbers]
+        modules, extra = split(config.modules), split(config.extra)
+        paths = [name.rpartition(".")[0] for name, _ in model.named_parameters(remove_duplicate=False)]
+        inside = [path.removeprefix(chosen[0]) for path in paths if path.startswith(chosen[0])]
+        outside = [path for path in paths if not path.startswith(f"{prefix}.")]
+        require(() if modules == ("all",) else modules, inside, "adapter.modules")
+        require(extra, outside, "adapter.extra")
+
+        def in_layers(name: str) -> bool:
+            start = next((layer for layer in chosen if name.startswith(layer)), None)
+            if start is None:
+                return False
+            return modules == ("all",) or any(within(name.removeprefix(start), module) for module in modules)
+
+        extras = {
+            id(weight)
+            for name, weight in model.named_parameters(remove_duplicate=False)
+            if not name.startswith(f"{prefix}.") and any(within(name, module) for module in extra)
+        }
+        names = {name for name, weight in model.named_parameters() if in_layers(name) or id(weight) in extras}
+        super().__init__(config, model, seed, trained=names.__contains__)
+
+
+def _layers(model: PreTrainedModel) -> tuple[str, int]:
+    """Return the path of the list of decoder layers, and their number."""
+    count = model.config.get_text_config().num_hidden_layers
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return name, count
+    raise GymError(f"{type(model).__name__} has no list of layers", key="adapter", fix="set adapter: full or lora")

@@ -1,0 +1,27 @@
+"""Module names as a recipe writes them, matched against those a model has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gym_core import GymError
+
+
+def split(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a list, or of a string with commas between."""
+    parts = names.split(",") if isinstance(names, str) else names
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def within(path: str, name: str) -> bool:
+    """Whether `name` (`mlp`, or more of the path: `mlp.up_proj`) is the module at `path` or one around it."""
+    return f".{name}." in f".{path}."
+
+
+def require(wanted: Iterable[str], paths: Iterable[str], key: str) -> None:
+    """Raise `GymError` for the first wanted name that is in none of the module paths, listing what there is."""
+    there = list(paths)
+    for name in wanted:
+        if not any(within(path, name) for path in there):
+            have = sorted({part for path in there for part in path.split(".") if not part.isdigit()})
+            raise GymError(f"the model has no module `{name}`", key=key, fix=f"it has: {', '.join(have)}")
