@@ -1,0 +1,103 @@
+"""What an installed distribution brings: its entry points, the recipes of its README, the classes of its components.
+
+It reads the distribution's own metadata; what laws are asked of it is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import Distribution as Metadata
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import yaml
+
+from gym_core.component import Component
+from gym_core.loading import load_component
+from gym_core.sections import nested_slots
+
+_BLOCK = re.compile(r"^```yaml[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A component as a distribution brings it: the name that recipes use, and its class."""
+
+    kind: str
+    name: str
+    cls: type[Component]
+
+    def sample(self) -> Component:
+        """Make one with its defaults, the default component of every required slot, and the first of its `examples` for
+        every other required field.
+        """
+        slots, values = nested_slots(self.cls), {}
+        for name, field in self.cls.model_fields.items():
+            if not field.is_required():
+                continue
+            if name in slots and slots[name].default:
+                default = Brought.named(slots[name].kind, str(slots[name].default)).sample()
+                values[name] = [default] if slots[name].many else default
+                continue
+            assert field.examples, (
+                f"{self.cls.__name__}.{name} is required: give an example for tools to use, "
+                f"`{name}: Annotated[..., Field(examples=[...])]`"
+            )
+            values[name] = field.examples[0]
+        return self.cls.model_validate(values)
+
+    @staticmethod
+    def named(kind: str, name: str) -> Brought:
+        """Find a component among everything that is installed; raises `gym_core.PluginError`."""
+        return Brought(kind, name, load_component(kind, name)[1])
+
+
+class Distribution:
+    """One installed distribution."""
+
+    def __init__(self, name: str) -> None:
+        """Find it; raises `importlib.metadata.PackageNotFoundError`."""
+        self.name = name
+        self._metadata = Metadata.from_name(name)
+
+    @cached_property
+    def entry_points(self) -> list[EntryPoint]:
+        """Entry points of Gym's groups."""
+        return sorted(entry for entry in self._metadata.entry_points if entry.group.startswith("gym."))
+
+    @cached_property
+    def components(self) -> list[Brought]:
+        """Component classes that load; the law of entry points reports those that do not."""
+        found = []
+        for entry in self.entry_points:
+            loaded = self._load(entry)
+            if (
+                isinstance(loaded, type)
+                and issubclass(loaded, Component)
+                and _kind(entry) == getattr(loaded, "kind", "")
+            ):
+                found.append(Brought(_kind(entry), entry.name, loaded))
+        return found
+
+    @cached_property
+    def readme(self) -> str:
+        """The README, as it was packaged."""
+        return str(self._metadata.metadata.json.get("description", ""))
+
+    @cached_property
+    def recipes(self) -> list[dict[str, Any]]:
+        """Recipes in the README: yaml blocks that have the keys `model` and `algorithm`."""
+        blocks = [yaml.safe_load(text) for text in _BLOCK.findall(self.readme)]
+        return [block for block in blocks if isinstance(block, dict) and {"model", "algorithm"} <= block.keys()]
+
+    def _load(self, entry: EntryPoint) -> Any:
+        try:
+            return entry.load()
+        except Exception:  # the border to the plugin: the law of entry points reports it
+            return None
+
+
+def _kind(entry: EntryPoint) -> str:
+    return entry.group.removeprefix("gym.")

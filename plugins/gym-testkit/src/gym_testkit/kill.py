@@ -1,0 +1,25 @@
+"""Dies on purpose, so that a test of resuming does not depend on when a signal happens to arrive."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from gym_core import Run
+from gym_testkit import Kill
+from gym_torch.observer import Observer, Progress
+
+
+class KillOnce(Observer):
+    """Sends SIGKILL to its own process after a step, unless the output directory says that it did so before."""
+
+    def __init__(self, config: Kill, run: Run) -> None:
+        """Watch one run."""
+        self.step = config.step
+        self.mark = run.output / "killed"
+
+    def stepped(self, progress: Progress) -> None:
+        """Die, where it is time to."""
+        if progress.step == self.step and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)

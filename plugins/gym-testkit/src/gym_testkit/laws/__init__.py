@@ -1,0 +1,1 @@
+"""The laws, one module for each kind of component; `package` and `readme` hold for every distribution."""

@@ -1,0 +1,129 @@
+"""Laws of adapters: they train what they say, leave the base alone, and merge into what they computed."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from gym_core import Adapter
+from gym_testkit.bench import Bench, fingerprint
+from gym_testkit.distribution import Brought
+from gym_testkit.law import laws_of
+from gym_torch.adapted import Adapted
+
+laws = laws_of("adapters", "adapter")
+
+
+def _starts_unchanged(brought: Brought) -> bool:
+    return cast(type[Adapter], brought.cls).starts_unchanged
+
+
+@laws("output unchanged at step 0", _starts_unchanged)
+def unchanged(brought: Brought, bench: Bench) -> None:
+    """Before the first step the adapted model computes what the base does."""
+    base = _base(bench)
+    expected = _logits(base)
+    _close(_logits(_adapt(brought, base).model), expected)
+
+
+@laws("trains something, and that changes the output")
+def learns(brought: Brought, bench: Bench) -> None:
+    """A few steps move the output, and `state` names as many numbers as `requires_grad` marks."""
+    adapted = _adapt(brought, _base(bench))
+    marked = sum(weight.numel() for weight in adapted.model.parameters() if weight.requires_grad)
+    assert 0 < marked == sum(tensor.numel() for tensor in adapted.state().values())
+    before = _logits(adapted.model)
+    _train(adapted)
+    assert not torch.allclose(_logits(adapted.model), before, atol=1e-4), "training changes nothing"
+
+
+@laws("the base is untouched")
+def base_untouched(brought: Brought, bench: Bench) -> None:
+    """Frozen weights keep every bit while others train, and the files of the base do too."""
+    files = fingerprint(bench.model())
+    adapted = _adapt(brought, _base(bench))
+    frozen = {name: weight for name, weight in adapted.model.named_parameters() if not weight.requires_grad}
+    before = {name: weight.detach().clone() for name, weight in frozen.items()}
+    _train(adapted)
+    adapted.save(bench.path("saved"), str(bench.model()))
+    assert [name for name, weight in frozen.items() if not torch.equal(weight, before[name])] == []
+    assert fingerprint(bench.model()) == files
+
+
+@laws("merged = unmerged")
+def merges(brought: Brought, bench: Bench) -> None:
+    """One plain model computes what the adapted one does, and the adapted one goes on as if nothing had happened."""
+    adapted = _adapt(brought, _base(bench))
+    _train(adapted)
+    expected = _logits(adapted.model)
+    _close(_logits(adapted.merged()), expected)
+    assert torch.equal(_logits(adapted.model), expected), "merging changed the adapted model"
+
+
+@laws("state round-trips bit for bit")
+def round_trips(brought: Brought, bench: Bench) -> None:
+    """What `state` returns, loaded into an adapted base, gives the same output in every bit."""
+    adapted = _adapt(brought, _base(bench))
+    _train(adapted)
+    again = _adapt(brought, _base(bench))
+    again.load({name: tensor.clone() for name, tensor in adapted.state().items()})
+    assert torch.equal(_logits(again.model), _logits(adapted.model))
+
+
+@laws("what is saved exactly is read back bit for bit")
+def saves(brought: Brought, bench: Bench) -> None:
+    """A directory that `save` wrote holds no pickle and gives back the state."""
+    adapted = _adapt(brought, _base(bench))
+    _train(adapted)
+    path = bench.path("saved")
+    adapted.save(path, str(bench.model()), exact=True)
+    found, state = adapted.read(path), adapted.state()
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], state[name]) for name in state)
+    assert not [*path.rglob("*.bin"), *path.rglob("*.pt"), *path.rglob("*.pkl")], "weights in pickle"
+
+
+@laws("the same seed begins the same")
+def seeded(brought: Brought, bench: Bench) -> None:
+    """Whatever is drawn at random follows from the seed alone, not from what was drawn before."""
+    first = _adapt(brought, _base(bench)).state()
+    torch.rand(3)
+    second = _adapt(brought, _base(bench)).state()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def _base(bench: Bench) -> PreTrainedModel:
+    model = AutoModelForCausalLM.from_pretrained(bench.model(), dtype=torch.float32)
+    return cast(PreTrainedModel, model)
+
+
+def _adapt(brought: Brought, base: PreTrainedModel) -> Adapted:
+    return cast(Adapted, brought.sample().build(model=base, seed=0))
+
+
+def _tokens() -> Tensor:
+    return torch.arange(48).view(2, 24) * 5 % 256  # [2, 24]
+
+
+@torch.no_grad()
+def _logits(model: PreTrainedModel) -> Tensor:
+    model.eval()
+    return deepcopy(model(input_ids=_tokens()).logits)
+
+
+def _train(adapted: Adapted) -> None:
+    """Take five steps on a fixed text."""
+    model = adapted.model.train()
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=0.01)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(input_ids=_tokens(), labels=_tokens()).loss.backward()
+        optimizer.step()
+
+
+def _close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

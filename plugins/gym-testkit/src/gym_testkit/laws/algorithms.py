@@ -1,0 +1,118 @@
+"""Laws of algorithms, asked of whole runs: they hold for any trainer, whatever it is made of."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+from typing import Any, cast
+
+import yaml
+
+from gym_core import Algorithm, execute, load_recipe
+from gym_testkit.bench import Bench, Finished, fingerprint
+from gym_testkit.distribution import Brought
+from gym_testkit.law import laws_of
+
+#: What a step of training is known by; the rest of a line of `metrics.jsonl` is about time.
+TRAJECTORY = ("step", "loss", "grad_norm", "learning_rate")
+STEPS = 6
+SIGKILL = -9
+
+laws = laws_of("algorithms", "algorithm")
+
+
+@laws("learns a tiny task")
+def learns(brought: Brought, bench: Bench) -> None:
+    """In 60 steps its measure improves by a fifth on sixteen rows."""
+    cls = _class(brought)
+    values = bench.run(_recipe(brought, bench), max_steps=60).series(cls.measure)
+    first, last = fmean(values[:3]), fmean(values[-3:])
+    gain = first - last if cls.better == "lower" else last - first
+    assert gain >= 0.2 * abs(first), f"{cls.measure} went from {first:.4g} to {last:.4g}; {cls.better} is better"
+
+
+@laws("same seed = same trajectory")
+def same_seed(brought: Brought, bench: Bench) -> None:
+    """Two runs agree in every step, and in the weights bit for bit."""
+    first, second = (bench.run(_recipe(brought, bench), name, max_steps=STEPS) for name in ("first", "second"))
+    assert _trajectory(first) == _trajectory(second)
+    assert _weights(first) == _weights(second)
+
+
+@laws("2 x 1 = 1 x 2 accumulation")
+def accumulation(brought: Brought, bench: Bench) -> None:
+    """Two sequences in one pass, or one sequence in each of two passes: the same step."""
+    recipe = _recipe(brought, bench, even=True)
+    together = bench.run(recipe, "together", max_steps=STEPS, batch_size=2, accumulate=1)
+    apart = bench.run(recipe, "apart", max_steps=STEPS, batch_size=1, accumulate=2)
+    _agree(together, apart)
+
+
+@laws("padding changes nothing")
+def padding(brought: Brought, bench: Bench) -> None:
+    """Sequences of very different lengths side by side, or each alone without padding: the same step."""
+    recipe = _recipe(brought, bench)
+    padded = bench.run(recipe, "padded", max_steps=STEPS, batch_size=4, accumulate=1)
+    alone = bench.run(recipe, "alone", max_steps=STEPS, batch_size=1, accumulate=4)
+    _agree(padded, alone)
+
+
+@laws("10 steps = 5 + kill -9 + resume + 5, bit for bit")
+def resumes(brought: Brought, bench: Bench) -> None:
+    """A run is killed after its checkpoint; the same command again ends with the weights of the run that was not."""
+    recipe = _recipe(brought, bench, max_steps=10, save_every=5)
+    whole = bench.run(recipe, "whole")
+    output = bench.path("killed")
+    file = bench.path("recipe.yaml")
+    file.write_text(
+        yaml.safe_dump({**recipe, "output": str(output), "callbacks": [{"name": "gym-testkit/kill", "step": 7}]}),
+        encoding="utf-8",
+    )
+    killed = bench.gym("train", str(file))
+    assert killed.returncode == SIGKILL, f"exit code {killed.returncode}\n{killed.stdout}\n{killed.stderr}"
+    again = bench.gym("train", str(file))
+    assert again.returncode == 0, again.stdout + again.stderr
+    resumed = bench.finished(execute(load_recipe(file)))
+    assert resumed.outcome.repeated
+    assert _trajectory(resumed) == _trajectory(whole)
+    assert _weights(resumed) == _weights(whole)
+
+
+@laws("agrees with its float64 oracle in value and gradient", lambda brought: bool(brought.cls.oracle))
+def oracle(brought: Brought, bench: Bench) -> None:
+    """The objective on the tiny model, against the author's formula in float64."""
+    from gym_testkit.oracle import compare
+
+    value, gradient = compare(load_recipe(_recipe(brought, bench)), bench)
+    assert value <= 1e-5, f"relative difference of the loss {value:.3g}"
+    assert gradient <= 1e-4, f"relative difference of the gradient {gradient:.3g}"
+
+
+def _class(brought: Brought) -> type[Algorithm]:
+    return cast(type[Algorithm], brought.cls)
+
+
+def _recipe(brought: Brought, bench: Bench, even: bool = False, **train: Any) -> dict[str, Any]:
+    options = brought.sample().model_dump(mode="json", exclude_unset=True)
+    return bench.recipe({"name": brought.name, **options}, _class(brought).rows, even, **train)
+
+
+def _trajectory(run: Finished) -> list[dict[str, Any]]:
+    """Return what each step did; a step that was done again after a kill counts as it was done last."""
+    steps = {line["step"]: {key: line.get(key) for key in TRAJECTORY} for line in run.metrics if "loss" in line}
+    return [steps[number] for number in sorted(steps)]
+
+
+def _weights(run: Finished) -> dict[str, str]:
+    return fingerprint(run.outcome.artifact.path, ".safetensors")
+
+
+def _agree(one: Finished, other: Finished) -> None:
+    """Compare step by step; sums in another order differ in rounding, which training amplifies slowly."""
+    pairs = list(zip(_trajectory(one), _trajectory(other), strict=True))
+    for left, right in pairs:
+        for key in ("loss", "grad_norm"):
+            assert math.isclose(left[key], right[key], rel_tol=2e-3, abs_tol=1e-5), (
+                f"step {left['step']}: {key} {left[key]!r} and {right[key]!r}"
+            )
+    assert pairs, "no step was logged"

@@ -1,0 +1,128 @@
+"""Laws of optimizers, asked of plain tensors: an optimizer is usable in any other loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gym_core import Optimizer
+from gym_testkit.bench import Bench
+from gym_testkit.distribution import Brought
+from gym_testkit.law import laws_of
+
+#: Peak learning rates that are tried: a law does not ask which one suits.
+RATES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+SHAPES = ((6, 4), (4,))
+
+laws = laws_of("optimizers", "optimizer")
+
+
+@laws("converges on a parabola")
+def parabola(brought: Brought, bench: Bench) -> None:
+    """Least squares with curvatures from 0.1 to 1: the loss falls to a thousandth."""
+    goals = [_random(shape, seed) for seed, shape in enumerate(SHAPES)]
+    curvatures = [torch.linspace(0.1, 1.0, goal.numel()).view_as(goal) for goal in goals]
+
+    def loss(points: Sequence[Tensor]) -> Tensor:
+        terms = zip(points, goals, curvatures, strict=True)
+        return torch.stack([(curvature * (point - goal) ** 2).sum() for point, goal, curvature in terms]).sum()
+
+    ratio = _best(brought, loss, [torch.zeros(shape) for shape in SHAPES], steps=300)
+    assert ratio < 1e-3, f"the loss only fell to {ratio:.3g} of where it began, at the best of the rates {RATES}"
+
+
+@laws("converges on Rosenbrock's valley")
+def rosenbrock(brought: Brought, bench: Bench) -> None:
+    """Six copies of the curved valley, from different starts: the loss falls to a twentieth."""
+
+    def loss(points: Sequence[Tensor]) -> Tensor:
+        across, along = points[0]  # [6], [6]
+        return ((1 - across) ** 2 + 100 * (along - across**2) ** 2).mean()
+
+    start = torch.stack([torch.linspace(-0.6, -0.4, 6), torch.linspace(0.8, 1.2, 6)])
+    ratio = _best(brought, loss, [start], steps=1000)
+    assert ratio < 0.05, f"the loss only fell to {ratio:.3g} of where it began, at the best of the rates {RATES}"
+
+
+@laws("a learning rate of 0 changes nothing")
+def zero_rate(brought: Brought, bench: Bench) -> None:
+    """Three steps with gradients leave every parameter as it was, bit for bit."""
+    points = _parameters([_random(shape, 7) for shape in SHAPES])
+    before = [point.detach().clone() for point in points]
+    _steps(_build(brought, points, 0.0), points, range(3))
+    assert all(torch.equal(*pair) for pair in zip(before, points, strict=True))
+
+
+@laws("state round-trips bit for bit")
+def round_trips(brought: Brought, bench: Bench) -> None:
+    """Five steps, state into a new optimizer, five more: the same parameters as ten steps without the change."""
+    points = _parameters([_random(shape, 7) for shape in SHAPES])
+    optimizer = _build(brought, points, 0.01)
+    _steps(optimizer, points, range(5))
+    others = _parameters([point.detach().clone() for point in points])
+    successor = _build(brought, others, 0.01)
+    successor.load_state_dict(deepcopy(optimizer.state_dict()))
+    _steps(optimizer, points, range(5, 10))
+    _steps(successor, others, range(5, 10))
+    assert all(torch.equal(*pair) for pair in zip(points, others, strict=True))
+
+
+@laws("declared state bytes are the measured bytes")
+def state_bytes(brought: Brought, bench: Bench) -> None:
+    """After one step, the tensors of the state take what the configuration says; scalars do not count."""
+    shapes = [(64, 48), (33, 17), (5,)]
+    points = _parameters([_random(shape, 7) for shape in shapes])
+    optimizer = _build(brought, points, 0.01)
+    _steps(optimizer, points, range(1))
+    measured = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(optimizer.state_dict()["state"]))
+    assert cast(Optimizer, brought.sample()).declared_bytes(shapes) == measured
+
+
+def _build(brought: Brought, points: Sequence[Tensor], rate: float) -> torch.optim.Optimizer:
+    groups = [{"params": list(points)}]
+    return cast(torch.optim.Optimizer, brought.sample().build(parameters=groups, learning_rate=rate))
+
+
+def _best(brought: Brought, loss: Callable[[Sequence[Tensor]], Tensor], start: Sequence[Tensor], steps: int) -> float:
+    """Return the lowest share of the first loss that is left after the steps, at rates that decay to nothing."""
+    ends = []
+    for rate in RATES:
+        points = _parameters([point.clone() for point in start])
+        optimizer = _build(brought, points, rate)
+        first = loss(points).item()
+        for step in range(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (1 - step / steps)
+            optimizer.zero_grad()
+            loss(points).backward()
+            optimizer.step()
+        last = loss(points).item()
+        ends.append(last / first if last == last else float("inf"))
+    return min(ends)
+
+
+def _steps(optimizer: torch.optim.Optimizer, points: Sequence[Tensor], numbers: range) -> None:
+    for number in numbers:
+        for position, point in enumerate(points):
+            point.grad = _random(tuple(point.shape), 100 * number + position)
+        optimizer.step()
+
+
+def _parameters(values: Sequence[Tensor]) -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(value) for value in values]
+
+
+def _random(shape: tuple[int, ...], seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor) and value.dim() > 0:
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)

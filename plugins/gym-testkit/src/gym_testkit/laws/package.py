@@ -1,0 +1,106 @@
+"""What holds for every distribution: entry points lead somewhere; configuration is light, documented and stable."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from typing import Any, get_args
+
+from gym_core.component import Component, Config, load_object
+from gym_core.loading import base_class
+from gym_core.sections import nested_slots
+from gym_testkit.bench import Bench
+from gym_testkit.distribution import Brought, Distribution
+from gym_testkit.law import Laws
+
+#: What a module that `gym train` imports before it knows whether the recipe is right must not bring along.
+HEAVY = ("torch", "numpy", "transformers", "datasets", "accelerate", "peft")
+#: Groups whose objects are code to run rather than configuration to read.
+CODE = ("gym.facade", "gym.commands")
+
+
+def _subjects(dist: Distribution) -> Iterator[tuple[str, Any]]:
+    yield from ((f"{entry.group}: {entry.name}", entry) for entry in dist.entry_points)
+    yield dist.name, dist
+    yield from ((f"{brought.kind}: {brought.name}", brought) for brought in dist.components)
+
+
+def _is_entry(subject: object) -> bool:
+    return isinstance(subject, EntryPoint)
+
+
+def _is_distribution(subject: object) -> bool:
+    return isinstance(subject, Distribution)
+
+
+def _is_component(subject: object) -> bool:
+    return isinstance(subject, Brought)
+
+
+laws = Laws("package", _subjects)
+
+
+@laws("every entry point leads to an object of its kind", _is_entry)
+def resolves(entry: EntryPoint, bench: Bench) -> None:
+    """Components are classes of their kind, and their targets can be imported."""
+    loaded = entry.load()
+    if entry.group in (*CODE, "gym.flat", "gym.hooks", "gym.kinds"):
+        return
+    base = base_class(entry.group.removeprefix("gym."))
+    assert isinstance(loaded, type) and issubclass(loaded, base), f"{entry.value} is not a subclass of {base}"
+    assert loaded.build is not Component.build or loaded.target, f"{entry.value} has no `target` and no `build`"
+    if loaded.target:
+        assert callable(load_object(loaded.target)), f"{loaded.target} cannot be called"
+
+
+@laws("configuration imports neither torch nor numpy", _is_distribution)
+def light(dist: Distribution, bench: Bench) -> None:
+    """Import every configuration module in a fresh process and look at what came along."""
+    modules = sorted({entry.module for entry in dist.entry_points if entry.group not in CODE})
+    script = f"import sys, importlib\n[importlib.import_module(name) for name in {modules!r}]\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    heavy = sorted(set(HEAVY) & set(done.stdout.split()))
+    assert not heavy, f"importing {', '.join(modules)} imports {', '.join(heavy)}: move that behind `target`"
+
+
+@laws("every component class is documented", _is_component)
+def class_documented(brought: Brought, bench: Bench) -> None:
+    """The class has a docstring of its own."""
+    assert (brought.cls.__dict__.get("__doc__") or "").strip(), f"{brought.cls.__name__} has no docstring"
+
+
+@laws("every field is documented", _is_component)
+def fields_documented(brought: Brought, bench: Bench) -> None:
+    """Each option has a docstring, those of nested groups too."""
+    for cls in _groups(brought.cls):
+        for name, field in cls.model_fields.items():
+            assert (field.description or "").strip(), f"{cls.__name__}.{name} has no docstring below it"
+
+
+@laws("the schema round-trips", _is_component)
+def round_trips(brought: Brought, bench: Bench) -> None:
+    """Defaults written as JSON and read again are the defaults, and every option is in the JSON schema."""
+    sample = brought.sample()
+    nested = {name: getattr(sample, name) for name in nested_slots(brought.cls)}  # components have this law themselves
+    written = json.loads(sample.model_dump_json(exclude=set(nested)))
+    assert brought.cls.model_validate(written | nested) == sample
+    assert set(brought.cls.model_json_schema().get("properties", {})) == set(brought.cls.model_fields)
+
+
+def _groups(cls: type[Config]) -> Iterator[type[Config]]:
+    """Yield a config class and the config classes of its fields, however deep."""
+    yield cls
+    for field in cls.model_fields.values():
+        for part in _parts(field.annotation):
+            if isinstance(part, type) and issubclass(part, Config) and not issubclass(part, Component):
+                yield from _groups(part)
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for argument in get_args(annotation):
+        yield from _parts(argument)

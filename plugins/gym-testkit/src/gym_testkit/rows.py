@@ -1,0 +1,50 @@
+"""Rows of every shape that an algorithm may learn from: a task that a tiny model learns by heart in a few steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+COUNT = 16
+
+
+def make(shape: str, even: bool = False) -> list[dict[str, Any]]:
+    """Return rows of a shape (`Algorithm.rows`): which letter follows. `even` makes all of one length."""
+    return [_SHAPES[shape](*_pair(number, even)) for number in range(COUNT)]
+
+
+def _pair(number: int, even: bool) -> tuple[str, str, str]:
+    """Return a question, its answer, and a wrong answer of the same length."""
+    letter, follower, wrong = (chr(ord("a") + (number + step) % 24) for step in (0, 1, 13))
+    times = 1 if even else 1 + 3 * (number % 4)
+    return letter * times, follower * times, wrong * times
+
+
+def _conversation(question: str, answer: str, wrong: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def _text(question: str, answer: str, wrong: str) -> dict[str, Any]:
+    return {"text": f"{question} {answer}"}
+
+
+def _preference(question: str, answer: str, wrong: str) -> dict[str, Any]:
+    better, worse = (_conversation(question, each, "")["messages"] for each in (answer, wrong))
+    return {"chosen": better, "rejected": worse}
+
+
+def _feedback(question: str, answer: str, wrong: str) -> dict[str, Any]:
+    good = ord(question[0]) % 2 == 0
+    return _conversation(question, answer if good else wrong, "") | {"label": good}
+
+
+def _prompt(question: str, answer: str, wrong: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": question}], "answer": answer}
+
+
+_SHAPES = {
+    "conversation": _conversation,
+    "text": _text,
+    "preference": _preference,
+    "feedback": _feedback,
+    "prompt": _prompt,
+}

@@ -1,0 +1,70 @@
+"""`gym new-plugin`: writes a complete package that passes `pytest --gym-dist` before its author changes a line.
+
+The packages are the files under `new/`, text for `string.Template`; nothing here knows what is in them.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Template
+
+import click
+
+from gym_core.errors import RecipeError
+
+_NEW = files("gym_testkit") / "new"
+KINDS = tuple(sorted(folder.name for folder in _NEW.iterdir() if folder.is_dir() and folder.name != "common"))
+_SUFFIX = ".tmpl"
+
+
+@click.command("new-plugin")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("name")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    show_default="here",
+    help="Directory in which the package's folder is made.",
+)
+def new_plugin(kind: str, name: str, into: Path) -> None:
+    """Write a new package gym-NAME with a component NAME of this kind, ready to install, test and change."""
+    folder = write_plugin(kind, name, into)
+    click.echo(f"wrote {folder}\nnext: pip install -e '{folder}[test]' && pytest --gym-dist gym-{name}")
+
+
+def write_plugin(kind: str, name: str, into: Path) -> Path:
+    """Write the package of this kind under `into` and return its folder.
+
+    Raises RecipeError for a name that no package can have, or that is taken there.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise RecipeError(
+            f"`{name}` is no name for a plugin", key="NAME", fix="use small letters, digits and single hyphens"
+        )
+    folder = into / f"gym-{name}"
+    if folder.exists():
+        raise RecipeError(
+            f"{folder} exists already", key="NAME", fix="choose another name, or another place with --into"
+        )
+    words = {
+        "name": name,
+        "module": f"gym_{name.replace('-', '_')}",
+        "cls": "".join(part.capitalize() for part in name.split("-")),
+    }
+    for source in (_NEW / "common", _NEW / kind):
+        _copy(source, folder, words)
+    return folder
+
+
+def _copy(source: Traversable, into: Path, words: dict[str, str]) -> None:
+    into.mkdir(parents=True, exist_ok=True)
+    for item in source.iterdir():
+        target = into / Template(item.name.removesuffix(_SUFFIX)).substitute(words)
+        if item.is_dir():
+            _copy(item, target, words)
+        else:
+            target.write_text(Template(item.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")

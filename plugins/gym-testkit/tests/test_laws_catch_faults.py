@@ -1,0 +1,264 @@
+"""Every law fails for the fault it is about, and holds for the healthy component beside it. No torch is needed."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import pytest
+from pydantic import Field
+
+from gym_core import Artifact, Exporter, Merger, Quantizer, Scheduler
+from gym_testkit import weights
+from gym_testkit.distribution import Brought
+from gym_testkit.laws import exporters, mergers, package, quantizers, schedulers
+
+
+@dataclass
+class Numbers:
+    """An array as small as one can be."""
+
+    shape: tuple[int, ...]
+    values: list[float] = field(default_factory=list)
+
+    def flatten(self):
+        return self
+
+    def tolist(self):
+        return self.values
+
+
+def copied(artifact, into, change=lambda tensors: tensors):
+    shutil.copytree(artifact.path, into)
+    weights.write(into / "model.safetensors", change(weights.read(artifact.path)))
+    return Artifact(into)
+
+
+def scaled(by):
+    return lambda tensors: {n: weights.Tensor(t.shape, [v * by for v in t.values]) for n, t in tensors.items()}
+
+
+def arrays(path):
+    return {name: Numbers(t.shape, t.list()) for name, t in weights.read(path).items()}
+
+
+class Copies(Quantizer):
+    """Keeps everything as it is."""
+
+    error_bound: ClassVar[float | None] = 1e-6
+
+    def declared_bytes(self, shapes):
+        return sum(4 * len(weights.normal(shape, 0).list()) for shape in shapes.values())
+
+    def build(self):
+        return self
+
+    def quantize(self, artifact, into):
+        return copied(artifact, into)
+
+    def restore(self, artifact):
+        return arrays(artifact.path)
+
+
+class SaysHalf(Copies):
+    def declared_bytes(self, shapes):
+        return super().declared_bytes(shapes) // 2
+
+
+class Shrinks(Copies):
+    def quantize(self, artifact, into):
+        return copied(artifact, into, scaled(0.9))
+
+
+class Flattens(Copies):
+    def restore(self, artifact):
+        return {name: Numbers((len(a.values),), a.values) for name, a in arrays(artifact.path).items()}
+
+
+class Overwrites(Copies):
+    def quantize(self, artifact, into):
+        made = super().quantize(artifact, into)
+        (artifact.path / "config.json").write_text("{}")
+        return made
+
+
+@pytest.mark.parametrize(
+    ("cls", "law"),
+    [
+        (SaysHalf, quantizers.declared_size),
+        (Shrinks, quantizers.error_bound),
+        (Flattens, quantizers.odd_shapes),
+        (Overwrites, quantizers.base_untouched),
+    ],
+)
+def test_quantizer(bench, tmp_path, cls, law):
+    from gym_testkit.bench import Bench
+
+    law(Brought("quantizers", "copies", Copies), bench)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(AssertionError):
+        law(Brought("quantizers", "faulty", cls), Bench(tmp_path / "other"))
+
+
+class Mean(Merger):
+    """The mean."""
+
+    def build(self):
+        return self
+
+    def merge(self, artifacts, into):
+        read = [weights.read(artifact.path) for artifact in artifacts]
+        return copied(
+            artifacts[0], into, lambda tensors: {name: self.middle([r[name] for r in read]) for name in tensors}
+        )
+
+    def middle(self, tensors):
+        columns = zip(*(tensor.values for tensor in tensors), strict=True)
+        return weights.Tensor(tensors[0].shape, [sum(column) / len(column) for column in columns])
+
+
+class ClaimsRobust(Mean):
+    tolerates: ClassVar[float] = 0.3
+
+
+class First(Mean):
+    def middle(self, tensors):
+        return tensors[0]
+
+
+class Doubles(Mean):
+    def middle(self, tensors):
+        return weights.Tensor(tensors[0].shape, [2 * value for value in tensors[0].values])
+
+
+@pytest.mark.parametrize(
+    ("cls", "law"),
+    [
+        (ClaimsRobust, mergers.bounded),
+        (First, mergers.order),
+        (Doubles, mergers.identity),
+        (Doubles, mergers.equal_inputs),
+    ],
+)
+def test_merger(bench, cls, law):
+    with pytest.raises(AssertionError):
+        law(Brought("mergers", "faulty", cls), bench)
+
+
+def test_mean_is_no_robust_merger_but_a_merger(bench, tmp_path):
+    mean = Brought("mergers", "mean", Mean)
+    laws = {law.check: law for law in mergers.laws.laws}
+    assert not laws[mergers.bounded].applies(mean)
+    for law in (mergers.identity, mergers.order, mergers.untouched):
+        from gym_testkit.bench import Bench
+
+        (tmp_path / law.__name__).mkdir()
+        law(mean, Bench(tmp_path / law.__name__))
+
+
+class Sloppy(Exporter):
+    """Writes straight into place, and rounds."""
+
+    def build(self):
+        return self
+
+    def export(self, artifact, into):
+        into.mkdir(exist_ok=True)
+        weights.write(into / "model.safetensors", scaled(1.001)(weights.read(artifact.path)))
+        return into
+
+    def reload(self, path):
+        return arrays(path)
+
+
+@pytest.mark.parametrize("law", [exporters.reloads, exporters.atomic])
+def test_exporter(bench, law):
+    with pytest.raises(AssertionError):
+        law(Brought("exporters", "sloppy", Sloppy), bench)
+
+
+class Ramp(Scheduler):
+    """Down to a tenth."""
+
+    ends_at: ClassVar[float | None] = 0.0
+
+    def build(self, total, warmup):
+        return lambda step: (step + 1) / warmup if step < warmup else 1 - 0.9 * (step - warmup) / max(1, total - warmup)
+
+
+class Jumpy(Ramp):
+    """Above the peak."""
+
+    def build(self, total, warmup):
+        return lambda step: 1.5 if step == 3 else 0.5
+
+
+class Remembers(Ramp):
+    """Counts its calls."""
+
+    def build(self, total, warmup):
+        calls = []
+        return lambda step: 1 / (1 + len(calls) + bool(calls.append(1)))
+
+
+@pytest.mark.parametrize(
+    ("cls", "law"),
+    [
+        (Ramp, schedulers.ends),
+        (Jumpy, schedulers.bounded),
+        (Jumpy, schedulers.starts),
+        (Jumpy, schedulers.warms_up),
+        (Remembers, schedulers.pure),
+    ],
+)
+def test_scheduler(bench, cls, law):
+    with pytest.raises(AssertionError):
+        law(Brought("schedulers", "faulty", cls), bench)
+
+
+def test_scheduler_that_is_healthy(bench):
+    for law in (schedulers.bounded, schedulers.starts, schedulers.warms_up, schedulers.pure):
+        law(Brought("schedulers", "ramp", Ramp), bench)
+
+
+class Undocumented(Scheduler):
+    floor: float = 0.0
+
+
+class Wants(Scheduler):
+    """Needs a path."""
+
+    path: str
+    """A path."""
+
+
+class WantsByExample(Scheduler):
+    """Needs a path, and shows one."""
+
+    path: Annotated[str, Field(examples=["here"])]
+    """A path."""
+
+
+class Forgets(Scheduler):
+    """Does not read what it wrote."""
+
+    ratio: float = Field(0.1, gt=0.2, description="Below its own bound.")
+
+
+@pytest.mark.parametrize(
+    ("cls", "law"),
+    [
+        (Undocumented, package.class_documented),
+        (Undocumented, package.fields_documented),
+        (Wants, package.round_trips),
+        (Forgets, package.round_trips),
+    ],
+)
+def test_configuration(bench, cls, law):
+    with pytest.raises((AssertionError, ValueError)):
+        law(Brought("schedulers", "faulty", cls), bench)
+
+
+def test_required_field_with_an_example_round_trips(bench):
+    package.round_trips(Brought("schedulers", "wants", WantsByExample), bench)

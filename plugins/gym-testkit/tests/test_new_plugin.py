@@ -1,0 +1,56 @@
+"""`gym new-plugin` writes whole packages. That they hold to the laws is asked in the tests of the whole tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+
+import pytest
+from click.testing import CliRunner
+
+from gym_core.errors import RecipeError
+from gym_testkit.scaffold import KINDS, new_plugin, write_plugin
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_package_is_whole(kind, tmp_path):
+    folder = write_plugin(kind, "my-own2", tmp_path)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["name"] == folder.name == "gym-my-own2"
+    assert project["entry-points"] == {f"gym.{kind}s": {"my-own2": "gym_my_own2:MyOwn2"}}
+    assert list(folder.glob("tests/test_*.py"))
+    assert "```yaml" in (folder / "README.md").read_text()
+    for path in folder.rglob("*"):
+        assert "$" not in path.name
+        if path.is_file():
+            assert not re.search(r"\$[\w{]", path.read_text()), path
+        if path.suffix == ".py":
+            ast.parse(path.read_text())
+
+
+def test_algorithm_takes_sixty_lines_at_most(tmp_path):
+    folder = write_plugin("algorithm", "mine", tmp_path)
+    lines = [line for path in folder.glob("src/**/*.py") for line in path.read_text().splitlines()]
+    assert len(lines) + 1 <= 60
+
+
+@pytest.mark.parametrize("name", ["Bad", "a--b", "-a", "a_b", "1a", "a/../b", ""])
+def test_name_that_no_package_can_have(name, tmp_path):
+    with pytest.raises(RecipeError, match="no name"):
+        write_plugin("merger", name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_existing_folder_is_left_alone(tmp_path):
+    (tmp_path / "gym-mine").mkdir()
+    with pytest.raises(RecipeError, match="exists already"):
+        write_plugin("merger", "mine", tmp_path)
+    assert not list((tmp_path / "gym-mine").iterdir())
+
+
+def test_command_says_what_to_do_next(tmp_path):
+    done = CliRunner().invoke(new_plugin, ["optimizer", "mine", "--into", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "pytest --gym-dist gym-mine" in done.output
+    assert CliRunner().invoke(new_plugin, ["sandwich", "mine"]).exit_code == 2

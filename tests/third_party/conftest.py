@@ -1,0 +1,41 @@
+"""Packages of strangers: installed into a folder of their own that a subprocess sees, with all else around them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def installed() -> Callable[[Path], Command]:
+    """Return a function that installs the package in a folder and returns what runs `python -m ...` with it."""
+
+    def install(package: Path) -> Command:
+        site = package.parent / f"{package.name}-site"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "GYM_CACHE": str(package.parent / "cache"),
+        }
+
+        def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", *arguments],
+                capture_output=True, text=True, cwd=package, env=environment, timeout=500, check=False,
+            )  # fmt: skip
+
+        options = ["-q", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(site)]
+        done = command("pip", "install", *options, str(package))
+        assert done.returncode == 0, done.stderr
+        return command
+
+    return install

@@ -1,0 +1,153 @@
+"""Laws of the kinds that need torch: each fails for the fault it is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+
+from gym_core import Adapter, Optimizer
+from gym_testkit.distribution import Brought
+from gym_testkit.laws import adapters, optimizers
+from gym_torch.adapted import Full
+
+FAULTY = Path(__file__).parent / "faulty"
+
+
+class Moves(torch.optim.SGD):
+    """Moves a little further than its learning rate says."""
+
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            for point in group["params"]:
+                point.data.add_(1e-3)
+
+
+class Forgets(torch.optim.SGD):
+    """Keeps its momentum where `state_dict` does not look."""
+
+    def step(self, closure=None):
+        self.kept = getattr(self, "kept", {})
+        for group in self.param_groups:
+            for point in group["params"]:
+                self.kept[point] = 0.9 * self.kept.get(point, 0) + point.grad
+                point.data.add_(self.kept[point], alpha=-group["lr"])
+
+
+class Climbs(torch.optim.SGD):
+    """Goes up."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for point in group["params"]:
+                point.data.add_(point.grad, alpha=group["lr"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "law"),
+    [
+        (Moves, optimizers.zero_rate),
+        (Forgets, optimizers.round_trips),
+        (Climbs, optimizers.parabola),
+        (Climbs, optimizers.rosenbrock),
+        (torch.optim.Adam, optimizers.state_bytes),
+    ],
+)
+def test_optimizer(bench, kind, law):
+    class Faulty(Optimizer):
+        """Declares the state of plain gradient descent."""
+
+        def declared_bytes(self, shapes):
+            return 0
+
+        def build(self, parameters, learning_rate):
+            return kind(parameters, lr=learning_rate)
+
+    with pytest.raises(AssertionError):
+        law(Brought("optimizers", "faulty", Faulty), bench)
+
+
+class WrongMerge(Full):
+    """Merges into something else."""
+
+    def merged(self):
+        self.model.get_input_embeddings().weight.data.mul_(1.01)
+        return self.model
+
+
+class HalfState(Full):
+    """Leaves half of what trains out of its state."""
+
+    def state(self):
+        whole = super().state()
+        return dict(list(whole.items())[::2])
+
+
+class Drifts(Full):
+    """Changes what it calls frozen."""
+
+    def save(self, path, base, exact=False):
+        for weight in self.model.parameters():
+            weight.data.mul_(1.001)
+        return super().save(path, base, exact)
+
+
+class Nudges(Full):
+    """Does not begin where the base is."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.model.get_input_embeddings().weight.data.mul_(1.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "law"),
+    [
+        (WrongMerge, adapters.merges),
+        (HalfState, adapters.learns),
+        (Drifts, adapters.base_untouched),
+        (Nudges, adapters.unchanged),
+    ],
+)
+def test_adapter(bench, kind, law):
+    class Faulty(Adapter):
+        """Trains the norms."""
+
+        starts_unchanged: ClassVar[bool] = True
+
+        def build(self, model, seed):
+            return kind(self, model, seed, trained=lambda name: "norm" in name)
+
+    with pytest.raises(AssertionError):
+        law(Brought("adapters", "faulty", Faulty), bench)
+
+
+def test_algorithm(installed, tmp_path):
+    """One package with an algorithm for each fault; what must fail, fails, and nothing else."""
+    package = tmp_path / "gym-faulty"
+    for path in FAULTY.glob("*.txt"):
+        (package / "src/gym_faulty").mkdir(parents=True, exist_ok=True)
+        name = path.name.removesuffix(".txt")
+        target = package / name if name == "pyproject.toml" else package / "src/gym_faulty" / name
+        target.write_text(path.read_text())
+    run = installed(package)
+    done = run(
+        "pytest", "--gym-dist", "gym-faulty", "-k", "algorithm and not kill", "-p", "no:cacheprovider", "-q", "-rf"
+    )
+    failed = {
+        line.split("algorithm law: ")[1].split(" - ")[0]
+        for line in done.stdout.splitlines()
+        if line.startswith("FAILED")
+    }
+    assert failed == {
+        "2 x 1 = 1 x 2 accumulation [mean]",
+        "padding changes nothing [mean]",
+        "agrees with its float64 oracle in value and gradient [mean]",
+        "same seed = same trajectory [random]",
+        "2 x 1 = 1 x 2 accumulation [random]",
+        "padding changes nothing [random]",
+        "learns a tiny task [still]",
+    }, done.stdout
