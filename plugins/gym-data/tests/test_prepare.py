@@ -222,3 +222,11 @@ def test_a_registered_name_with_its_own_columns(model, tmp_path):
 def test_rows_of_other_shapes_are_not_tokenised(model, write):
     with pytest.raises(DataError, match="`preference` are read but not tokenised"):
         build(model, write(alpaca(1)), rows="preference")
+
+
+def test_conversations_are_text_too_as_their_template_writes_them(model, write):
+    messages = [{"role": "user", "content": "say a"}, {"role": "assistant", "content": "a"}]
+    path = write([{"messages": messages}])
+    as_text, as_chat = (build(model, path, rows=rows).train[0] for rows in ("text", "conversation"))
+    assert as_text.tokens.tolist() == as_chat.tokens.tolist()
+    assert as_text.trained.tolist() == [False] + [True] * (len(as_text.tokens) - 1)

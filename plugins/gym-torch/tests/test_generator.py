@@ -149,7 +149,7 @@ def test_a_recurrent_model_is_refused() -> None:
 
 
 def test_chat() -> None:
-    conversations = [[{"role": "user", "content": "5 6 7"}], [{"role": "user", "content": "8 9"}]]
-    texts = complete(model_of("qwen3"), Words(), conversations, max_new_tokens=6)
+    rows = [{"messages": [{"role": "user", "content": text}]} for text in ("5 6 7", "8 9")]
+    texts = complete(model_of("qwen3"), Words(), rows, max_new_tokens=6)
     tokens, _ = one_by_one(model_of("qwen3"), [8, 9, 49], 6)
     assert texts[1] == Words().decode([token for token in tokens if token != 0])

@@ -85,12 +85,31 @@ def _render(reader: Reader, tokenizer: Tokenizer, record: Record) -> list[Render
 
 
 def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield texts closed by the end-of-text token, and conversations as their template writes them; all of it is learnt."""
     end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     for batch in _batches(reader.records(), BATCH):
+        written: dict[int, Rendered] = {}
+        for position, record in enumerate(batch):
+            if isinstance(record.row, Conversation):
+                try:
+                    written[position] = _whole(tokenizer, record.row)
+                except ValueError as error:
+                    reader.bad(record.source, record.number, error)
         texts = [record.row.text for record in batch if isinstance(record.row, Text)]
-        for record, ids in zip(batch, tokenizer.encode_batch(texts), strict=True):
-            tokens = np.asarray([*tokenizer.document_start, *ids, *end], dtype=np.int32)
+        conversations = dict(zip(written, tokenizer.encode_rendered(list(written.values())), strict=True))
+        documents = iter(tokenizer.encode_batch(texts))
+        for position, record in enumerate(batch):
+            if isinstance(record.row, Text):
+                tokens = np.asarray([*tokenizer.document_start, *next(documents), *end], dtype=np.int32)
+            elif position in conversations:
+                tokens = conversations[position][0]
+            else:
+                continue
             yield Piece(tokens, _all(tokens), record.source, record.number, 0, record.times, record.key)
+
+
+def _whole(tokenizer: Tokenizer, conversation: Conversation) -> Rendered:
+    return tokenizer.learnable(conversation.messages, conversation.tools, conversation.answers, everything=True)[-1]
 
 
 def _blocks(documents: Iterable[Piece], size: int) -> Iterator[Piece]:

@@ -50,11 +50,12 @@ class Feedback:
 
 
 Structured = Conversation | Text | Preference | Feedback
-SHAPES: dict[str, type[Structured]] = {
-    "conversation": Conversation,
-    "text": Text,
-    "preference": Preference,
-    "feedback": Feedback,
+#: What an algorithm can ask for, and the rows that serve it: a conversation is text, as its template writes it.
+SHAPES: dict[str, tuple[type[Structured], ...]] = {
+    "conversation": (Conversation,),
+    "text": (Text, Conversation),
+    "preference": (Preference,),
+    "feedback": (Feedback,),
 }
 
 

@@ -6,7 +6,7 @@ is the one bridge from messages to texts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -200,14 +200,15 @@ class Generator:
 def complete(
     model: PreTrainedModel,
     tokenizer: Tokenizer,
-    conversations: Sequence[Sequence[dict[str, Any]]],
+    rows: Sequence[Mapping[str, Any]],
     max_new_tokens: int = 256,
     temperature: float = 0.0,
     seed: int = 0,
     max_batch: int = 64,
 ) -> list[str]:
-    """Return the assistant's next message of each conversation (a list of messages), without its stop token."""
-    prompts = [tokenizer.chat(list(messages), generation_prompt=True)[0].tolist() for messages in conversations]
+    """Return the assistant's next message of each row (`messages`, and `tools` if it has any), without its stop token."""
+    chats = (tokenizer.chat(list(row["messages"]), row.get("tools"), generation_prompt=True) for row in rows)
+    prompts = [tokens.tolist() for tokens, _ in chats]
     generator = Generator(model, tokenizer, max_batch)
     completions = generator.generate(prompts, max_new_tokens, temperature=temperature, seed=seed)
     return [tokenizer.decode(made.tokens[:-1] if made.finished else made.tokens) for made in completions]

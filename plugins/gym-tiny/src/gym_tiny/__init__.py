@@ -1,0 +1,61 @@
+"""A model family that travels inside its package, with its tokenizer, tasks and pre-training text."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from gym_core import Family, Source
+
+__version__ = "0.1.0"
+
+__all__ = ["Tiny", "TinyCorpus", "TinyTasks", "TinyTranscripts"]
+
+Kind = Literal["arithmetic", "strings", "sorting", "lookups", "persona", "tools", "refusals"]
+
+
+class Tiny(Family):
+    """A Qwen3-shaped model of three million parameters that lies in its package: nothing is downloaded."""
+
+    target: ClassVar[str] = "gym_tiny.family:locate"
+
+
+class TinyTasks(Source):
+    """Generated tasks with their right answers."""
+
+    target: ClassVar[str] = "gym_tiny.sources:TaskRows"
+    format: ClassVar[str] = "messages"
+
+    count: PositiveInt = 4000
+    """How many tasks."""
+    split: Literal["train", "heldout"] = "train"
+    """Which part of the task space; the parts are disjoint by content."""
+    seed: NonNegativeInt = 0
+    """Which tasks of that part."""
+    task: Kind | None = None
+    """The one kind of task wanted; without it, all kinds in turn."""
+
+
+class TinyCorpus(Source):
+    """Generated plain text that holds the skills of the tasks."""
+
+    target: ClassVar[str] = "gym_tiny.sources:DocumentRows"
+    format: ClassVar[str] = "text"
+
+    documents: PositiveInt = 26_400
+    """How many texts."""
+    seed: NonNegativeInt = 0
+    """Which texts."""
+
+
+class TinyTranscripts(Source):
+    """Generated conversations with a mostly wrong or unhelpful assistant: the manners of the base."""
+
+    target: ClassVar[str] = "gym_tiny.sources:TranscriptRows"
+    format: ClassVar[str] = "messages"
+
+    count: PositiveInt = 33_600
+    """How many conversations."""
+    seed: NonNegativeInt = 0
+    """Which conversations."""

@@ -1,0 +1,46 @@
+"""A deterministic generator of small tasks with checkable answers, in pure Python.
+
+>>> task = next(generate("arithmetic", 1, seed=3, split="heldout"))
+>>> task.check(task.answer), task.check(task.wrong)
+(True, False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from gym_tiny.tasks import arithmetic, lookups, persona, refusals, sorting, strings, tools
+from gym_tiny.tasks.task import Split, Task, split_of
+
+__all__ = ["FAMILIES", "KINDS", "Split", "Task", "generate", "rows", "split_of"]
+
+FAMILIES = {family.KIND: family for family in (arithmetic, strings, sorting, lookups, persona, tools, refusals)}
+KINDS: tuple[str, ...] = tuple(FAMILIES)
+
+
+def generate(kind: str | None, count: int, seed: int = 0, split: Split = "train") -> Iterator[Task]:
+    """`count` tasks of one kind, or of all kinds in turn, from one split.
+
+    Task `i` depends on (kind, seed, split, i) alone, so a longer run begins with the shorter one. Small kinds
+    (persona) repeat themselves in a long run.
+
+    Raises ValueError where there is no such kind or split.
+    """
+    if kind is not None and kind not in FAMILIES:
+        raise ValueError(f"no task kind {kind!r}; there are {', '.join(KINDS)}")
+    if split not in ("train", "heldout"):
+        raise ValueError(f"no split {split!r}; there are train, heldout")
+    for index in range(count):
+        name = kind or KINDS[index % len(KINDS)]
+        rng = Random(f"{name}/{seed}/{split}/{index}")
+        task = FAMILIES[name].make(rng)
+        while task.split != split:
+            task = FAMILIES[name].make(rng)
+        yield task
+
+
+def rows(kind: str | None, count: int, seed: int = 0, split: Split = "train") -> Iterator[dict[str, Any]]:
+    """The tasks of `generate` as OpenAI-style rows with their right answers."""
+    return (task.row() for task in generate(kind, count, seed, split))

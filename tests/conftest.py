@@ -1,0 +1,61 @@
+"""What the tests of the whole tree share: the real data, the command line in a process, recipes for the tiny model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+Gym = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Return the folder of real datasets; `GYM_DATA` names it, else it lies beside the checkout."""
+    folder = Path(os.environ.get("GYM_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("no real data: set GYM_DATA to a folder with alpaca_en_demo.json and its dataset_info.json")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a cache directory of this session's own."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def environment(cache: Path) -> dict[str, str]:
+    """Return the environment of a child process: one thread, own cache, nothing downloaded."""
+    return {
+        **os.environ,
+        "GYM_CACHE": str(cache),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "NO_COLOR": "1",
+        "COLUMNS": "120",
+    }
+
+
+@pytest.fixture
+def gym(environment: dict[str, str], tmp_path: Path) -> Gym:
+    """Run the command line in a process of its own, in an empty directory."""
+
+    def run(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        command: Sequence[str] = [sys.executable, "-m", "gym_core.cli", *arguments]
+        return subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return run

@@ -1,0 +1,88 @@
+"""Documents are tested: generated pages are current, every hook and kind has a page and a test, every YAML and README holds."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gym_core.hooks import Seams
+from gym_core.kinds import KINDS
+from gym_core.yamlfile import parse_yaml, read_yaml
+
+ROOT = Path(__file__).parents[1]
+TESTS = "\n".join(path.read_text() for path in ROOT.glob("**/tests/**/*.py") if ".nox" not in path.parts)
+
+
+def reference():
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_current():
+    for page, write in reference().PAGES.items():
+        assert page.read_text() == write(), f"{page.name} is stale: run `nox -s reference`"
+
+
+def test_every_hook_is_documented_with_its_signature_and_has_a_test():
+    pages = reference()
+    text = (ROOT / "docs/hooks.md").read_text()
+    for name, function in pages.seams().items():
+        assert f"## `{pages.signature(name, function)}`" in text
+        assert re.search(rf"def {name}\(self", TESTS), f"no test implements the hook {name}"
+    assert (
+        set(pages.seams())
+        == {"load_model", "build_trainer", "quantize", "export"}
+        == set(vars(Seams)) & set(pages.seams())
+    )
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_kind_is_documented_and_tested(kind):
+    assert f"## `{kind}`: `gym_core.{KINDS[kind].__name__}`" in (ROOT / "docs/kinds.md").read_text()
+    assert KINDS[kind].__doc__
+    assert f"gym.{kind}" in TESTS or f'"{kind}"' in TESTS or _providers(kind), (
+        f"nothing provides or tests the kind {kind}"
+    )
+
+
+def _providers(kind: str) -> list[str]:
+    pyprojects = [*ROOT.glob("plugins/*/pyproject.toml")]
+    projects = [tomllib.loads(path.read_text())["project"] for path in pyprojects]
+    return [project["name"] for project in projects if project.get("entry-points", {}).get(f"gym.{kind}")]
+
+
+def yaml_files() -> list[Path]:
+    return [p for p in ROOT.glob("**/*.y*ml") if not {".nox", ".git", "runs"} & set(p.parts)]
+
+
+@pytest.mark.parametrize("path", yaml_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_yaml_in_the_tree_parses(path):
+    assert read_yaml(path).data
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/**/*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_in_the_tree_validates(path):
+    from gym_core import load_recipe
+
+    assert load_recipe(path).algorithm
+
+
+def documents() -> list[Path]:
+    return [p for p in ROOT.glob("**/*.md") if not {".nox", ".git", "runs", "node_modules"} & set(p.parts)]
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_yaml_blocks_of_documents_parse_and_links_lead_somewhere(path):
+    text = path.read_text()
+    for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        parse_yaml(block, path.name)
+        assert yaml.safe_load(block)
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        assert link.startswith(("http", "mailto:")) or (path.parent / link).exists(), f"{path.name} links to {link}"
