@@ -34,7 +34,7 @@ PROBE = 32  #: tokens that both models are asked about
 ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BESIDE = (
-    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.*",
     "vocab.json", "vocab.txt", "merges.txt",
 )  # fmt: skip
 

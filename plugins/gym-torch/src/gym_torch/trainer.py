@@ -26,24 +26,12 @@ from gym_torch.callbacks.plot import LossPlot
 from gym_torch.checkpoint import Checkpoints, to_disk
 from gym_torch.config import AdamW, Linear, TorchAlgorithm
 from gym_torch.console import say, warn
+from gym_torch.export import copy_tokenizer
 from gym_torch.loop import Job
 from gym_torch.observer import Observer, Observers, Progress
 from gym_torch.policy import Policy
 from gym_torch.signals import Signals
 from gym_torch.source import Dataset, Examples, once
-
-TOKENIZER_FILES = (
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-)
 
 
 class Prepared(Protocol):
@@ -184,9 +172,7 @@ class Trainer:
 
     def _copy_tokenizer(self, into: Path) -> None:
         """Lay the tokenizer beside the weights, with the chat template that was trained on."""
-        for name in TOKENIZER_FILES:
-            if (self.model.path / name).exists() and not (into / name).exists():
-                shutil.copyfile(self.model.path / name, into / name)
+        copy_tokenizer(self.model.path, into)
         data = self.run.recipe.data
         if isinstance(data, DatasetConfig) and data.template is not None:
             (into / "chat_template.jinja").write_text(data.template.build(), encoding="utf-8")
