@@ -16,7 +16,7 @@ Kind = Literal["arithmetic", "strings", "sorting", "lookups", "persona", "tools"
 
 
 class Tiny(Family):
-    """A Qwen3-shaped model of three million parameters that lies in its package: nothing is downloaded."""
+    """A Qwen3-shaped model of 1.6 million parameters that lies in its package: nothing is downloaded."""
 
     target: ClassVar[str] = "gym_tiny.family:locate"
 
