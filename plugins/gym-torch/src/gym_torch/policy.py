@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_torch.batch import Batch
+from gym_torch.layout import hidden_states
 from gym_torch.logprobs import head_of, label_log_probs
 
 
@@ -30,5 +29,4 @@ class Policy(nn.Module):
 
     def hidden(self, batch: Batch) -> Tensor:
         """Return the last hidden states `[n, dim]` that predict `batch.targets`."""
-        states = self.model.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False)
-        return cast(Tensor, states.last_hidden_state.flatten(0, 1)[batch.target_index])
+        return hidden_states(self.model, batch)

@@ -110,7 +110,8 @@ class Trainer:
     def _job(self, config: TorchAlgorithm) -> Job:
         run, train, accelerator = self.run, self.run.recipe.train, self.accelerator
         world, rank = accelerator.num_processes, accelerator.process_index
-        source = Dataset(self.data.train, train, world, self.data.fingerprint)
+        layout = self.model.layout
+        source = Dataset(self.data.train, train, world, self.data.fingerprint, layout)
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
@@ -127,11 +128,11 @@ class Trainer:
             train=train,
             accelerator=accelerator,
             policy=policy,
-            objective=load_object(config.objective)(config),
+            objective=load_object(config.objective)(config, layout),
             optimizer=build_optimizer(optimizer, model, train.learning_rate),
             factor=scheduler.build(total=source.total, warmup=warmup),
             source=source,
-            validation=once(validation, train, rank, world) if validation else None,
+            validation=once(validation, train, layout, rank, world) if validation else None,
             observer=Observers(self._observers() if accelerator.is_main_process else []),
             save=self._save,
             signals=self.signals,
