@@ -140,8 +140,10 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Run every benchmark into one table."""
-    session.run(workshop(session), "benchmarks/table.py", *session.posargs, external=True)
+    """Run every benchmark into one table, with the peers beside us."""
+    python = workshop(session)
+    session.run(python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, "trl", external=True)
+    session.run(python, "benchmarks/table.py", *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")

@@ -33,6 +33,7 @@ class LoadedModel:
     name: str  #: as the recipe calls it
     precision: str = "fp32"  #: what the run computes in: `fp32` or `bf16`
     layout: Layout = PADDED  #: how samples become batches that this model computes exactly
+    compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
 
 
 def load(config: Transformers, run: Run) -> LoadedModel:
@@ -61,7 +62,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     if layout is not PACKED:
         why = "this model cannot attend by segments" if config.attention == "auto" else "model.attention is set"
         say(f"samples are padded, not packed: {why}")
-    return LoadedModel(model, path, config.path, precision, layout)
+    return LoadedModel(model, path, config.path, precision, layout, config.compile)
 
 
 def check_weights(path: Path) -> None:

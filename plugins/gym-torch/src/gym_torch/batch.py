@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,14 @@ class Example(Protocol):
     def trained(self) -> npt.NDArray[np.bool_]:
         """Whether each token is one to predict and learn from, `[length]`."""
         ...
+
+
+class Piece(NamedTuple):
+    """The plainest `Example`, for what is made on the way: a prompt apart from its answers, or a trial."""
+
+    id: str
+    tokens: npt.NDArray[np.int32]
+    trained: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

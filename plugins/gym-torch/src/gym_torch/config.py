@@ -32,6 +32,8 @@ class Transformers(Backend):
     attention: Annotated[str, Flat("flash_attn", convert=_ATTENTION)] = "auto"
     """`auto` packs samples into full rows and attends within each; the name of an attention of transformers (`sdpa`,
     `eager`, `flash_attention_2`, ...) pads them instead."""
+    compile: bool | Literal["auto"] = "auto"
+    """Whether to compile the layers; `auto` tries it out for long runs, and does what is faster on this machine."""
     trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
     """Whether Python code that comes with the model may run. It can do anything that you can."""
 

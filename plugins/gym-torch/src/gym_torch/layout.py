@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from gym_core import Train
 from gym_torch.attention import NAME, NO_MASK
-from gym_torch.batch import Batch, Example, packed, padded
+from gym_torch.batch import Batch, Example, Piece, packed, padded
 
 Ints = npt.NDArray[np.int64]
 
@@ -77,7 +77,7 @@ def layout_for(model: PreTrainedModel) -> Layout:
     if not any(option.kind is option.VAR_KEYWORD for option in options):
         return PADDED
     tokens = np.arange(1, 22, dtype=np.int32) % model.config.get_text_config().vocab_size
-    probe = [_Probe(part, np.ones(len(part), dtype=np.bool_)) for part in np.split(tokens, (9, 14))]
+    probe = [Piece("probe", part, np.ones(len(part), dtype=np.bool_)) for part in np.split(tokens, (9, 14))]
     own, training = model.config._attn_implementation, model.training
     model.eval()
     expected = hidden_states(model, padded(probe, (None, None, 0)).to(model.device))
@@ -96,12 +96,6 @@ def hidden_states(model: PreTrainedModel, batch: Batch) -> Tensor:
     extra = {} if batch.spans is None else {"spans": batch.spans, "attention_mask": NO_MASK}
     states = model.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, **extra)
     return cast(Tensor, states.last_hidden_state.flatten(0, 1)[batch.target_index])
-
-
-class _Probe(NamedTuple):
-    tokens: npt.NDArray[np.int32]
-    trained: npt.NDArray[np.bool_]
-    id: str = "probe"
 
 
 def _by_tokens(ranked: Sequence[int], lengths: Ints, capacity: int) -> list[list[int]]:

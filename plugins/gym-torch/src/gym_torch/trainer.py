@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from gym_core import Artifact, GymError, Optimizer, Run
 from gym_core.component import load_object
 from gym_data import DatasetConfig
-from gym_torch import loop, probe, resume
+from gym_torch import compiling, loop, probe, resume
 from gym_torch.adapted import Adapted, Full
 from gym_torch.backend import LoadedModel
 from gym_torch.callbacks.bar import ProgressBar
@@ -119,7 +119,9 @@ class Trainer:
             with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
                 warnings.simplefilter("ignore", FutureWarning)
                 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        policy = accelerator.prepare(Policy(model.to(accelerator.device), bf16=self.model.precision == "bf16"))
+        model.to(accelerator.device)
+        self._compile(source)
+        policy = accelerator.prepare(Policy(model, bf16=self.model.precision == "bf16"))
         policy.train()
         optimizer = run.recipe.optimizer or AdamW()
         scheduler = run.recipe.scheduler or Linear()
@@ -138,6 +140,18 @@ class Trainer:
             signals=self.signals,
             progress=Progress(total=source.total),
         )
+
+    def _compile(self, source: Dataset) -> None:
+        """Compile the layers where that pays; a resumed run does as it did before."""
+        record, model = self.run.record, self.adapted.model
+        chosen = record.read().get("compiled") if self.run.resuming else None
+        if chosen is None:
+            tokens = round(int(source.bounds[-1]) * float(source.lengths.mean()))
+            bf16 = self.model.precision == "bf16"
+            chosen = compiling.decide(self.model.compile, model, self.model.layout, bf16, tokens)
+        record.update(compiled=chosen)
+        if chosen:
+            compiling.compile_layers(model)
 
     def _observers(self) -> list[Observer]:
         run, output = self.run, self.run.output
