@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from gym_torch_decoding import PROMPTS, Words, model_of, one_by_one
@@ -66,17 +68,21 @@ def test_rows_leave_and_enter_and_do_not_notice(family: str, temperature: float)
             assert other.log_probs == pytest.approx(one.log_probs, abs=1e-4)
 
 
-def test_the_batch_is_refilled_and_never_too_large() -> None:
+@pytest.mark.parametrize("max_batch", [4, 7, 13, 64])
+def test_the_batch_is_refilled_and_a_group_computed_once(max_batch: int) -> None:
     model = model_of("llama")
     shapes: list[tuple[int, int]] = []
     with model.register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     ):
-        Generator(model, Words(), 4).generate(GROUPS, LIMITS, stop_ids=[])
+        Generator(model, Words(), max_batch).generate(GROUPS, LIMITS, stop_ids=[])
     steps = [rows for rows, new in shapes if new == 1]
-    assert max(steps) == 4
+    assert max(steps) <= max_batch
     assert sum(steps) == sum(LIMITS) - len(GROUPS), "no row is computed after its last token"
-    assert sum(rows == 4 for rows in steps) > 2, "waiting rows should enter while others go on"
+    if max_batch < len(GROUPS):
+        assert any(later > earlier for earlier, later in pairwise(steps)), "waiting rows should enter as others leave"
+    if max_batch >= 3 * 4:  # a quarter of the batch has room for a group
+        assert sum(rows for rows, new in shapes if new > 1) == len(GROUPS) / 3
 
 
 def test_greedy_does_not_depend_on_the_order_of_prompts() -> None:

@@ -141,7 +141,11 @@ class Generator:
                 free = self.max_batch - len(batch.requests)
                 # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
                 if waiting and free * 4 >= self.max_batch:
-                    extend(batch, self._enter(batch, [waiting.pop() for _ in range(min(free, len(waiting)))], prompts))
+                    entering = [waiting.pop() for _ in range(min(free, len(waiting)))]
+                    # A group that does not fit beside the others waits, so that its prompt is computed once.
+                    while waiting and prompts[waiting[-1]] == prompts[entering[-1]] != prompts[entering[0]]:
+                        waiting.append(entering.pop())
+                    extend(batch, self._enter(batch, entering, prompts))
                 if batch.requests:
                     extend(batch, self._step(batch))
         return done
