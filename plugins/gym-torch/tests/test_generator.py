@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 import torch
 from gym_torch_decoding import PROMPTS, Words, model_of, one_by_one
-from transformers import AutoConfig, LlamaForCausalLM, PreTrainedModel
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import AutoConfig, LlamaForCausalLM
 
 from gym_core import GymError
+from gym_torch.attention import NAME
 from gym_torch.generator import Completion, Generator, complete
 
 GROUPS = [prompt for prompt in PROMPTS[:5] for _ in range(3)]
@@ -98,26 +98,20 @@ def test_a_limit_cuts_a_completion_and_changes_nothing_before_it() -> None:
     assert [made.tokens for made in short] == [made.tokens[:limit] for made, limit in zip(long, LIMITS, strict=True)]
 
 
-def fails(module: PreTrainedModel, *args: object, **kwargs: object) -> None:
-    raise AssertionError("attention of packed rows was called with a cache")
-
-
-def test_the_model_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "gym_segments", fails)
+def test_a_model_in_training_is_left_as_it_was() -> None:
     model = LlamaForCausalLM(model_of("llama").config).train()
     model.load_state_dict(model_of("llama").state_dict())
-    before = model.config._attn_implementation
-    model.set_attn_implementation("gym_segments")
+    wanted = Generator(model, Words()).generate(PROMPTS[:2], 5)
+    model.set_attn_implementation(NAME)
     made = Generator(model, Words()).generate(PROMPTS[:2], 5)
-    assert model.training and model.config._attn_implementation == "gym_segments"
+    assert [each.tokens for each in made] == [each.tokens for each in wanted]
+    assert model.training and model.config._attn_implementation == NAME
     with (
         pytest.raises(RuntimeError, match="in the middle"),
         model.register_forward_hook(lambda *args: (_ for _ in ()).throw(RuntimeError("in the middle"))),
     ):
         Generator(model, Words()).generate(PROMPTS[:2], 5)
-    assert model.training and model.config._attn_implementation == "gym_segments"
-    model.set_attn_implementation(before)
-    assert made == Generator(model, Words()).generate(PROMPTS[:2], 5)
+    assert model.training
 
 
 def test_nothing_to_do() -> None:

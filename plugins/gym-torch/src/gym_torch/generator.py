@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gym_data.tokenizer import Tokenizer
 
 _LAYERS = {"full_attention", "sliding_attention"}
-_TRAINING_ONLY = {"gym_segments"}  # attention functions that know packed rows and nothing of a cache
 
 
 @dataclass
@@ -136,7 +135,7 @@ class Generator:
             batch.keep(going)
 
         batch = _Batch([], [], torch.empty(0, dtype=torch.long, device=self.model.device))
-        with _decoding(self.model):
+        with _without_dropout(self.model):
             while waiting or batch.requests:
                 free = self.max_batch - len(batch.requests)
                 # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
@@ -189,18 +188,14 @@ class Generator:
 
 
 @contextmanager
-def _decoding(model: PreTrainedModel) -> Iterator[None]:
-    """Put a model into the state that decoding needs, and back: no dropout, and attention that takes a cache."""
-    training, attention = model.training, model.config._attn_implementation
+def _without_dropout(model: PreTrainedModel) -> Iterator[None]:
+    """Put a model into evaluation mode for a while."""
+    training = model.training
     model.eval()
-    if attention in _TRAINING_ONLY:
-        model.set_attn_implementation("sdpa")
     try:
         yield
     finally:
         model.train(training)
-        if attention in _TRAINING_ONLY:
-            model.set_attn_implementation(attention)
 
 
 def complete(
