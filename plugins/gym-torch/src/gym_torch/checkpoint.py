@@ -29,12 +29,14 @@ class Checkpoints:
         """Use a directory, made when first needed. `warn` is told of every checkpoint that is refused."""
         self.directory, self.keep, self.warn = directory, keep, warn
 
-    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+    def save(self, step: int, write: Callable[[Path], None], best: int | None = None) -> Path:
         """Let `write(directory)` fill a new checkpoint, seal and verify it; then delete the oldest beyond `keep`.
+
+        That of step `best` stays, however old.
 
         Raises GymError when the disk does not take it; the checkpoints before it are then untouched.
         """
-        final = self.directory / f"{PREFIX}{step:08d}"
+        final = self._at(step)
         building = self.directory / f".{final.name}.building"
         try:
             shutil.rmtree(building, ignore_errors=True)
@@ -61,8 +63,9 @@ class Checkpoints:
                 fix="check the disk",
             )
         for old in self._all()[: -self.keep]:
-            # Out of sight first: a kill in the middle must not leave a checkpoint that looks damaged.
-            shutil.rmtree(old.rename(self.directory / f".{old.name}.old"))
+            if best is None or old != self._at(best):
+                # Out of sight first: a kill in the middle must not leave a checkpoint that looks damaged.
+                shutil.rmtree(old.rename(self.directory / f".{old.name}.old"))
         return final
 
     def latest(self) -> Path | None:
@@ -77,6 +80,9 @@ class Checkpoints:
             path.rename(aside)
             self.warn(f"checkpoint {path.name} is refused: {wrong}; it is kept as {aside.name}")
         return None
+
+    def _at(self, step: int) -> Path:
+        return self.directory / f"{PREFIX}{step:08d}"
 
     def _all(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
