@@ -23,7 +23,7 @@ from gym_torch.callbacks.card import ModelCard
 from gym_torch.callbacks.llamafactory import PLOT, LlamaFactoryFiles
 from gym_torch.callbacks.metrics import Metrics
 from gym_torch.callbacks.plot import LossPlot
-from gym_torch.checkpoint import Checkpoints, to_disk
+from gym_torch.checkpoint import Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import AdamW, Linear, TorchAlgorithm
 from gym_torch.console import say, warn
 from gym_torch.export import copy_tokenizer
@@ -168,13 +168,12 @@ class Trainer:
         kept = Artifact(self.run.output / "model")
         if self.accelerator.is_main_process:
             building = self.run.output / ".model.building"
-            for stale in (building, kept.path):
-                shutil.rmtree(stale, ignore_errors=True)
-            building.mkdir()
-            kept = replace(self.adapted.save(building, self.model.name), path=kept.path)
-            self._copy_tokenizer(building)
-            to_disk(building)
-            building.rename(kept.path)
+            shutil.rmtree(kept.path, ignore_errors=True)
+            with whole_or_gone(building, kept.path, "the model", "the last checkpoint"):
+                kept = replace(self.adapted.save(building, self.model.name), path=kept.path)
+                self._copy_tokenizer(building)
+                to_disk(building)
+                building.rename(kept.path)
         self.accelerator.wait_for_everyone()
         return kept
 
