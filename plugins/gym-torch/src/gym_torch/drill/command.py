@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
@@ -16,8 +17,10 @@ import yaml
 from gym_core import GymError, Recipe, load_recipe
 from gym_core.errors import FAILED
 from gym_torch.console import say
-from gym_torch.drill.drill import Drill
 from gym_torch.drill.watch import Course
+
+if TYPE_CHECKING:
+    from gym_torch.drill.drill import Drill
 
 
 @click.command()
@@ -32,6 +35,8 @@ def drill(recipe: Path, overrides: tuple[str, ...], kills: int, seed: int, steps
 
     Everything happens in a temporary directory. Exit code 1 when the two runs differ; the directory is then kept.
     """
+    if sys.platform == "win32":
+        raise GymError("a process cannot be killed the hard way on Windows", fix="run the drill on Linux or macOS")
     began = time.monotonic()
     loaded = load_recipe(recipe, overrides)
     settings = shortened(loaded, overrides, steps)
@@ -43,15 +48,14 @@ def drill(recipe: Path, overrides: tuple[str, ...], kills: int, seed: int, steps
         work = prepare(loaded, settings, scratch, seed)
         difference = work.run(kills)
         finished = not difference
-    except GymError:
-        say(f"everything is kept in {scratch}")
-        raise
     finally:
         if finished:
             shutil.rmtree(scratch)
+        else:
+            say(f"both runs and what they printed are kept in {scratch}")
     report: dict[str, Any] = {"verdict": "different" if difference else "identical", "difference": difference}
     report |= {"seed": seed, "train": settings, "seconds": round(time.monotonic() - began, 1), **work.report()}
-    click.echo(json.dumps(report) if as_json else _text(report, scratch))
+    click.echo(json.dumps(report) if as_json else _text(report))
     if difference:
         click.get_current_context().exit(FAILED)
 
@@ -76,6 +80,8 @@ def shortened(recipe: Recipe, overrides: tuple[str, ...], steps: int) -> dict[st
 
 def prepare(recipe: Recipe, settings: dict[str, Any], scratch: Path, seed: int) -> Drill:
     """Write the recipe of the drill and return the drill, ready to run."""
+    from gym_torch.drill.drill import Drill  # where there is no SIGKILL it cannot be imported
+
     canonical = recipe.canonical()
     canonical["train"] = canonical.get("train", {}) | settings
     canonical.pop("output", None)
@@ -88,12 +94,12 @@ def prepare(recipe: Recipe, settings: dict[str, Any], scratch: Path, seed: int) 
     return Drill(file, scratch, course, bool(recipe.export), random.Random(seed))
 
 
-def _text(report: dict[str, Any], scratch: Path) -> str:
+def _text(report: dict[str, Any]) -> str:
     phases = ", ".join(f"{count} {phase}" for phase, count in report["phases"].items())
     head = (
         f"{report['kills']} kills ({phases}) and {report['signals']} other signals over {report['runs']} run(s) "
         f"of {report['steps']} steps, in {report['seconds']:.0f} s"
     )
     if report["difference"]:
-        return f"{head}\nDIFFERENT: {report['difference']}\n  -> both runs are kept in {scratch}"
+        return f"{head}\nDIFFERENT: {report['difference']}"
     return f"{head}\nidentical: weights, optimizer state and metrics, bit for bit"
