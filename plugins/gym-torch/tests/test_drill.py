@@ -16,7 +16,7 @@ from gym_torch_bench import Memory, make_run, train
 
 from gym_torch.drill.compare import first_difference
 from gym_torch.drill.plan import plan
-from gym_torch.drill.watch import CHECKPOINT, ENDING, EVALUATION, FINAL, START, TRAINING, Course, Watch
+from gym_torch.drill.watch import CHECKPOINT, ENDING, EVALUATION, EXIT, FINAL, START, TRAINING, Course, Watch
 
 LAST = "checkpoints/step-00000004"
 
@@ -110,6 +110,8 @@ def test_a_watch_sees_what_a_run_does_and_not_what_another_left(done: Path, tmp_
     (output / "checkpoints/.step-00000003.building").rmdir()
     write(6)
     assert watch.look() == (ENDING, 4)
+    edit(output / "run.json", "running", "finished")
+    assert watch.look() == (EXIT, 4)
     (output / ".model.building/config.json").write_text("{}")
     assert watch.look() == (FINAL, 4)
     assert json.loads(lines[-1])["step"] == 4

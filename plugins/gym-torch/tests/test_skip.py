@@ -117,6 +117,14 @@ def test_no_checkpoint_ever_holds_weights_that_are_not_finite(model_path: Path, 
     assert not list((tmp_path / "checkpoints").glob("step-*"))
 
 
+def test_the_update_to_blame_is_named_even_when_steps_after_it_were_skipped(model_path: Path, tmp_path: Path) -> None:
+    settings = SETTINGS | {"save_every": 3, "learning_rate": 1e38, "warmup": 0.0, "skip_steps": (1, 3)}
+    with pytest.raises(GymError, match="since the update with samples") as caught:
+        train(make_run(model_path, tmp_path, **settings))
+    assert caught.value.problems[0].where == "step 2"
+    assert "train.skip_steps=[1,2,3]" in caught.value.problems[0].fix
+
+
 def test_the_best_checkpoint_is_kept_and_survives_resume(model_path: Path, tmp_path: Path) -> None:
     settings = SETTINGS | {
         "keep_last": 1,

@@ -45,7 +45,7 @@ class Job:
     progress: Progress
     window: dict[str, float] = field(default_factory=dict)  #: sums since the last log line, by metric
     saved: int = -1  #: step of the last checkpoint
-    last: Step | None = None  #: the step that made the last update in this process
+    last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number
 
 
 def run(job: Job) -> None:
@@ -68,9 +68,8 @@ def run(job: Job) -> None:
         asked = _agree_to_stop(job)
         best = train.keep_best and progress.best_step == progress.step
         if (asked or best or _due(progress, train.save_every)) and job.saved != progress.step:
-            check_weights(
-                job.accelerator.unwrap_model(job.policy), job.last, progress.step, train.skip_steps
-            )  # a run must be able to go back to any checkpoint
+            # A run must be able to go back to any checkpoint.
+            check_weights(job.accelerator.unwrap_model(job.policy), job.last, train.skip_steps)
             job.observer.saving(progress)
             job.save()
             job.saved = progress.step
@@ -126,14 +125,14 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     values = dict(zip(sums, _over_processes(job, local), strict=True))
     if not all(map(math.isfinite, [*values.values(), norm_value])):
         policy = job.accelerator.unwrap_model(job.policy)
-        check_weights(policy, job.last, progress.step, train.skip_steps)
+        check_weights(policy, job.last, train.skip_steps)
         raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps)
     for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     job.optimizer.step()
     job.optimizer.zero_grad()
-    job.last = step
     progress.step, progress.epoch = progress.step + 1, step.epoch
+    job.last = progress.step, step
     progress.tokens, progress.samples = progress.tokens + int(tokens), progress.samples + int(samples)
     progress.loss += values["loss"]
     seconds = time.monotonic() - began

@@ -11,8 +11,8 @@ from gym_torch.objective import Objective
 from gym_torch.source import Step
 
 
-def check_weights(policy: nn.Module, last: Step | None, number: int, skipped: Sequence[int]) -> None:
-    """Raise GymError that names the first weight that is not finite and the samples of the last update, step `number`.
+def check_weights(policy: nn.Module, last: tuple[int, Step] | None, skipped: Sequence[int]) -> None:
+    """Raise GymError that names the first weight that is not finite and the samples of `last`, the last update.
 
     `skipped` are the steps that the recipe leaves out already.
     """
@@ -22,7 +22,8 @@ def check_weights(policy: nn.Module, last: Step | None, number: int, skipped: Se
     why = f"the weights {name} hold values that are not finite"
     if last is None:
         raise GymError(why, where="before the first step", fix="start from sound weights")
-    why += f", since the update with samples: {_listed(_names(last))}"
+    number, step = last
+    why += f", since the update with samples: {_listed(_names(step))}"
     raise GymError(why, where=f"step {number}", fix=_fix(number, skipped))
 
 

@@ -199,7 +199,7 @@ class Trainer:
                 "seconds": round(progress.seconds, 3),
                 "stopped": progress.stop or None,
                 "skipped": progress.skipped,
-                "best": {"step": progress.best_step, "eval_loss": progress.best_loss} if progress.best_loss else None,
+                "best": {"step": progress.best_step, "eval_loss": progress.best_loss} if progress.evaluated else None,
                 "precision": self.model.precision,
                 "device": probe.device_name(),
                 "processes": self.accelerator.num_processes,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gym_core.record import RunRecord
 from gym_torch.callbacks.jsonlines import read_lines
 from gym_torch.callbacks.metrics import FILE
 
@@ -22,6 +23,7 @@ RETENTION = "retention"  #: deleting an old checkpoint
 FINAL = "final save"
 EXPORT = "export"
 ENDING = "ending"  #: everything else after the last step
+EXIT = "exit"  #: all is written and the process is on its way out
 
 #: directories that exist only while something is being done
 _SIGNS = {
@@ -78,7 +80,9 @@ class Watch:
         evaluated = any(line["step"] == step and "eval_loss" in line for line in self._lines)
         if step in self.course.evaluations and not evaluated:
             return EVALUATION, step
-        return TRAINING if step < self.course.total else ENDING, step
+        if step < self.course.total:
+            return TRAINING, step
+        return EXIT if RunRecord(self.output / "run.json").read().get("status") == "finished" else ENDING, step
 
     def _written(self) -> tuple[int, ...]:
         with suppress(FileNotFoundError):
