@@ -86,7 +86,7 @@ def measure(report: Report, quick: bool) -> None:
         with tempfile.TemporaryDirectory() as folder:
             figures = cost(recipe, Path(folder) / "cost", saves=4 if quick else 20)
             found = drill(recipe, Path(folder), kills)
-        phases = ("kills", "signals", "phases", "runs", "undisturbed_seconds", "seconds", "difference")
+        phases = ("kills", "signals", "phases", "runs", "undisturbed_seconds", "seconds", "difference", "problems")
         report.figures[name] = figures | {key: found[key] for key in phases if key in found}
         report.check(f"{name}: differences after {kills} kills", float(found.get("verdict") != "identical"), at_most=0)
         report.check(f"{name}: kills", found.get("kills", 0), at_least=kills)
