@@ -30,8 +30,11 @@ from gym_core.sections import SECTIONS, SLOTS, Findings, Resolved
 from gym_core.train import Train
 from gym_core.yamlfile import parse_scalar, read_yaml
 
-#: Changing these changes no number of a run, so a run may be resumed with them changed.
-HARMLESS = {"output", "export", "callbacks", "train.plot", "train.keep_last", "train.overwrite", "train.save_every"}
+#: A run may be resumed with these changed: none of them changes a number of a step that was taken.
+CHANGEABLE = {
+    "output", "export", "callbacks", "train.plot", "train.overwrite",
+    "train.save_every", "train.keep_last", "train.keep_best", "train.skip_steps",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Recipe:
         return {
             key: value
             for key, value in flat.items()
-            if not any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in HARMLESS)
+            if not any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in CHANGEABLE)
         }
 
     def fingerprint(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ def execute(recipe: Recipe) -> Outcome:
         try:
             outcome = _phases(run, manager.hook)
         except BaseException as error:
-            record.update(status=_status(error), seconds=_seconds(before, started), error=_explain(error))
+            with suppress(OSError):  # a full disk must not hide what happened; the run goes on all the same
+                record.update(status=_status(error), seconds=_seconds(before, started), error=_explain(error))
             raise
         record.update(
             status="finished",

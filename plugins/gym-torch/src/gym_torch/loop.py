@@ -16,10 +16,11 @@ from signal import SIGTERM
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from gym_core import DataError, Interrupted, Train
-from gym_torch.nonfinite import explain
+from gym_torch.nonfinite import check_weights, explain
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Progress
 from gym_torch.signals import Signals
@@ -44,6 +45,7 @@ class Job:
     progress: Progress
     window: dict[str, float] = field(default_factory=dict)  #: sums since the last log line, by metric
     saved: int = -1  #: step of the last checkpoint
+    last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number
 
 
 def run(job: Job) -> None:
@@ -64,7 +66,10 @@ def run(job: Job) -> None:
         if job.validation and evaluating:
             evaluate(job, job.validation)
         asked = _agree_to_stop(job)
-        if (asked or _due(progress, train.save_every)) and job.saved != progress.step:
+        best = train.keep_best and progress.best_step == progress.step
+        if (asked or best or _due(progress, train.save_every)) and job.saved != progress.step:
+            # A run must be able to go back to any checkpoint.
+            check_weights(job.accelerator.unwrap_model(job.policy), job.last, train.skip_steps)
             job.observer.saving(progress)
             job.save()
             job.saved = progress.step
@@ -72,9 +77,22 @@ def run(job: Job) -> None:
             raise Interrupted(asked)
         if progress.over:
             return
-        rates = [peak * job.factor(progress.step) for peak in peaks]
-        if optimizer_step(job, next(steps), rates):
+        step = next(steps)
+        if progress.step + 1 in train.skip_steps:
+            skip(job, step)
             job.observer.stepped(progress)
+        elif optimizer_step(job, step, [peak * job.factor(progress.step) for peak in peaks]):
+            job.observer.stepped(progress)
+
+
+def skip(job: Job, step: Step) -> None:
+    """Let a step go by without an update: the schedule goes on, and its samples are written down."""
+    progress = job.progress
+    progress.step, progress.epoch = progress.step + 1, step.epoch
+    progress.skipped.append(progress.step)
+    counted = step.batches[: len(step.batches) - step.spare]
+    names = gather_object([example.id for batch in counted for example in batch])
+    job.observer.skipped(progress, {"step": progress.step, "epoch": progress.epoch, "skipped": names})
 
 
 def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
@@ -106,12 +124,15 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     *local, norm_value = torch.stack([*sums.values(), norm]).tolist()
     values = dict(zip(sums, _over_processes(job, local), strict=True))
     if not all(map(math.isfinite, [*values.values(), norm_value])):
-        raise explain(job.accelerator.unwrap_model(job.policy), job.objective, step, progress.step + 1)
+        policy = job.accelerator.unwrap_model(job.policy)
+        check_weights(policy, job.last, train.skip_steps)
+        raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps)
     for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     job.optimizer.step()
     job.optimizer.zero_grad()
     progress.step, progress.epoch = progress.step + 1, step.epoch
+    job.last = progress.step, step
     progress.tokens, progress.samples = progress.tokens + int(tokens), progress.samples + int(samples)
     progress.loss += values["loss"]
     seconds = time.monotonic() - began
@@ -145,6 +166,8 @@ def evaluate(job: Job, validation: Step) -> None:
     job.progress.evaluated = job.progress.step
     record = {f"eval_{name}": value / total for name, value in zip(sums, values, strict=True)}
     job.progress.figures.update(record)
+    if record["eval_loss"] < (math.inf if job.progress.best_loss is None else job.progress.best_loss):
+        job.progress.best_step, job.progress.best_loss = job.progress.step, record["eval_loss"]
     job.observer.evaluated(job.progress, {"step": job.progress.step, "epoch": job.progress.epoch, **record})
 
 

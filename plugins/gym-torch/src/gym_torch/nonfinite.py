@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from gym_core import GymError
@@ -9,19 +11,27 @@ from gym_torch.objective import Objective
 from gym_torch.source import Step
 
 
-def explain(policy: nn.Module, objective: Objective, step: Step, number: int) -> GymError:
+def check_weights(policy: nn.Module, last: tuple[int, Step] | None, skipped: Sequence[int]) -> None:
+    """Raise GymError that names the first weight that is not finite and the samples of `last`, the last update.
+
+    `skipped` are the steps that the recipe leaves out already.
+    """
+    name = next((name for name, weight in policy.named_parameters() if not _finite(weight)), None)
+    if name is None:
+        return
+    why = f"the weights {name} hold values that are not finite"
+    if last is None:
+        raise GymError(why, where="before the first step", fix="start from sound weights")
+    number, step = last
+    why += f", since the update with samples: {_listed(_names(step))}"
+    raise GymError(why, where=f"step {number}", fix=_fix(number, skipped))
+
+
+def explain(policy: nn.Module, objective: Objective, step: Step, number: int, skipped: Sequence[int]) -> GymError:
     """Return the error that names the first parameter hit and the samples that do it alone.
 
     Runs every sample of the step once more by itself; the gradients of `policy` are lost.
     """
-    fix = "lower `train.learning_rate`, set `train.precision: fp32`, or look at these samples: gym data preview"
-    where = next((name for name, weight in policy.named_parameters() if not _finite(weight)), None)
-    if where:
-        return GymError(
-            f"the weights {where} hold values that are not finite",
-            where=f"step {number}",
-            fix="start from sound weights",
-        )
     hit = next(
         (name for name, weight in policy.named_parameters() if weight.grad is not None and not _finite(weight.grad)),
         None,
@@ -35,15 +45,27 @@ def explain(policy: nn.Module, objective: Objective, step: Step, number: int) ->
         gradients = (weight.grad for weight in policy.parameters() if weight.grad is not None)
         if not (_finite(loss) and all(map(_finite, gradients))):
             guilty.append(example.id)
-    everyone = [example.id for batch in step.batches for example in batch]
-    names = guilty or everyone
     what = f"the gradient of {hit} is not finite" if hit else "the loss is not finite"
-    samples = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    whose = "samples" if guilty else "no sample alone does it, the samples are"
     return GymError(
-        f"{what}; {'samples' if guilty else 'no sample alone does it, the samples are'}: {samples}",
-        where=f"step {number}",
-        fix=fix,
+        f"{what}; {whose}: {_listed(guilty or _names(step))}", where=f"step {number}", fix=_fix(number, skipped)
     )
+
+
+def _fix(number: int, skipped: Sequence[int]) -> str:
+    steps = ",".join(map(str, sorted({*skipped, number})))
+    return (
+        f"the same command with `train.skip_steps=[{steps}]` goes back to the last checkpoint and leaves this step out; "
+        "or look at the samples (gym data preview), or lower `train.learning_rate` in another `output`"
+    )
+
+
+def _names(step: Step) -> list[str]:
+    return [example.id for batch in step.batches for example in batch]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from gym_core import Artifact, GymError, Optimizer, Run
+from gym_core import Artifact, GymError, Optimizer, RecipeError, Run
 from gym_core.component import load_object
 from gym_data import DatasetConfig
 from gym_torch import compiling, loop, probe, resume
@@ -23,7 +23,7 @@ from gym_torch.callbacks.card import ModelCard
 from gym_torch.callbacks.llamafactory import PLOT, LlamaFactoryFiles
 from gym_torch.callbacks.metrics import Metrics
 from gym_torch.callbacks.plot import LossPlot
-from gym_torch.checkpoint import Checkpoints, to_disk
+from gym_torch.checkpoint import Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import AdamW, Linear, TorchAlgorithm
 from gym_torch.console import say, warn
 from gym_torch.export import copy_tokenizer
@@ -97,6 +97,7 @@ class Trainer:
         if path:
             resume.restore(path, job, self.adapted, self.conditions)
             say(f"continuing from {path.name}")
+        resume.check_skips(run.recipe.train.skip_steps, job.progress)
         with self.signals:
             try:
                 loop.run(job)
@@ -115,6 +116,12 @@ class Trainer:
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
+        if train.keep_best and not (train.eval_every and validation):
+            raise RecipeError(
+                "the best checkpoint is found by evaluating while training",
+                key="train.keep_best",
+                fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
+            )
         if train.gradient_checkpointing:
             with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
                 warnings.simplefilter("ignore", FutureWarning)
@@ -167,6 +174,7 @@ class Trainer:
             self.checkpoints.save(
                 job.progress.step,
                 lambda path: resume.write(path, job, self.adapted, self.model.name, self.conditions),
+                best=job.progress.best_step if job.train.keep_best else None,
             )
         self.accelerator.wait_for_everyone()
 
@@ -175,13 +183,12 @@ class Trainer:
         kept = Artifact(self.run.output / "model")
         if self.accelerator.is_main_process:
             building = self.run.output / ".model.building"
-            for stale in (building, kept.path):
-                shutil.rmtree(stale, ignore_errors=True)
-            building.mkdir()
-            kept = replace(self.adapted.save(building, self.model.name), path=kept.path)
-            self._copy_tokenizer(building)
-            to_disk(building)
-            building.rename(kept.path)
+            shutil.rmtree(kept.path, ignore_errors=True)
+            with whole_or_gone(building, kept.path, "the model", "the last checkpoint"):
+                kept = replace(self.adapted.save(building, self.model.name), path=kept.path)
+                self._copy_tokenizer(building)
+                to_disk(building)
+                building.rename(kept.path)
         self.accelerator.wait_for_everyone()
         return kept
 
@@ -202,10 +209,12 @@ class Trainer:
                 "epochs": progress.epoch,
                 "tokens": progress.tokens,
                 "samples": progress.samples,
-                "mean_loss": progress.loss / max(1, progress.step),
+                "mean_loss": progress.mean_loss,
                 **progress.figures,
                 "seconds": round(progress.seconds, 3),
                 "stopped": progress.stop or None,
+                "skipped": progress.skipped,
+                "best": {"step": progress.best_step, "eval_loss": progress.best_loss} if progress.evaluated else None,
                 "precision": self.model.precision,
                 "device": probe.device_name(),
                 "processes": self.accelerator.num_processes,
