@@ -111,7 +111,7 @@ class Dataset(Source):
         """Return the number of samples gone by at the start of each step and at the end: `[total + 1]`."""
         train = self.train
         samples = max(1, round(train.epochs * len(self.examples)))
-        if train.batch_tokens is not None:
+        if isinstance(train.batch_tokens, int):
             return self._token_bounds(train.batch_tokens * train.accumulate * world, samples)
         size = train.batch_size * train.accumulate * world
         total = train.max_steps or ceil(samples / size)
@@ -195,7 +195,7 @@ def cut(chosen: Ints, lengths: npt.NDArray[np.integer], train: Train) -> list[In
     batches, start = [], 0
     while start < len(ranked):
         longest = int(lengths[ranked[start]])
-        rows = train.batch_size if train.batch_tokens is None else max(1, train.batch_tokens // longest)
+        rows = max(1, train.batch_tokens // longest) if isinstance(train.batch_tokens, int) else train.batch_size
         batches.append(chosen[ranked[start : start + rows]])
         start += rows
     return batches
