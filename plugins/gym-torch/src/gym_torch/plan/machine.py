@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import torch
 
 MARGIN = 0.9  #: share of the memory that a planned run may fill; the rest is for what no trace sees

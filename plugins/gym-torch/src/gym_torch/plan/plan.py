@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload, available: int) -> Pl
     saves = ceil(work.steps / train.save_every) if work.steps else train.keep_last + 1
     return Plan(
         parameters=built.parameters,
-        trainable=built.gradients // 4,
+        trainable=sum(prod(shape) for shape in built.trained),
         precision=built.precision,
         device=probe.device_name(),
         batch_tokens=found.tokens,

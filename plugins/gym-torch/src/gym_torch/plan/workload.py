@@ -77,10 +77,8 @@ def _source(recipe: Recipe, path: Path, train: Train) -> Dataset:
 def _assumed(recipe: Recipe, objective: Objective, train: Train, why: str) -> Workload:
     """Plan for samples as long as they may be, every token trained."""
     length = longest(recipe)
-    if isinstance(train.batch_tokens, int):
-        lengths = lengths_of(train.batch_tokens, length)
-    else:
-        lengths = [length] * train.batch_size
+    size = train.batch_tokens
+    lengths = lengths_of(size, length) if isinstance(size, int) else [length] * train.batch_size
     batch = planned(objective, lengths)
     tokens = train.max_steps * train.accumulate * batch.size if train.max_steps else None
     return Workload(batch, train.max_steps, tokens, f"without data ({why}): samples of {length:,} tokens, all trained")
