@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from gym_torch_bench import NextToken, make_run, train
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import gym_torch.plan.auto
 import gym_torch.plan.memory
 import gym_torch.plan.skeleton
 from gym_core import GymError, Recipe, load_recipe
@@ -110,7 +111,8 @@ def test_activations_are_what_autograd_saves(tmp_path: Path) -> None:
         hidden = policy.hidden(batch)
     saved = sum(storage.nbytes() for storage in kept.values())
     assert hidden.requires_grad
-    assert found.activations == pytest.approx(saved, rel=0.05)
+    # What is live when the backbone returns is a little more than what autograd saves of it.
+    assert saved <= found.activations < 1.15 * saved
     assert found.weights == sum(weight.nbytes for weight in model.parameters()) + sum(
         buffer.nbytes for buffer in model.buffers()
     )
@@ -161,18 +163,15 @@ def test_seventy_billion_parameters_need_only_their_configuration(
     assert "predicted peak" in CliRunner().invoke(plan, [str(tmp_path / "recipe.yaml")]).output
 
 
-def test_auto_takes_the_largest_batch_that_fits(tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, QWEN, batch_tokens="auto")
+def test_auto_takes_the_largest_batch_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gym_torch.plan.auto.MOST, "cpu", 2048)
+    recipe = recipe_of(tmp_path, QWEN | {"num_hidden_layers": 1}, batch_tokens="auto")
     built = skeleton(recipe, tmp_path, "fp32", CPU)
-
-    def peak(tokens: int) -> int:
-        return predict(recipe, built, planned(NextToken(None), lengths_of(tokens, min(tokens, 2048)))).memory.peak
-
-    assert largest(recipe, built, 2**40) == 8192
-    assert largest(recipe, built, int(peak(2048) / 0.9) + 1024) == 2048
-    assert largest(recipe, built, int(peak(2048) / 0.9) - 1024) == 1024
+    peak = predict(recipe, built, planned(NextToken(None), lengths_of(1024, 1024))).memory.peak
+    assert largest(recipe, built, int(peak / 0.9) + 1024) == 1024
+    assert largest(recipe, built, int(peak / 0.9) - 1024) == SMALLEST
     with pytest.raises(GymError, match="would need") as caught:
-        largest(recipe, built, int(peak(SMALLEST) / 2))
+        largest(recipe, built, peak // 4)
     assert caught.value.problems[0].key == "train.batch_tokens"
 
 
