@@ -25,8 +25,8 @@ class Train(Config):
     """Optimizer steps after which to stop, whatever `epochs` says."""
     batch_size: Annotated[PositiveInt, Flat("per_device_train_batch_size", default=8)] = 8
     """Sequences in one forward pass of one process."""
-    batch_tokens: PositiveInt | None = None
-    """Tokens in one forward pass of one process, padding included; replaces `batch_size`."""
+    batch_tokens: PositiveInt | Literal["auto"] | None = None
+    """Tokens in one forward pass of one process, padding included; replaces `batch_size`. `auto`: as many as fit."""
     accumulate: Annotated[PositiveInt, Flat("gradient_accumulation_steps")] = 1
     """Forward passes in one optimizer step."""
     learning_rate: Annotated[float, Field(ge=0), Flat("learning_rate", convert=float)] = 5e-5

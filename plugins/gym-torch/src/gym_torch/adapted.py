@@ -7,6 +7,7 @@ knows about optimizers, checkpoints or recipes.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_core import Artifact, Component, GymError
+from gym_core import Artifact, Component, GymError, Recipe
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -122,6 +123,20 @@ class Full:
     def merged(self) -> PreTrainedModel:
         """Return the model: its weights are the trained ones already."""
         return self.model
+
+
+def adapt(model: PreTrainedModel, recipe: Recipe) -> Adapted:
+    """Let the recipe's adapter choose what is trained; without one, everything is."""
+    adapter, seed = recipe.adapter, recipe.train.seed
+    adapted: Adapted = adapter.build(model=model, seed=seed) if adapter else Full(None, model, seed)
+    return adapted
+
+
+def recompute_layers(model: PreTrainedModel) -> None:
+    """Keep only what goes into each layer for the backward pass, which computes the rest again."""
+    with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
+        warnings.simplefilter("ignore", FutureWarning)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def check_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:

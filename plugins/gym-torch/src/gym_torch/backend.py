@@ -16,6 +16,7 @@ from gym_core import GymError, Run, locate
 from gym_torch import probe
 from gym_torch.console import say
 from gym_torch.layout import PACKED, PADDED, Layout, layout_for
+from gym_torch.plan.machine import Meter
 
 if TYPE_CHECKING:
     from gym_torch.config import Transformers
@@ -42,6 +43,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
     model wants to run code of its own and the recipe does not allow it.
     """
+    run.notes["meter"] = Meter(probe.device())
     pretrained = config.init == "pretrained"
     path = locate(config.path, config.revision, weights=pretrained)
     _check_code(path, config.trust_remote_code)

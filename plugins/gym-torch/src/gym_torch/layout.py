@@ -45,7 +45,8 @@ def fill(lengths: Ints, train: Train) -> list[Ints]:
     rows possible, and one more (Johnson 1973).
     """
     ranked = [int(index) for index in np.argsort(-lengths, kind="stable")]
-    rows = _by_tokens(ranked, lengths, train.batch_tokens) if train.batch_tokens else _by_count(ranked, lengths, train)
+    budget = train.batch_tokens
+    rows = _by_tokens(ranked, lengths, budget) if isinstance(budget, int) else _by_count(ranked, lengths, train)
     heaviest_first = sorted(rows, key=lambda row: -int(lengths[row].sum()))
     return [np.array(sorted(row), dtype=np.int64) for row in heaviest_first]
 
@@ -56,7 +57,7 @@ def bucket(lengths: Ints, train: Train) -> list[Ints]:
     batches, start = [], 0
     while start < len(ranked):
         longest = int(lengths[ranked[start]])
-        rows = train.batch_size if train.batch_tokens is None else max(1, train.batch_tokens // longest)
+        rows = max(1, train.batch_tokens // longest) if isinstance(train.batch_tokens, int) else train.batch_size
         batches.append(ranked[start : start + rows])
         start += rows
     return batches

@@ -111,14 +111,19 @@ def head_of(model: PreTrainedModel) -> Head:
         GymError: the model does something after its projection that is not known here.
 
     """
+    head = declared_head(model)
+    _check(model, head)
+    return head
+
+
+def declared_head(model: PreTrainedModel) -> Head:
+    """Return the head as the configuration of the model describes it, unchecked."""
     options = model.config.get_text_config().to_dict()
     scale = 1.0
     for name, power in _SCALES.items():
         if options.get(name):
             scale *= float(options[name]) ** power
-    head = Head(model.get_output_embeddings(), scale, options.get("final_logit_softcapping"))
-    _check(model, head)
-    return head
+    return Head(model.get_output_embeddings(), scale, options.get("final_logit_softcapping"))
 
 
 @torch.no_grad()

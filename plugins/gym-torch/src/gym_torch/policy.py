@@ -8,19 +8,22 @@ from transformers import PreTrainedModel
 
 from gym_torch.batch import Batch
 from gym_torch.layout import hidden_states
-from gym_torch.logprobs import head_of, label_log_probs, rows_at_once
+from gym_torch.logprobs import Head, head_of, label_log_probs, rows_at_once
 
 
 class Policy(nn.Module):
     """A causal language model that scores the labels of a batch, in mixed precision if asked."""
 
-    def __init__(self, model: PreTrainedModel, bf16: bool = False) -> None:
-        """Wrap a causal language model; with `bf16` its matrix products run in bf16 over fp32 weights."""
+    def __init__(self, model: PreTrainedModel, bf16: bool = False, head: Head | None = None) -> None:
+        """Wrap a causal language model; with `bf16` its matrix products run in bf16 over fp32 weights.
+
+        `head` is found out and checked against the model unless it is given.
+        """
         super().__init__()
         self.model = model
         self.bf16 = bf16
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-            self.head = head_of(model)
+            self.head = head or head_of(model)
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)
 
     def forward(self, batch: Batch) -> Tensor:

@@ -113,7 +113,7 @@ class Dataset(Source):
         """Return the number of samples gone by at the start of each step and at the end: `[total + 1]`."""
         train = self.train
         samples = max(1, round(train.epochs * len(self.examples)))
-        if train.batch_tokens is not None:
+        if isinstance(train.batch_tokens, int):
             return self._token_bounds(train.batch_tokens * train.accumulate * world, samples)
         size = train.batch_size * train.accumulate * world
         total = train.max_steps or ceil(samples / size)

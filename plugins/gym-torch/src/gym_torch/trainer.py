@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from gym_core import Artifact, GymError, Optimizer, RecipeError, Run
 from gym_core.component import load_object
 from gym_data import DatasetConfig
 from gym_torch import compiling, loop, probe, resume
-from gym_torch.adapted import Adapted, Full
+from gym_torch.adapted import adapt, recompute_layers
 from gym_torch.backend import LoadedModel
 from gym_torch.callbacks.bar import ProgressBar
 from gym_torch.callbacks.card import ModelCard
@@ -24,11 +23,16 @@ from gym_torch.callbacks.llamafactory import PLOT, LlamaFactoryFiles
 from gym_torch.callbacks.metrics import Metrics
 from gym_torch.callbacks.plot import LossPlot
 from gym_torch.checkpoint import Checkpoints, to_disk, whole_or_gone
-from gym_torch.config import AdamW, Linear, TorchAlgorithm
+from gym_torch.config import AdamW, Linear, TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
 from gym_torch.export import copy_tokenizer
 from gym_torch.loop import Job
 from gym_torch.observer import Observer, Observers, Progress
+from gym_torch.plan.auto import settle
+from gym_torch.plan.machine import Meter
+from gym_torch.plan.memory import predict
+from gym_torch.plan.skeleton import skeleton
+from gym_torch.plan.workload import of_source
 from gym_torch.policy import Policy
 from gym_torch.signals import Signals
 from gym_torch.source import Dataset, Examples, once
@@ -75,7 +79,9 @@ class Trainer:
         # Tokenized by the first process; the others then find the result in the cache.
         with self.accelerator.main_process_first():
             self.data: Prepared = recipe.data.build(tokenizer=model.path, rows=config.rows, seed=train.seed)
-        self.adapted = adapt(model.model, run)
+            self.train_options = settle(run, model.path, model.precision, self.accelerator.device)
+        self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
+        self.adapted = adapt(model.model, recipe)
         self.signals = Signals()
         self.checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
         self.job = self._job(config)
@@ -109,7 +115,7 @@ class Trainer:
         return artifact
 
     def _job(self, config: TorchAlgorithm) -> Job:
-        run, train, accelerator = self.run, self.run.recipe.train, self.accelerator
+        run, train, accelerator = self.run, self.train_options, self.accelerator
         world, rank = accelerator.num_processes, accelerator.process_index
         layout = self.model.layout
         source = Dataset(self.data.train, train, world, self.data.fingerprint, layout)
@@ -123,9 +129,7 @@ class Trainer:
                 fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
             )
         if train.gradient_checkpointing:
-            with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
-                warnings.simplefilter("ignore", FutureWarning)
-                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            recompute_layers(model)
         model.to(accelerator.device)
         self._compile(source)
         policy = accelerator.prepare(Policy(model, bf16=self.model.precision == "bf16"))
@@ -220,6 +224,7 @@ class Trainer:
                 "processes": self.accelerator.num_processes,
             },
             data={"fingerprint": self.data.fingerprint, "report": self.data.report},
+            memory={"measured_bytes": self.meter.peak(), "predicted_bytes": self._predicted()},
         )
         speed = f"{progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s"
         say(f"{progress.step:,} steps, {progress.tokens:,} tokens in {progress.seconds:.1f} s ({speed})")
@@ -230,12 +235,18 @@ class Trainer:
             say(f"loss {progress.figures['first_loss']:.4f} -> {progress.figures['loss']:.4f}{measured}")
         say(f"{artifact.kind}: {artifact.path}")
 
-
-def adapt(model: PreTrainedModel, run: Run) -> Adapted:
-    """Let the recipe's adapter choose what is trained; without one, everything is."""
-    adapter, seed = run.recipe.adapter, run.recipe.train.seed
-    adapted: Adapted = adapter.build(model=model, seed=seed) if adapter else Full(None, model, seed)
-    return adapted
+    def _predicted(self) -> int | None:
+        """Return the peak that `gym plan` predicts for the largest batch, or None where it cannot."""
+        recipe, model = self.run.recipe, self.model
+        if not isinstance(recipe.model, Transformers):
+            return None
+        try:
+            built = skeleton(recipe, model.path, model.precision, self.accelerator.device)
+            batch = of_source(self.job.source, self.job.objective).batch
+            return predict(recipe, built, batch).memory.peak
+        except Exception as error:  # code of plugins, which may not work on tensors without data
+            warn(f"the memory of this run cannot be predicted: {error}")
+            return None
 
 
 def build_optimizer(optimizer: Optimizer, model: PreTrainedModel, learning_rate: float) -> torch.optim.Optimizer:

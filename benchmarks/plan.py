@@ -1,0 +1,171 @@
+"""Whether `gym plan` predicts the memory of a step: predicted against measured, each case in a process of its own.
+
+Measured is the growth of the resident memory from before the model is made to the highest point of three optimizer
+steps of the loop. Libraries are loaded and have multiplied matrices before, so that their code is not counted.
+
+MALLOC_MMAP_THRESHOLD_ is set for the processes that measure. Left alone, glibc raises the threshold with every large
+block that is freed and then keeps freed blocks: half as much again stays resident though nothing uses it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from report import Report, main
+
+WITHIN = 0.1
+BENCHMARK: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 512,
+    "num_hidden_layers": 8,
+    "intermediate_size": 1536,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 4096,
+}
+LLAMA_70B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "dtype": "bfloat16",
+}
+SAMPLE = 512  #: tokens of one sample
+
+
+def measure(report: Report, quick: bool) -> None:
+    """Fill the report."""
+    cases = product([8192] if quick else [8192, 151936], ["full", "lora"], ["fp32"] if quick else ["fp32", "bf16"])
+    figures = report.figures.setdefault("memory", [])
+    for vocabulary, adapter, precision in cases:
+        for tokens in (512, 2048) if quick else (512, 1024, 2048, 4096):
+            recipe = _recipe(BENCHMARK | {"vocab_size": vocabulary}, adapter, precision)
+            found = _child("case", recipe | {"tokens": tokens})
+            ratio = found["predicted"] / found["measured"]
+            figures.append({"vocabulary": vocabulary, "adapter": adapter, "precision": precision, "tokens": tokens}
+                           | found | {"ratio": round(ratio, 4)})  # fmt: skip
+            print(json.dumps(figures[-1]), file=sys.stderr)
+            name = f"{adapter}, {precision}, vocabulary {vocabulary:,}, {tokens:,} tokens: predicted / measured"
+            report.check(f"{name}, upper", ratio, at_most=1 + WITHIN)
+            report.check(f"{name}, lower", ratio, at_least=1 - WITHIN)
+    for adapter in ("full", "lora"):
+        seconds = min(_seconds(adapter) for _ in range(2))
+        report.figures[f"seconds of gym plan, 70B, {adapter}"] = round(seconds, 2)
+        report.check(f"gym plan on the config.json of a 70B Llama, {adapter}: seconds", seconds, at_most=5)
+
+
+def _recipe(config: dict[str, Any], adapter: str, precision: str) -> dict[str, Any]:
+    return {"config": config, "adapter": adapter, "precision": precision}
+
+
+def _child(command: str, options: dict[str, Any]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, __file__, f"--{command}", json.dumps(options)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _seconds(adapter: str) -> float:
+    """Time the command as a user runs it, process start included."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(LLAMA_70B), encoding="utf-8")
+        recipe = {"model": {"path": folder, "dtype": "bf16"}, "data": "none.jsonl", "algorithm": "sft",
+                  "adapter": adapter, "train": {"batch_tokens": 4096}}  # fmt: skip
+        Path(folder, "recipe.yaml").write_text(json.dumps(recipe), encoding="utf-8")
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "gym_core.cli", "plan", f"{folder}/recipe.yaml", "--json"],
+            check=True,
+            capture_output=True,
+        )
+        return time.perf_counter() - began
+
+
+def case(options: dict[str, Any]) -> dict[str, int]:
+    """Predict and measure one case in this process."""
+    import torch
+    from accelerate import Accelerator
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from gym_core import load_recipe
+    from gym_torch.adapted import adapt
+    from gym_torch.loop import Job, optimizer_step
+    from gym_torch.observer import Observer, Progress
+    from gym_torch.plan.batch import Blank, lengths_of, planned
+    from gym_torch.plan.machine import Meter
+    from gym_torch.plan.memory import objective_of, predict
+    from gym_torch.plan.skeleton import skeleton
+    from gym_torch.policy import Policy
+    from gym_torch.probe import device
+    from gym_torch.signals import Signals
+    from gym_torch.source import Step
+    from gym_torch.trainer import build_optimizer
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / "config.json").write_text(json.dumps(options["config"]), encoding="utf-8")
+        recipe = load_recipe(
+            {
+                "model": {"path": folder, "init": "random"},
+                "data": "none.jsonl",
+                "algorithm": "sft",
+                "adapter": options["adapter"],
+                "train": {"batch_tokens": options["tokens"], "precision": options["precision"]},
+            }
+        )
+        shape = AutoConfig.from_pretrained(path)
+        objective, lengths = objective_of(recipe), lengths_of(options["tokens"], SAMPLE)
+        built = skeleton(recipe, path, options["precision"], device())
+        predicted = predict(recipe, built, planned(objective, lengths)).memory
+    accelerator = Accelerator(mixed_precision="no", cpu=device().type == "cpu")
+    for dtype in (torch.float32, torch.bfloat16):  # libraries set up their threads and kernels at first use
+        square = torch.randn(256, 256, dtype=dtype, device=device(), requires_grad=True)
+        (square @ square).sum().backward()
+    del built, square
+    meter = Meter(device())
+    model = adapt(AutoModelForCausalLM.from_config(shape, dtype=torch.float32), recipe).model
+    policy = accelerator.prepare(Policy(model.to(device()), bf16=options["precision"] == "bf16")).train()
+    from gym_torch.config import AdamW
+
+    samples = [Blank(str(number), length) for number, length in enumerate(lengths)]
+    optimizer = build_optimizer(AdamW(), model, 1e-4)
+    job = Job(
+        train=recipe.train, accelerator=accelerator, policy=policy, objective=objective, optimizer=optimizer,
+        factor=lambda step: 1.0, source=None, validation=None, observer=Observer(), save=lambda: None,
+        signals=Signals(), progress=Progress(total=3),
+    )  # fmt: skip
+    for _ in range(3):
+        assert optimizer_step(job, Step([samples], 0.0), [1e-4] * len(optimizer.param_groups))
+    return {
+        "predicted": predicted.peak,
+        "measured": meter.peak(),
+        **{f"predicted_{key}": value for key, value in predicted.to_json().items()},
+    }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--case":
+        print(json.dumps(case(json.loads(sys.argv[2]))))
+    else:
+        main(measure, __doc__ or "")

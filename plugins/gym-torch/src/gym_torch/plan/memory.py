@@ -1,0 +1,128 @@
+"""Predicts the memory of an optimizer step by doing it on tensors without data.
+
+The forward and backward pass are the real ones: the policy, the objective and a batch laid out by the objective. What
+they allocate is taken down operation by operation, so nothing here knows an architecture. Seen are all tensors: saved
+activations, copies that autocast makes of weights (kept for the whole pass where the weight trains, one at a time where
+it is frozen), logits of one chunk of the head, gradients as they come. Not seen is what libraries keep to themselves:
+packing buffers of matrix products, CUDA contexts and workspaces, and what an allocator holds back between two tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gym_core import Recipe
+from gym_core.component import load_object
+from gym_torch.batch import Batch
+from gym_torch.config import AdamW, TorchAlgorithm
+from gym_torch.layout import Layout
+from gym_torch.logprobs import declared_head
+from gym_torch.objective import Objective
+from gym_torch.plan.skeleton import Skeleton, blocks, period_count
+from gym_torch.plan.trace import Timeline, Trace
+from gym_torch.policy import Policy
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by what they hold, at their most; not all are at their most at once, so `peak` is less than the sum."""
+
+    weights: int
+    gradients: int
+    optimizer: int  #: what the optimizer declares
+    activations: int  #: what the forward pass of the backbone leaves for the backward pass
+    head: int  #: what the head needs beside them, forward and backward
+    peak: int  #: the most at any moment of a step, from the second step on
+
+    def to_json(self) -> dict[str, int]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one forward and backward pass over a batch takes."""
+
+    memory: Memory
+    tokens: int  #: tokens of samples in the batch
+    flops: int  #: floating-point operations, recomputation included
+
+
+def objective_of(recipe: Recipe, layout: Layout) -> Objective:
+    """Return the objective of the recipe's algorithm."""
+    assert isinstance(recipe.algorithm, TorchAlgorithm)
+    objective: Objective = load_object(recipe.algorithm.objective)(recipe.algorithm, layout)
+    return objective
+
+
+def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
+    """Return the memory and the work of one batch of a recipe."""
+    objective, lent = objective_of(recipe, built.layout), built.lend(batch)
+    starts = blocks(built.model)
+    found = []
+    for layers in starts:
+        with built.cut(layers):
+            found.append(_trace(built, objective, lent))
+    timeline = found[0].extended(found[1], period_count(built.model, starts)) if len(found) > 1 else found[0]
+    state = (recipe.optimizer or AdamW()).declared_bytes(built.trained)
+    memory = Memory(
+        weights=built.weights,
+        gradients=built.gradients,
+        optimizer=state,
+        activations=_activations(timeline),
+        head=_head(timeline),
+        peak=built.weights + state + timeline.peak,
+    )
+    return Prediction(memory, batch.size, timeline.flops)
+
+
+def _trace(built: Skeleton, objective: Objective, batch: Batch) -> Timeline:
+    """Do one forward and backward pass, as the loop does it."""
+    model, trace = built.model, Trace()
+    with built.mode:
+        policy = Policy(model, bf16=built.precision == "bf16", head=declared_head(model))
+        trace.ignore([*model.parameters(), *model.buffers()])
+        trace.ignore(value for value in vars(batch).values() if isinstance(value, Tensor))
+        with trace, _marking(model.base_model, trace):
+            loss, metrics = objective.loss(policy, batch)
+            (loss * 1.0).backward()  # type: ignore[no-untyped-call]
+            model.zero_grad()
+            del loss, metrics
+    return trace.timeline()
+
+
+@contextmanager
+def _marking(backbone: torch.nn.Module, trace: Trace) -> Iterator[None]:
+    """Mark where the backbone is entered and left, and where the gradient comes back to it."""
+
+    def left(module: torch.nn.Module, args: Any, output: Any) -> None:
+        trace.mark("left")
+        if output[0].requires_grad:
+            output[0].register_hook(lambda gradient: trace.mark("back"))
+
+    hooks = [
+        backbone.register_forward_pre_hook(lambda *_: trace.mark("entered")),
+        backbone.register_forward_hook(left),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _activations(timeline: Timeline) -> int:
+    """Return what is live when the backbone is left for the last time."""
+    return int(timeline.live[timeline.last("left") - 1])
+
+
+def _head(timeline: Timeline) -> int:
+    """Return how much more is live at most until the gradient is back at the backbone."""
+    left, back = timeline.last("left"), min(number for name, number in timeline.marks if name == "back")
+    return max(0, int(timeline.live[left:back].max()) - _activations(timeline))

@@ -1,0 +1,119 @@
+"""The plan of a run: memory, disk, work and time, before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import ceil, prod
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from gym_core import Recipe, RecipeError, locate
+from gym_torch import probe
+from gym_torch.adapted import Full, stored_dtype
+from gym_torch.config import TorchAlgorithm, Transformers
+from gym_torch.plan.auto import largest
+from gym_torch.plan.machine import memory_at_hand
+from gym_torch.plan.memory import Memory, objective_of, predict
+from gym_torch.plan.rate import rate
+from gym_torch.plan.skeleton import Skeleton, skeleton
+from gym_torch.plan.workload import Workload, workload
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take."""
+
+    parameters: int
+    trainable: int
+    precision: str
+    device: str
+    batch_tokens: int  #: tokens of samples in the largest batch
+    rows: int  #: its shape: rows, and tokens a row
+    length: int
+    based_on: str
+    memory: Memory
+    available: int  #: bytes of memory of this machine
+    checkpoint_bytes: int  #: of one checkpoint
+    checkpoints: int  #: most that are on the disk at once: those kept, and the one being written
+    model_bytes: int  #: of what the run makes in the end
+    steps: int | None
+    tokens: int | None
+    flops_per_token: float
+    flops_per_second: float  #: of matrix products on this machine
+    seconds: float | None  #: at that rate, so a lower bound for the run on this machine
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def plan(recipe: Recipe) -> Plan:
+    """Return the plan of a recipe that trains a model of transformers with the loop of gym-torch.
+
+    Raises RecipeError for other recipes, and what locating and building the model raises.
+    """
+    backend = recipe.model
+    if not isinstance(backend, Transformers) or not isinstance(recipe.algorithm, TorchAlgorithm):
+        raise RecipeError("only runs of gym-torch can be planned", key="algorithm")
+    path, device = locate(backend.path, backend.revision, weights=False), probe.device()
+    precision = _precision(recipe, backend, path)
+    built = skeleton(recipe, path, precision, device)
+    available = memory_at_hand(device)
+    train = recipe.train
+    if train.batch_tokens == "auto":
+        train = train.model_copy(update={"batch_tokens": largest(recipe, built, available)})
+    work = workload(recipe, objective_of(recipe, built.layout), path, train)
+    return _plan(recipe, built, work, available)
+
+
+def _plan(recipe: Recipe, built: Skeleton, work: Workload, available: int) -> Plan:
+    train, batch = recipe.train, work.batch
+    found = predict(recipe, built, batch)
+    speed = rate(built.model.config.get_text_config().hidden_size, built.precision)
+    each = found.flops / found.tokens
+    final, exact = _sizes(built)
+    saves = ceil(work.steps / train.save_every) if work.steps else train.keep_last + 1
+    return Plan(
+        parameters=built.parameters,
+        trainable=sum(prod(shape) for shape in built.trained),
+        precision=built.precision,
+        device=probe.device_name(),
+        batch_tokens=found.tokens,
+        rows=batch.tokens.shape[0],
+        length=batch.tokens.shape[1],
+        based_on=work.note,
+        memory=found.memory,
+        available=available,
+        checkpoint_bytes=exact + found.memory.optimizer,
+        checkpoints=min(saves, train.keep_last + 1),
+        model_bytes=final,
+        steps=work.steps,
+        tokens=work.tokens,
+        flops_per_token=each,
+        flops_per_second=speed,
+        seconds=work.tokens * each / speed if work.tokens else None,
+    )
+
+
+def _sizes(built: Skeleton) -> tuple[int, int]:
+    """Return the bytes of the weights a run makes, and of those in a checkpoint, where what trains is in fp32.
+
+    Training a model's own weights writes the whole model; any other adapter writes what it trains.
+    """
+    if not isinstance(built.adapted, Full):
+        trained = sum(weight.nbytes for weight in built.adapted.state().values())
+        return trained, trained
+    stored = stored_dtype(built.model)
+    return built.parameters * stored.itemsize, built.weights
+
+
+def _precision(recipe: Recipe, backend: Transformers, path: Path) -> str:
+    """Return what the run will compute in, as loading the model chooses it."""
+    if recipe.train.precision != "auto":
+        return recipe.train.precision
+    if backend.dtype == "bf16":
+        return "bf16"
+    shape = AutoConfig.from_pretrained(path, trust_remote_code=backend.trust_remote_code, local_files_only=True)
+    return probe.trial(shape.get_text_config().hidden_size).precision

@@ -1,0 +1,48 @@
+"""How fast this machine trains: a short trial of the matrix products of a layer, remembered."""
+
+from __future__ import annotations
+
+import json
+import time
+from hashlib import sha256
+
+import torch
+
+from gym_core import cache_dir
+from gym_core.record import write_atomically
+from gym_torch.probe import device, device_name
+
+ROWS = 128
+WIDEST = 512  #: wider layers are judged by a trial of this width, so that it takes a moment only
+ENOUGH = 0.3  #: seconds after which no further try begins; the best counts, for the others were disturbed
+
+
+def rate(width: int, precision: str) -> float:
+    """Return floating-point operations a second of a feed-forward block, forward and backward."""
+    where = f"{device_name()}, {torch.get_num_threads()} threads"
+    width = min(width, WIDEST)
+    key = sha256(json.dumps(["rate", where, torch.__version__, width, precision]).encode()).hexdigest()[:16]
+    file = cache_dir() / "probe" / f"{key}.json"
+    if file.exists():
+        return float(json.loads(file.read_text(encoding="utf-8")))
+    found = _measure(width, precision == "bf16")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, json.dumps(found))
+    return found
+
+
+def _measure(width: int, bf16: bool) -> float:
+    rows = torch.randn(ROWS, width, device=device())
+    wide = torch.randn(3 * width, width, device=device(), requires_grad=True)
+    narrow = torch.randn(width, 3 * width, device=device(), requires_grad=True)
+    best, end = float("inf"), time.perf_counter() + ENOUGH
+    while best == float("inf") or time.perf_counter() < end:
+        began = time.perf_counter()
+        with torch.autocast(device().type, torch.bfloat16, enabled=bf16):
+            out = torch.nn.functional.silu(rows @ wide.T) @ narrow.T
+        out.float().mean().backward()  # type: ignore[no-untyped-call]
+        assert narrow.grad is not None
+        float(narrow.grad[0, 0])  # reading a number waits for the device
+        best = min(best, time.perf_counter() - began)
+    products = 5  # two forward, three backward: nothing needs the gradient of the rows
+    return products * 2 * ROWS * width * 3 * width / best

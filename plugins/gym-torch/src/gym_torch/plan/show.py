@@ -1,0 +1,68 @@
+"""A plan as people read it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from rich.console import Console
+from rich.table import Table
+
+from gym_torch.plan.machine import MARGIN
+from gym_torch.plan.plan import Plan
+
+
+def show(plan: Plan) -> None:
+    """Print a plan as tables of a few lines."""
+    console, memory = Console(highlight=False), plan.memory
+    share = plan.trainable / plan.parameters
+    rows = [
+        ("parameters", f"{plan.parameters:,}", ""),
+        ("trained", f"{plan.trainable:,}", f"{share:.2%} of them, in fp32"),
+        ("", "", ""),
+        ("weights", size(memory.weights), ""),
+        ("gradients", size(memory.gradients), "of what is trained"),
+        ("optimizer state", size(memory.optimizer), ""),
+        ("activations", size(memory.activations), f"{plan.rows} x {plan.length:,} tokens, {plan.precision}"),
+        ("head", size(memory.head), "one chunk of logits, forward and backward"),
+        ("predicted peak", size(memory.peak), _verdict(plan)),
+        ("", "", ""),
+        ("checkpoints", size(plan.checkpoints * plan.checkpoint_bytes), _checkpoints(plan)),
+        ("final model", size(plan.model_bytes), ""),
+        ("", "", ""),
+        ("steps", "unknown" if plan.steps is None else f"{plan.steps:,}", ""),
+        ("tokens", "unknown" if plan.tokens is None else f"{plan.tokens:,}", "padding not counted"),
+        ("time", "unknown" if plan.seconds is None else f"{timedelta(seconds=round(plan.seconds))}", _speed(plan)),
+    ]
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "left"):
+        table.add_column(justify=justify)  # type: ignore[arg-type]
+    for name, value, remark in rows:
+        table.add_row(name, value, remark, style="bold" if name == "predicted peak" else None)
+    console.print(table)
+    console.print(f"planned for {plan.based_on}", markup=False, soft_wrap=True)
+
+
+def size(count: float) -> str:
+    """Return bytes as people read them."""
+    unit, name = next(
+        ((2**power, name) for power, name in ((40, "TiB"), (30, "GiB")) if count >= 2**power), (2**20, "MiB")
+    )
+    return f"{count / unit:,.1f} {name}"
+
+
+def _verdict(plan: Plan) -> str:
+    at_hand = size(plan.available)
+    if plan.memory.peak <= MARGIN * plan.available:
+        return f"fits: this machine has {at_hand}"
+    return f"does not fit: this machine has {at_hand}, and a tenth of it must stay free"
+
+
+def _checkpoints(plan: Plan) -> str:
+    return f"at most {plan.checkpoints} at once, {size(plan.checkpoint_bytes)} each"
+
+
+def _speed(plan: Plan) -> str:
+    rate = plan.flops_per_second
+    return (
+        f"at least, on this machine ({plan.device}): {plan.flops_per_token:.3g} FLOP a token, {rate / 1e9:,.0f} GFLOP/s"
+    )

@@ -1,0 +1,186 @@
+"""The plan: what it predicts is what a real pass keeps, and it needs no weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from gym_torch_bench import NextToken, make_run, train
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import gym_torch.plan.auto
+import gym_torch.plan.memory
+import gym_torch.plan.skeleton
+from gym_core import GymError, Recipe, load_recipe
+from gym_torch.plan.auto import SMALLEST, largest, settle
+from gym_torch.plan.batch import lengths_of, planned
+from gym_torch.plan.commands import plan
+from gym_torch.plan.memory import Prediction, predict
+from gym_torch.plan.skeleton import blocks, skeleton
+from gym_torch.plan.trace import Trace
+from gym_torch.policy import Policy
+
+CPU = torch.device("cpu")
+QWEN: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 1000,
+    "tie_word_embeddings": True,
+}
+LLAMA_70B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "dtype": "bfloat16",
+}
+
+
+def recipe_of(folder: Path, config: dict[str, Any], adapter: str = "full", **options: Any) -> Recipe:
+    (folder / "config.json").write_text(json.dumps(config))
+    model = {"path": str(folder), "init": "random"}
+    sections = {"data": "none.jsonl", "algorithm": "sft", "adapter": adapter}
+    return load_recipe({"model": model, **sections, "train": {"precision": "fp32", **options}})
+
+
+def predicted(folder: Path, config: dict[str, Any], adapter: str = "full", **options: Any) -> Prediction:
+    recipe = recipe_of(folder, config, adapter, **options)
+    return predict(recipe, skeleton(recipe, folder, "fp32", CPU), planned(NextToken(None), [128, 96]))
+
+
+def test_a_trace_sees_what_is_live_and_when_it_goes() -> None:
+    trace = Trace()
+    with trace:
+        one = torch.empty(1024)
+        view = one[:10]
+        two = one + 1
+        del one, view
+        three = two * 2
+        del two, three
+        torch.empty(1)
+    assert trace.timeline().live.tolist() == [4096, 4096, 8192, 8192, 512]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "checkpointing", "windows"), [("full", False, False), ("lora", True, False), ("full", False, True)]
+)
+def test_few_layers_tell_of_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adapter: str, checkpointing: bool, windows: bool
+) -> None:
+    config = dict(QWEN)
+    if windows:  # layers of two kinds in turn, so a block is two layers, and one is left over
+        kinds = ["sliding_attention", "full_attention"] * 5
+        config |= {"num_hidden_layers": 9, "use_sliding_window": True, "sliding_window": 32, "layer_types": kinds[:9]}
+    short = predicted(tmp_path, config, adapter, gradient_checkpointing=checkpointing)
+    recipe = recipe_of(tmp_path, config, adapter)
+    lengths = [len(start) for start in blocks(skeleton(recipe, tmp_path, "fp32", CPU).model)]
+    assert lengths == ([5, 7] if windows else [2, 3])
+    for module in (gym_torch.plan.memory, gym_torch.plan.skeleton):
+        monkeypatch.setattr(module, "blocks", lambda model: [list(model.base_model.layers)])
+    assert predicted(tmp_path, config, adapter, gradient_checkpointing=checkpointing) == short
+
+
+def test_activations_are_what_autograd_saves(tmp_path: Path) -> None:
+    found = predicted(tmp_path, QWEN).memory
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path), dtype=torch.float32).train()
+    policy, batch = Policy(model), planned(NextToken(None), [128, 96])
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = policy.hidden(batch)
+    saved = sum(storage.nbytes() for storage in kept.values())
+    assert hidden.requires_grad
+    # What is live when the backbone returns is a little more than what autograd saves of it.
+    assert saved <= found.activations < 1.15 * saved
+    assert found.weights == sum(weight.nbytes for weight in model.parameters()) + sum(
+        buffer.nbytes for buffer in model.buffers()
+    )
+    assert found.gradients == sum(weight.nbytes for weight in model.parameters())
+    assert found.optimizer == 2 * found.gradients
+
+
+def test_recomputing_layers_saves_memory_and_costs_work(tmp_path: Path) -> None:
+    plain, frugal = (predicted(tmp_path, QWEN, gradient_checkpointing=on) for on in (False, True))
+    assert frugal.memory.activations < plain.memory.activations / 4
+    assert frugal.memory.peak < plain.memory.peak
+    assert frugal.flops > 1.2 * plain.flops
+
+
+def test_floating_point_operations_are_those_of_the_layers(tmp_path: Path) -> None:
+    found = predicted(tmp_path, QWEN)
+    rows, targets = 2 * 128, 127 + 95  # padding is computed too
+    attention, middle, dim = 64 * 64 * 2 + 64 * 32 * 2, 3 * 64 * 192, 64
+    layers = 6 * 7 * rows * (attention + middle)
+    head = 8 * targets * dim * 1000  # forward twice, backward once
+    scores = 7 * (4 + 10) * 2 * 4 * 128 * 128 * 16
+    assert found.flops == pytest.approx(layers + head + scores, rel=0.05)
+
+
+@pytest.mark.parametrize("adapter", ["full", "lora"])
+def test_seventy_billion_parameters_need_only_their_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adapter: str
+) -> None:
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
+    text = {
+        "model": {"path": str(tmp_path), "dtype": "bf16"},
+        "data": "none.jsonl",
+        "algorithm": "sft",
+        "adapter": adapter,
+        "train": {"batch_tokens": 4096, "max_steps": 10, "precision": "bf16"},
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(text))
+    done = CliRunner().invoke(plan, [str(tmp_path / "recipe.yaml"), "--json"], catch_exceptions=False)
+    made = json.loads(done.output)
+    base, low_rank = 70_553_706_496, 103_546_880
+    assert made["trainable"] == (base if adapter == "full" else low_rank)
+    assert made["parameters"] == base + (0 if adapter == "full" else low_rank)
+    assert made["memory"]["optimizer"] == 8 * made["trainable"]
+    assert made["memory"]["peak"] > made["memory"]["weights"] + made["memory"]["optimizer"]
+    assert (made["steps"], made["tokens"]) == (10, 40_960)
+    assert made["model_bytes"] == (2 * base if adapter == "full" else 4 * low_rank)
+    assert "predicted peak" in CliRunner().invoke(plan, [str(tmp_path / "recipe.yaml")]).output
+
+
+def test_auto_takes_the_largest_batch_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gym_torch.plan.auto.MOST, "cpu", 2048)
+    recipe = recipe_of(tmp_path, QWEN | {"num_hidden_layers": 1}, batch_tokens="auto")
+    built = skeleton(recipe, tmp_path, "fp32", CPU)
+    peak = predict(recipe, built, planned(NextToken(None, built.layout), lengths_of(1024, 1024))).memory.peak
+    assert largest(recipe, built, int(peak / 0.9) + 1024) == 1024
+    assert largest(recipe, built, int(peak / 0.9) - 1024) == SMALLEST
+    with pytest.raises(GymError, match="would need") as caught:
+        largest(recipe, built, peak // 4)
+    assert caught.value.problems[0].key == "train.batch_tokens"
+
+
+def test_a_run_records_what_auto_became_and_what_memory_it_took(model_path: Path, tmp_path: Path) -> None:
+    run = make_run(model_path, tmp_path / "run", batch_tokens="auto", batch_size=None, max_steps=2)
+    train(run)
+    found = run.record.read()
+    assert found["batch_tokens"] == 8192
+    assert found["memory"]["predicted_bytes"] > 0
+    assert found["memory"]["measured_bytes"] > 0
+    run.record.update(batch_tokens=640)
+    assert settle(run, model_path, "fp32", CPU).batch_tokens == 640
