@@ -31,7 +31,10 @@ from gym_core.train import Train
 from gym_core.yamlfile import parse_scalar, read_yaml
 
 #: Changing these changes no number of a run, so a run may be resumed with them changed.
-HARMLESS = {"output", "export", "callbacks", "train.plot", "train.keep_last", "train.overwrite", "train.save_every"}
+HARMLESS = {
+    "output", "export", "callbacks", "distributed",
+    "train.plot", "train.keep_last", "train.overwrite", "train.save_every",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Recipe:
     def fingerprint(self) -> str:
         """Return a hash of `settings` and of the versions of the components used."""
         used = sorted(
-            (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] != "export"
+            (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] not in HARMLESS
         )
         return hashlib.sha256(json.dumps([self.settings(), used], sort_keys=True).encode()).hexdigest()[:16]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
 
-console = Console(stderr=True, highlight=False)
+#: Of several processes (torchrun numbers them in RANK) the first one speaks.
+console = Console(stderr=True, highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 
 def say(text: str) -> None:

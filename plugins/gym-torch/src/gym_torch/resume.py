@@ -20,13 +20,17 @@ STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 
 
-def write(path: Path, job: Job, adapted: Adapted, base: str, conditions: Mapping[str, Any]) -> None:
+def write(
+    path: Path, job: Job, adapted: Adapted, base: str, conditions: Mapping[str, Any], optimizer: optimizer_state.State
+) -> None:
     """Write model, optimizer and state into an empty directory.
+
+    Of a model in shards, the parameters are whole (`Replicated.whole`) and `optimizer` was taken before.
 
     `conditions` is what must be the same when the run goes on, by the name a user would call it.
     """
     adapted.save(path, base, exact=True)
-    tensors, plain = optimizer_state.take(job.optimizer, adapted.model)
+    tensors, plain = optimizer
     save_file(tensors, path / OPTIMIZER)
     state = {
         "progress": asdict(job.progress),
@@ -62,8 +66,10 @@ def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any
             was, now = old.get(name, "absent"), new.get(name, "absent")
             why = f"the trained parameters differ: {name} was {was}, is {now}"
             raise GymError(why, where=str(path), fix=fix)
-    adapted.load(adapted.read(path))
-    optimizer_state.put(job.optimizer, adapted.model, load_file(path / OPTIMIZER), state["optimizer"])
+    with job.spread.whole(adapted.model, into=True):
+        adapted.load(adapted.read(path))
+    tensors = load_file(path / OPTIMIZER)
+    optimizer_state.put(job.optimizer, adapted.model, tensors, state["optimizer"], job.spread.like)
     job.observer.load_state_dict(state["observers"])
     job.window.update(state["window"])
     job.progress = Progress(**state["progress"])

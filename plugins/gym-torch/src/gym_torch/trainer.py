@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError, Optimizer, Run
@@ -32,6 +34,8 @@ from gym_torch.observer import Observer, Observers, Progress
 from gym_torch.policy import Policy
 from gym_torch.signals import Signals
 from gym_torch.source import Dataset, Examples, once
+from gym_torch.spread import Replicated
+from gym_torch.strategies import DDP
 
 
 class Prepared(Protocol):
@@ -69,34 +73,34 @@ class Trainer:
         self.run, self.model = run, model
         recipe, train = run.recipe, run.recipe.train
         # The policy casts, and over fp32 weights. Without `cpu`, accelerate does not see several processes on a CPU.
-        self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu")
-        main = self.accelerator.is_main_process
+        quick = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+        self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu", kwargs_handlers=[quick])
         assert recipe.data is not None
-        # Tokenized by the first process; the others then find the result in the cache.
-        with self.accelerator.main_process_first():
-            self.data: Prepared = recipe.data.build(tokenizer=model.path, rows=config.rows, seed=train.seed)
+        # Tokenized by the main process; the others then find the result in the cache.
+        prepare = partial(recipe.data.build, tokenizer=model.path, rows=config.rows, seed=train.seed)
+        first: list[Prepared] = []
+        run.ranks.agree(lambda: first.append(prepare()))
+        self.data: Prepared = first[0] if first else prepare()
         self.adapted = adapt(model.model, run)
         self.signals = Signals()
         self.checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
         self.job = self._job(config)
+        self.conditions = {"the precision": model.precision}
+        trained = sum(weight.numel() for weight in self.adapted.model.parameters() if weight.requires_grad)
+        every = sum(weight.numel() for weight in self.adapted.model.parameters())
         world = self.accelerator.num_processes
-        self.conditions = {"the number of processes": world, "the precision": model.precision}
-        if main:
-            trained = sum(weight.numel() for weight in self.adapted.model.parameters() if weight.requires_grad)
-            every = sum(weight.numel() for weight in self.adapted.model.parameters())
-            say(
-                f"training {trained:,} of {every:,} parameters on {len(self.data.train):,} samples, "
-                f"{self.job.progress.total:,} steps"
-            )
+        say(
+            f"training {trained:,} of {every:,} parameters on {len(self.data.train):,} samples, "
+            f"{self.job.progress.total:,} steps" + f", {world} processes" * (world > 1)
+        )
 
     def train(self) -> Artifact:
         """Train to the end, write the model to `output/model` and say how it went."""
         job, run = self.job, self.run
-        with self.accelerator.main_process_first():  # the first may set damaged checkpoints aside
-            path = self.checkpoints.latest() if run.resuming else None
-        if path:
-            resume.restore(path, job, self.adapted, self.conditions)
-            say(f"continuing from {path.name}")
+        found = run.ranks.agree(lambda: str(self.checkpoints.latest() or "")) if run.resuming else ""
+        if found:
+            resume.restore(Path(found), job, self.adapted, self.conditions)
+            say(f"continuing from {Path(found).name}")
         with self.signals:
             try:
                 loop.run(job)
@@ -110,7 +114,7 @@ class Trainer:
     def _job(self, config: TorchAlgorithm) -> Job:
         run, train, accelerator = self.run, self.run.recipe.train, self.accelerator
         world, rank = accelerator.num_processes, accelerator.process_index
-        source = Dataset(self.data.train, train, world, self.data.fingerprint)
+        source = Dataset(self.data.train, train, self.data.fingerprint)
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
@@ -118,7 +122,9 @@ class Trainer:
             with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
                 warnings.simplefilter("ignore", FutureWarning)
                 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        policy = accelerator.prepare(Policy(model.to(accelerator.device), bf16=self.model.precision == "bf16"))
+        strategy = run.recipe.distributed if world > 1 and isinstance(run.recipe.distributed, DDP) else DDP()
+        spread: Replicated = load_object(strategy.spread)(accelerator)
+        policy = spread.wrap(Policy(spread.place(model), bf16=self.model.precision == "bf16"))
         policy.train()
         optimizer = run.recipe.optimizer or AdamW()
         scheduler = run.recipe.scheduler or Linear()
@@ -126,6 +132,8 @@ class Trainer:
         return Job(
             train=train,
             accelerator=accelerator,
+            ranks=run.ranks,
+            spread=spread,
             policy=policy,
             objective=load_object(config.objective)(config),
             optimizer=build_optimizer(optimizer, model, train.learning_rate),
@@ -148,27 +156,32 @@ class Trainer:
 
     def _save(self) -> None:
         job = self.job
-        if self.accelerator.is_main_process:
-            self.checkpoints.save(
-                job.progress.step,
-                lambda path: resume.write(path, job, self.adapted, self.model.name, self.conditions),
-            )
-        self.accelerator.wait_for_everyone()
+        self.run.ranks.at("")  # a large model takes its time
+        optimizer = job.spread.optimizer(job.optimizer, self.adapted.model)
+
+        def write(path: Path) -> None:
+            resume.write(path, job, self.adapted, self.model.name, self.conditions, optimizer)
+
+        with job.spread.whole(self.adapted.model):
+            self.run.ranks.agree(lambda: self.checkpoints.save(job.progress.step, write).name)
 
     def _keep(self) -> Artifact:
         """Write what was made to `output/model`, all or nothing."""
-        kept = Artifact(self.run.output / "model")
-        if self.accelerator.is_main_process:
-            building = self.run.output / ".model.building"
-            for stale in (building, kept.path):
-                shutil.rmtree(stale, ignore_errors=True)
-            building.mkdir()
-            kept = replace(self.adapted.save(building, self.model.name), path=kept.path)
-            self._copy_tokenizer(building)
-            to_disk(building)
-            building.rename(kept.path)
-        self.accelerator.wait_for_everyone()
-        return kept
+        self.run.ranks.at("")
+        with self.job.spread.whole(self.adapted.model):
+            made = self.run.ranks.agree(lambda: self._write().to_json())
+        return Artifact(**made | {"path": Path(made["path"])})
+
+    def _write(self) -> Artifact:
+        path, building = self.run.output / "model", self.run.output / ".model.building"
+        for stale in (building, path):
+            shutil.rmtree(stale, ignore_errors=True)
+        building.mkdir()
+        made = replace(self.adapted.save(building, self.model.name), path=path)
+        self._copy_tokenizer(building)
+        to_disk(building)
+        building.rename(path)
+        return made
 
     def _copy_tokenizer(self, into: Path) -> None:
         """Lay the tokenizer beside the weights, with the chat template that was trained on."""
