@@ -147,7 +147,10 @@ class Template(Component):
 
 
 class Strategy(Component):
-    """Spreads a run over processes. Section `distributed`. `build(output=Path)` returns the `gym_core.ranks.Ranks` of the run."""
+    """Spreads a run over processes. Section `distributed`. `build(output=Path)` returns the `gym_core.ranks.Ranks` of the run.
+
+    Called in every process of a run, whoever started it; `launch` starts them.
+    """
 
     kind: ClassVar[str] = "strategies"
 

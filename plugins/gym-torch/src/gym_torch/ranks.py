@@ -120,7 +120,7 @@ class Joined(Ranks):
         self._failed = True
         if not isinstance(error, GymError | torch.OutOfMemoryError):
             # Most likely a process that is gone broke the connection; the watch then finds it and ends this one.
-            self.watch.urgent = True
+            self.watch.suspect(error)
             time.sleep(LINGER)
         why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         where = f"rank {self.rank}" + f", {self.watch.place}" * bool(self.watch.place)

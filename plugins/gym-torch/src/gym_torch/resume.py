@@ -18,6 +18,7 @@ from gym_torch.observer import Progress
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
+FIX = "make it what it was, or start over in another `output`"
 
 
 def write(
@@ -44,30 +45,31 @@ def write(
     (path / STATE).write_text(json.dumps(state), encoding="utf-8")
 
 
-def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any]) -> None:
-    """Put a job where it was when the checkpoint was written.
+def load(path: Path, adapted: Adapted) -> None:
+    """Put back the weights, before they are laid out over processes. Raises GymError where others are trained now."""
+    old, new = json.loads((path / STATE).read_text(encoding="utf-8"))["shapes"], _shapes(adapted)
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            was, now = old.get(name, "absent"), new.get(name, "absent")
+            raise GymError(f"the trained parameters differ: {name} was {was}, is {now}", where=str(path), fix=FIX)
+    adapted.load(adapted.read(path))
 
-    Raises GymError where data, trained parameters or conditions are others, naming the difference.
+
+def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any]) -> None:
+    """Put a job whose weights are back where it was when the checkpoint was written.
+
+    Raises GymError where data or conditions are others, naming the difference.
     """
     state = json.loads((path / STATE).read_text(encoding="utf-8"))
-    fix = "make it what it was, or start over in another `output`"
     for name, value in conditions.items():
         if state["conditions"].get(name) != value:
             before = state["conditions"].get(name)
             raise GymError(
                 f"{name} was {before} when the checkpoint was written, and is {value}",
                 where=str(path),
-                fix=fix,
+                fix=FIX,
             )
     job.source.load_state_dict(state["source"])
-    old, new = state["shapes"], _shapes(adapted)
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            was, now = old.get(name, "absent"), new.get(name, "absent")
-            why = f"the trained parameters differ: {name} was {was}, is {now}"
-            raise GymError(why, where=str(path), fix=fix)
-    with job.spread.whole(adapted.model, into=True):
-        adapted.load(adapted.read(path))
     tensors = load_file(path / OPTIMIZER)
     optimizer_state.put(job.optimizer, adapted.model, tensors, state["optimizer"], job.spread.like)
     job.observer.load_state_dict(state["observers"])

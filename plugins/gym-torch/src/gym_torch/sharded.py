@@ -61,7 +61,7 @@ class Sharded(Replicated):
         return take(optimizer, model, lambda tensor: self.full(tensor) if main else self.full(tensor).to("meta"))
 
     @contextmanager
-    def whole(self, model: PreTrainedModel, into: bool = False) -> Iterator[None]:
+    def whole(self, model: PreTrainedModel) -> Iterator[None]:
         """Put whole parameters, on the CPU, in the place of the shards, and the shards back afterwards."""
         self._reshard()
         places = [
@@ -74,7 +74,7 @@ class Sharded(Replicated):
         for module, name, shard in places:
             if id(shard) not in whole:  # tied weights once
                 tensor = self.full(shard)
-                kept = tensor if into or self.accelerator.is_main_process else tensor.to("meta")
+                kept = tensor if self.accelerator.is_main_process else tensor.to("meta")
                 whole[id(shard)] = nn.Parameter(kept, requires_grad=shard.requires_grad)
             module._parameters[name] = whole[id(shard)]
         try:
@@ -82,10 +82,6 @@ class Sharded(Replicated):
         finally:
             for module, name, shard in places:
                 module._parameters[name] = shard
-        if into:
-            for shard in {id(shard): shard for _, _, shard in places}.values():
-                with torch.no_grad():
-                    shard.copy_(self.like(whole[id(shard)].data, shard))
 
     def full(self, tensor: Tensor) -> Tensor:
         """Gather the parts of a tensor."""

@@ -49,8 +49,8 @@ class Replicated:
         return take(optimizer, model, self.full)
 
     @contextmanager
-    def whole(self, model: PreTrainedModel, into: bool = False) -> Iterator[None]:
-        """Have the parameters of the model whole: in the main process to be read, or, `into` it, in all to be written."""
+    def whole(self, model: PreTrainedModel) -> Iterator[None]:
+        """Have the parameters of the model whole in the main process, on the CPU or where they are, to be read."""
         yield
 
     def full(self, tensor: Tensor) -> Tensor:

@@ -84,6 +84,10 @@ class Trainer:
         self.adapted = adapt(model.model, run)
         self.signals = Signals()
         self.checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
+        found = run.ranks.agree(lambda: str(self.checkpoints.latest() or "")) if run.resuming else ""
+        self.found = Path(found) if found else None
+        if self.found:
+            resume.load(self.found, self.adapted)
         self.job = self._job(config)
         self.conditions = {"the precision": model.precision}
         trained = sum(weight.numel() for weight in self.adapted.model.parameters() if weight.requires_grad)
@@ -96,11 +100,10 @@ class Trainer:
 
     def train(self) -> Artifact:
         """Train to the end, write the model to `output/model` and say how it went."""
-        job, run = self.job, self.run
-        found = run.ranks.agree(lambda: str(self.checkpoints.latest() or "")) if run.resuming else ""
-        if found:
-            resume.restore(Path(found), job, self.adapted, self.conditions)
-            say(f"continuing from {Path(found).name}")
+        job = self.job
+        if self.found:
+            resume.restore(self.found, job, self.adapted, self.conditions)
+            say(f"continuing from {self.found.name}")
         with self.signals:
             try:
                 loop.run(job)

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -35,7 +36,7 @@ _ON_LINUX = sys.platform == "linux"
 
 
 class Watch(threading.Thread):
-    """The thread. `place`, `ticks` and `urgent` are set by the thread that trains."""
+    """The thread. `place` and `ticks` are set by the thread that trains."""
 
     def __init__(self, store: dist.Store, rank: int, world: int, config: DDP, output: Path) -> None:
         """Watch `world` processes through a store of its own; `output` is that of the run."""
@@ -45,7 +46,7 @@ class Watch(threading.Thread):
         self._keeper = (
             0 if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 1
         )  #: who speaks without a store
-        self.urgent = False  #: an exchange broke, so a process that gives no sign is gone
+        self.urgent = False
         self._interval = min(0.5, config.timeout / 10)
         self._closing = threading.Event()
         self._beats = 0
@@ -105,8 +106,19 @@ class Watch(threading.Thread):
             with suppress(OSError):  # those of other processes may still be there
                 file.parent.rmdir()
 
+    def suspect(self, error: BaseException) -> None:
+        """Keep the trace of an error that may come from a process that is gone, and no longer wait for signs of life."""
+        if self._stack is not None:
+            traceback.print_exception(error, file=self._stack)
+            self._stack.flush()
+        self.urgent = True
+
     def fail(self, problem: Problem, code: int) -> bool:
-        """Publish why the run ends; False where another process did before."""
+        """Stop watching and publish why the run ends; False where another process did before."""
+        self._closing.set()
+        return self._publish(problem, code)
+
+    def _publish(self, problem: Problem, code: int) -> bool:
         mine = json.dumps({"problem": asdict(problem), "code": code, "rank": self.rank})
         return self.store.compare_set(FAILURE, "", mine) == mine.encode()
 
@@ -164,7 +176,7 @@ class Watch(threading.Thread):
             f"its stack is {self.stack_of(has[0])}" if has else f"stacks of the others are in {self.stack_of(0).parent}"
         )
         fix = f"{stack}; the same command goes on from the last checkpoint"
-        self.fail(Problem(f"rank{'s' * (len(ranks) > 1)} {names} {what}", where, fix=fix), GymError.code)
+        self._publish(Problem(f"rank{'s' * (len(ranks) > 1)} {names} {what}", where, fix=fix), GymError.code)
         self._end(json.loads(self.store.get(FAILURE)))
 
     def _ask_for_stack(self, rank: int) -> None:
