@@ -13,6 +13,7 @@ from typing import Any
 from torch.distributed import TCPStore
 
 from gym_core.cli import run
+from gym_torch import loop
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -54,7 +55,7 @@ class Team:
         return "".join(path.read_text() for path in self.said)
 
 
-def member(rank: int, world: int, port: int, said: Path, arguments: list[str]) -> None:
+def member(rank: int, world: int, port: int, said: Path, arguments: list[str], hangs: int | None, gpus: bool) -> None:
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="localhost", MASTER_PORT=str(port)
     )
@@ -62,16 +63,28 @@ def member(rank: int, world: int, port: int, said: Path, arguments: list[str]) -
     out = os.open(said, os.O_WRONLY | os.O_CREAT)
     os.dup2(out, 1)
     os.dup2(out, 2)
+    if not gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if rank == hangs:
+        loop.reseed = hang
     os._exit(run(["train", *arguments]))
 
 
-def start(world: int, *arguments: str, root: Path) -> Team:
+def hang(seed: int, step: int, number: int) -> None:
+    """Stand for whatever a process may get stuck in."""
+    while step >= 3:
+        time.sleep(1)
+
+
+def start(world: int, *arguments: str, root: Path, hangs: int | None = None, gpus: bool = False) -> Team:
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     said = [root / f"said-{next(fresh)}" for _ in range(world)]
     for path in said:
         path.touch()
     members = [
-        CONTEXT.Process(target=member, args=(rank, world, store.port, said[rank], list(arguments)), daemon=True)
+        CONTEXT.Process(
+            target=member, args=(rank, world, store.port, said[rank], list(arguments), hangs, gpus), daemon=True
+        )
         for rank in range(world)
     ]
     for each in members:

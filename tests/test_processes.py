@@ -17,6 +17,7 @@ from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from gym_team import Team, fresh, start
 from safetensors.torch import load_file
@@ -163,6 +164,16 @@ def test_a_process_that_dies_or_stops_ends_the_run_by_name(root: Path, recipe, h
         assert record["status"] == "failed" and "rank 1" in record["error"]["problems"][0]["why"]
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_process_that_hangs_ends_the_run_with_its_stack(root: Path, recipe, late: int) -> None:
+    output = root / f"late-{late}"
+    team = start(2, recipe(FULL), f"output={output}", "distributed.timeout=2", root=root, hangs=late)
+    assert team.codes() == [1, 1], team.errors()
+    assert f"rank {late} does not come along for 2 s" in team.errors() and "step 4, samples " in team.errors()
+    assert team.errors().count("error:") == 1
+    assert "in hang" in (output / "stacks" / f"rank-{late}.txt").read_text()
+
+
 def test_an_error_of_the_main_process_is_said_once_and_ends_all(root: Path, recipe) -> None:
     output = root / "locked"
     with OutputLock(output):
@@ -191,11 +202,23 @@ def test_a_finished_run_is_not_trained_again(trained, recipe, root: Path) -> Non
     assert team.errors().count("finished already") == 1
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_gpus_train_the_same(root: Path, recipe, strategy: str) -> None:
+    outputs = [root / f"gpus-{strategy}-{world}" for world in (1, 2)]
+    for world, output in enumerate(outputs, start=1):
+        team = start(world, recipe(FULL), f"output={output}", f"distributed={strategy}", root=root, gpus=True)
+        assert team.codes() == [0] * world, team.errors()
+    agree(*outputs)
+
+
 def test_torchrun_underneath(root: Path, recipe) -> None:
     """`gym train --nproc 2` passes SIGTERM on; the same command without it goes on alone."""
     output, file = root / "launched", recipe(FULL, max_steps=100_000, save_every=100_000, eval_every=100_000)
     command = [sys.executable, "-m", "gym_core.cli", "train", file, f"output={output}"]
-    process = subprocess.Popen([*command, "--nproc", "2"], stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen([*command, "--nproc", "2"], env=environment, stderr=subprocess.PIPE, text=True)
     metrics = output / "metrics.jsonl"
     while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
         time.sleep(0.02)

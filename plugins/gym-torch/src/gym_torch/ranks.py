@@ -52,7 +52,11 @@ class Joined(Ranks):
         self._agreed, self._entered, self._failed = 0, 0, False
         device = probe.device()
         if device.type != "cpu":
-            torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+            local, there = int(os.environ["LOCAL_RANK"]), torch.accelerator.device_count()
+            if local >= there:
+                why = f"process {local + 1} of this machine finds no device: it has {there}"
+                raise GymError(why, key="distributed.processes", fix=f"start {there} (--nproc {there})")
+            torch.accelerator.set_device_index(local)
         try:
             self._store = _store(self.rank, self.world, config.timeout)
             dist.init_process_group(
