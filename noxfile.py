@@ -133,9 +133,17 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """Run the tests that need an accelerator, with the Python that runs nox: its torch must know the device."""
+    session.run(sys.executable, "-m", "pytest", "-m", "gpu", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Run every benchmark into one table."""
-    session.run(workshop(session), "benchmarks/table.py", *session.posargs, external=True)
+    """Run every benchmark into one table, with the peers beside us."""
+    python = workshop(session)
+    session.run(python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, "trl", external=True)
+    session.run(python, "benchmarks/table.py", *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")

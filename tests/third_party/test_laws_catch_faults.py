@@ -144,10 +144,10 @@ def test_algorithm(installed, tmp_path):
     }
     assert failed == {
         "2 x 1 = 1 x 2 accumulation [mean]",
-        "padding changes nothing [mean]",
+        "packing and padding change nothing [mean]",
         "agrees with its float64 oracle in value and gradient [mean]",
         "same seed = same trajectory [random]",
         "2 x 1 = 1 x 2 accumulation [random]",
-        "padding changes nothing [random]",
+        "packing and padding change nothing [random]",
         "learns a tiny task [still]",
     }, done.stdout

@@ -2,82 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
+from gym_torch_decoding import PROMPTS, Words, model_of, one_by_one
+from transformers import AutoConfig, LlamaForCausalLM
 
 from gym_core import GymError
+from gym_torch.attention import NAME
 from gym_torch.generator import Completion, Generator, complete
-from gym_torch.sampling import choose, uniform
 
-torch.set_num_threads(1)
-PROMPTS = [[number % 49 + 1 for number in range(start, start * 2 + 3)] for start in (1, 7, 3, 12, 5, 2, 9, 4)]
-KINDS = ["qwen3", "llama", "sliding", "gpt2"]
-
-
-@dataclass(frozen=True)
-class Words:
-    """A tokenizer of numbers."""
-
-    eos_id: int = 0
-    pad_id: int = 0
-
-    def chat(
-        self, messages: list[dict[str, str]], tools: None = None, generation_prompt: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
-        ids = [int(word) for message in messages for word in message["content"].split()]
-        return np.array(ids + [49] * generation_prompt, np.int32), np.zeros(len(ids) + generation_prompt, bool)
-
-    def decode(self, ids: list[int]) -> str:
-        return " ".join(map(str, ids))
-
-
-@cache
-def model_of(kind: str) -> PreTrainedModel:
-    options = {
-        "vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.3, "eos_token_id": 0, "pad_token_id": 0,
-    }  # fmt: skip
-    if kind == "sliding":
-        options |= {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
-    if kind == "gpt2":
-        options = {
-            "vocab_size": 50,
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 4,
-            "initializer_range": 0.3,
-            "eos_token_id": 0,
-        }
-    config = AutoConfig.for_model("qwen3" if kind == "sliding" else kind, **options)
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config).eval()
-
-
-@torch.no_grad()
-def one_by_one(model: PreTrainedModel, prompt: list[int], most: int) -> tuple[list[int], list[float]]:
-    """Decode greedily without a cache and without a batch."""
-    tokens, log_probs = list(prompt), []
-    while len(tokens) < len(prompt) + most and (len(tokens) == len(prompt) or tokens[-1] != 0):
-        after = model(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
-        tokens.append(int(after.argmax()))
-        log_probs.append(float(after.max()))
-    return tokens[len(prompt) :], log_probs
-
-
-@pytest.mark.parametrize("max_batch", [1, 3, 64])
-@pytest.mark.parametrize("kind", KINDS)
-def test_greedy_is_one_by_one(kind: str, max_batch: int) -> None:
-    found = Generator(model_of(kind), Words(), max_batch).generate(PROMPTS, 12)
-    for prompt, completion in zip(PROMPTS, found, strict=True):
-        tokens, log_probs = one_by_one(model_of(kind), prompt, 12)
-        assert completion.tokens == tokens
-        assert completion.log_probs == pytest.approx(log_probs, abs=1e-4)
-        assert completion.finished == (tokens[-1] == 0)
+GROUPS = [prompt for prompt in PROMPTS[:5] for _ in range(3)]
+LIMITS = [1 + (7 * number) % 17 for number in range(len(GROUPS))]
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.7])
@@ -115,28 +52,75 @@ def test_log_probs_are_of_the_tempered_distribution() -> None:
     assert made.log_probs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_sampling_follows_the_distribution() -> None:
-    logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    count = 20_000
-    tokens, _ = choose(logits.expand(count, 4), 0.5, 1.0, [uniform(1, number, 3) for number in range(count)])
-    shares = tokens.bincount(minlength=4) / count
-    assert torch.allclose(shares, (logits / 0.5).softmax(-1), atol=0.01)
-    tokens, _ = choose(logits.expand(count, 4), 1.0, 0.8, [uniform(2, number, 3) for number in range(count)])
-    shares = tokens.bincount(minlength=4) / count
-    assert torch.allclose(shares[:2], logits[:2].softmax(-1), atol=0.01) and shares[2:].sum() == 0
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_leave_and_enter_and_do_not_notice(family: str, temperature: float) -> None:
+    def generate(max_batch: int) -> list[Completion]:
+        generator = Generator(model_of(family), Words(), max_batch)
+        return generator.generate(GROUPS, LIMITS, temperature=temperature, stop_ids=[])
+
+    alone = generate(1)
+    assert [len(made.tokens) for made in alone] == LIMITS
+    for max_batch in (4, 64):
+        together = generate(max_batch)
+        assert [made.tokens for made in together] == [made.tokens for made in alone]
+        for one, other in zip(alone, together, strict=True):
+            assert other.log_probs == pytest.approx(one.log_probs, abs=1e-4)
 
 
-def test_the_model_is_left_as_it_was() -> None:
-    model = model_of("llama").train()
-    Generator(model, Words()).generate(PROMPTS[:2], 2)
+@pytest.mark.parametrize("max_batch", [4, 7, 13, 64])
+def test_the_batch_is_refilled_and_a_group_computed_once(max_batch: int) -> None:
+    model = model_of("llama")
+    shapes: list[tuple[int, int]] = []
+    with model.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    ):
+        Generator(model, Words(), max_batch).generate(GROUPS, LIMITS, stop_ids=[])
+    steps = [rows for rows, new in shapes if new == 1]
+    assert max(steps) <= max_batch
+    assert sum(steps) == sum(LIMITS) - len(GROUPS), "no row is computed after its last token"
+    if max_batch < len(GROUPS):
+        assert any(later > earlier for earlier, later in pairwise(steps)), "waiting rows should enter as others leave"
+    if max_batch >= 3 * 4:  # a quarter of the batch has room for a group
+        assert sum(rows for rows, new in shapes if new > 1) == len(GROUPS) / 3
+
+
+def test_greedy_does_not_depend_on_the_order_of_prompts() -> None:
+    generator = Generator(model_of("mistral"), Words(), 3)
+    forth, back = (generator.generate(prompts, 9) for prompts in (PROMPTS, PROMPTS[::-1]))
+    assert [made.tokens for made in forth] == [made.tokens for made in back[::-1]]
+
+
+def test_a_limit_cuts_a_completion_and_changes_nothing_before_it() -> None:
+    generator = Generator(model_of("qwen3"), Words())
+    long = generator.generate(GROUPS, 20, temperature=1.0, stop_ids=[])
+    short = generator.generate(GROUPS, LIMITS, temperature=1.0, stop_ids=[])
+    assert [made.tokens for made in short] == [made.tokens[:limit] for made, limit in zip(long, LIMITS, strict=True)]
+
+
+def test_a_model_in_training_is_left_as_it_was() -> None:
+    model = LlamaForCausalLM(model_of("llama").config).train()
+    model.load_state_dict(model_of("llama").state_dict())
+    wanted = Generator(model, Words()).generate(PROMPTS[:2], 5)
+    model.set_attn_implementation(NAME)
+    made = Generator(model, Words()).generate(PROMPTS[:2], 5)
+    assert [each.tokens for each in made] == [each.tokens for each in wanted]
+    assert model.training and model.config._attn_implementation == NAME
+    with (
+        pytest.raises(RuntimeError, match="in the middle"),
+        model.register_forward_hook(lambda *args: (_ for _ in ()).throw(RuntimeError("in the middle"))),
+    ):
+        Generator(model, Words()).generate(PROMPTS[:2], 5)
     assert model.training
-    model.eval()
 
 
 def test_nothing_to_do() -> None:
     generator = Generator(model_of("llama"), Words())
     assert generator.generate([], 5) == []
     assert generator.generate([[1]], 0) == [Completion()]
+    assert [len(made.tokens) for made in generator.generate([[1], [2]], [0, 1])] == [0, 1]
+    with pytest.raises(GymError, match="1 limits for 2 prompts"):
+        generator.generate([[1], [2]], [3])
     with pytest.raises(GymError, match="a prompt has no tokens"):
         generator.generate([[1], []], 5)
 

@@ -147,7 +147,7 @@ class Poisoned(NextToken):
 
     def loss(self, policy: Any, batch: Any) -> Any:
         total, sums = super().loss(policy, batch)
-        if bool((batch.tokens[:, 0] == self.config.token).any()):
+        if self.config.token in [int(batch.tokens[part.row, part.start]) for part in batch.segments]:
             total = total * float("nan")
         return total, sums
 
@@ -161,7 +161,9 @@ def test_a_sample_that_makes_the_loss_nan_is_named_and_nothing_is_updated(
     monkeypatch.setattr(
         Poisoned,
         "__init__",
-        lambda self, config: setattr(self, "config", type("C", (), {"token": int(culprit.tokens[0])})),
+        lambda self, config, layout: vars(self).update(
+            config=type("C", (), {"token": int(culprit.tokens[0])}), layout=layout
+        ),
     )
     shared = [sample.id for sample in data.samples if sample.tokens[0] == culprit.tokens[0]]
     with pytest.raises(GymError, match="is not finite") as caught:

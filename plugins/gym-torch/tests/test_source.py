@@ -9,7 +9,7 @@ import pytest
 from gym_torch_bench import Samples, samples
 
 from gym_core import DataError, Train
-from gym_torch.source import Dataset, cut, once, order
+from gym_torch.source import Dataset, order
 
 
 def ids(dataset: Dataset, start: int = 0, rank: int = 0, world: int = 1) -> list[list[str]]:
@@ -57,7 +57,6 @@ def test_batches_of_tokens_keep_their_budget_and_lose_no_sample() -> None:
     dataset = Dataset(samples(50), train)
     for step in dataset.steps(0):
         assert sum(len(sample.tokens) for batch in step.batches for sample in batch) <= 128
-        assert all(len(batch) * max(len(sample.tokens) for sample in batch) <= 64 for batch in step.batches)
     assert sorted(chain(*ids(dataset))) == sorted([f"row {index}" for index in range(50)] * 2)
 
 
@@ -71,20 +70,8 @@ def test_processes_without_a_batch_of_their_own_keep_step() -> None:
     assert [(len(step.batches), step.spare) for step in last] == [(1, 0), (1, 1)]
 
 
-def test_batches_are_of_like_lengths_longest_first() -> None:
-    data = samples(40)
-    batches = cut(np.arange(40), data.lengths, Train(batch_size=8))
-    lengths = [length for batch in batches for length in data.lengths[batch]]
-    assert lengths == sorted(lengths, reverse=True)
-
-
 def test_without_shuffling_samples_come_in_turn() -> None:
     assert ids(Dataset(samples(6, even=True), Train(batch_size=3, shuffle=False)))[1] == ["row 3", "row 4", "row 5"]
-
-
-def test_an_evaluation_holds_everything_once() -> None:
-    step = once(samples(11), Train(batch_size=4))
-    assert sorted(sample.id for batch in step.batches for sample in batch) == sorted(f"row {i}" for i in range(11))
 
 
 def test_no_samples_and_other_samples_are_errors() -> None:

@@ -12,6 +12,7 @@ from gym_core import Recipe
 from gym_core.component import load_object
 from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
+from gym_torch.layout import layout_for
 from gym_torch.policy import Policy
 
 EXAMPLES = 6
@@ -26,7 +27,7 @@ def compare(recipe: Recipe, bench: Bench) -> tuple[float, float]:
     model = AutoModelForCausalLM.from_pretrained(bench.model(), dtype=torch.float32)
     precise = deepcopy(model).double()
 
-    objective = load_object(config.objective)(config)
+    objective = load_object(config.objective)(config, layout_for(model))
     loss, _ = objective.loss(Policy(model), objective.collate(examples))
     loss.backward()
     wanted = load_object(type(config).oracle)(config, precise, examples)

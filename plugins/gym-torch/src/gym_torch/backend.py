@@ -15,6 +15,7 @@ from transformers.utils import logging
 from gym_core import GymError, Run, locate
 from gym_torch import probe
 from gym_torch.console import say
+from gym_torch.layout import PACKED, PADDED, Layout, layout_for
 
 if TYPE_CHECKING:
     from gym_torch.config import Transformers
@@ -31,6 +32,8 @@ class LoadedModel:
     path: Path  #: local directory with its configuration and tokenizer
     name: str  #: as the recipe calls it
     precision: str = "fp32"  #: what the run computes in: `fp32` or `bf16`
+    layout: Layout = PADDED  #: how samples become batches that this model computes exactly
+    compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
 
 
 def load(config: Transformers, run: Run) -> LoadedModel:
@@ -56,7 +59,11 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise GymError(f"the model cannot be loaded: {reason}", where=str(path), key="model") from error
-    return LoadedModel(model, path, config.path, precision)
+    layout = layout_for(model) if config.attention == "auto" else PADDED
+    if layout is not PACKED:
+        why = "this model cannot attend by segments" if config.attention == "auto" else "model.attention is set"
+        say(f"samples are padded, not packed: {why}")
+    return LoadedModel(model, path, config.path, precision, layout, config.compile)
 
 
 def check_weights(path: Path) -> None:

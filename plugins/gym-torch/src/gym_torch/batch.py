@@ -1,19 +1,21 @@
 """What a model is given: rows of tokens, the segments in them and the labels to predict.
 
-A segment is one sample (or a prompt that several share). This module lays them out in padded rows; it knows
-nothing of losses.
+A segment is one sample (or a prompt that several share). This module lays them out in one packed row or in padded
+rows; it knows nothing of losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from gym_torch.attention import Spans
 
 
 class Example(Protocol):
@@ -33,6 +35,14 @@ class Example(Protocol):
     def trained(self) -> npt.NDArray[np.bool_]:
         """Whether each token is one to predict and learn from, `[length]`."""
         ...
+
+
+class Piece(NamedTuple):
+    """The plainest `Example`, for what is made on the way: a prompt apart from its answers, or a trial."""
+
+    id: str
+    tokens: npt.NDArray[np.int32]
+    trained: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class Batch:
     target_index: Tensor  #: [n] int64, flat position (of rows * length) of the hidden state that predicts each target
     target_segment: Tensor  #: [n] int64, number of the segment that each target belongs to
     segments: tuple[Segment, ...]
+    spans: Spans | None = None  #: where the segments of a packed row lie; None where each row is one sample
 
     def to(self, device: torch.device) -> Self:
         """Return the batch with all tensors on `device`."""
@@ -79,33 +90,79 @@ class Batch:
         return [segment.id for segment in self.segments]
 
 
-def padded(examples: Sequence[Example]) -> Batch:
-    """Lay out one example a row, padded on the right to the longest.
+def packed(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> Batch:
+    """Lay out all examples one after another in a single row, each a segment of its own.
+
+    Args:
+        examples: what to lay out, at least one.
+        prefixes: for each example the number of an earlier one that it continues, or None: several responses then
+            share a prompt that is computed once. The first token of a continuation is predicted by the last of its
+            prefix.
+
+    """
+    spans = Spans([len(example.tokens) for example in examples], prefixes)
+    ends = np.cumsum(spans.lengths)
+    segments = [
+        Segment(0, int(end) - length, int(end), example.id, prefix)
+        for example, end, length, prefix in zip(examples, ends, spans.lengths, spans.prefixes, strict=True)
+    ]
+    before = [None if segment.prefix is None else segments[segment.prefix].stop - 1 for segment in segments]
+    return Batch(
+        tokens=torch.from_numpy(np.concatenate([example.tokens for example in examples]).astype(np.int64))[None],
+        positions=spans.positions[None],
+        **_targets(examples, [segment.start for segment in segments], before),
+        segments=tuple(segments),
+        spans=spans,
+    )
+
+
+def padded(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> Batch:
+    """Lay out one example a row, padded on the right to the longest; a shared prefix is repeated in every row.
 
     Padding needs no mask: attention is causal, so no token of a sample sees what stands to the right of it, and
     the hidden states of padding are never read.
     """
-    lengths = [len(example.tokens) for example in examples]
-    rows, longest = len(examples), max(lengths)
-    tokens = np.zeros((rows, longest), dtype=np.int64)
-    targets, index, owner = [], [], []
-    for row, example in enumerate(examples):
-        tokens[row, : lengths[row]] = example.tokens
-        before = np.flatnonzero(
-            example.trained[1:]
-        )  # the state of token i predicts token i + 1; nothing predicts token 0
-        targets.append(example.tokens[before + 1])
-        index.append(before + row * longest)
-        owner.append(np.full(len(before), row))
+    spans = Spans([len(example.tokens) for example in examples], prefixes)
+    lineages = [spans.lineage(number) for number in range(len(examples))]
+    continued = set(spans.prefixes)
+    leaves = [number for number in range(len(examples)) if number not in continued]
+    row_of = {number: row for row, leaf in reversed(list(enumerate(leaves))) for number in lineages[leaf]}
+    starts = [sum(spans.lengths[other] for other in lineage[:-1]) for lineage in lineages]
+    longest = max(start + length for start, length in zip(starts, spans.lengths, strict=True))
+    tokens = np.zeros((len(leaves), longest), dtype=np.int64)
+    for row, leaf in enumerate(leaves):
+        text = np.concatenate([examples[number].tokens for number in lineages[leaf]])
+        tokens[row, : len(text)] = text
+    flat = [row_of[number] * longest + start for number, start in enumerate(starts)]
+    before = [None if prefix is None else start - 1 for start, prefix in zip(flat, spans.prefixes, strict=True)]
     return Batch(
         tokens=torch.from_numpy(tokens),
-        positions=torch.arange(longest).expand(rows, longest),
-        targets=_int64(targets),
-        target_index=_int64(index),
-        target_segment=_int64(owner),
-        segments=tuple(Segment(row, 0, length, examples[row].id) for row, length in enumerate(lengths)),
+        positions=torch.arange(longest).expand(len(leaves), longest),
+        **_targets(examples, flat, before),
+        segments=tuple(
+            Segment(
+                row_of[number], starts[number], starts[number] + length, examples[number].id, spans.prefixes[number]
+            )
+            for number, length in enumerate(spans.lengths)
+        ),
     )
 
 
-def _int64(parts: Sequence[npt.NDArray[np.integer]]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+def _targets(examples: Sequence[Example], starts: Sequence[int], before: Sequence[int | None]) -> dict[str, Tensor]:
+    """Return what is predicted and by which hidden state, for examples that begin at these flat positions.
+
+    The state of one token predicts the next; the first is predicted by the state at `before`, or by none.
+    """
+    targets, index, owner = [], [], []
+    for number, (example, start, previous) in enumerate(zip(examples, starts, before, strict=True)):
+        chosen = np.flatnonzero(example.trained)
+        if previous is None:
+            chosen = chosen[chosen > 0]
+        targets.append(example.tokens[chosen])
+        index.append(np.where(chosen > 0, chosen + start - 1, -1 if previous is None else previous))
+        owner.append(np.full(len(chosen), number))
+    names = ("targets", "target_index", "target_segment")
+    return {
+        name: torch.from_numpy(np.concatenate(parts).astype(np.int64))
+        for name, parts in zip(names, (targets, index, owner), strict=True)
+    }

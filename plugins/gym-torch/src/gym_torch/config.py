@@ -30,7 +30,10 @@ class Transformers(Backend):
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """How the frozen weights are held: `auto` as they are stored if the run computes in bf16, else fp32."""
     attention: Annotated[str, Flat("flash_attn", convert=_ATTENTION)] = "auto"
-    """Attention implementation of transformers: `auto`, `sdpa`, `eager`, `flash_attention_2`, ..."""
+    """`auto` packs samples into full rows and attends within each; the name of an attention of transformers (`sdpa`,
+    `eager`, `flash_attention_2`, ...) pads them instead."""
+    compile: bool | Literal["auto"] = "auto"
+    """Whether to compile the layers; `auto` tries it out for long runs, and does what is faster on this machine."""
     trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
     """Whether Python code that comes with the model may run. It can do anything that you can."""
 

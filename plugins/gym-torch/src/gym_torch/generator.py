@@ -6,16 +6,17 @@ is the one bridge from messages to texts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from gym_core import GymError
-from gym_torch.kvcache import RowCache
+from gym_torch.kvcache import RowCache, fill
 from gym_torch.sampling import choose, uniform
 
 if TYPE_CHECKING:
@@ -38,26 +39,18 @@ class _Batch:
     """Rows in flight. All lists and tensors have one entry a row."""
 
     requests: list[int]  #: which prompt
-    lengths: Tensor  #: tokens in the cache
+    lengths: list[int]  #: tokens in the cache
     last: Tensor  #: token chosen last, not in the cache yet
-    cache: RowCache
+    cache: RowCache = field(default_factory=RowCache)
 
     def keep(self, rows: list[int]) -> None:
         """Drop all other rows, and the columns that only they used."""
-        if len(rows) == len(self.requests):
-            return
-        index = torch.tensor(rows, dtype=torch.long, device=self.last.device)
-        self.requests = [self.requests[row] for row in rows]
-        self.lengths, self.last = self.lengths[index], self.last[index]
-        if rows:
-            self.cache.select(index, int(self.lengths.max()))
-
-    def join(self, other: _Batch) -> None:
-        """Take in the rows of another batch."""
-        self.requests = self.requests + other.requests
-        self.lengths = torch.cat([self.lengths, other.lengths])
-        self.last = torch.cat([self.last, other.last])
-        self.cache.append(other.cache)
+        if len(rows) < len(self.requests):
+            order = fill(rows)
+            self.requests = [self.requests[row] for row in order]
+            self.lengths = [self.lengths[row] for row in order]
+            self.last = self.last[order]
+            self.cache.keep(order, max(self.lengths, default=0))
 
 
 class Generator:
@@ -90,7 +83,7 @@ class Generator:
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
+        max_new_tokens: int | Sequence[int],
         temperature: float = 0.0,
         top_p: float = 1.0,
         seed: int = 0,
@@ -103,7 +96,7 @@ class Generator:
 
         Args:
             prompts: token ids, at least one each.
-            max_new_tokens: most tokens to generate for a prompt.
+            max_new_tokens: most tokens to generate, for every prompt or one number for each.
             temperature: 0 is greedy.
             top_p: see `gym_torch.sampling.choose`.
             seed: any integer.
@@ -113,88 +106,96 @@ class Generator:
             A completion for each prompt, in order.
 
         """
+        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
         if not all(prompts):
             raise GymError("a prompt has no tokens", where="Generator.generate")
+        if len(limits) != len(prompts):
+            raise GymError(f"{len(limits)} limits for {len(prompts)} prompts", where="Generator.generate")
         done = [Completion() for _ in prompts]
         stop = self._stop if stop_ids is None else set(stop_ids)
         # Longest first: neighbours are alike in length, identical prompts meet, and too little memory shows at once.
-        waiting = sorted(range(len(prompts)), key=lambda index: (len(prompts[index]), list(prompts[index])))
-        if max_new_tokens < 1:
-            waiting = []
+        waiting = [index for index, limit in enumerate(limits) if limit > 0]
+        waiting.sort(key=lambda index: (len(prompts[index]), list(prompts[index])))
 
-        def extend(batch: _Batch, logits: Tensor) -> _Batch:
-            """Choose and record a token for each row; drop the rows it ends."""
-            places = [(request, len(done[request].tokens)) for request in batch.requests]
+        def extend(batch: _Batch, logits: Tensor) -> None:
+            """Choose and record a token for the last rows, one for each row of logits; drop the rows it ends."""
+            old = len(batch.requests) - len(logits)
+            places = [(request, len(done[request].tokens)) for request in batch.requests[old:]]
             draws = [uniform(seed, *place) for place in places] if temperature else []
-            batch.last, log_probs = choose(logits, temperature, top_p, draws)
-            going = []
-            chosen = zip(batch.requests, batch.last.tolist(), log_probs.tolist(), strict=True)
-            for row, (request, token, log_prob) in enumerate(chosen):
+            batch.last[old:], log_probs = choose(logits, temperature, top_p, draws)
+            going = list(range(old))
+            chosen = zip(places, batch.last[old:].tolist(), log_probs.tolist(), strict=True)
+            for row, ((request, count), token, log_prob) in enumerate(chosen, old):
                 completion = done[request]
                 completion.tokens.append(token)
                 completion.log_probs.append(log_prob)
                 completion.finished = token in stop
-                if not completion.finished and len(completion.tokens) < max_new_tokens:
+                if not completion.finished and count + 1 < limits[request]:
                     going.append(row)
             batch.keep(going)
-            return batch
 
-        training = self.model.training
-        self.model.eval()
-        running: _Batch | None = None
-        while waiting or running:
-            free = self.max_batch - (len(running.requests) if running else 0)
-            # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
-            if waiting and (running is None or free * 4 >= self.max_batch):
-                requests = [waiting.pop() for _ in range(min(free, len(waiting)))]
-                entering = extend(*self._prefill(requests, prompts))
-                if running and entering.requests:
-                    running.join(entering)
-                elif not running:
-                    running = entering
-            if running and running.requests:
-                running = extend(running, self._step(running))
-            if running and not running.requests:
-                running = None
-        self.model.train(training)
+        batch = _Batch([], [], torch.empty(0, dtype=torch.long, device=self.model.device))
+        with _without_dropout(self.model):
+            while waiting or batch.requests:
+                free = self.max_batch - len(batch.requests)
+                # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
+                if waiting and free * 4 >= self.max_batch:
+                    entering = [waiting.pop() for _ in range(min(free, len(waiting)))]
+                    # A group that does not fit beside the others waits, so that its prompt is computed once.
+                    while waiting and prompts[waiting[-1]] == prompts[entering[-1]] != prompts[entering[0]]:
+                        waiting.append(entering.pop())
+                    extend(batch, self._enter(batch, entering, prompts))
+                if batch.requests:
+                    extend(batch, self._step(batch))
         return done
 
-    def _prefill(self, requests: list[int], prompts: Sequence[Sequence[int]]) -> tuple[_Batch, Tensor]:
-        """Run the prompts, each distinct one once; return the rows and the logits `[rows, vocabulary]` that follow."""
-        texts = {tuple(prompts[request]): None for request in requests}
+    def _enter(self, batch: _Batch, requests: list[int], prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Run the prompts, each distinct one once, add their rows to the batch, and return the logits that follow."""
+        texts = list(dict.fromkeys(tuple(prompts[request]) for request in requests))
         numbers = {text: number for number, text in enumerate(texts)}
         width = max(map(len, texts))
         device = self.model.device
         tokens = torch.tensor([(0,) * (width - len(text)) + text for text in texts], device=device)
-        lengths = torch.tensor([len(text) for text in texts], device=device)
-        cache = RowCache()
-        logits = self._forward(tokens, lengths, cache)
+        cache = DynamicCache()
+        logits = self._forward(tokens, list(map(len, texts)), cache)
         rows = torch.tensor([numbers[tuple(prompts[request])] for request in requests], device=device)
-        if len(rows) > len(texts):
-            cache.select(rows, width)
-            lengths, logits = lengths[rows], logits[rows]
-        return _Batch(requests, lengths, rows, cache), logits
+        batch.cache.append(cache, rows)
+        batch.requests += requests
+        batch.lengths += [len(prompts[request]) for request in requests]
+        batch.last = torch.cat([batch.last, rows])
+        return logits[rows]
 
     def _step(self, batch: _Batch) -> Tensor:
         """Run the tokens chosen last; return the logits `[rows, vocabulary]` that follow."""
-        batch.lengths = batch.lengths + 1
+        batch.lengths = [length + 1 for length in batch.lengths]
         return self._forward(batch.last[:, None], batch.lengths, batch.cache)
 
-    def _forward(self, tokens: Tensor, lengths: Tensor, cache: RowCache) -> Tensor:
+    def _forward(self, tokens: Tensor, lengths: list[int], cache: Cache) -> Tensor:
         """Run `tokens` `[rows, new]`, after which row i has `lengths[i]` tokens in the cache, aligned at the right."""
         width = cache.get_seq_length() + tokens.shape[1]
+        padding = width - torch.tensor(lengths, device=tokens.device)[:, None]
         columns = torch.arange(width, device=tokens.device)
-        positions = columns - (width - lengths[:, None])  # [rows, width], negative in the padding
         output = self.model(
             input_ids=tokens,
-            attention_mask=(positions >= 0).long(),
-            position_ids=positions[:, -tokens.shape[1] :].clamp(min=0),
+            attention_mask=columns >= padding,
+            position_ids=(columns[-tokens.shape[1] :] - padding).clamp(min=0),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         )
         logits: Tensor = output.logits[:, -1]
         return logits
+
+
+@contextmanager
+def _without_dropout(model: PreTrainedModel) -> Iterator[None]:
+    """Put a model into evaluation mode for a while."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def complete(

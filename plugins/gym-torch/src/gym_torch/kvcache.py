@@ -1,64 +1,111 @@
 """Keys and values of a batch whose rows come and go. It knows tensors only, nothing of tokens or models.
 
 Rows are aligned at their right end: a row of 3 in a cache of width 5 fills the last 3 columns, and the 2 before it hold
-anything finite. Masking them is up to the caller.
+anything finite. Masking them is up to the caller. Everything is written in place, because a copy of the cache costs as
+much as a decoding step: a step writes one column, a row that enters is copied once, a row that leaves is overwritten.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-ROOM = 32  #: columns allocated ahead, so that a decoding step does not copy the whole cache
+ROOM = 128  #: columns allocated ahead; the rows are moved once in so many steps
 
 
 class Layer(DynamicLayer):
-    """One layer: keys and values `[rows, heads, width, head_dim]`, written in place while there is room."""
+    """One layer: keys and values `[rows, heads, width, head_dim]` are a window of a larger buffer."""
+
+    def __init__(self) -> None:
+        """Start without rows and without a buffer."""
+        super().__init__()
+        self.rows = self.start = self.stop = 0
+        self._keys = self._values = torch.empty(0, 0, 0, 0)
+
+    def _view(self) -> None:
+        self.keys = self._keys[: self.rows, :, self.start : self.stop]
+        self.values = self._values[: self.rows, :, self.start : self.stop]
+
+    def _reserve(self, rows: int, stop: int, columns: int) -> None:
+        """Make room for this many rows, and move the window so that it ends at `stop` with `columns` free behind it."""
+        _, heads, held, dim = self._keys.shape
+        width = self.stop - self.start
+        grown = (max(rows, len(self._keys)), heads, max(stop + columns, held), dim)
+        buffers = []
+        for buffer, window in ((self._keys, self.keys), (self._values, self.values)):
+            # Zeros, because a masked column still meets the values, with weight 0: it must be finite.
+            to = buffer if grown == buffer.shape else window.new_zeros(grown)
+            to[: self.rows, :, stop - width : stop] = window.clone() if to is buffer else window
+            buffers.append(to)
+        self._keys, self._values = buffers
+        self.start, self.stop = stop - width, stop
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append columns and return all of them."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
-            self._keys, self._values = self.keys, self.values
-        start, stop = self.keys.shape[2], self.keys.shape[2] + key_states.shape[2]
-        if stop > self._keys.shape[2]:
-            self._keys = pad(self.keys, (0, 0, 0, stop + ROOM - start))
-            self._values = pad(self.values, (0, 0, 0, stop + ROOM - start))
-        self._keys[:, :, start:stop] = key_states
-        self._values[:, :, start:stop] = value_states
-        self.keys, self.values = self._keys[:, :, :stop], self._values[:, :, :stop]
+        """Append columns `[rows, heads, new, head_dim]` and return all of the window."""
+        new = key_states.shape[2]
+        if self.stop + new > self._keys.shape[2]:
+            self._reserve(self.rows, self.stop - self.start, new + ROOM)
+        self._keys[: self.rows, :, self.stop : self.stop + new] = key_states
+        self._values[: self.rows, :, self.stop : self.stop + new] = value_states
+        self.stop += new
+        self._view()
         return self.keys, self.values
 
-    def replace(self, keys: Tensor, values: Tensor) -> None:
-        """Hold other keys and values."""
-        self.keys = self._keys = keys
-        self.values = self._values = values
+    def keep(self, rows: Sequence[int], width: int) -> None:
+        """Let row i be what was row `rows[i]`, and narrow the window to the last `width` columns."""
+        moved = [(to, row) for to, row in enumerate(rows) if to != row]
+        if moved:
+            target, source = (torch.tensor(side, device=self.keys.device) for side in zip(*moved, strict=True))
+            for part in (self.keys, self.values):
+                part[target, :, -width:] = part[source, :, -width:]
+        self.rows, self.start = len(rows), self.stop - width
+        self._view()
+
+    def append(self, keys: Tensor, values: Tensor, index: Tensor) -> None:
+        """Add the rows `index` `[new rows]` of other keys and values, of any width, below the present ones."""
+        _, heads, width, dim = keys.shape
+        if not self.is_initialized:
+            self.lazy_initialization(keys, values)
+            self._keys = self._values = keys.new_empty(0, heads, 0, dim)
+            self._view()
+        rows = self.rows + len(index)
+        if rows > len(self._keys) or width > self.stop:
+            self._reserve(rows, max(width, self.stop - self.start), ROOM)
+        self._keys[self.rows : rows, :, self.stop - width : self.stop] = keys[index]
+        self._values[self.rows : rows, :, self.stop - width : self.stop] = values[index]
+        self.rows, self.start = rows, min(self.start, self.stop - width)
+        self._view()
 
 
 class RowCache(Cache):
-    """The cache of all layers."""
+    """The cache of all layers. The first rows to enter decide how many layers there are."""
+
+    layers: list[Layer]
 
     def __init__(self) -> None:
-        """Start without rows; the first forward pass decides how many there are."""
-        super().__init__(layer_class_to_replicate=Layer)
+        """Start without rows."""
+        super().__init__(layers=[])
 
-    def select(self, rows: Tensor, width: int) -> None:
-        """Keep these rows `[new rows]` (an index may come twice) and the last `width` columns."""
+    def keep(self, rows: Sequence[int], width: int) -> None:
+        """Let row i be what was row `rows[i]`; keep the last `width` columns."""
         for layer in self.layers:
-            layer.replace(layer.keys[rows, :, -width:], layer.values[rows, :, -width:])
+            layer.keep(rows, width)
 
-    def append(self, other: RowCache) -> None:
-        """Add the rows of another cache below, padding the narrower of the two on the left."""
-        width = max(self.get_seq_length(), other.get_seq_length())
+    def append(self, other: Cache, index: Tensor) -> None:
+        """Add the rows `index` `[new rows]` of another cache below; a row may come more than once."""
+        if not self.layers:
+            self.layers = [Layer() for _ in other.layers]
         for layer, new in zip(self.layers, other.layers, strict=True):
-            layer.replace(
-                *(
-                    torch.cat([pad(part, (0, 0, width - part.shape[2], 0)) for part in parts])
-                    for parts in ((layer.keys, new.keys), (layer.values, new.values))
-                )
-            )
+            layer.append(new.keys, new.values, index)
+
+
+def fill(kept: Sequence[int]) -> list[int]:
+    """Arrange the kept rows (ascending) so that few of them move: those past the end fill the holes."""
+    count = len(kept)
+    staying = {row for row in kept if row < count}
+    movers = iter(row for row in kept if row >= count)
+    return [row if row in staying else next(movers) for row in range(count)]

@@ -1,8 +1,8 @@
 """Log-probabilities of labels without ever holding all logits.
 
 The language-model head turns `[n, dim]` hidden states into `[n, vocabulary]` logits, by far the largest tensor of
-a training step. Here it is applied to a few rows at a time, and applied again in the backward pass instead of
-keeping its output: at any moment the logits of one chunk exist.
+a training step. Here it is applied to a chunk of rows at a time, and applied again in the backward pass instead of
+keeping its output: at any moment the logits of one chunk exist. Where one chunk is all there is, it is kept.
 
 This module knows nothing about batches, losses or which positions matter: callers select the rows first.
 """
@@ -19,7 +19,13 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 
-CHUNK = 256  #: rows of logits held at once: 150 MiB in fp32 for a vocabulary of 150,000
+CHUNK = 256  #: rows of logits held at once
+CHUNK_BYTES = 150 * 2**20  #: what they may take in fp32: 256 rows for a vocabulary of 150,000
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """Return how many rows of logits to hold: few rows would waste time on a small vocabulary, many memory on a large one."""
+    return max(64, CHUNK_BYTES // (4 * vocabulary))
 
 
 def map_logits(
@@ -53,7 +59,7 @@ def map_logits(
     # One `split` rather than a slice a chunk: its backward joins the gradients once, where every slice would fill
     # an [n, dim] tensor of its own.
     pieces = hidden.split(chunk)
-    if not torch.is_grad_enabled():
+    if len(pieces) == 1 or not torch.is_grad_enabled():
         return torch.cat([apply(rows, index * chunk) for index, rows in enumerate(pieces)])
     return torch.cat([checkpoint(apply, rows, index * chunk, use_reentrant=False) for index, rows in enumerate(pieces)])
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gym_torch.batch import Batch, Example, padded
+from gym_torch.batch import Batch, Example
+from gym_torch.layout import PADDED, Layout
 
 Scores = Callable[[Batch], Tensor]
 
@@ -20,13 +21,16 @@ class Objective(ABC):
     and divides every `loss` by that sum. How a step is cut into batches therefore changes nothing.
     """
 
-    def __init__(self, config: Any) -> None:
-        """Hold the options of the algorithm: the component that names this class in its `objective`."""
-        self.config = config
+    def __init__(self, config: Any, layout: Layout = PADDED) -> None:
+        """Hold the options of the algorithm, the component that names this class in its `objective`, and the layout."""
+        self.config, self.layout = config, layout
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """Lay examples out as a batch on the CPU."""
-        return padded(examples)
+        """Lay examples out as a batch on the CPU.
+
+        Override it where samples are more than tokens, or share a prefix: `self.layout.lay_out(examples, prefixes)`.
+        """
+        return self.layout.lay_out(examples, ())
 
     def weight(self, batch: Batch) -> float:
         """Return this batch's share of the denominator of its step. Default: the number of trained tokens."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_torch.batch import Batch
-from gym_torch.logprobs import head_of, label_log_probs
+from gym_torch.layout import hidden_states
+from gym_torch.logprobs import head_of, label_log_probs, rows_at_once
 
 
 class Policy(nn.Module):
@@ -22,13 +21,13 @@ class Policy(nn.Module):
         self.bf16 = bf16
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             self.head = head_of(model)
+        self.chunk = rows_at_once(model.config.get_text_config().vocab_size)
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the log-probabilities `[n]` of `batch.targets`, in fp32."""
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            return label_log_probs(self.hidden(batch), self.head, batch.targets)
+            return label_log_probs(self.hidden(batch), self.head, batch.targets, self.chunk)
 
     def hidden(self, batch: Batch) -> Tensor:
         """Return the last hidden states `[n, dim]` that predict `batch.targets`."""
-        states = self.model.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False)
-        return cast(Tensor, states.last_hidden_state.flatten(0, 1)[batch.target_index])
+        return hidden_states(self.model, batch)

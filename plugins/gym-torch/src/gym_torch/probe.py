@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,14 +52,21 @@ def device() -> torch.device:
 def trial(width: int) -> Trial:
     """Return the trial for a model of this hidden size, from the cache if this machine ran it before."""
     where = f"{device_name()}, {torch.get_num_threads()} threads"
-    key = sha256(json.dumps([where, torch.__version__, width]).encode()).hexdigest()[:16]
+    return Trial(**remembered("precision", str(width), lambda: asdict(_measure(width, where))))
+
+
+def remembered(kind: str, what: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the outcome of a measurement, from the cache if it was made before on this machine with this torch."""
+    where = f"{device_name()}, {torch.get_num_threads()} threads"
+    key = sha256(json.dumps([kind, where, torch.__version__, what]).encode()).hexdigest()[:16]
     file = cache_dir() / "probe" / f"{key}.json"
     if file.exists():
-        return Trial(**json.loads(file.read_text(encoding="utf-8")))
-    found = _measure(width, where)
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    found = measure()
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    part.write_text(json.dumps(found), encoding="utf-8")
     part.replace(file)
     return found
 
@@ -96,11 +104,11 @@ def _try(count: int, width: int, where: str) -> Trial:
 
     exact, rounded = block(False).clone(), block(True).clone()
     error = float((rounded - exact).norm() / exact.norm())
-    fp32, bf16 = _milliseconds(partial(block, False)), _milliseconds(partial(block, True))
+    fp32, bf16 = milliseconds(partial(block, False)), milliseconds(partial(block, True))
     return Trial(round(fp32, 4), round(bf16, 4), error if math.isfinite(error) else 1.0, where)
 
 
-def _milliseconds(work: Callable[[], Tensor]) -> float:
+def milliseconds(work: Callable[[], Tensor]) -> float:
     """Return the best time of a few, for the others were disturbed."""
     best = float("inf")
     for _ in range(6):

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+BLOCK = 256  #: probabilities added up in fp32 before the running sum goes on in fp64
 _MASK = (1 << 64) - 1
 
 
@@ -24,21 +26,39 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
         whole vocabulary: the distribution before `top_p` cuts it. Temperature 0 reports those of temperature 1.
 
     """
-    log_probs = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+    logits = logits.float()
     if temperature == 0.0:
-        tokens = log_probs.argmax(-1)
+        tokens = logits.argmax(-1, keepdim=True)
     else:
-        # fp64, because a running sum over 150,000 fp32 numbers is off by more than many of them.
-        probs = log_probs.double().exp()
-        order = None
+        logits = logits if temperature == 1.0 else logits / temperature
+        probs, order = logits.softmax(-1), None
         if top_p < 1.0:
             probs, order = probs.sort(-1, descending=True)
-            probs = probs * (probs.cumsum(-1) - probs < top_p)
-        sums = probs.cumsum(-1)
-        points = torch.tensor(uniforms, dtype=sums.dtype, device=sums.device)[:, None] * sums[:, -1:]
-        tokens = torch.searchsorted(sums, points, right=True).clamp(max=sums.shape[-1] - 1)
-        tokens = (tokens if order is None else order.gather(-1, tokens)).squeeze(-1)
-    return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
+            probs = probs * (probs.cumsum(-1, dtype=torch.float64) - probs < top_p)
+        tokens = _invert(probs, torch.tensor(uniforms, dtype=torch.float64, device=probs.device)[:, None])
+        tokens = tokens if order is None else order.gather(-1, tokens)
+    return tokens[:, 0], logits.gather(-1, tokens)[:, 0] - logits.logsumexp(-1)
+
+
+def _invert(probs: Tensor, points: Tensor) -> Tensor:
+    """Return the token `[rows, 1]` at which the running sum of `probs` passes `points` `[rows, 1]` of the total.
+
+    In two steps, of blocks and within one, so that only short sums need fp64: a running sum over 150,000 fp32 numbers is
+    off by more than many of them, and in fp64 it costs as much as a layer.
+    """
+    blocks = pad(probs, (0, -probs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    ends = blocks.sum(-1).cumsum(-1, dtype=torch.float64)
+    points = points * ends[:, -1:]
+    block = _passed(ends, points)
+    inside = blocks.gather(1, block[..., None].expand(-1, 1, BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
+    before = ends.gather(-1, block) - inside[:, -1:]
+    return block * BLOCK + _passed(inside, points - before)
+
+
+def _passed(sums: Tensor, points: Tensor) -> Tensor:
+    """Return where the sums pass the points; past the end, where they stop growing, for only rounding leads there."""
+    last = (sums < sums[:, -1:]).sum(-1, keepdim=True)
+    return torch.minimum(torch.searchsorted(sums, points, right=True), last)
 
 
 def uniform(seed: int, request: int, position: int) -> float:

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.compiling import layers_of
 from gym_torch.optimizer_state import State, take
 from gym_torch.policy import Policy
 from gym_torch.spread import Replicated
@@ -25,9 +26,8 @@ from gym_torch.spread import Replicated
 class Sharded(Replicated):
     """Each process holds its part of every weight, gradient and optimizer state; a layer is whole while it computes."""
 
-    def place(self, model: PreTrainedModel) -> PreTrainedModel:
+    def place(self, model: PreTrainedModel) -> None:
         """Leave it on the CPU: whole, it may not fit onto the device."""
-        return model
 
     def wrap(self, policy: Policy) -> nn.Module:
         """Cut the policy up in place: layer by layer, then what is left.
@@ -39,8 +39,8 @@ class Sharded(Replicated):
             raise GymError(f"{odd} is quantized, and fsdp cannot cut it", key="distributed", fix="set distributed: ddp")
         device = self.accelerator.device
         mesh = init_device_mesh(device.type, (self.accelerator.num_processes,))
-        for block in _blocks(policy.model.base_model):
-            fully_shard(block, mesh=mesh)
+        for layer in layers_of(policy.model):
+            fully_shard(layer, mesh=mesh)
         fully_shard(policy, mesh=mesh)
         self._policy = policy
         return policy
@@ -98,12 +98,3 @@ class Sharded(Replicated):
         for module in self._policy.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-
-
-def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the members of the outermost lists of modules: the layers of a transformer."""
-    for child in model.children():
-        if isinstance(child, nn.ModuleList):
-            yield from child
-        else:
-            yield from _blocks(child)

@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from gym_core import DataError, Train
 from gym_torch.batch import Example
-
-Ints = npt.NDArray[np.int64]
+from gym_torch.layout import PACKED, Ints, Layout
 
 
 class Examples(Protocol):
@@ -68,15 +67,15 @@ class Source(ABC):
 class Dataset(Source):
     """Steps over a prepared dataset, epoch after epoch, each in an order of its own."""
 
-    def __init__(self, examples: Examples, train: Train, fingerprint: str = "") -> None:
-        """Lay out the whole run. `fingerprint` names the data in error messages and in checkpoints."""
+    def __init__(self, examples: Examples, train: Train, fingerprint: str = "", layout: Layout = PACKED) -> None:
+        """Plan the whole run. `fingerprint` names the data in error messages and in checkpoints."""
         if not len(examples):
             raise DataError(
                 "there is no sample to train on",
                 key="data",
                 fix="`gym data preview` shows what became of the rows",
             )
-        self.examples, self.train, self.fingerprint = examples, train, fingerprint
+        self.examples, self.train, self.fingerprint, self.layout = examples, train, fingerprint, layout
         self.lengths = np.asarray(examples.lengths, dtype=np.int64)
         self.bounds = self._bounds()
         self.total = len(self.bounds) - 1
@@ -88,6 +87,7 @@ class Dataset(Source):
                 self.examples,
                 self._samples(int(first), int(end)),
                 self.train,
+                self.layout,
                 rank,
                 world,
                 round(int(end) / len(self.examples), 6),
@@ -120,25 +120,22 @@ class Dataset(Source):
 
     def _token_bounds(self, budget: int, samples: int) -> Ints:
         """Give each step as many samples in a row as fit into `budget` tokens, and at least one."""
+        most = self.train.max_steps
+        if most:  # no step is longer than the budget or its one sample
+            samples = len(self.lengths) * ceil(most * max(budget, int(self.lengths.max())) / int(self.lengths.sum()))
+        ends = np.cumsum(self.lengths[self._samples(0, samples)])
         bounds = [0]
-        while len(bounds) <= self.train.max_steps if self.train.max_steps else bounds[-1] < samples:
-            room, at = budget, bounds[-1]
-            while (self.train.max_steps or at < samples) and (at == bounds[-1] or room >= self._length(at)):
-                room -= self._length(at)
-                at += 1
-            bounds.append(at)
+        while bounds[-1] < samples and len(bounds) != (most or -1) + 1:
+            begun = ends[bounds[-1] - 1] if bounds[-1] else 0
+            bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, begun + budget, side="right"))))
         return np.array(bounds, dtype=np.int64)
-
-    def _length(self, position: int) -> int:
-        epoch, index = divmod(position, len(self.examples))
-        return int(self.lengths[self._order(epoch)[index]])
 
     def _samples(self, first: int, end: int) -> Ints:
         """Return the samples at positions `first` to `end` of the endless sequence of epochs."""
-        epochs, indices = np.divmod(np.arange(first, end), len(self.examples))
-        return np.array(
-            [self._order(epoch)[index] for epoch, index in zip(epochs, indices, strict=True)], dtype=np.int64
-        )
+        size = len(self.examples)
+        epochs = range(first // size, (end - 1) // size + 1)
+        taken = np.concatenate([self._order(epoch) for epoch in epochs])
+        return taken[first - epochs[0] * size : end - epochs[0] * size]
 
     def _order(self, epoch: int) -> Ints:
         return (
@@ -171,14 +168,15 @@ def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-def once(examples: Examples, train: Train, rank: int = 0, world: int = 1) -> Step:
+def once(examples: Examples, train: Train, layout: Layout, rank: int = 0, world: int = 1) -> Step:
     """Return all samples as one step, for an evaluation."""
-    return share(examples, _in_turn(len(examples)), train, rank, world, 1.0)
+    return share(examples, _in_turn(len(examples)), train, layout, rank, world, 1.0)
 
 
-def share(examples: Examples, chosen: Ints, train: Train, rank: int, world: int, epoch: float) -> Step:
-    """Cut samples into batches and return those of one process: batch number `rank`, `rank + world`, ..."""
-    batches = _enough(cut(chosen, np.asarray(examples.lengths)[chosen], train), world)
+def share(examples: Examples, chosen: Ints, train: Train, layout: Layout, rank: int, world: int, epoch: float) -> Step:
+    """Deal samples out to batches and return those of one process: number `rank`, `rank + world`, ..."""
+    cut = layout.cut(np.asarray(examples.lengths, dtype=np.int64)[chosen], train)
+    batches = _enough([chosen[rows] for rows in cut], world)
     mine = batches[rank::world]
     spare = ceil(len(batches) / world) - len(mine)
     mine += batches[:1] * spare
@@ -191,20 +189,4 @@ def _enough(batches: list[Ints], world: int) -> list[Ints]:
         at = max(range(len(batches)), key=lambda number: len(batches[number]))
         half = (len(batches[at]) + 1) // 2
         batches[at : at + 1] = [batches[at][:half], batches[at][half:]]
-    return batches
-
-
-def cut(chosen: Ints, lengths: npt.NDArray[np.integer], train: Train) -> list[Ints]:
-    """Cut the samples of one step into batches of like lengths.
-
-    A batch holds `batch_size` samples, or as many as fit into `batch_tokens` with their padding, and at least one.
-    The longest come first, so that memory runs out early if at all.
-    """
-    ranked = np.argsort(-lengths, kind="stable")
-    batches, start = [], 0
-    while start < len(ranked):
-        longest = int(lengths[ranked[start]])
-        rows = train.batch_size if train.batch_tokens is None else max(1, train.batch_tokens // longest)
-        batches.append(chosen[ranked[start : start + rows]])
-        start += rows
     return batches

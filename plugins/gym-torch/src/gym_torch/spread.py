@@ -25,10 +25,9 @@ class Replicated:
         """Use the processes that accelerate sees; one process is the simplest case."""
         self.accelerator = accelerator
 
-    def place(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Return the model where it can first be tried out: on this process's device."""
-        placed: PreTrainedModel = model.to(self.accelerator.device)
-        return placed
+    def place(self, model: PreTrainedModel) -> None:
+        """Bring the model to where it can first be tried out: this process's device."""
+        model.to(self.accelerator.device)
 
     def wrap(self, policy: Policy) -> nn.Module:
         """Return what the loop calls instead of the policy; the optimizer comes later."""

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from gym_core import Artifact, GymError, Optimizer, Run
 from gym_core.component import load_object
 from gym_data import DatasetConfig
-from gym_torch import loop, probe, resume
+from gym_torch import compiling, loop, probe, resume
 from gym_torch.adapted import Adapted, Full
 from gym_torch.backend import LoadedModel
 from gym_torch.callbacks.bar import ProgressBar
@@ -117,7 +117,8 @@ class Trainer:
     def _job(self, config: TorchAlgorithm) -> Job:
         run, train, accelerator = self.run, self.run.recipe.train, self.accelerator
         world, rank = accelerator.num_processes, accelerator.process_index
-        source = Dataset(self.data.train, train, self.data.fingerprint)
+        layout = self.model.layout
+        source = Dataset(self.data.train, train, self.data.fingerprint, layout)
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
@@ -127,7 +128,9 @@ class Trainer:
                 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         strategy = run.recipe.distributed if world > 1 and isinstance(run.recipe.distributed, DDP) else DDP()
         spread: Replicated = load_object(strategy.spread)(accelerator)
-        policy = spread.wrap(Policy(spread.place(model), bf16=self.model.precision == "bf16"))
+        spread.place(model)
+        self._compile(source)
+        policy = spread.wrap(Policy(model, bf16=self.model.precision == "bf16"))
         policy.train()
         optimizer = run.recipe.optimizer or AdamW()
         scheduler = run.recipe.scheduler or Linear()
@@ -138,16 +141,29 @@ class Trainer:
             ranks=run.ranks,
             spread=spread,
             policy=policy,
-            objective=load_object(config.objective)(config),
+            objective=load_object(config.objective)(config, layout),
             optimizer=build_optimizer(optimizer, model, train.learning_rate),
             factor=scheduler.build(total=source.total, warmup=warmup),
             source=source,
-            validation=once(validation, train, rank, world) if validation else None,
+            validation=once(validation, train, layout, rank, world) if validation else None,
             observer=Observers(self._observers() if accelerator.is_main_process else []),
             save=self._save,
             signals=self.signals,
             progress=Progress(total=source.total),
         )
+
+    def _compile(self, source: Dataset) -> None:
+        """Compile the layers where that pays; a resumed run does as it did before."""
+        record, model = self.run.record, self.adapted.model
+        chosen = record.read().get("compiled") if self.run.resuming else None
+        if chosen is None:
+            tokens = round(int(source.bounds[-1]) * float(source.lengths.mean()))
+            bf16 = self.model.precision == "bf16"
+            asked, layout = self.model.compile, self.model.layout
+            chosen = self.run.ranks.agree(lambda: compiling.decide(asked, model, layout, bf16, tokens))
+        record.update(compiled=chosen)
+        if chosen:
+            compiling.compile_layers(model)
 
     def _observers(self) -> list[Observer]:
         run, output = self.run, self.run.output

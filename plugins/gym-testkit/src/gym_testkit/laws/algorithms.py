@@ -48,12 +48,15 @@ def accumulation(brought: Brought, bench: Bench) -> None:
     _agree(together, apart)
 
 
-@laws("padding changes nothing")
-def padding(brought: Brought, bench: Bench) -> None:
-    """Sequences of very different lengths side by side, or each alone without padding: the same step."""
+@laws("packing and padding change nothing")
+def packing(brought: Brought, bench: Bench) -> None:
+    """Sequences of very different lengths in one packed row, side by side with padding, or each alone: the same step."""
     recipe = _recipe(brought, bench)
-    padded = bench.run(recipe, "padded", max_steps=STEPS, batch_size=4, accumulate=1)
+    aside = {**recipe, "model": {"path": recipe["model"], "attention": "sdpa"}}
+    packed = bench.run(recipe, "packed", max_steps=STEPS, batch_size=4, accumulate=1)
+    padded = bench.run(aside, "padded", max_steps=STEPS, batch_size=4, accumulate=1)
     alone = bench.run(recipe, "alone", max_steps=STEPS, batch_size=1, accumulate=4)
+    _agree(packed, alone)
     _agree(padded, alone)
 
 

@@ -1,0 +1,183 @@
+"""Tokens/s of Gym's generator and of transformers' `generate`: 64 prompts x 4 samples whose lengths are mixed.
+
+Each sample has a limit of its own, drawn from a skewed distribution, in place of a stop token that no one foresees. Both
+sides produce every token up to it in fp32 with two threads, and nothing past it counts. The peer is measured in the best
+of its settings: batch size, and dynamic or static cache, over prompts sorted by length. It also runs once with rows
+sorted by their limits, as if it had been told the lengths of its own answers; that ratio is printed, not checked.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from report import Report, main
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from gym_core import locate
+from gym_data.tokenizer import Tokenizer
+from gym_torch.generator import Generator
+
+PROMPTS, SAMPLES = 64, 4
+LENGTHS = (16, 160)  #: tokens of a prompt, uniform
+LIMITS = (16, 256)  #: tokens of a sample: log-normal with median 45, cut to this
+ROWS = (16, 64, 128)  #: batch sizes that the peer is tried with; Gym keeps its default, 64
+TIE = 1e-4  #: two tokens whose logits are this close may change places between batch shapes
+
+
+@dataclass
+class Work:
+    """What to generate: one entry a row, the samples of a prompt side by side."""
+
+    prompts: list[list[int]]
+    limits: list[int]
+
+    def part(self, rows: Sequence[int]) -> Work:
+        """Return some of the rows."""
+        return Work([self.prompts[row] for row in rows], [self.limits[row] for row in rows])
+
+
+def draw(count: int, vocabulary: int) -> Work:
+    """Draw prompts and limits, the same ones each time."""
+    source = random.Random(0)
+    prompts = [[source.randrange(vocabulary) for _ in range(source.randint(*LENGTHS))] for _ in range(count)]
+    limits = [round(45 * source.lognormvariate(0.0, 0.9)) for _ in range(count * SAMPLES)]
+    low, high = LIMITS
+    return Work([prompt for prompt in prompts for _ in range(SAMPLES)], [min(high, max(low, n)) for n in limits])
+
+
+class PastLimit(StoppingCriteria):
+    """End each row of the peer at its own limit."""
+
+    def __init__(self, widths: Tensor) -> None:
+        """Take the width `[rows]` at which each row is done."""
+        self.widths = widths
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """Return which rows are done."""
+        return input_ids.shape[1] >= self.widths
+
+
+def peer(model: PreTrainedModel, work: Work, rows: int, cache: str, told: bool, sample: bool) -> list[list[int]]:
+    """Generate with transformers, in batches of neighbours by prompt length or, if told, by limit."""
+    made: list[list[int]] = [[] for _ in work.prompts]
+    # Stable, so that the samples of a prompt stay together.
+    order = sorted(range(len(made)), key=lambda row: -(work.limits[row] if told else len(work.prompts[row])))
+    for start in range(0, len(order), rows):
+        chosen = order[start : start + rows]
+        batch = work.part(chosen)
+        width = max(map(len, batch.prompts))
+        # Equal prompts are neighbours: `num_return_sequences` repeats rows in the same way before the first pass.
+        same = 1 if told or not sample else SAMPLES
+        padded = [[0] * (width - len(prompt)) + prompt for prompt in batch.prompts[::same]]
+        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in batch.prompts[::same]]
+        settings = GenerationConfig(
+            do_sample=sample, top_k=0 if sample else None, num_return_sequences=same, max_new_tokens=max(batch.limits),
+            cache_implementation=cache, pad_token_id=0, eos_token_id=None,
+        )  # fmt: skip
+        output = model.generate(
+            input_ids=torch.tensor(padded),
+            attention_mask=torch.tensor(mask),
+            generation_config=settings,
+            stopping_criteria=StoppingCriteriaList([PastLimit(width + torch.tensor(batch.limits))]),
+        )
+        for row, tokens, limit in zip(chosen, output[:, width:].tolist(), batch.limits, strict=True):
+            made[row] = tokens[:limit]
+    return made
+
+
+def ours(generator: Generator, work: Work, sample: bool) -> list[list[int]]:
+    """Generate with Gym."""
+    made = generator.generate(work.prompts, work.limits, temperature=float(sample), stop_ids=())
+    return [completion.tokens for completion in made]
+
+
+def rates(work: Work, generate: Callable[[Work], list[list[int]]]) -> tuple[float, float]:
+    """Return useful tokens a second, and a second of processor time, which other programs disturb less."""
+    began = time.perf_counter(), time.process_time()
+    made = generate(work)
+    ended = time.perf_counter(), time.process_time()
+    assert [len(tokens) for tokens in made] == work.limits
+    return sum(work.limits) / (ended[0] - began[0]), sum(work.limits) / (ended[1] - began[1])
+
+
+@torch.no_grad()
+def agree(model: PreTrainedModel, prompt: list[int], left: list[int], right: list[int]) -> bool:
+    """Whether two greedy answers are the same, up to the first choice that a plain forward pass calls a tie."""
+    for place, pair in enumerate(zip(left, right, strict=True)):
+        if pair[0] != pair[1]:
+            logits = model(torch.tensor([prompt + left[:place]]), logits_to_keep=1).logits[0, -1]
+            return bool((logits[pair[0]] - logits[pair[1]]).abs() < TIE)
+    return True
+
+
+def models() -> Iterator[tuple[str, PreTrainedModel]]:
+    """Yield 30M parameters with random weights, and the packaged tiny model."""
+    config = AutoConfig.for_model(
+        "qwen3", vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=64, tie_word_embeddings=True, eos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    yield "30m", AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    yield "tiny", AutoModelForCausalLM.from_pretrained(locate("tiny"), dtype=torch.float32).eval()
+
+
+def measure(report: Report, quick: bool) -> None:
+    """Choose the peer's setting on a part, compare greedy answers, then take turns."""
+    torch.set_num_threads(2)
+    for name, model in models():
+        generator = Generator(model, Tokenizer(locate("tiny")))
+        work = draw(16 if quick else PROMPTS, model.config.vocab_size)
+        model.generation_config.eos_token_id = None
+        run = partial(peer, model, told=False, sample=True)
+        part = work if quick else work.part(range(len(work.prompts) // 2))
+        tried = {
+            (rows, cache): rates(part, partial(run, rows=rows, cache=cache))[0]
+            for rows in ROWS
+            for cache in ("dynamic", "static")
+            if rows <= len(part.prompts)
+        }
+        rows, cache = max(tried, key=tried.__getitem__)
+        contestants = {
+            "gym": partial(ours, generator, sample=True),
+            "peer": partial(run, rows=rows, cache=cache),
+            "told": partial(run, rows=rows, cache=cache, told=True),
+        }
+        best = dict.fromkeys(contestants, (0.0, 0.0))
+        for _ in range(1 if quick else 2):
+            for who, generate in contestants.items():
+                wall, cpu = rates(work, generate)
+                best[who] = max(best[who][0], wall), max(best[who][1], cpu)
+        firsts = work.part(range(0, len(work.prompts), SAMPLES))
+        answers = zip(ours(generator, firsts, False), peer(model, firsts, 16, "dynamic", False, False), strict=True)
+        pairs = list(zip(firsts.prompts, *zip(*answers, strict=True), strict=True))
+        report.figures[name] = {
+            "useful_tokens": sum(work.limits),
+            "peer_setting": f"{rows} rows, {cache} cache",
+            "peer_tried": {f"{rows} {cache}": round(value, 1) for (rows, cache), value in tried.items()},
+            "tokens_per_second": {who: round(wall, 1) for who, (wall, _) in best.items()},
+            "tokens_per_cpu_second": {who: round(cpu, 1) for who, (_, cpu) in best.items()},
+            "ratio": round(best["gym"][0] / best["peer"][0], 2),
+            "ratio_to_peer_told_the_lengths": round(best["gym"][0] / best["told"][0], 2),
+            "greedy_equal": sum(left == right for _, left, right in pairs) / len(pairs),
+        }
+        agreeing = sum(agree(model, *pair) for pair in pairs) / len(pairs)
+        report.check(f"{name}: tokens/s against transformers", report.figures[name]["ratio"], at_least=2)
+        report.check(f"{name}: greedy answers equal up to ties", agreeing, at_least=1)
+
+
+if __name__ == "__main__":
+    main(measure, __doc__ or "")

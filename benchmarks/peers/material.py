@@ -1,0 +1,90 @@
+"""What the benchmarks train: a 30M-parameter Qwen3 with random weights, a tokenizer of the data, and its samples."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from gym_core import load_recipe
+from gym_tiny.family import MODEL as TINY
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("GYM_DATA", ROOT.parent / "shared" / "data"))
+SMALL, LARGE = 8_192, 151_936  #: entries of the two vocabularies
+SPECIAL = json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+
+
+def write_model(into: Path, vocabulary: int, data: str) -> Path:
+    """Write a model whose tokenizer was trained on a dataset; a large vocabulary has rows that no text uses."""
+    into.mkdir(parents=True)
+    tokenizer = _tokenizer(data)
+    tokenizer.save(str(into / "tokenizer.json"))
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        (into / name).write_bytes((TINY / name).read_bytes())
+    end = tokenizer.token_to_id("<|im_end|>")
+    shape = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=64,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        eos_token_id=end,
+        pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(shape).save_pretrained(into)
+    return into
+
+
+def write_samples(into: Path, model: Path, data: str, cutoff: int) -> list[dict[str, Any]]:
+    """Tokenize a dataset as Gym does, and write it as `input_ids` and `labels` for the peers."""
+    recipe = load_recipe({"model": str(model), "algorithm": "sft", "data": source(data, cutoff), "output": str(into)})
+    assert recipe.data is not None
+    examples = recipe.data.build(tokenizer=model, rows="conversation", seed=0).train
+    rows = []
+    for number in range(len(examples)):
+        example = examples[number]
+        labels = [int(token) if kept else -100 for token, kept in zip(example.tokens, example.trained, strict=True)]
+        rows.append({"input_ids": example.tokens.tolist(), "labels": labels})
+    into.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return rows
+
+
+def source(data: str, cutoff: int) -> dict[str, Any]:
+    """Return the `data` section of a recipe that reads a dataset in its own order."""
+    return {"sources": [data], "dataset_dir": str(DATA), "cutoff": cutoff}
+
+
+def _tokenizer(data: str) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = [token["content"] for token in SPECIAL]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=SMALL, special_tokens=names, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(_texts(data), trainer)
+    return tokenizer
+
+
+def _texts(data: str) -> Iterator[str]:
+    def strings(value: Any) -> Iterator[str]:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | dict):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from strings(item)
+
+    yield from strings(json.loads((DATA / f"{data}.json").read_text(encoding="utf-8")))

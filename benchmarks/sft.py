@@ -1,0 +1,118 @@
+"""Fine-tuning speed beside the Trainer of transformers (padded) and TRL's SFTTrainer (packed), on the same samples.
+
+All three train one 30M-parameter model with fused AdamW, the peers in the best of a few settings, found here. Real
+tokens are counted, never padding. Gym and Trainer see the same samples in every step, so their losses and gradient
+norms must agree step by step; TRL packs in an order of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import report
+import torch
+from peers.material import SMALL, source, write_model, write_samples
+from peers.runs import best, run
+from peers.worker import Result, Spec
+
+from gym_torch import probe
+
+ROWS, CUTOFF, WARM = 16, 1024, 2
+DATA = ("alpaca_en_demo", "glaive_toolcall_en_demo")
+PARAMETERS = 8 * (512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 1536)  #: in the matrices of the layers
+
+
+def measure(out: report.Report, quick: bool) -> None:
+    """Compare on each dataset, in fp32 and, where this machine is faster with it, in bf16."""
+    trial = probe.trial(512)
+    precisions = ["fp32"] if trial.precision == "fp32" else ["fp32", "bf16"]
+    out.figures["precision"] = str(trial)
+    out.figures["matmul_gflops"] = {kind: round(_matmul_rate(kind) / 1e9, 1) for kind in precisions}
+    steps = 8 if quick else 24
+    for data in DATA[: 1 if quick else 2]:
+        with tempfile.TemporaryDirectory() as scratch:
+            _compare(out, Path(scratch), data, steps, precisions)
+
+
+def _compare(out: report.Report, scratch: Path, data: str, steps: int, precisions: list[str]) -> None:
+    model = write_model(scratch / "model", SMALL, data)
+    rows = write_samples(scratch / "samples.jsonl", model, data, CUTOFF)
+    spec = Spec(
+        model=str(model),
+        samples=str(scratch / "samples.jsonl"),
+        data=source(data, CUTOFF),
+        output=str(scratch / "run"),
+        steps=steps,
+        rows=ROWS,
+    )
+    lengths = [len(row["input_ids"]) for row in rows]
+    per_step = ROWS * fmean(lengths)
+    found: dict[str, Result] = {}
+    for precision in precisions:
+        plain = replace(spec, precision=precision)
+        found[f"gym {precision}"] = run("gym", plain)
+        padded = best("trainer", [replace(plain, accumulate=count) for count in (1, 4)])
+        found[f"trainer {precision}"] = run("trainer", padded)
+        packed = [replace(plain, length=length, rows=max(1, round(per_step / length))) for length in (512, 1024)]
+        found[f"trl {precision}"] = run("trl", best("trl", packed))
+    speeds = {name: result.speed(WARM) for name, result in found.items()}
+    share = sum(sum(label != -100 for label in row["labels"]) for row in rows) / sum(lengths)
+    mine = max((name for name in speeds if name.startswith("gym")), key=speeds.__getitem__)
+    rate = out.figures["matmul_gflops"][mine.split()[1]] * 1e9
+    usage = _flops(lengths, share) * speeds[mine] / rate
+    out.figures[data] = {
+        "tokens_per_second": {name: round(speed) for name, speed in speeds.items()},
+        "supervised_tokens_per_second": {name: round(speed * share) for name, speed in speeds.items()},
+        "loss": {
+            name: [round(loss, 4) for loss in result.losses[:: max(1, steps // 4)]] for name, result in found.items()
+        },
+        "gradient_norm": {name: round(fmean(result.norms), 3) for name, result in found.items()},
+        "peak_mib": {name: round((result.peak_bytes - result.base_bytes) / 2**20) for name, result in found.items()},
+        "model_flop_utilisation": round(usage, 3),
+    }
+    _check(out, data, found, speeds, mine, usage)
+
+
+def _check(
+    out: report.Report, data: str, found: dict[str, Result], speeds: dict[str, float], mine: str, usage: float
+) -> None:
+    fastest = {
+        peer: max(speed for name, speed in speeds.items() if name.startswith(peer)) for peer in ("trainer", "trl ")
+    }
+    out.check(f"{data}: Gym / Trainer, real tokens/s", round(speeds[mine] / fastest["trainer"], 2), at_least=3)
+    out.check(f"{data}: Gym / TRL packed, real tokens/s", round(speeds[mine] / fastest["trl "], 2), at_least=2.5)
+    for precision, bound in (("fp32", 1e-3), ("bf16", 1e-2)):
+        if f"gym {precision}" in found:
+            ours, theirs = found[f"gym {precision}"], found[f"trainer {precision}"]
+            apart = max(abs(a / b - 1) for a, b in zip(ours.losses, theirs.losses, strict=True))
+            out.check(f"{data}: loss in {precision}, largest difference from Trainer", round(apart, 6), at_most=bound)
+            apart = max(abs(math.log(a / b)) for a, b in zip(ours.norms, theirs.norms, strict=True))
+            out.check(f"{data}: gradient norm in {precision}, same", round(apart, 5), at_most=20 * bound)
+    out.check(f"{data}: model FLOP utilisation", round(usage, 3), at_least=0.4 if mine.endswith("bf16") else 0.6)
+
+
+def _flops(lengths: list[int], supervised: float) -> float:
+    """Return the FLOPs that a real token needs: matrices, causal attention within samples, head where supervised."""
+    attention = 8 * 2 * 512 * sum(length**2 / 2 for length in lengths) / sum(lengths)
+    return 6 * (PARAMETERS + attention + 512 * SMALL * supervised)
+
+
+def _matmul_rate(precision: str) -> float:
+    """Return the FLOP/s of this machine's own matrix products, the best of a few."""
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right = (torch.randn(1024, 1024, dtype=kind) for _ in range(2))
+    times = []
+    for _ in range(12):
+        began = time.perf_counter()
+        left @ right
+        times.append(time.perf_counter() - began)
+    return 2 * 1024**3 / min(times)
+
+
+if __name__ == "__main__":
+    report.main(measure, __doc__ or "")

@@ -1,0 +1,213 @@
+"""Attention between the tokens of one segment, and from a segment back into its prefix, and nowhere else.
+
+Registered with transformers under `NAME`. A model set to it takes one more keyword argument in its forward pass,
+`spans`, with `NO_MASK` for a mask; without `spans` it attends as `sdpa` does. On a CPU every segment is a call of its
+own to torch's fused attention, so nothing is computed across segments; on an accelerator one block-masked kernel skips
+what is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from gym_core import GymError
+
+NAME = "gym_segments"
+NO_MASK = torch.empty(1, 1, 0, 0)  #: transformers hands masks of four dimensions on as they are
+
+
+class Spans:
+    """Where the segments of a packed row lie: they follow one another, a prefix before what continues it."""
+
+    def __init__(self, lengths: Sequence[int], prefixes: Sequence[int | None] = ()) -> None:
+        """Describe segments by their lengths in tokens and the number of the segment that each one continues."""
+        self.lengths = tuple(lengths)
+        self.prefixes = tuple(prefixes) or (None,) * len(self.lengths)
+        self._masks: dict[int | None, BlockMask] = {}
+
+    def lineage(self, segment: int) -> list[int]:
+        """Return the segments that one attends to, from the first prefix down to itself."""
+        found = [segment]
+        while (before := self.prefixes[found[0]]) is not None:
+            found.insert(0, before)
+        return found
+
+    @cached_property
+    def owners(self) -> Tensor:
+        """Number of the segment of each token, `[tokens]`."""
+        return torch.repeat_interleave(torch.arange(len(self.lengths)), torch.tensor(self.lengths))
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Position of each token in its lineage, `[tokens]`."""
+        starts = [sum(self.lengths[other] for other in self.lineage(own)[:-1]) for own in range(len(self.lengths))]
+        counts = [torch.arange(start, start + size) for start, size in zip(starts, self.lengths, strict=True)]
+        return torch.cat(counts)
+
+    @cached_property
+    def related(self) -> Tensor:
+        """Whether segment i attends to segment j, `[segments, segments]`."""
+        table = torch.zeros(len(self.lengths), len(self.lengths), dtype=torch.bool)
+        for own in range(len(self.lengths)):
+            table[own, self.lineage(own)] = True
+        return table
+
+    def mask(self, window: int | None, device: torch.device) -> Callable[[Any, Any, Tensor, Tensor], Tensor]:
+        """Return the rule of who sees whom by index into the row, in the form that flex_attention takes."""
+        owners, positions, related = (part.to(device) for part in (self.owners, self.positions, self.related))
+
+        def visible(_batch: Any, _head: Any, query: Tensor, key: Tensor) -> Tensor:
+            near = positions[query] - positions[key] < (window or len(owners))
+            return (query >= key) & related[owners[query], owners[key]] & near
+
+        return visible
+
+    def block_mask(self, window: int | None, device: torch.device) -> BlockMask:
+        """Return the block mask of that rule, made once for all layers."""
+        if window not in self._masks:
+            count = len(self.owners)
+            self._masks[window] = create_block_mask(
+                self.mask(window, device), None, None, count, count, device=str(device)
+            )
+        return self._masks[window]
+
+
+def segment_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    spans: Spans | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attend within segments; the signature is that of transformers' attention interface.
+
+    Args:
+        module: the attention layer.
+        query: `[rows, heads, tokens, head_dim]`, with spans a single row.
+        key: `[rows, key-value heads, tokens, head_dim]`.
+        value: as `key`.
+        attention_mask: what `sdpa` would be given; not looked at where there are spans.
+        spans: the segments of the row.
+        scaling: factor on the scores; `head_dim ** -0.5` by default.
+        dropout: probability of dropping a weight.
+        sliding_window: most positions back that a token sees, itself included.
+        softcap: largest absolute score (arXiv:2408.00118, section 2).
+
+    Returns:
+        `[rows, tokens, heads, head_dim]`, and no weights.
+
+    """
+    rule = _Rule(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap, dropout)
+    if spans is not None:
+        out = (_blockwise if query.device.type != "cpu" else _piecewise)(query, key, value, spans, rule)
+    elif softcap is not None:
+        seen = _triangle(query.shape[2], key.shape[2], None, query.device) if attention_mask is None else attention_mask
+        out = _capped(query, key, value, seen, rule)
+    else:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling)
+    return out.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, segment_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How scores become weights."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+    dropout: float
+
+
+def _piecewise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: _Rule) -> Tensor:
+    """Attend segment by segment."""
+    # One `split` rather than a slice a segment: its backward joins the gradients once.
+    queries, keys, values = (part.split(spans.lengths, dim=2) for part in (query, key, value))
+    found = []
+    for own, rows in enumerate(queries):
+        seen = spans.lineage(own)
+        known, content = (_join(parts, seen) for parts in (keys, values))
+        length, total = rows.shape[2], known.shape[2]
+        if rule.softcap is not None:
+            found.append(_capped(rows, known, content, _triangle(length, total, rule.window, query.device), rule))
+            continue
+        plain = total == length and (rule.window is None or total <= rule.window)
+        mask = None if plain else _triangle(length, total, rule.window, query.device)
+        found.append(
+            scaled_dot_product_attention(
+                rows, known, content, mask, rule.dropout, is_causal=plain, scale=rule.scale, enable_gqa=True
+            )
+        )
+    return torch.cat(found, dim=2)
+
+
+def _join(parts: Sequence[Tensor], seen: list[int]) -> Tensor:
+    return parts[seen[0]] if len(seen) == 1 else torch.cat([parts[number] for number in seen], dim=2)
+
+
+def _triangle(length: int, total: int, window: int | None, device: torch.device) -> Tensor:
+    """Return which of `total` tokens the last `length` of them see: `[length, total]`."""
+    mask = torch.ones(length, total, dtype=torch.bool, device=device).tril(total - length)
+    return mask if window is None else mask.triu(total - length - window + 1)
+
+
+def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rule: _Rule) -> Tensor:
+    """Attend with capped scores, which no fused kernel of a CPU offers."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+    scores = _cap(query @ key.transpose(2, 3) * rule.scale, rule.softcap)
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)  # finite, for padding may see nothing at all
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
+    return torch.dropout(weights, rule.dropout, train=True) @ value
+
+
+def _cap(scores: Tensor, softcap: float | None) -> Tensor:
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def _blockwise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: _Rule) -> Tensor:
+    """Attend in one kernel over the whole row."""
+    if rule.dropout:
+        why = "attention dropout is not possible in packed rows on an accelerator"
+        raise GymError(why, key="model.attention", fix="set `model: {attention: sdpa}`")
+
+    def capped(score: Tensor, *_: Tensor) -> Tensor:
+        return _cap(score, rule.softcap)
+
+    out = _compiled_flex()(
+        query,
+        key,
+        value,
+        score_mod=capped,
+        block_mask=spans.block_mask(rule.window, query.device),
+        scale=rule.scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(out, Tensor)
+    return out
+
+
+@cache
+def _compiled_flex() -> Callable[..., Any]:
+    return torch.compile(flex_attention, dynamic=True)

@@ -1,0 +1,70 @@
+"""Compiled layers compute what eager ones do, for rows of any length, and long runs alone are tried out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import architectures
+import pytest
+import torch
+from gym_torch_bench import make_run, train
+from test_packing import assert_equal, losses, separate, shared
+from torch import nn
+
+from gym_torch import compiling
+from gym_torch.batch import packed
+from gym_torch.layout import PACKED, layout_for
+
+
+@pytest.fixture
+def compiled_calls(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """Return the layers that were compiled, which then run as they are."""
+    calls: list[nn.Module] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: calls.append(self))
+    return calls
+
+
+@pytest.fixture
+def gym_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return an empty cache."""
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_short_runs_are_left_alone(compiled_calls: list[nn.Module], gym_cache: Path) -> None:
+    model = architectures.build("qwen3")
+    assert layout_for(model) is PACKED
+    assert not compiling.decide("auto", model, PACKED, False, tokens=10_000)
+    assert not compiled_calls
+    assert compiling.decide(True, model, PACKED, False, tokens=1)
+    assert not compiling.decide(False, model, PACKED, False, tokens=10**12)
+
+
+def test_long_runs_are_tried_once(compiled_calls: list[nn.Module], gym_cache: Path) -> None:
+    model = architectures.build("qwen3")
+    layout_for(model)
+    before = [weight.clone() for weight in model.parameters()]
+    first = compiling.decide("auto", model, PACKED, False, tokens=10**12)
+    assert len(compiled_calls) == 1
+    assert len(list(gym_cache.glob("probe/*.json"))) == 2
+    assert compiling.decide("auto", model, PACKED, False, tokens=10**12) is first
+    assert all(map(torch.equal, before, model.parameters()))
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_a_resumed_run_does_as_it_did(model_path: Path, tmp_path: Path, compiled_calls: list[nn.Module]) -> None:
+    run = make_run(model_path, tmp_path)
+    run.record.update(compiled=True)
+    resumed = make_run(model_path, tmp_path)
+    assert resumed.resuming
+    train(resumed)
+    assert len(compiled_calls) == 2
+
+
+def test_compiled_layers_agree_with_eager_ones() -> None:
+    model = architectures.build("qwen3")
+    layout_for(model)
+    wanted = [losses(model, batch, packed) for batch in (separate(), shared())]
+    compiling.compile_layers(model)
+    for batch, right in zip((separate(), shared()), wanted, strict=True):
+        assert_equal(losses(model, batch, packed), right)

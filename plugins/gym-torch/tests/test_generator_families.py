@@ -1,0 +1,46 @@
+"""Every family: greedy decoding in a batch equals transformers' own, one prompt at a time, and a plain forward pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gym_torch_decoding import FAMILIES, PROMPTS, Words, model_of, one_by_one
+
+from gym_torch.generator import Generator
+
+
+@pytest.mark.parametrize("max_batch", [1, 3, 64])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_is_one_by_one(family: str, max_batch: int) -> None:
+    found = Generator(model_of(family), Words(), max_batch).generate(PROMPTS, 12)
+    for prompt, completion in zip(PROMPTS, found, strict=True):
+        tokens, log_probs = one_by_one(model_of(family), prompt, 12)
+        assert completion.tokens == tokens
+        assert completion.log_probs == pytest.approx(log_probs, abs=1e-4)
+        assert completion.finished == (tokens[-1] == 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_is_what_transformers_generates(family: str) -> None:
+    model = model_of(family)
+    found = Generator(model, Words(), max_batch=4).generate(PROMPTS, 16)
+    for prompt, completion in zip(PROMPTS, found, strict=True):
+        ids = torch.tensor([prompt])
+        theirs = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=16, eos_token_id=0, pad_token_id=0
+        )
+        assert completion.tokens == theirs[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_samples_have_the_log_probs_of_a_plain_forward_pass(family: str) -> None:
+    prompts = [prompt for prompt in PROMPTS for _ in range(3)]
+    model, limits = model_of(family), [5 + 3 * (number % 7) for number in range(len(prompts))]
+    for prompt, made in zip(
+        prompts, Generator(model, Words(), 8).generate(prompts, limits, temperature=1.0, stop_ids=[]), strict=True
+    ):
+        with torch.no_grad():
+            after = model(torch.tensor([prompt + made.tokens])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        assert made.log_probs == pytest.approx(
+            after.gather(1, torch.tensor(made.tokens)[:, None])[:, 0].tolist(), abs=1e-4
+        )

@@ -1,0 +1,145 @@
+"""Packed = unpacked, and a shared prefix = a repeated one: values and gradients, for every architecture."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import architectures
+import numpy as np
+import pytest
+import torch
+from gym_torch_bench import Sample
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from gym_torch.attention import NAME, Spans, segment_attention
+from gym_torch.batch import packed, padded
+from gym_torch.layout import PACKED, PADDED, layout_for
+from gym_torch.policy import Policy
+
+Lineage = tuple[Sequence[Sample], Sequence[int | None]]
+
+
+def sample(name: str, length: int, seed: int, share: float = 0.6) -> Sample:
+    random = np.random.default_rng(seed)
+    return Sample(name, random.integers(3, 97, length).astype(np.int32), random.random(length) < share)
+
+
+def separate() -> Lineage:
+    return [sample(f"s{number}", length, number) for number, length in enumerate((13, 1, 4, 25, 9))], ()
+
+
+def shared() -> Lineage:
+    """Two prompts with three and two answers, and a sample with neither; one answer continues another."""
+    lengths = (11, 5, 8, 1, 6, 14, 3, 9)
+    parts = [sample(f"p{number}", length, 10 + number) for number, length in enumerate(lengths)]
+    return parts, (None, 0, 0, 0, None, None, 5, 6)
+
+
+def losses(model: PreTrainedModel, batch_of: Lineage, lay_out: object) -> tuple[Tensor, Tensor]:
+    """Return the loss of each sample and the gradient of their weighted sum, flat."""
+    model.zero_grad()
+    batch = lay_out(*batch_of)  # type: ignore[operator]
+    log_probs = Policy(model)(batch)
+    each = torch.zeros(len(batch.segments)).index_add(0, batch.target_segment, -log_probs)
+    (each * torch.linspace(0.5, 1.5, len(each))).sum().backward()  # type: ignore[no-untyped-call]
+    gradients = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
+    return each.detach(), torch.cat(gradients)
+
+
+def assert_equal(found: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
+    torch.testing.assert_close(found[0], wanted[0], rtol=1e-5, atol=1e-5)
+    assert float((found[1] - wanted[1]).norm() / wanted[1].norm()) < 1e-4
+
+
+@pytest.mark.parametrize("batch_of", [separate(), shared()], ids=["separate", "shared prefix"])
+@pytest.mark.parametrize("name", architectures.CONFIGS)
+def test_packed_is_unpacked(name: str, batch_of: Lineage) -> None:
+    model = architectures.build(name)
+    wanted = losses(model, batch_of, padded)
+    assert layout_for(model) is PACKED
+    assert model.config._attn_implementation == NAME
+    assert_equal(losses(model, batch_of, packed), wanted)
+
+
+@pytest.mark.parametrize("batch_of", [separate(), shared()], ids=["separate", "shared prefix"])
+def test_one_sample_a_pass_is_the_same_again(batch_of: Lineage) -> None:
+    model = architectures.build("qwen3")
+    examples, prefixes = batch_of
+    spans = Spans([len(example.tokens) for example in examples], prefixes)
+    alone = []
+    for number in range(len(examples)):
+        lineage = spans.lineage(number)
+        whole = Sample(
+            "whole",
+            np.concatenate([examples[part].tokens for part in lineage]),
+            np.concatenate([examples[part].trained & (part == number) for part in lineage]),
+        )
+        alone.append(Policy(model)(padded([whole])).sum())
+    model.set_attn_implementation(NAME)
+    batch = packed(*batch_of)
+    each = torch.zeros(len(examples)).index_add(0, batch.target_segment, Policy(model)(batch))
+    torch.testing.assert_close(each, torch.stack(alone), rtol=1e-5, atol=1e-5)
+
+
+def test_checkpointing_and_lora_change_nothing() -> None:
+    plain = architectures.build("qwen3")
+    model = copy.deepcopy(plain)
+    get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    wanted = losses(model, shared(), padded)
+    assert layout_for(model) is PACKED
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    assert_equal(losses(model.train(), shared(), packed), wanted)
+
+
+def test_a_model_that_mixes_tokens_otherwise_is_padded() -> None:
+    model = architectures.build("qwen3")
+    last = model.model.layers[1].mlp
+
+    def mix(_module: object, _inputs: object, output: Tensor) -> Tensor:
+        return output + 0.1 * output.cumsum(1)  # a recurrent state, as linear attention keeps one
+
+    last.register_forward_hook(mix)
+    assert layout_for(model) is PADDED
+    assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "mistral", "qwen3"])
+def test_without_spans_it_is_the_attention_of_transformers(name: str) -> None:
+    model = architectures.build(name)
+    tokens = torch.randint(3, 97, (3, 17))
+    mask = torch.ones_like(tokens)
+    mask[1, :9] = 0  # padded on the left
+    wanted = model(tokens, attention_mask=mask).logits
+    made = model.generate(tokens, attention_mask=mask, max_new_tokens=9, do_sample=False)
+    model.set_attn_implementation(NAME)
+    torch.testing.assert_close(model(tokens, attention_mask=mask).logits[mask > 0], wanted[mask > 0], rtol=0, atol=1e-4)
+    assert torch.equal(model.generate(tokens, attention_mask=mask, max_new_tokens=9, do_sample=False), made)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_the_mask_of_an_accelerator_is_the_rule_of_the_cpu(window: int | None) -> None:
+    examples, prefixes = shared()
+    spans = Spans([len(example.tokens) for example in examples], prefixes)
+    count = len(spans.owners)
+    index = torch.arange(count)
+    visible = spans.mask(window, torch.device("cpu"))(0, 0, index[:, None], index[None])
+    query, key, value = torch.randn(1, 4, count, 8), torch.randn(1, 2, count, 8), torch.randn(1, 2, count, 8)
+    wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value, visible, enable_gqa=True)
+    found, _ = segment_attention(torch.nn.Module(), query, key, value, None, spans=spans, sliding_window=window)
+    torch.testing.assert_close(found.transpose(1, 2), wanted)
+    block = spans.block_mask(window, torch.device("cpu"))
+    dense = block.to_dense()[0, 0].repeat_interleave(128, 0).repeat_interleave(128, 1)[:count, :count]
+    assert not (visible & ~dense.bool()).any()
+
+
+@pytest.mark.gpu
+def test_the_kernel_of_an_accelerator_agrees_with_the_cpu(model_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    assert layout_for(model) is PACKED
+    wanted = losses(model, shared(), packed)
+    found = losses(model.cuda(), shared(), lambda *parts: packed(*parts).to(torch.device("cuda")))
+    assert_equal((found[0].cpu(), found[1].cpu()), wanted)

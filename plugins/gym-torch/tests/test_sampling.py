@@ -1,0 +1,59 @@
+"""Sampling: shares follow the probabilities, whatever the size of the vocabulary."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gym_torch.sampling import BLOCK, choose, uniform
+
+COUNT = 20_000
+
+
+def draws(seed: int) -> list[float]:
+    return [uniform(seed, number, 3) for number in range(COUNT)]
+
+
+def chi_square(tokens: torch.Tensor, probs: torch.Tensor) -> float:
+    """Return Pearson's statistic in units of its standard deviation, over the tokens expected at least 5 times."""
+    expected = probs.double() * len(tokens)
+    often = expected >= 5
+    found = tokens.bincount(minlength=len(probs))
+    freedom = int(often.sum()) - 1
+    statistic = float(((found[often] - expected[often]) ** 2 / expected[often]).sum())
+    return (statistic - freedom) / (2 * freedom) ** 0.5
+
+
+@pytest.mark.parametrize("vocabulary", [4, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 7])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_shares_pass_a_chi_square_test(vocabulary: int, temperature: float) -> None:
+    logits = 2 * torch.randn(vocabulary, generator=torch.Generator().manual_seed(vocabulary))
+    tokens, log_probs = choose(logits.expand(COUNT, -1), temperature, 1.0, draws(1))
+    probs = (logits / temperature).softmax(-1)
+    assert abs(chi_square(tokens, probs)) < 4
+    assert torch.allclose(log_probs, probs.log()[tokens], atol=1e-5)
+    wrong = (logits / (temperature * 1.2)).softmax(-1)
+    assert chi_square(tokens, wrong) > 4, "the test must be able to fail"
+
+
+def test_top_p_cuts_the_tail_and_nothing_else() -> None:
+    logits = torch.tensor([0.0, 2.0, -1.0, 1.0])
+    tokens, log_probs = choose(logits.expand(COUNT, 4), 1.0, 0.8, draws(2))
+    kept = torch.tensor([0.0, 1.0, 0.0, 1.0]) * logits.softmax(-1)
+    assert set(tokens.tolist()) == {1, 3}
+    assert abs(chi_square(tokens, kept / kept.sum())) < 4
+    assert torch.allclose(log_probs, logits.log_softmax(-1)[tokens], atol=1e-6)
+
+
+def test_the_ends_of_the_unit_interval_give_tokens_that_can_be() -> None:
+    logits = torch.full((4, 3 * BLOCK), -torch.inf)
+    logits[:, 300], logits[:, 400] = 0.0, 1.0
+    tokens, _ = choose(logits, 1.0, 1.0, [0.0, 0.2, 0.3, 1.0])
+    assert tokens.tolist() == [300, 300, 400, 400]
+
+
+def test_greedy_takes_the_largest_logit_and_gives_its_log_prob() -> None:
+    logits = torch.randn(5, 1000, generator=torch.Generator().manual_seed(0))
+    tokens, log_probs = choose(logits, 0.0, 1.0, [])
+    assert torch.equal(tokens, logits.argmax(-1))
+    assert torch.allclose(log_probs, logits.log_softmax(-1).max(-1).values, atol=1e-6)
