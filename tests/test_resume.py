@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,3 +106,50 @@ def test_sigterm_leaves_a_checkpoint_and_says_so(gym, tmp_path, environment):
     assert process.returncode == 143, told
     assert last_step(tmp_path / "out") > 0 and "same command" in told
     assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "interrupted"
+
+
+RUN_IN_READ_ONLY = """\
+import subprocess, sys
+subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", sys.argv[1]], check=True)
+from gym_core.cli import run
+sys.exit(run(["train", "r.yaml", f"output={sys.argv[1]}/out"]))
+"""
+
+
+def namespaces() -> bool:
+    """Whether this machine lets us mount a file system of our own."""
+    if not shutil.which("unshare"):
+        return False
+    command = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not namespaces(), reason="no file system can be mounted here")
+def test_a_read_only_output_is_an_error_before_anything_is_loaded(tmp_path, environment):
+    (tmp_path / "r.yaml").write_text(RECIPE.format(adapter=""))
+    (tmp_path / "disk").mkdir()
+    command = ["unshare", "-rm", sys.executable, "-c", RUN_IN_READ_ONLY, str(tmp_path / "disk")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Read-only file system" in done.stderr and len(done.stderr.strip().splitlines()) <= 4
+
+
+def test_a_lock_that_a_dead_process_left_holds_nobody_up(gym, tmp_path):
+    (tmp_path / "r.yaml").write_text(RECIPE.format(adapter="adapter: {name: lora, rank: 4}"))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").write_text('{"pid": 1, "started": "2001-01-01T00:00:00Z"}')
+    done = gym("train", "r.yaml", "output=out", "train.max_steps=2")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_goes_on_without_the_step_that_is_named(gym, tmp_path):
+    """`train.skip_steps` is no other run: it may be set when the command is given again."""
+    (tmp_path / "r.yaml").write_text(RECIPE.format(adapter="adapter: {name: lora, rank: 4}"))
+    settings = ["train.max_steps=3", "train.learning_rate=1e38", "train.save_every=1", "train.warmup=0"]
+    stopped = gym("train", "r.yaml", "output=out", *settings)
+    assert stopped.returncode == 1 and len(stopped.stderr.partition("error: ")[2].splitlines()) <= 4
+    assert "are not finite" in stopped.stderr and "train.skip_steps=[1]" in stopped.stderr
+    done = gym("train", "r.yaml", "output=out", *settings, "train.skip_steps=[1,2,3]")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["training"]["skipped"] == [1, 2, 3] and record["resumed"] == 1

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,7 +51,8 @@ class OutputLock:
     def __exit__(self, *error: object) -> None:
         """Give the lock back."""
         if self._file >= 0:
-            self._write({})
+            with suppress(OSError):  # on a full disk the name stays, but not the lock
+                self._write({})
         self._close()
 
     def _write(self, holder: dict[str, object]) -> None:

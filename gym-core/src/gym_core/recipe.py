@@ -30,10 +30,10 @@ from gym_core.sections import SECTIONS, SLOTS, Findings, Resolved
 from gym_core.train import Train
 from gym_core.yamlfile import parse_scalar, read_yaml
 
-#: Changing these changes no number of a run, so a run may be resumed with them changed.
-HARMLESS = {
-    "output", "export", "callbacks", "distributed",
-    "train.plot", "train.keep_last", "train.overwrite", "train.save_every",
+#: A run may be resumed with these changed: none of them changes a number of a step that was taken.
+CHANGEABLE = {
+    "output", "export", "callbacks", "distributed", "train.plot", "train.overwrite",
+    "train.save_every", "train.keep_last", "train.keep_best", "train.skip_steps",
 }  # fmt: skip
 
 
@@ -68,13 +68,13 @@ class Recipe:
         return {
             key: value
             for key, value in flat.items()
-            if not any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in HARMLESS)
+            if not any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in CHANGEABLE)
         }
 
     def fingerprint(self) -> str:
         """Return a hash of `settings` and of the versions of the components used."""
         used = sorted(
-            (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] not in HARMLESS
+            (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] not in CHANGEABLE
         )
         return hashlib.sha256(json.dumps([self.settings(), used], sort_keys=True).encode()).hexdigest()[:16]
 

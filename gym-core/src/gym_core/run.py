@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ def execute(recipe: Recipe) -> Outcome:
             with ranks:
                 outcome = _phases(run, hook)
         except BaseException as error:
-            record.update(status=_status(error), seconds=_seconds(before, started), error=_explain(error))
+            with suppress(OSError):  # a full disk must not hide what happened; the run goes on all the same
+                record.update(status=_status(error), seconds=_seconds(before, started), error=_explain(error))
             raise
         record.update(
             status="finished",

@@ -57,6 +57,10 @@ class Train(Config):
     """Optimizer steps between two checkpoints."""
     keep_last: Annotated[PositiveInt, Flat("save_total_limit")] = 2
     """Checkpoints kept; an older one goes only after the newest was verified."""
+    keep_best: bool = False
+    """Whether to write and keep a checkpoint at the lowest `eval_loss` too; needs `eval_every` and a validation split."""
+    skip_steps: tuple[PositiveInt, ...] = ()
+    """Steps that update nothing, counted from 1; may be set when a run goes on, for steps not yet taken."""
     plot: Annotated[bool, Flat("plot_loss")] = True
     """Whether to draw the loss to `loss.png`."""
     overwrite: Annotated[bool, Flat("overwrite_output_dir")] = False

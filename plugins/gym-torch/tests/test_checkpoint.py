@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,51 @@ def test_swapped_and_foreign_files_are_noticed(tmp_path: Path) -> None:
     assert problem(new) == "optimizer.pt does not belong to it"
     (old / "manifest.json").write_bytes((new / "manifest.json").read_bytes())
     assert problem(old) == "manifest.json belongs to step 10"
+
+
+def test_shards_that_changed_places_are_noticed(tmp_path: Path) -> None:
+    def write(path: Path) -> None:
+        for number in (1, 2):
+            (path / f"model-0000{number}-of-00002.safetensors").write_text(str(number) * 100)
+
+    said: list[str] = []
+    checkpoints = Checkpoints(tmp_path, 2, said.append)
+    for step in (5, 10):
+        checkpoints.save(step, write)
+    first, second = sorted((tmp_path / "step-00000010").glob("model-*"))
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+    latest = checkpoints.latest()
+    assert latest is not None and latest.name == "step-00000005"
+    assert "model-00001-of-00002.safetensors is not what was written" in said[0]
+
+
+def test_a_clock_that_was_set_back_changes_nothing(tmp_path: Path) -> None:
+    checkpoints, said = two(tmp_path)
+    for path in (tmp_path / "step-00000010").iterdir():
+        os.utime(path, (1, 1))
+    os.utime(tmp_path / "step-00000010", (1, 1))
+    latest = checkpoints.latest()
+    assert latest is not None and latest.name == "step-00000010" and not said
+    checkpoints.save(15, fill("15"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010", "step-00000015"]
+
+
+def test_the_best_stays_until_a_better_one_is_whole(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 1, print)
+    names = []
+    for step, best in [(5, 5), (10, 5), (15, 5), (20, 20), (25, 20)]:
+        checkpoints.save(step, fill(str(step)), best)
+        names.append([int(path.name[5:]) for path in sorted(tmp_path.iterdir())])
+    assert names == [[5], [5, 10], [5, 15], [20], [20, 25]]
+
+    def fails(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(GymError):
+        checkpoints.save(30, fails, best=30)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000020", "step-00000025"]
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from gym_core import Artifact, GymError, PluginError
+from gym_core import Artifact, BusyError, GymError, PluginError
+from gym_core.outputlock import OutputLock
 from gym_torch import SafetensorsExporter
 from gym_torch.adapted import Full
 
@@ -86,9 +87,21 @@ def test_the_same_again_is_returned_and_anything_else_refused(artifact: Artifact
 
 def test_a_failure_leaves_nothing(artifact: Artifact, tmp_path: Path) -> None:
     (tmp_path / "model" / "merges.txt").mkdir()  # cannot be copied as a file
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(GymError, match="the export could not be written: Is a directory"):
         SafetensorsExporter().build().export(artifact, tmp_path / "out" / "export")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_a_killed_export_left_is_cleared_away_and_a_living_one_is_not(artifact: Artifact, tmp_path: Path) -> None:
+    left = tmp_path / "out" / ".export.building"
+    (left / "model").mkdir(parents=True)
+    (left / "model" / "half.safetensors").write_text("half")
+    with OutputLock(left), pytest.raises(BusyError, match="is in use by another run"):
+        SafetensorsExporter().build().export(artifact, tmp_path / "out" / "export")
+    assert (left / "model" / "half.safetensors").exists()
+    written = SafetensorsExporter().build().export(artifact, tmp_path / "out" / "export")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["export"]
+    assert not (written / "half.safetensors").exists()
 
 
 def test_a_model_that_disagrees_is_not_written(

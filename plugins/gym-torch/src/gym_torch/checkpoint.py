@@ -13,8 +13,11 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from gym_core import GymError
 
@@ -29,30 +32,23 @@ class Checkpoints:
         """Use a directory, made when first needed. `warn` is told of every checkpoint that is refused."""
         self.directory, self.keep, self.warn = directory, keep, warn
 
-    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+    def save(self, step: int, write: Callable[[Path], None], best: int | None = None) -> Path:
         """Let `write(directory)` fill a new checkpoint, seal and verify it; then delete the oldest beyond `keep`.
+
+        That of step `best` stays, however old.
 
         Raises GymError when the disk does not take it; the checkpoints before it are then untouched.
         """
-        final = self.directory / f"{PREFIX}{step:08d}"
+        final = self._at(step)
         building = self.directory / f".{final.name}.building"
-        try:
-            shutil.rmtree(building, ignore_errors=True)
-            building.mkdir(parents=True)
+        left = [path.name for path in self._all()[-1:]] or ["the start"]
+        with whole_or_gone(building, final, "the checkpoint", left[0]):
             write(building)
             _seal(building, step)
             if final.exists():
                 final.rename(_free_name(final.with_name(f"refused-{final.name}")))
             building.rename(final)
             _sync(self.directory)
-        except OSError as error:
-            shutil.rmtree(building, ignore_errors=True)
-            left = [path.name for path in self._all()[-1:]] or ["the start"]
-            raise GymError(
-                f"the checkpoint could not be written: {error.strerror or error}",
-                where=str(final),
-                fix=f"make room and run the same command again; it continues from {left[0]}",
-            ) from error
         wrong = problem(final)
         if wrong:
             raise GymError(
@@ -61,8 +57,9 @@ class Checkpoints:
                 fix="check the disk",
             )
         for old in self._all()[: -self.keep]:
-            # Out of sight first: a kill in the middle must not leave a checkpoint that looks damaged.
-            shutil.rmtree(old.rename(self.directory / f".{old.name}.old"))
+            if best is None or old != self._at(best):
+                # Out of sight first: a kill in the middle must not leave a checkpoint that looks damaged.
+                shutil.rmtree(old.rename(self.directory / f".{old.name}.old"))
         return final
 
     def latest(self) -> Path | None:
@@ -78,9 +75,32 @@ class Checkpoints:
             self.warn(f"checkpoint {path.name} is refused: {wrong}; it is kept as {aside.name}")
         return None
 
+    def _at(self, step: int) -> Path:
+        return self.directory / f"{PREFIX}{step:08d}"
+
     def _all(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
         return sorted(path for path in self.directory.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit())
+
+
+@contextmanager
+def whole_or_gone(building: Path, final: Path, what: str, left: str) -> Iterator[None]:
+    """Make `building` empty, to be filled and renamed to `final` inside; remove it when the disk does not take it.
+
+    Raises GymError then, saying that the same command goes on from `left`.
+    """
+    try:
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        yield
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
+        shutil.rmtree(building, ignore_errors=True)
+        reason = error.strerror if isinstance(error, OSError) else str(error).rpartition("error: ")[2]
+        raise GymError(
+            f"{what} could not be written: {reason or error}",
+            where=str(final),
+            fix=f"make room, or see to what it says, and run the same command again; it continues from {left}",
+        ) from error
 
 
 def problem(path: Path) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +20,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core import Artifact, GymError, PluginError, locate
 from gym_core.discovery import entries
 from gym_core.loading import load
+from gym_core.outputlock import OutputLock
 from gym_torch.adapted import Adapted, Full, stored_dtype
 from gym_torch.backend import check_weights
+from gym_torch.checkpoint import whole_or_gone
 from gym_torch.console import say
 
 if TYPE_CHECKING:
@@ -175,12 +176,15 @@ def _certified(into: Path, source: str) -> bool:
 
 @contextmanager
 def _building(into: Path) -> Iterator[Path]:
-    """Give a directory to fill beside the target; it takes the target's name only when nothing went wrong."""
-    into.parent.mkdir(parents=True, exist_ok=True)
-    building = into.with_name(f".{into.name}.{os.getpid()}.building")
-    building.mkdir()
-    try:
-        yield building
-        building.replace(into)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+    """Give a directory to fill beside the target; it takes the target's name only when nothing went wrong.
+
+    What a killed process left there is cleared away. Raises BusyError while another process exports to `into`.
+    """
+    place = into.with_name(f".{into.name}.building")
+    with OutputLock(place):
+        try:
+            with whole_or_gone(place / "model", into, "the export", "the finished model"):
+                yield place / "model"
+                (place / "model").replace(into)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gym_core import DataError, Interrupted, Train
 from gym_core.ranks import Ranks
 from gym_torch.batch import Example
-from gym_torch.nonfinite import explain
+from gym_torch.nonfinite import check_weights, explain
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Progress
 from gym_torch.signals import Signals
@@ -50,6 +50,7 @@ class Job:
     progress: Progress
     window: dict[str, float] = field(default_factory=dict)  #: sums since the last log line, by metric
     saved: int = -1  #: step of the last checkpoint
+    last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number
 
 
 def run(job: Job) -> None:
@@ -70,7 +71,10 @@ def run(job: Job) -> None:
         if job.validation and evaluating:
             evaluate(job, job.validation)
         asked = _agree_to_stop(job)
-        if (asked or _due(progress, train.save_every)) and job.saved != progress.step:
+        best = train.keep_best and progress.best_step == progress.step
+        if (asked or best or _due(progress, train.save_every)) and job.saved != progress.step:
+            # A run must be able to go back to any checkpoint.
+            check_weights(job.accelerator.unwrap_model(job.policy), job.last, train.skip_steps)
             job.observer.saving(progress)
             job.save()
             job.saved = progress.step
@@ -78,9 +82,22 @@ def run(job: Job) -> None:
             raise Interrupted(asked)
         if progress.over:
             return
-        rates = [peak * job.factor(progress.step) for peak in peaks]
-        if optimizer_step(job, next(steps), rates):
+        step = next(steps)
+        if progress.step + 1 in train.skip_steps:
+            skip(job, step)
             job.observer.stepped(progress)
+        elif optimizer_step(job, step, [peak * job.factor(progress.step) for peak in peaks]):
+            job.observer.stepped(progress)
+
+
+def skip(job: Job, step: Step) -> None:
+    """Let a step go by without an update: the schedule goes on, and its samples are written down."""
+    progress = job.progress
+    progress.step, progress.epoch = progress.step + 1, step.epoch
+    progress.skipped.append(progress.step)
+    counted = step.batches[: len(step.batches) - step.spare]
+    names = gather_object([example.id for batch in counted for example in batch])
+    job.observer.skipped(progress, {"step": progress.step, "epoch": progress.epoch, "skipped": names})
 
 
 def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
@@ -120,12 +137,14 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     values = dict(zip(sums, _over_processes(job, local), strict=True))
     if not all(map(math.isfinite, [*values.values(), norm_value])):
         policy = job.accelerator.unwrap_model(job.policy)
-        raise explain(policy, job.objective, step, progress.step + 1, partial(_gathered, job))
+        check_weights(policy, job.last, train.skip_steps)
+        raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, partial(_gathered, job))
     for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     job.optimizer.step()
     job.optimizer.zero_grad()
     progress.step, progress.epoch = progress.step + 1, step.epoch
+    job.last = progress.step, step
     progress.tokens, progress.samples = progress.tokens + int(tokens), progress.samples + int(samples)
     progress.loss += values["loss"]
     seconds = time.monotonic() - began
@@ -160,6 +179,8 @@ def evaluate(job: Job, validation: Step) -> None:
     job.progress.evaluated = job.progress.step
     record = {f"eval_{name}": value / total for name, value in zip(sums, values, strict=True)}
     job.progress.figures.update(record)
+    if record["eval_loss"] < (math.inf if job.progress.best_loss is None else job.progress.best_loss):
+        job.progress.best_step, job.progress.best_loss = job.progress.step, record["eval_loss"]
     job.observer.evaluated(job.progress, {"step": job.progress.step, "epoch": job.progress.epoch, **record})
 
 

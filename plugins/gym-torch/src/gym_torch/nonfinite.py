@@ -14,20 +14,35 @@ from gym_torch.source import Step
 Gathered = Callable[[Sequence[str]], list[str]]
 
 
-def explain(policy: nn.Module, objective: Objective, step: Step, number: int, gathered: Gathered = list) -> GymError:
+def check_weights(policy: nn.Module, last: tuple[int, Step] | None, skipped: Sequence[int]) -> None:
+    """Raise GymError that names the first weight that is not finite and the samples of `last`, the last update.
+
+    `skipped` are the steps that the recipe leaves out already.
+    """
+    name = next((name for name, weight in policy.named_parameters() if not _finite(weight)), None)
+    if name is None:
+        return
+    why = f"the weights {name} hold values that are not finite"
+    if last is None:
+        raise GymError(why, where="before the first step", fix="start from sound weights")
+    number, step = last
+    why += f", since the update with samples: {_listed(_names(step))}"
+    raise GymError(why, where=f"step {number}", fix=_fix(number, skipped))
+
+
+def explain(
+    policy: nn.Module,
+    objective: Objective,
+    step: Step,
+    number: int,
+    skipped: Sequence[int],
+    gathered: Gathered = list,
+) -> GymError:
     """Return the error that names the first parameter hit and the samples that do it alone.
 
     Runs every sample of the step once more by itself; the gradients of `policy` are lost. `gathered` joins the lists
     of all processes, which take turns together, for a forward pass of a model in shards needs them all.
     """
-    fix = "lower `train.learning_rate`, set `train.precision: fp32`, or look at these samples: gym data preview"
-    where = _first(gathered([name for name, weight in policy.named_parameters() if not _finite(weight)][:1]))
-    if where:
-        return GymError(
-            f"the weights {where} hold values that are not finite",
-            where=f"step {number}",
-            fix="start from sound weights",
-        )
     bad = [name for name, held in policy.named_parameters() if held.grad is not None and not _finite(held.grad)]
     hit = _first(gathered(bad[:1]))
     device = next(policy.parameters()).device
@@ -42,18 +57,30 @@ def explain(policy: nn.Module, objective: Objective, step: Step, number: int, ga
         if not (_finite(loss) and all(map(_finite, gradients))):
             guilty.append(example.id)
     guilty = sorted(set(gathered(guilty)))
-    names = guilty or sorted(set(gathered([example.id for example in examples])))
+    names = guilty or sorted(set(gathered(_names(step))))
     what = f"the gradient of {hit} is not finite" if hit else "the loss is not finite"
-    samples = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return GymError(
-        f"{what}; {'samples' if guilty else 'no sample alone does it, the samples are'}: {samples}",
-        where=f"step {number}",
-        fix=fix,
-    )
+    whose = "samples" if guilty else "no sample alone does it, the samples are"
+    return GymError(f"{what}; {whose}: {_listed(names)}", where=f"step {number}", fix=_fix(number, skipped))
 
 
 def _first(names: Sequence[str]) -> str | None:
     return names[0] if names else None
+
+
+def _fix(number: int, skipped: Sequence[int]) -> str:
+    steps = ",".join(map(str, sorted({*skipped, number})))
+    return (
+        f"the same command with `train.skip_steps=[{steps}]` goes back to the last checkpoint and leaves this step out; "
+        "or look at the samples (gym data preview), or lower `train.learning_rate` in another `output`"
+    )
+
+
+def _names(step: Step) -> list[str]:
+    return [example.id for batch in step.batches for example in batch]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -22,6 +22,9 @@ class Progress:
     samples: int = 0  #: samples seen
     seconds: float = 0.0  #: time spent training, over all processes that worked on the run one after another
     evaluated: int = 0  #: step of the last evaluation
+    best_step: int = -1  #: step of the evaluation with the lowest `eval_loss`
+    best_loss: float | None = None  #: that `eval_loss`
+    skipped: list[int] = field(default_factory=list)  #: finished steps that updated nothing, counted from 1
     loss: float = 0.0  #: sum over the finished steps of their loss
     figures: dict[str, float] = field(default_factory=dict)  #: newest `loss` and `eval_loss`, and `first_loss`
     stop: str = ""  #: why to end before `total`; an observer may set it
@@ -30,6 +33,11 @@ class Progress:
     def over(self) -> bool:
         """Whether no further step is to be taken."""
         return self.step >= self.total or bool(self.stop)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean of the loss over the steps that updated the weights."""
+        return self.loss / max(1, self.step - len(self.skipped))
 
 
 class Observer:
@@ -43,6 +51,9 @@ class Observer:
 
     def stepped(self, progress: Progress) -> None:
         """An optimizer step is finished."""
+
+    def skipped(self, progress: Progress, record: Record) -> None:
+        """A step of `train.skip_steps` went by without an update: step, epoch and `skipped`, the names of its samples."""
 
     def logged(self, progress: Progress, record: Record) -> None:
         """A line of `metrics.jsonl` is due: loss, grad_norm, learning_rate, tokens, ..."""
@@ -83,6 +94,11 @@ class Observers(Observer):
         """Tell all."""
         for member in self.members:
             member.stepped(progress)
+
+    def skipped(self, progress: Progress, record: Record) -> None:
+        """Tell all."""
+        for member in self.members:
+            member.skipped(progress, record)
 
     def logged(self, progress: Progress, record: Record) -> None:
         """Tell all."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from gym_core import GymError
+from gym_core import GymError, RecipeError
 from gym_torch import optimizer_state
 from gym_torch.adapted import Adapted
 from gym_torch.loop import Job
@@ -76,6 +76,19 @@ def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any
     job.window.update(state["window"])
     job.progress = Progress(**state["progress"])
     job.saved = job.progress.step
+
+
+def check_skips(steps: Sequence[int], progress: Progress) -> None:
+    """Raise RecipeError where a step to skip was taken already, or never comes."""
+    for number in steps:
+        taken = number <= progress.step and number not in progress.skipped
+        if taken or number > progress.total:
+            past = f"step {number} is part of the checkpoint of step {progress.step}"
+            raise RecipeError(
+                past if taken else f"there is no step {number}, the run has {progress.total}",
+                key="train.skip_steps",
+                fix="take it out of the list" + (", or start over in another `output`" if taken else ""),
+            )
 
 
 def _shapes(adapted: Adapted) -> dict[str, list[int]]:

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedModel
 
-from gym_core import Artifact, GymError, Optimizer, Run
+from gym_core import Artifact, GymError, Optimizer, RecipeError, Run
 from gym_core.component import load_object
 from gym_data import DatasetConfig
 from gym_torch import compiling, loop, probe, resume
@@ -25,7 +25,7 @@ from gym_torch.callbacks.card import ModelCard
 from gym_torch.callbacks.llamafactory import PLOT, LlamaFactoryFiles
 from gym_torch.callbacks.metrics import Metrics
 from gym_torch.callbacks.plot import LossPlot
-from gym_torch.checkpoint import Checkpoints, to_disk
+from gym_torch.checkpoint import Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import AdamW, Linear, TorchAlgorithm
 from gym_torch.console import say, warn
 from gym_torch.export import copy_tokenizer
@@ -104,6 +104,7 @@ class Trainer:
         if self.found:
             resume.restore(self.found, job, self.adapted, self.conditions)
             say(f"continuing from {self.found.name}")
+        resume.check_skips(self.run.recipe.train.skip_steps, job.progress)
         with self.signals:
             try:
                 loop.run(job)
@@ -122,6 +123,12 @@ class Trainer:
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
+        if train.keep_best and not (train.eval_every and validation):
+            raise RecipeError(
+                "the best checkpoint is found by evaluating while training",
+                key="train.keep_best",
+                fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
+            )
         if train.gradient_checkpointing:
             with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
                 warnings.simplefilter("ignore", FutureWarning)
@@ -178,11 +185,13 @@ class Trainer:
         self.run.ranks.at("")  # a large model takes its time
         optimizer = job.spread.optimizer(job.optimizer, self.adapted.model)
 
+        best = job.progress.best_step if job.train.keep_best else None
+
         def write(path: Path) -> None:
             resume.write(path, job, self.adapted, self.model.name, self.conditions, optimizer)
 
         with job.spread.whole(self.adapted.model):
-            self.run.ranks.agree(lambda: self.checkpoints.save(job.progress.step, write).name)
+            self.run.ranks.agree(lambda: self.checkpoints.save(job.progress.step, write, best).name)
 
     def _keep(self) -> Artifact:
         """Write what was made to `output/model`, all or nothing."""
@@ -193,13 +202,12 @@ class Trainer:
 
     def _write(self) -> Artifact:
         path, building = self.run.output / "model", self.run.output / ".model.building"
-        for stale in (building, path):
-            shutil.rmtree(stale, ignore_errors=True)
-        building.mkdir()
-        made = replace(self.adapted.save(building, self.model.name), path=path)
-        self._copy_tokenizer(building)
-        to_disk(building)
-        building.rename(path)
+        shutil.rmtree(path, ignore_errors=True)
+        with whole_or_gone(building, path, "the model", "the last checkpoint"):
+            made = replace(self.adapted.save(building, self.model.name), path=path)
+            self._copy_tokenizer(building)
+            to_disk(building)
+            building.rename(path)
         return made
 
     def _copy_tokenizer(self, into: Path) -> None:
@@ -219,10 +227,12 @@ class Trainer:
                 "epochs": progress.epoch,
                 "tokens": progress.tokens,
                 "samples": progress.samples,
-                "mean_loss": progress.loss / max(1, progress.step),
+                "mean_loss": progress.mean_loss,
                 **progress.figures,
                 "seconds": round(progress.seconds, 3),
                 "stopped": progress.stop or None,
+                "skipped": progress.skipped,
+                "best": {"step": progress.best_step, "eval_loss": progress.best_loss} if progress.evaluated else None,
                 "precision": self.model.precision,
                 "device": probe.device_name(),
                 "processes": self.accelerator.num_processes,

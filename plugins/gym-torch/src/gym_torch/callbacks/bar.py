@@ -43,6 +43,12 @@ class ProgressBar(Observer):
         speed = f"{record['tokens_per_second']:,.0f} tokens/s"
         self._note(progress, f"loss {record['loss']:.4f}, {speed}", every=PAUSE)
 
+    def skipped(self, progress: Progress, record: Record) -> None:
+        """Say which samples are left out."""
+        names = record["skipped"]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        say(f"step {progress.step} is skipped as asked: {', '.join(names[:5])}{more}")
+
     def evaluated(self, progress: Progress, record: Record) -> None:
         """Show the validation loss."""
         self._note(progress, f"eval_loss {record['eval_loss']:.4f}", every=0.0)

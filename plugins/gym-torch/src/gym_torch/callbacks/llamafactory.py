@@ -37,7 +37,7 @@ class LlamaFactoryFiles(JsonLines):
         training = {
             "epoch": progress.epoch,
             "num_input_tokens_seen": progress.tokens,
-            "train_loss": progress.loss / max(1, progress.step),
+            "train_loss": progress.mean_loss,
             "train_runtime": round(progress.seconds, 4),
             "train_samples_per_second": round(progress.samples / seconds, 3),
             "train_steps_per_second": round(progress.step / seconds, 3),

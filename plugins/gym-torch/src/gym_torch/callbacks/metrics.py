@@ -9,9 +9,13 @@ FILE = "metrics.jsonl"
 
 
 class Metrics(JsonLines):
-    """Writes down every log line and every evaluation."""
+    """Writes down every log line, every evaluation and every skipped step."""
 
     def logged(self, progress: Progress, record: Record) -> None:
+        """Append the record."""
+        self.append(record)
+
+    def skipped(self, progress: Progress, record: Record) -> None:
         """Append the record."""
         self.append(record)
 
