@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parent))  # tests share `gym_team`, which child processes import too
 Gym = Callable[..., subprocess.CompletedProcess[str]]
 
 

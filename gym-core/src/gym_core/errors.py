@@ -5,6 +5,7 @@ Nothing here knows about recipes, plugins or training. Exit codes are documented
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -48,6 +49,7 @@ class GymError(Exception):
     def __init__(self, why: str | Sequence[Problem], *, where: str = "", key: str = "", fix: str = "") -> None:
         """Hold one problem, or several that are reported together."""
         self.problems = [Problem(why, where, key, fix)] if isinstance(why, str) else list(why)
+        self.quiet = os.environ.get("RANK", "0") != "0"  #: whether another process of the run says it
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 

@@ -147,9 +147,16 @@ class Template(Component):
 
 
 class Strategy(Component):
-    """Spreads a run over processes. Section `distributed`."""
+    """Spreads a run over processes. Section `distributed`. `build(output=Path)` returns the `gym_core.ranks.Ranks` of the run.
+
+    Called in every process of a run, whoever started it; `launch` starts them.
+    """
 
     kind: ClassVar[str] = "strategies"
+
+    def launch(self, arguments: Sequence[str]) -> int | None:
+        """Run this command line of `gym` in several processes and return the exit code; None: this process does the work."""
+        return None
 
 
 @runtime_checkable

@@ -32,7 +32,7 @@ from gym_core.yamlfile import parse_scalar, read_yaml
 
 #: A run may be resumed with these changed: none of them changes a number of a step that was taken.
 CHANGEABLE = {
-    "output", "export", "callbacks", "train.plot", "train.overwrite",
+    "output", "export", "callbacks", "distributed", "train.plot", "train.overwrite",
     "train.save_every", "train.keep_last", "train.keep_best", "train.skip_steps",
 }  # fmt: skip
 
@@ -74,7 +74,7 @@ class Recipe:
     def fingerprint(self) -> str:
         """Return a hash of `settings` and of the versions of the components used."""
         used = sorted(
-            (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] != "export"
+            (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] not in CHANGEABLE
         )
         return hashlib.sha256(json.dumps([self.settings(), used], sort_keys=True).encode()).hexdigest()[:16]
 

@@ -47,6 +47,13 @@ class RunRecord:
         write_atomically(self.path, text + "\n")
 
 
+class Unwritten(RunRecord):
+    """The record as a process sees it that is not to write it."""
+
+    def update(self, **values: Any) -> None:
+        """Leave it to the main process."""
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file so that whoever reads, also after a crash, finds all of the old or all of the new."""
     temporary = path.with_name(f".{path.name}.new")  # one name, so that what a killed process left is written over

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from gym_core.artifact import Artifact
 from gym_core.errors import BusyError, GymError, Interrupted, Problem
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
+from gym_core.ranks import Ranks
 from gym_core.recipe import Recipe, load_recipe
-from gym_core.record import RunRecord, environment
+from gym_core.record import RunRecord, Unwritten, environment
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Outcome:
     artifact: Artifact
     exports: tuple[Path, ...] = ()
     repeated: bool = False  #: the run had finished before, and nothing was done
+    quiet: bool = False  #: another process of the run says it
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data for `--json`."""
@@ -46,27 +48,32 @@ class Run:
     record: RunRecord
     resuming: bool = False  #: an earlier process began this run in the same directory
     notes: dict[str, Any] = field(default_factory=dict)  #: whatever phases of one plugin want to hand to each other
+    ranks: Ranks = field(default_factory=Ranks)  #: the processes that work on this run
 
 
 def execute(recipe: Recipe) -> Outcome:
     """Carry out a recipe: load the model, train, quantize, export. The same recipe again continues or returns what there is.
 
+    Of several processes the main one does everything; the others load and train beside it, and write nothing.
+
     Raises BusyError when the output directory is in use or holds something else, and what the phases raise.
     """
     output = Path(recipe.output).expanduser()
-    manager = manager_for(recipe.hooks)
-    with OutputLock(output):
-        record = RunRecord(output / "run.json")
-        before = _earlier(output, record, recipe)
+    hook = manager_for(recipe.hooks).hook
+    ranks: Ranks = recipe.distributed.build(output=output) if recipe.distributed else Ranks()
+    with ranks, OutputLock(output) if ranks.main else nullcontext():
+        record = RunRecord(output / "run.json") if ranks.main else Unwritten(output / "run.json")
+        before = ranks.agree(lambda: _opened(output, record, recipe))
         if before.get("status") == "finished":
             made = before["artifact"]
             exports = tuple(Path(path) for path in before.get("exports", ()))
-            return Outcome(output, Artifact(**made | {"path": Path(made["path"])}), exports, repeated=True)
-        run = Run(recipe, output, record, resuming=bool(before))
-        record.update(**_opening(recipe, before))
+            artifact = Artifact(**made | {"path": Path(made["path"])})
+            return Outcome(output, artifact, exports, repeated=True, quiet=not ranks.main)
+        run = Run(recipe, output, record, resuming=bool(before), ranks=ranks)
         started = time.monotonic()
         try:
-            outcome = _phases(run, manager.hook)
+            with ranks:
+                outcome = _phases(run, hook)
         except BaseException as error:
             with suppress(OSError):  # a full disk must not hide what happened; the run goes on all the same
                 record.update(status=_status(error), seconds=_seconds(before, started), error=_explain(error))
@@ -99,6 +106,8 @@ def _phases(run: Run, hook: Any) -> Outcome:
     model = hook.load_model(run=run)
     trainer = hook.build_trainer(run=run, model=model)
     artifact = trainer.train()
+    if not run.ranks.main:
+        return Outcome(run.output, artifact, quiet=True)
     if run.recipe.quantization and run.recipe.quantization.moment == "artifact":
         artifact = hook.quantize(run=run, artifact=artifact) or artifact
     names = [item.name for item in run.recipe.resolved if item.path[0] == "export"]
@@ -107,6 +116,14 @@ def _phases(run: Run, hook: Any) -> Outcome:
         for name, exporter in zip(names, run.recipe.export, strict=True)
     )
     return Outcome(run.output, artifact, exports)
+
+
+def _opened(output: Path, record: RunRecord, recipe: Recipe) -> dict[str, Any]:
+    """Return what an earlier process recorded; unless that run is finished, record that this one goes on."""
+    before = dict(_earlier(output, record, recipe))
+    if before.get("status") != "finished":
+        record.update(**_opening(recipe, before))
+    return before
 
 
 def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ SLOTS: dict[str, Slot] = {
     "optimizer": Slot("optimizers", default="adamw", implied=True),
     "scheduler": Slot("schedulers", default="linear", implied=True),
     "quantization": Slot("quantizers"),
-    "distributed": Slot("strategies"),
+    "distributed": Slot("strategies", default="ddp", implied=True),
     "export": Slot("exporters", many=True),
     "callbacks": Slot("callbacks", many=True),
 }

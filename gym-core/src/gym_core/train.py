@@ -28,7 +28,7 @@ class Train(Config):
     batch_tokens: PositiveInt | Literal["auto"] | None = None
     """Tokens in one forward pass of one process, padding included; replaces `batch_size`. `auto`: as many as fit."""
     accumulate: Annotated[PositiveInt, Flat("gradient_accumulation_steps")] = 1
-    """Forward passes in one optimizer step."""
+    """Forward passes in one optimizer step, over all processes together: a step is the same however many work on it."""
     learning_rate: Annotated[float, Field(ge=0), Flat("learning_rate", convert=float)] = 5e-5
     """Peak learning rate."""
     warmup: Annotated[

@@ -175,7 +175,10 @@ def test_auto_takes_the_largest_batch_that_fits(tmp_path: Path, monkeypatch: pyt
     assert caught.value.problems[0].key == "train.batch_tokens"
 
 
-def test_a_run_records_what_auto_became_and_what_memory_it_took(model_path: Path, tmp_path: Path) -> None:
+def test_a_run_records_what_auto_became_and_what_memory_it_took(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gym_torch.trainer.BRIEF", 0.0)
     run = make_run(model_path, tmp_path / "run", batch_tokens="auto", batch_size=None, max_steps=2)
     train(run)
     found = run.record.read()

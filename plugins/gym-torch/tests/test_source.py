@@ -36,7 +36,7 @@ def test_steps_hold_the_same_samples_however_they_are_cut() -> None:
     data = samples(37)
     wanted = [sorted(step) for step in ids(Dataset(data, Train(batch_size=16, epochs=3)))]
     assert [sorted(step) for step in ids(Dataset(data, Train(batch_size=1, accumulate=16, epochs=3)))] == wanted
-    ranks = [ids(Dataset(data, Train(batch_size=4, accumulate=2, epochs=3), world=2), 0, rank, 2) for rank in (0, 1)]
+    ranks = [ids(Dataset(data, Train(batch_size=8, accumulate=2, epochs=3)), 0, rank, 2) for rank in (0, 1)]
     assert [sorted(left + right) for left, right in zip(*ranks, strict=True)] == wanted
 
 
@@ -65,7 +65,7 @@ def test_a_sample_larger_than_the_budget_gets_a_batch_of_its_own() -> None:
 
 
 def test_processes_without_a_batch_of_their_own_keep_step() -> None:
-    dataset = Dataset(samples(5, even=True), Train(batch_size=1, accumulate=1, shuffle=False), world=2)
+    dataset = Dataset(samples(5, even=True), Train(batch_size=1, accumulate=2, shuffle=False))
     last = [list(dataset.steps(0, rank, 2))[-1] for rank in (0, 1)]
     assert [(len(step.batches), step.spare) for step in last] == [(1, 0), (1, 1)]
 

@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> int:
         code = cli.main(arguments, prog_name="gym", standalone_mode=False)
         return code if isinstance(code, int) else errors.OK
     except errors.GymError as error:
-        _report(error, as_json)
+        report(error, as_json)
         return error.code
     except click.ClickException as error:
         error.show()
@@ -117,11 +117,14 @@ def run(arguments: list[str]) -> int:
         where, fix = "unexpected error", "GYM_TRACEBACK=1 shows where; run.json holds it too"
         if isinstance(error, OSError):  # a full disk, a lost mount, missing rights
             where, fix = str(error.filename or where), f"see to it and run the same command again; {fix}"
-        _report(errors.GymError(why, where=where, fix=fix), as_json)
+        report(errors.GymError(why, where=where, fix=fix), as_json)
         return errors.FAILED
 
 
-def _report(error: errors.GymError, as_json: bool) -> None:
+def report(error: errors.GymError, as_json: bool) -> None:
+    """Print an error, unless another process of the run does."""
+    if error.quiet:
+        return
     if as_json:
         click.echo(json.dumps({"problems": [problem.to_json() for problem in error.problems]}, indent=2))
     else:

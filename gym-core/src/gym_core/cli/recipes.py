@@ -20,15 +20,24 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @click.command()
 @_recipe
 @_overrides
+@click.option("--nproc", metavar="N", help="Processes on this machine; the same as `distributed.processes=N`.")
 @_json
-def train(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: bool) -> int:
     """Run a recipe. The same command again continues an interrupted run.
 
     KEY=VALUE overrides a key in either dialect: `train.epochs=1`, `learning_rate=1e-4`.
     """
     from gym_core.run import execute
 
-    outcome = execute(load_recipe(recipe, overrides))
+    overrides = (*overrides, f"distributed.processes={nproc}") if nproc else overrides
+    loaded = load_recipe(recipe, overrides)
+    strategy = loaded.distributed
+    code = strategy.launch(["train", str(recipe), *overrides, *["--json"] * as_json]) if strategy else None
+    if code is not None:
+        return code
+    outcome = execute(loaded)
+    if outcome.quiet:
+        return errors.OK
     if as_json:
         click.echo(json.dumps(outcome.to_json(), indent=2))
     elif outcome.repeated:
@@ -36,6 +45,7 @@ def train(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     else:
         for path in (outcome.artifact.path, *outcome.exports):
             click.echo(f"wrote {path}")
+    return errors.OK
 
 
 @click.command()

@@ -14,6 +14,7 @@ from gym_torch.config import (
     TorchAlgorithm,
     Transformers,
 )
+from gym_torch.strategies import DDP, FSDP
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,8 @@ __version__ = "0.1.0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __all__ = [
+    "DDP",
+    "FSDP",
     "AdamW",
     "Constant",
     "Cosine",

@@ -52,7 +52,8 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
     try:
         shape = AutoConfig.from_pretrained(path, **options)
-        precision = _precision(run, shape.get_text_config().hidden_size, config.dtype)
+        width = shape.get_text_config().hidden_size
+        precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
         if config.attention != "auto":
             options["attn_implementation"] = config.attention
         options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
 
 console = Console(stderr=True, highlight=False)
 
 
 def say(text: str) -> None:
-    """Print a line."""
-    console.print(text, markup=False, soft_wrap=True)
+    """Print a line, in the first of several processes (torchrun numbers them in RANK)."""
+    if os.environ.get("RANK", "0") == "0":
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """Print a line that asks for attention."""
-    console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+    """Print a line that asks for attention, likewise."""
+    if os.environ.get("RANK", "0") == "0":
+        console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)

@@ -10,9 +10,9 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from signal import SIGTERM
+from functools import partial
+from signal import SIGINT, SIGTERM
 
 import torch
 from accelerate import Accelerator
@@ -20,11 +20,14 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from gym_core import DataError, Interrupted, Train
+from gym_core.ranks import Ranks
+from gym_torch.batch import Example
 from gym_torch.nonfinite import check_weights, explain
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Progress
 from gym_torch.signals import Signals
 from gym_torch.source import Source, Step
+from gym_torch.spread import Replicated
 
 
 @dataclass
@@ -33,7 +36,9 @@ class Job:
 
     train: Train
     accelerator: Accelerator
-    policy: nn.Module  #: a `Policy`, wrapped by accelerate
+    ranks: Ranks
+    spread: Replicated  #: how the policy lies over the processes
+    policy: nn.Module  #: a `Policy`, as `spread` wraps it
     objective: Objective
     optimizer: torch.optim.Optimizer
     factor: Callable[[int], float]  #: learning-rate factor after so many steps
@@ -99,8 +104,14 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     """Take one optimizer step; return False, with the model untouched, when a signal came in between."""
     began = time.monotonic()
     train, progress, world = job.train, job.progress, job.accelerator.num_processes
-    reseed(train.seed, progress.step, job.accelerator.process_index)
-    batches = [job.objective.collate(examples) for examples in step.batches]
+    seeds = range(
+        job.accelerator.process_index, world * len(step.batches), world
+    )  # numbers of these batches in the step
+    batches = []
+    for seed, examples in zip(seeds, step.batches, strict=True):
+        job.ranks.at(_place(progress.step, examples))
+        reseed(train.seed, progress.step, seed)
+        batches.append(job.objective.collate(examples))
     counted = batches[: len(batches) - step.spare]
     sizes = [(job.objective.weight(batch), batch.size, len(batch.segments)) for batch in counted]
     weight, tokens, samples = _over_processes(job, [sum(column) for column in zip((0.0, 0, 0), *sizes, strict=True)])
@@ -108,25 +119,26 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         names = [name for batch in batches for name in batch.ids]
         raise DataError(f"step {progress.step + 1} has nothing to learn from: {', '.join(names[:5])}", key="data")
     sums: dict[str, Tensor] = {}
-    for number, batch in enumerate(batches, start=1):
+    for number, (seed, batch) in enumerate(zip(seeds, batches, strict=True), start=1):
         share = 1 / weight if number <= len(counted) else 0.0
-        # Gradients are averaged over processes, hence `world`; only the last backward pass exchanges them.
-        with nullcontext() if number == len(batches) else job.accelerator.no_sync(job.policy):
+        job.ranks.at(_place(progress.step, step.batches[number - 1]))
+        reseed(train.seed, progress.step, seed)
+        with job.spread.backward(job.policy, last=number == len(batches)):
             loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
-            job.accelerator.backward(loss * (share * world))
+            job.accelerator.backward(loss * (share * world))  # gradients are averaged over processes, hence `world`
         _add(sums, {"loss": loss, **metrics}, share)
         if job.signals.received and world == 1:
             job.optimizer.zero_grad()
             return False
     trained = [weight for group in job.optimizer.param_groups for weight in group["params"]]
-    norm = nn.utils.clip_grad_norm_(trained, train.max_grad_norm or math.inf)
+    norm = job.spread.clip(trained, train.max_grad_norm)
     # The one wait for the device in a step: nothing is updated before the numbers are known to be finite.
     *local, norm_value = torch.stack([*sums.values(), norm]).tolist()
     values = dict(zip(sums, _over_processes(job, local), strict=True))
     if not all(map(math.isfinite, [*values.values(), norm_value])):
         policy = job.accelerator.unwrap_model(job.policy)
         check_weights(policy, job.last, train.skip_steps)
-        raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps)
+        raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, partial(_gathered, job))
     for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     job.optimizer.step()
@@ -150,6 +162,7 @@ def evaluate(job: Job, validation: Step) -> None:
     sums: dict[str, Tensor] = {}
     weight = 0.0
     for number, examples in enumerate(validation.batches, start=1):
+        job.ranks.at(_place(job.progress.step, examples, "evaluation after step"))
         batch = job.objective.collate(examples)
         share = 1.0 if number <= len(validation.batches) - validation.spare else 0.0
         weight += job.objective.weight(batch) * share
@@ -171,9 +184,9 @@ def evaluate(job: Job, validation: Step) -> None:
     job.observer.evaluated(job.progress, {"step": job.progress.step, "epoch": job.progress.epoch, **record})
 
 
-def reseed(seed: int, step: int, rank: int) -> None:
-    """Start the random numbers of a step and process anew: dropout does not depend on what ran before."""
-    digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
+def reseed(seed: int, step: int, number: int) -> None:
+    """Start the random numbers of a batch of a step anew: dropout does not depend on what ran before, nor on where."""
+    digest = hashlib.blake2b(f"{seed}/{step}/{number}".encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
@@ -195,16 +208,31 @@ def _due(progress: Progress, every: int | None) -> bool:
 
 def _agree_to_stop(job: Job) -> int:
     """Let all processes know what one was told; return the number of a signal that asks for an end, or 0."""
-    received, stopped = _over_processes(job, [job.signals.received, bool(job.progress.stop)])
+    told = job.signals.received
+    signals = [told == SIGINT, told not in (0, SIGINT)]
+    interrupted, terminated, stopped = _over_processes(job, [*signals, bool(job.progress.stop)])
     if stopped:
         job.progress.stop = job.progress.stop or "another process asked for it"
-    return (job.signals.received or SIGTERM) if received else 0
+    return SIGINT if interrupted else SIGTERM if terminated else 0
 
 
 def _add(sums: dict[str, Tensor], values: Mapping[str, Tensor], share: float) -> None:
     for name, value in values.items():
         scaled = value.detach().float() * share
         sums[name] = sums[name] + scaled if name in sums else scaled
+
+
+def _place(step: int, examples: Sequence[Example], what: str = "step") -> str:
+    """Name a batch."""
+    names = [example.id for example in examples[:4]]
+    more = f" and {len(examples) - 4} more" if len(examples) > 4 else ""
+    return f"{what} {step + (what == 'step')}, samples {', '.join(names)}{more}"
+
+
+def _gathered(job: Job, values: Sequence[str]) -> list[str]:
+    """Join the lists of all processes."""
+    found: list[str] = gather_object(list(values)) if job.accelerator.num_processes > 1 else list(values)
+    return found
 
 
 def _over_processes(job: Job, values: Sequence[float]) -> list[float]:

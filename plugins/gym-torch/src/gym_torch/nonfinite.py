@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from gym_core import GymError
 from gym_torch.objective import Objective
 from gym_torch.source import Step
+
+Gathered = Callable[[Sequence[str]], list[str]]
 
 
 def check_weights(policy: nn.Module, last: tuple[int, Step] | None, skipped: Sequence[int]) -> None:
@@ -27,29 +30,41 @@ def check_weights(policy: nn.Module, last: tuple[int, Step] | None, skipped: Seq
     raise GymError(why, where=f"step {number}", fix=_fix(number, skipped))
 
 
-def explain(policy: nn.Module, objective: Objective, step: Step, number: int, skipped: Sequence[int]) -> GymError:
+def explain(
+    policy: nn.Module,
+    objective: Objective,
+    step: Step,
+    number: int,
+    skipped: Sequence[int],
+    gathered: Gathered = list,
+) -> GymError:
     """Return the error that names the first parameter hit and the samples that do it alone.
 
-    Runs every sample of the step once more by itself; the gradients of `policy` are lost.
+    Runs every sample of the step once more by itself; the gradients of `policy` are lost. `gathered` joins the lists
+    of all processes, which take turns together, for a forward pass of a model in shards needs them all.
     """
-    hit = next(
-        (name for name, weight in policy.named_parameters() if weight.grad is not None and not _finite(weight.grad)),
-        None,
-    )
+    bad = [name for name, held in policy.named_parameters() if held.grad is not None and not _finite(held.grad)]
+    hit = _first(gathered(bad[:1]))
     device = next(policy.parameters()).device
+    examples = [example for batch in step.batches for example in batch]
     guilty = []
-    for example in (example for batch in step.batches for example in batch):
+    for turn in range(max(int(count) for count in gathered([str(len(examples))]))):
+        example = examples[turn % len(examples)]
         policy.zero_grad()
         loss, _ = objective.loss(policy, objective.collate([example]).to(device))
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = (weight.grad for weight in policy.parameters() if weight.grad is not None)
         if not (_finite(loss) and all(map(_finite, gradients))):
             guilty.append(example.id)
+    guilty = sorted(set(gathered(guilty)))
+    names = guilty or sorted(set(gathered(_names(step))))
     what = f"the gradient of {hit} is not finite" if hit else "the loss is not finite"
     whose = "samples" if guilty else "no sample alone does it, the samples are"
-    return GymError(
-        f"{what}; {whose}: {_listed(guilty or _names(step))}", where=f"step {number}", fix=_fix(number, skipped)
-    )
+    return GymError(f"{what}; {whose}: {_listed(names)}", where=f"step {number}", fix=_fix(number, skipped))
+
+
+def _first(names: Sequence[str]) -> str | None:
+    return names[0] if names else None
 
 
 def _fix(number: int, skipped: Sequence[int]) -> str:
@@ -69,4 +84,5 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _finite(tensor: Tensor) -> bool:
-    return bool(tensor.isfinite().all())
+    """Whether a tensor, or this process's part of it, is."""
+    return bool((tensor.to_local() if isinstance(tensor, DTensor) else tensor).isfinite().all())

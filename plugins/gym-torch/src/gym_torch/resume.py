@@ -18,15 +18,20 @@ from gym_torch.observer import Progress
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
+FIX = "make it what it was, or start over in another `output`"
 
 
-def write(path: Path, job: Job, adapted: Adapted, base: str, conditions: Mapping[str, Any]) -> None:
+def write(
+    path: Path, job: Job, adapted: Adapted, base: str, conditions: Mapping[str, Any], optimizer: optimizer_state.State
+) -> None:
     """Write model, optimizer and state into an empty directory.
+
+    Of a model in shards, the parameters are whole (`Replicated.whole`) and `optimizer` was taken before.
 
     `conditions` is what must be the same when the run goes on, by the name a user would call it.
     """
     adapted.save(path, base, exact=True)
-    tensors, plain = optimizer_state.take(job.optimizer, adapted.model)
+    tensors, plain = optimizer
     save_file(tensors, path / OPTIMIZER)
     state = {
         "progress": asdict(job.progress),
@@ -40,30 +45,33 @@ def write(path: Path, job: Job, adapted: Adapted, base: str, conditions: Mapping
     (path / STATE).write_text(json.dumps(state), encoding="utf-8")
 
 
-def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any]) -> None:
-    """Put a job where it was when the checkpoint was written.
+def load(path: Path, adapted: Adapted) -> None:
+    """Put back the weights, before they are laid out over processes. Raises GymError where others are trained now."""
+    old, new = json.loads((path / STATE).read_text(encoding="utf-8"))["shapes"], _shapes(adapted)
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            was, now = old.get(name, "absent"), new.get(name, "absent")
+            raise GymError(f"the trained parameters differ: {name} was {was}, is {now}", where=str(path), fix=FIX)
+    adapted.load(adapted.read(path))
 
-    Raises GymError where data, trained parameters or conditions are others, naming the difference.
+
+def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any]) -> None:
+    """Put a job whose weights are back where it was when the checkpoint was written.
+
+    Raises GymError where data or conditions are others, naming the difference.
     """
     state = json.loads((path / STATE).read_text(encoding="utf-8"))
-    fix = "make it what it was, or start over in another `output`"
     for name, value in conditions.items():
         if state["conditions"].get(name) != value:
             before = state["conditions"].get(name)
             raise GymError(
                 f"{name} was {before} when the checkpoint was written, and is {value}",
                 where=str(path),
-                fix=fix,
+                fix=FIX,
             )
     job.source.load_state_dict(state["source"])
-    old, new = state["shapes"], _shapes(adapted)
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            was, now = old.get(name, "absent"), new.get(name, "absent")
-            why = f"the trained parameters differ: {name} was {was}, is {now}"
-            raise GymError(why, where=str(path), fix=fix)
-    adapted.load(adapted.read(path))
-    optimizer_state.put(job.optimizer, adapted.model, load_file(path / OPTIMIZER), state["optimizer"])
+    tensors = load_file(path / OPTIMIZER)
+    optimizer_state.put(job.optimizer, adapted.model, tensors, state["optimizer"], job.spread.like)
     job.observer.load_state_dict(state["observers"])
     job.window.update(state["window"])
     job.progress = Progress(**state["progress"])

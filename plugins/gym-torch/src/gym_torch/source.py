@@ -1,6 +1,6 @@
 """Where optimizer steps come from.
 
-Which samples a step holds follows from the seed alone: not from processes, not from how a step is cut into batches,
+Which samples a step holds follows from the recipe alone: not from processes, not from how a step is cut into batches,
 not from where an earlier process stopped.
 """
 
@@ -67,9 +67,7 @@ class Source(ABC):
 class Dataset(Source):
     """Steps over a prepared dataset, epoch after epoch, each in an order of its own."""
 
-    def __init__(
-        self, examples: Examples, train: Train, world: int = 1, fingerprint: str = "", layout: Layout = PACKED
-    ) -> None:
+    def __init__(self, examples: Examples, train: Train, fingerprint: str = "", layout: Layout = PACKED) -> None:
         """Plan the whole run. `fingerprint` names the data in error messages and in checkpoints."""
         if not len(examples):
             raise DataError(
@@ -79,7 +77,7 @@ class Dataset(Source):
             )
         self.examples, self.train, self.fingerprint, self.layout = examples, train, fingerprint, layout
         self.lengths = np.asarray(examples.lengths, dtype=np.int64)
-        self.bounds = self._bounds(world)
+        self.bounds = self._bounds()
         self.total = len(self.bounds) - 1
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
@@ -109,13 +107,13 @@ class Dataset(Source):
                     fix="bring the old data back, or start over in another `output`",
                 )
 
-    def _bounds(self, world: int) -> Ints:
+    def _bounds(self) -> Ints:
         """Return the number of samples gone by at the start of each step and at the end: `[total + 1]`."""
         train = self.train
         samples = max(1, round(train.epochs * len(self.examples)))
         if isinstance(train.batch_tokens, int):
-            return self._token_bounds(train.batch_tokens * train.accumulate * world, samples)
-        size = train.batch_size * train.accumulate * world
+            return self._token_bounds(train.batch_tokens * train.accumulate, samples)
+        size = train.batch_size * train.accumulate
         total = train.max_steps or ceil(samples / size)
         ends = np.arange(total + 1, dtype=np.int64) * size
         return ends if train.max_steps else np.minimum(ends, samples)
@@ -176,9 +174,19 @@ def once(examples: Examples, train: Train, layout: Layout, rank: int = 0, world:
 
 
 def share(examples: Examples, chosen: Ints, train: Train, layout: Layout, rank: int, world: int, epoch: float) -> Step:
-    """Deal samples out to batches and return those of one process."""
-    batches = [chosen[rows] for rows in layout.cut(np.asarray(examples.lengths, dtype=np.int64)[chosen], train)]
+    """Deal samples out to batches and return those of one process: number `rank`, `rank + world`, ..."""
+    cut = layout.cut(np.asarray(examples.lengths, dtype=np.int64)[chosen], train)
+    batches = _enough([chosen[rows] for rows in cut], world)
     mine = batches[rank::world]
     spare = ceil(len(batches) / world) - len(mine)
     mine += batches[:1] * spare
     return Step([[examples[int(index)] for index in batch] for batch in mine], epoch, spare)
+
+
+def _enough(batches: list[Ints], world: int) -> list[Ints]:
+    """Halve the batch of most samples until every process has one, as far as there are samples."""
+    while len(batches) < world and max(map(len, batches)) > 1:
+        at = max(range(len(batches)), key=lambda number: len(batches[number]))
+        half = (len(batches[at]) + 1) // 2
+        batches[at : at + 1] = [batches[at][:half], batches[at][half:]]
+    return batches

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError, Optimizer, RecipeError, Run
@@ -36,6 +38,10 @@ from gym_torch.plan.workload import of_source
 from gym_torch.policy import Policy
 from gym_torch.signals import Signals
 from gym_torch.source import Dataset, Examples, once
+from gym_torch.spread import Replicated
+from gym_torch.strategies import DDP
+
+BRIEF = 10.0  #: seconds of training, below which predicting its memory would take about as long
 
 
 class Prepared(Protocol):
@@ -73,37 +79,40 @@ class Trainer:
         self.run, self.model = run, model
         recipe, train = run.recipe, run.recipe.train
         # The policy casts, and over fp32 weights. Without `cpu`, accelerate does not see several processes on a CPU.
-        self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu")
-        main = self.accelerator.is_main_process
+        quick = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+        self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu", kwargs_handlers=[quick])
         assert recipe.data is not None
-        # Tokenized by the first process; the others then find the result in the cache.
-        with self.accelerator.main_process_first():
-            self.data: Prepared = recipe.data.build(tokenizer=model.path, rows=config.rows, seed=train.seed)
-            self.train_options = settle(run, model.path, model.precision, self.accelerator.device)
+        # Tokenized by the main process; the others then find the result in the cache.
+        prepare = partial(recipe.data.build, tokenizer=model.path, rows=config.rows, seed=train.seed)
+        first: list[Prepared] = []
+        run.ranks.agree(lambda: first.append(prepare()))
+        self.data: Prepared = first[0] if first else prepare()
+        self.train_options = settle(run, model.path, model.precision, self.accelerator.device)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)
         self.signals = Signals()
         self.checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
+        found = run.ranks.agree(lambda: str(self.checkpoints.latest() or "")) if run.resuming else ""
+        self.found = Path(found) if found else None
+        if self.found:
+            resume.load(self.found, self.adapted)
         self.job = self._job(config)
+        self.conditions = {"the precision": model.precision}
+        trained = sum(weight.numel() for weight in self.adapted.model.parameters() if weight.requires_grad)
+        every = sum(weight.numel() for weight in self.adapted.model.parameters())
         world = self.accelerator.num_processes
-        self.conditions = {"the number of processes": world, "the precision": model.precision}
-        if main:
-            trained = sum(weight.numel() for weight in self.adapted.model.parameters() if weight.requires_grad)
-            every = sum(weight.numel() for weight in self.adapted.model.parameters())
-            say(
-                f"training {trained:,} of {every:,} parameters on {len(self.data.train):,} samples, "
-                f"{self.job.progress.total:,} steps"
-            )
+        say(
+            f"training {trained:,} of {every:,} parameters on {len(self.data.train):,} samples, "
+            f"{self.job.progress.total:,} steps" + f", {world} processes" * (world > 1)
+        )
 
     def train(self) -> Artifact:
         """Train to the end, write the model to `output/model` and say how it went."""
-        job, run = self.job, self.run
-        with self.accelerator.main_process_first():  # the first may set damaged checkpoints aside
-            path = self.checkpoints.latest() if run.resuming else None
-        if path:
-            resume.restore(path, job, self.adapted, self.conditions)
-            say(f"continuing from {path.name}")
-        resume.check_skips(run.recipe.train.skip_steps, job.progress)
+        job = self.job
+        if self.found:
+            resume.restore(self.found, job, self.adapted, self.conditions)
+            say(f"continuing from {self.found.name}")
+        resume.check_skips(self.run.recipe.train.skip_steps, job.progress)
         with self.signals:
             try:
                 loop.run(job)
@@ -118,7 +127,7 @@ class Trainer:
         run, train, accelerator = self.run, self.train_options, self.accelerator
         world, rank = accelerator.num_processes, accelerator.process_index
         layout = self.model.layout
-        source = Dataset(self.data.train, train, world, self.data.fingerprint, layout)
+        source = Dataset(self.data.train, train, self.data.fingerprint, layout)
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
@@ -130,9 +139,11 @@ class Trainer:
             )
         if train.gradient_checkpointing:
             recompute_layers(model)
-        model.to(accelerator.device)
+        strategy = run.recipe.distributed if world > 1 and isinstance(run.recipe.distributed, DDP) else DDP()
+        spread: Replicated = load_object(strategy.spread)(accelerator)
+        spread.place(model)
         self._compile(source)
-        policy = accelerator.prepare(Policy(model, bf16=self.model.precision == "bf16"))
+        policy = spread.wrap(Policy(model, bf16=self.model.precision == "bf16"))
         policy.train()
         optimizer = run.recipe.optimizer or AdamW()
         scheduler = run.recipe.scheduler or Linear()
@@ -140,6 +151,8 @@ class Trainer:
         return Job(
             train=train,
             accelerator=accelerator,
+            ranks=run.ranks,
+            spread=spread,
             policy=policy,
             objective=load_object(config.objective)(config, layout),
             optimizer=build_optimizer(optimizer, model, train.learning_rate),
@@ -159,7 +172,8 @@ class Trainer:
         if chosen is None:
             tokens = round(int(source.bounds[-1]) * float(source.lengths.mean()))
             bf16 = self.model.precision == "bf16"
-            chosen = compiling.decide(self.model.compile, model, self.model.layout, bf16, tokens)
+            asked, layout = self.model.compile, self.model.layout
+            chosen = self.run.ranks.agree(lambda: compiling.decide(asked, model, layout, bf16, tokens))
         record.update(compiled=chosen)
         if chosen:
             compiling.compile_layers(model)
@@ -174,27 +188,33 @@ class Trainer:
 
     def _save(self) -> None:
         job = self.job
-        if self.accelerator.is_main_process:
-            self.checkpoints.save(
-                job.progress.step,
-                lambda path: resume.write(path, job, self.adapted, self.model.name, self.conditions),
-                best=job.progress.best_step if job.train.keep_best else None,
-            )
-        self.accelerator.wait_for_everyone()
+        self.run.ranks.at("")  # a large model takes its time
+        optimizer = job.spread.optimizer(job.optimizer, self.adapted.model)
+
+        best = job.progress.best_step if job.train.keep_best else None
+
+        def write(path: Path) -> None:
+            resume.write(path, job, self.adapted, self.model.name, self.conditions, optimizer)
+
+        with job.spread.whole(self.adapted.model):
+            self.run.ranks.agree(lambda: self.checkpoints.save(job.progress.step, write, best).name)
 
     def _keep(self) -> Artifact:
         """Write what was made to `output/model`, all or nothing."""
-        kept = Artifact(self.run.output / "model")
-        if self.accelerator.is_main_process:
-            building = self.run.output / ".model.building"
-            shutil.rmtree(kept.path, ignore_errors=True)
-            with whole_or_gone(building, kept.path, "the model", "the last checkpoint"):
-                kept = replace(self.adapted.save(building, self.model.name), path=kept.path)
-                self._copy_tokenizer(building)
-                to_disk(building)
-                building.rename(kept.path)
-        self.accelerator.wait_for_everyone()
-        return kept
+        self.run.ranks.at("")
+        with self.job.spread.whole(self.adapted.model):
+            made = self.run.ranks.agree(lambda: self._write().to_json())
+        return Artifact(**made | {"path": Path(made["path"])})
+
+    def _write(self) -> Artifact:
+        path, building = self.run.output / "model", self.run.output / ".model.building"
+        shutil.rmtree(path, ignore_errors=True)
+        with whole_or_gone(building, path, "the model", "the last checkpoint"):
+            made = replace(self.adapted.save(building, self.model.name), path=path)
+            self._copy_tokenizer(building)
+            to_disk(building)
+            building.rename(path)
+        return made
 
     def _copy_tokenizer(self, into: Path) -> None:
         """Lay the tokenizer beside the weights, with the chat template that was trained on."""
@@ -236,9 +256,9 @@ class Trainer:
         say(f"{artifact.kind}: {artifact.path}")
 
     def _predicted(self) -> int | None:
-        """Return the peak that `gym plan` predicts for the largest batch, or None where it cannot."""
+        """Return the peak that `gym plan` predicts for the largest batch; None where it cannot, or would take too long."""
         recipe, model = self.run.recipe, self.model
-        if not isinstance(recipe.model, Transformers):
+        if not isinstance(recipe.model, Transformers) or self.job.progress.seconds < BRIEF:
             return None
         try:
             built = skeleton(recipe, model.path, model.precision, self.accelerator.device)

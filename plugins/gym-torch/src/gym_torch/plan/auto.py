@@ -28,11 +28,15 @@ def settle(run: Run, path: Path, precision: str, device: torch.device) -> Train:
     train = run.recipe.train
     if train.batch_tokens != "auto":
         return train
-    tokens = run.record.read().get("batch_tokens")
-    if tokens is None:
-        tokens = largest(run.recipe, skeleton(run.recipe, path, precision, device), memory_at_hand(device))
-        run.record.update(batch_tokens=tokens)
-        say(f"batch_tokens: {tokens:,}")
+
+    def find() -> int:
+        """Return the number of the run that is resumed, or look for one."""
+        before: int | None = run.record.read().get("batch_tokens")
+        return before or largest(run.recipe, skeleton(run.recipe, path, precision, device), memory_at_hand(device))
+
+    tokens = run.ranks.agree(find)
+    run.record.update(batch_tokens=tokens)
+    say(f"batch_tokens: {tokens:,}")
     return train.model_copy(update={"batch_tokens": tokens})
 
 

@@ -71,7 +71,7 @@ def _source(recipe: Recipe, objective: Objective, path: Path, train: Train) -> D
         raise GymError("there is no tokenizer beside config.json")
     assert isinstance(recipe.algorithm, TorchAlgorithm) and recipe.data is not None
     prepared = recipe.data.build(tokenizer=path, rows=recipe.algorithm.rows, seed=train.seed)
-    return Dataset(prepared.train, train, 1, prepared.fingerprint, objective.layout)
+    return Dataset(prepared.train, train, prepared.fingerprint, objective.layout)
 
 
 def _assumed(recipe: Recipe, objective: Objective, train: Train, why: str) -> Workload:

@@ -1,0 +1,39 @@
+"""The strategies as a recipe sees them: how a run is spread over processes. Nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveInt
+
+from gym_core import Flat, Strategy
+from gym_core.component import load_object
+
+
+class DDP(Strategy):
+    """Every process holds the whole model and works on its share of each step; gradients are summed over processes."""
+
+    target: ClassVar[str] = "gym_torch.ranks:join"
+    spread: ClassVar[str] = "gym_torch.spread:Replicated"
+    """`module:class` that lays a model out over the processes (`gym_torch.spread.Replicated`)."""
+
+    processes: PositiveInt | None = None
+    """Processes to start on this machine, as `--nproc` does; unset, those of torchrun, or one."""
+    timeout: Annotated[float, Field(gt=0), Flat("ddp_timeout", convert=float)] = 300.0
+    """Seconds for which the processes wait for one that does not come along; then the run ends and says which."""
+
+    def launch(self, arguments: Sequence[str]) -> int | None:
+        """Start the processes, unless this is one of them or one is enough; return the exit code."""
+        if "RANK" in os.environ or self.processes in (None, 1):
+            return None
+        code: int = load_object("gym_torch.launch:launch")(self, arguments)
+        return code
+
+
+class FSDP(DDP):
+    """Weights, gradients and optimizer state are cut into shards, one for each process (torch `fully_shard`)."""
+
+    paper: ClassVar[str] = "arXiv:2304.11277"
+    spread: ClassVar[str] = "gym_torch.sharded:Sharded"
