@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import gym_core
 from gym_core import errors, yamlfile
 from gym_core.cli import cli
 from gym_core.sections import SECTIONS, SLOTS
@@ -28,11 +29,14 @@ def test_exit_codes():
 def test_commands():
     commands = (DOCS / "cli.md").read_text().partition("## Exit codes")[0]
     named = {re.match(r"`gym (\w+)", cell).group(1) for cell in first_cells(commands)}
-    assert named == {
+    own = {
         name
         for name in cli.list_commands(None)
         if cli.get_command(None, name).callback.__module__.startswith("gym_core.")
     }
+    catalogue = (Path(gym_core.__file__).parent / "catalogue.txt").read_text()
+    assert own <= named
+    assert all(f"commands/{name} " in catalogue for name in named - own)
 
 
 def test_sections():
