@@ -33,7 +33,7 @@ def measure(out: report.Report, quick: bool) -> None:
     precisions = ["fp32"] if trial.precision == "fp32" else ["fp32", "bf16"]
     out.figures["precision"] = str(trial)
     out.figures["matmul_gflops"] = {kind: round(_matmul_rate(kind) / 1e9, 1) for kind in precisions}
-    steps = 8 if quick else 24
+    steps = 6 if quick else 16
     for data in DATA[: 1 if quick else 2]:
         with tempfile.TemporaryDirectory() as scratch:
             _compare(out, Path(scratch), data, steps, precisions)

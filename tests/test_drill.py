@@ -40,6 +40,6 @@ def test_a_drill_of_a_recipe_that_fails_says_why(gym, tmp_path, environment):
 
 
 def test_a_wrong_recipe_is_refused_before_anything_runs(gym, tmp_path):
-    (tmp_path / "r.yaml").write_text(RECIPE + "outptu: x\n")
+    (tmp_path / "r.yaml").write_text(RECIPE + "outputs: x\n")
     done = gym("drill", "r.yaml")
-    assert done.returncode == 2 and "outptu" in done.stderr
+    assert done.returncode == 2 and "outputs" in done.stderr

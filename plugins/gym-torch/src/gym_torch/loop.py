@@ -104,9 +104,8 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     """Take one optimizer step; return False, with the model untouched, when a signal came in between."""
     began = time.monotonic()
     train, progress, world = job.train, job.progress, job.accelerator.num_processes
-    seeds = range(
-        job.accelerator.process_index, world * len(step.batches), world
-    )  # numbers of these batches in the step
+    # Each batch is seeded by its number in the whole step, so dropout does not depend on which process has it.
+    seeds = range(job.accelerator.process_index, world * len(step.batches), world)
     batches = []
     for seed, examples in zip(seeds, step.batches, strict=True):
         job.ranks.at(_place(progress.step, examples))
