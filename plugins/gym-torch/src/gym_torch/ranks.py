@@ -31,19 +31,14 @@ LINGER = 5.0  #: seconds for which a process that fails leaves the others the ti
 MARGIN = 60.0  #: seconds after `timeout` at which an exchange of tensors gives up by itself
 
 
-def join(config: DDP, output: Path) -> Ranks:
-    """Meet the other processes, if there are any.
-
-    Raises GymError when the environment does not say where, or nobody is there within `config.timeout` seconds.
-    """
-    return Joined(config, output) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Ranks()
-
-
 class Joined(Ranks):
     """One of several processes."""
 
     def __init__(self, config: DDP, output: Path) -> None:
-        """Open the store and the process group: gloo on a CPU, NCCL on a GPU."""
+        """Open the store and the process group: gloo on a CPU, NCCL on a GPU.
+
+        Raises GymError when the environment does not say where, or nobody is there within `config.timeout` seconds.
+        """
         missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
             raise GymError(f"WORLD_SIZE is set and {missing[0]} is not", where="environment", fix="start with torchrun")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt
 
 from gym_core import Flat, Strategy
 from gym_core.component import load_object
+from gym_core.ranks import Ranks
 
 
 class DDP(Strategy):
     """Every process holds the whole model and works on its share of each step; gradients are summed over processes."""
 
-    target: ClassVar[str] = "gym_torch.ranks:join"
+    target: ClassVar[str] = "gym_torch.ranks:Joined"
     spread: ClassVar[str] = "gym_torch.spread:Replicated"
     """`module:class` that lays a model out over the processes (`gym_torch.spread.Replicated`)."""
 
@@ -23,6 +24,12 @@ class DDP(Strategy):
     """Processes to start on this machine, as `--nproc` does; unset, those of torchrun, or one."""
     timeout: Annotated[float, Field(gt=0), Flat("ddp_timeout", convert=float)] = 300.0
     """Seconds for which the processes wait for one that does not come along; then the run ends and says which."""
+
+    def build(self, **context: Any) -> Ranks:
+        """Meet the other processes; a process alone needs no torch for it."""
+        alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+        ranks: Ranks = Ranks() if alone else super().build(**context)
+        return ranks
 
     def launch(self, arguments: Sequence[str]) -> int | None:
         """Start the processes, unless this is one of them or one is enough; return the exit code."""
