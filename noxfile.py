@@ -31,6 +31,11 @@ def project(name: str) -> dict:
     return tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
 
 
+def test_needs(name: str) -> list[str]:
+    """Return the dependency group `test` of a package (PEP 735)."""
+    return tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text()).get("dependency-groups", {}).get("test", [])
+
+
 def closure(*names: str) -> list[str]:
     """Return these packages and those of the tree that they rest on, dependencies first."""
     order: list[str] = []
@@ -53,7 +58,8 @@ def install(session: nox.Session, names: list[str], *tools: str, python: str = "
     pip = [python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS]
     external = python != "python"
     session.run(*pip, "hatchling", "editables", external=external)
-    if any("torch" in re.split(r"\W", need)[0] for name in names for need in project(name).get("dependencies", [])):
+    needs = [need for name in names for need in project(name).get("dependencies", [])]
+    if any(re.split(r"\W", need)[0] == "torch" for need in [*needs, *tools]):
         session.run(*pip, "torch", external=external)
     paths = [part for name in names for part in ("-e", str(PACKAGES[name]))]
     session.run(*pip, "--no-build-isolation", *paths, *tools, external=external)
@@ -163,8 +169,11 @@ def build(session: nox.Session) -> None:
 def _alone(package: str) -> None:
     @nox.session(name=f"tests-{package}")
     def session_alone(session: nox.Session) -> None:
-        """Test one package with itself and the test kit only, which finds undeclared dependencies."""
-        install(session, closure(package, "gym-testkit"), "pytest", "hypothesis")
+        """Test one package with itself, the test kit and its group `test` only, which finds undeclared dependencies."""
+        needs = test_needs(package)
+        ours = [need for need in needs if need in PACKAGES]
+        others = [need for need in needs if need not in PACKAGES]
+        install(session, closure(package, "gym-testkit", *ours), "pytest", "hypothesis", *others)
         session.run("python", "-m", "pytest", str(PACKAGES[package] / "tests"), *session.posargs)
 
 
