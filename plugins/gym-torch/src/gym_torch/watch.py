@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gym_torch.strategies import DDP
 
 FAILURE, TOLD = "failure", "told"  #: keys of the store: the first failure, and that its process has printed it
-PATIENCE = 10  #: times the timeout, for what may take its time: data, a checkpoint
 GRACE = 5.0  #: seconds that a process that ends leaves to the others
 _ON_LINUX = sys.platform == "linux"
 
@@ -62,7 +61,8 @@ class Watch(threading.Thread):
             file.parent.mkdir(parents=True, exist_ok=True)
             self._stack = file.open("w", encoding="utf-8")
             if _ON_LINUX:  # another process can ask for the stack, even when this one is stopped
-                faulthandler.register(signal.SIGUSR1, file=self._stack, all_threads=True)
+                # One thread's alone: those of the others change while they are read.
+                faulthandler.register(signal.SIGUSR1, file=self._stack, all_threads=False)
 
     def stack_of(self, rank: int) -> Path:
         """Return the file that holds the stack of a process after it ended a run."""
@@ -70,8 +70,9 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         """Look after the others until `close`."""
-        others = range(self.world) if self.rank == 0 else (0,)
-        while not self._closing.wait(self._interval):
+        others = range(self.world) if self.rank == 0 else range(1)
+        closing = False
+        while not closing:
             try:
                 self._beats += 1
                 self.store.set(f"beat/{self.rank}", json.dumps([self._beats, self.ticks, bool(self.place)]))
@@ -86,6 +87,7 @@ class Watch(threading.Thread):
                     )
                     fix = "the same command goes on from the last checkpoint"
                     self._end({"problem": asdict(Problem(why, self.place, fix=fix)), "code": 1, "rank": self._keeper})
+            closing = self._closing.wait(self._interval)
 
     def close(self) -> None:
         """Say that this process is done; the main one, which may keep the store, waits a little for the others."""
@@ -138,22 +140,24 @@ class Watch(threading.Thread):
     def _judge(self, ranks: list[int]) -> None:
         """End the run where one of these gave no sign for too long, or keeps the others waiting."""
         now = time.monotonic()
-        ticks, stuck = {}, []
+        ticks: dict[int, int] = {}
+        stuck = False
         for rank in ranks:
             if self._alive(rank) is False:
                 self.stack_of(rank).unlink(missing_ok=True)  # it had no time to write one
                 self._blame([rank], "is gone: killed, or out of memory")
             if not self.store.check([f"beat/{rank}"]):
                 continue
-            beats, ticked, bounded = json.loads(self.store.get(f"beat/{rank}"))
+            beats, done, bounded = json.loads(self.store.get(f"beat/{rank}"))
             silent = now - self._since(rank, "beats", beats, now)
-            limit = min(GRACE / 2, self.timeout) if self.urgent else self.timeout * (1 if bounded else PATIENCE)
-            if silent > limit:
+            if silent > (min(GRACE / 2, self.timeout) if self.urgent else self.timeout):
                 self._blame([rank], f"gave no sign of life for {silent:.0f} s")
-            if bounded:
-                ticks[rank] = ticked
-                stuck += [rank] * (now - self._since(rank, "ticks", ticked, now) > self.timeout)
-        if stuck:
+            still = now - self._since(rank, "ticks", done, now)
+            if bounded and silent < self.timeout / 2:  # else how far it is is old news
+                ticks[rank] = done
+                stuck = stuck or still > self.timeout
+        # Those that wait stand as still as the one they wait for, which has done the least: only who sees all can tell.
+        if stuck and len(ticks) == self.world:
             late = [rank for rank in ticks if ticks[rank] == min(ticks.values())]
             whole = len(late) == self.world
             self._blame(late, f"{'do' if whole else 'does'} not come along for {self.timeout:g} s")
@@ -184,8 +188,9 @@ class Watch(threading.Thread):
         if rank == self.rank:
             self._dump()
         elif _ON_LINUX and self._alive(rank) and self._stack is not None:
-            os.kill(self._peers[rank]["pid"], signal.SIGUSR1)
             os.kill(self._peers[rank]["pid"], signal.SIGCONT)
+            time.sleep(0.1)  # the signal is the main thread's, unless that has one to handle already
+            os.kill(self._peers[rank]["pid"], signal.SIGUSR1)
             ends = time.monotonic() + GRACE / 2
             while not self.stack_of(rank).stat().st_size and time.monotonic() < ends:
                 time.sleep(0.02)
