@@ -29,7 +29,7 @@ from transformers import (
 
 from gym_core import locate
 from gym_data.tokenizer import Tokenizer
-from gym_torch.generator import Generator
+from gym_torch.generation.generator import Generator
 
 PROMPTS, SAMPLES = 64, 4
 LENGTHS = (16, 160)  #: tokens of a prompt, uniform

@@ -19,8 +19,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "gym_torch.trainer",
-        "gym_torch.sharded",
-        "gym_torch.ranks",
+        "gym_torch.processes.sharded",
+        "gym_torch.processes.ranks",
         "gym_sft.objective",
         "gym_adapters.lora",
         "gym_core.cli.recipes",

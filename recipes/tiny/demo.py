@@ -19,7 +19,7 @@ from gym_core import execute, load_recipe, locate
 from gym_data.tokenizer import Tokenizer
 from gym_tiny.tasks import KINDS, Task, generate
 from gym_torch.export import open_artifact
-from gym_torch.generator import complete
+from gym_torch.generation.generator import complete
 
 HERE = Path(__file__).parent
 HELD_OUT = 30  #: tasks of each kind that no training row shares its content with

@@ -11,7 +11,7 @@ from transformers import AutoConfig, LlamaForCausalLM
 
 from gym_core import GymError
 from gym_torch.attention import NAME
-from gym_torch.generator import Completion, Generator, complete
+from gym_torch.generation.generator import Completion, Generator, complete
 
 GROUPS = [prompt for prompt in PROMPTS[:5] for _ in range(3)]
 LIMITS = [1 + (7 * number) % 17 for number in range(len(GROUPS))]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gym_torch_decoding import FAMILIES, PROMPTS, Words, model_of, one_by_one
 
-from gym_torch.generator import Generator
+from gym_torch.generation.generator import Generator
 
 
 @pytest.mark.parametrize("max_batch", [1, 3, 64])

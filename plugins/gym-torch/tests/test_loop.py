@@ -60,6 +60,17 @@ def test_sixteen_at_once_and_one_by_one_are_the_same(model_path: Path, tmp_path:
             assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+def test_the_gradient_of_a_step_is_the_same_however_it_is_cut(model_path: Path, tmp_path: Path) -> None:
+    """One step of plain descent, so long that the weights before it are lost in rounding, leaves the gradient."""
+    settings = {"max_steps": 1, "warmup": 0.0, "learning_rate": 1e6, "max_grad_norm": 0.0}
+    gradients = []
+    for size, times in [(16, 1), (1, 16), (4, 4)]:
+        moved = trained(model_path, tmp_path / f"{size}x{times}", batch_size=size, accumulate=times, **settings)
+        gradients.append(torch.cat([weight.flatten() for weight in moved.values()]))
+    for other in gradients[1:]:
+        assert float((gradients[0] - other).norm() / gradients[0].norm()) < 1e-6
+
+
 def test_batches_of_tokens_and_of_samples_are_the_same_step(model_path: Path, tmp_path: Path) -> None:
     data = Memory(rows=8)
     tokens = int(samples(8).lengths.sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gym_torch.sampling import BLOCK, choose, uniform
+from gym_torch.generation.sampling import BLOCK, choose, uniform
 
 COUNT = 20_000
 

@@ -23,7 +23,7 @@ from gym_core.loading import load
 from gym_core.outputlock import OutputLock
 from gym_torch.adapted import Adapted, Full, stored_dtype
 from gym_torch.backend import check_weights
-from gym_torch.checkpoint import whole_or_gone
+from gym_torch.checkpoints.checkpoint import whole_or_gone
 from gym_torch.console import say
 
 if TYPE_CHECKING:

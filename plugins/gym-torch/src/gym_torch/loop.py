@@ -25,9 +25,9 @@ from gym_torch.batch import Example
 from gym_torch.nonfinite import check_weights, explain
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Progress
+from gym_torch.processes.spread import Replicated
 from gym_torch.signals import Signals
 from gym_torch.source import Source, Step
-from gym_torch.spread import Replicated
 
 
 @dataclass

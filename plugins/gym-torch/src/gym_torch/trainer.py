@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from gym_core import Artifact, GymError, Optimizer, RecipeError, Run
 from gym_core.component import load_object
 from gym_data import DatasetConfig
-from gym_torch import compiling, loop, probe, resume
+from gym_torch import compiling, loop, probe
 from gym_torch.adapted import adapt, recompute_layers
 from gym_torch.backend import LoadedModel
 from gym_torch.callbacks.bar import ProgressBar
@@ -24,7 +24,8 @@ from gym_torch.callbacks.card import ModelCard
 from gym_torch.callbacks.llamafactory import PLOT, LlamaFactoryFiles
 from gym_torch.callbacks.metrics import Metrics
 from gym_torch.callbacks.plot import LossPlot
-from gym_torch.checkpoint import Checkpoints, to_disk, whole_or_gone
+from gym_torch.checkpoints import resume
+from gym_torch.checkpoints.checkpoint import Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import AdamW, Linear, TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
 from gym_torch.export import copy_tokenizer
@@ -36,10 +37,10 @@ from gym_torch.plan.memory import predict
 from gym_torch.plan.skeleton import skeleton
 from gym_torch.plan.workload import of_source
 from gym_torch.policy import Policy
+from gym_torch.processes.spread import Replicated
+from gym_torch.processes.strategies import DDP
 from gym_torch.signals import Signals
 from gym_torch.source import Dataset, Examples, once
-from gym_torch.spread import Replicated
-from gym_torch.strategies import DDP
 
 BRIEF = 10.0  #: seconds of training, below which predicting its memory would take about as long
 

@@ -27,7 +27,7 @@ from gym_core.cli import report
 from gym_core.record import RunRecord
 
 if TYPE_CHECKING:
-    from gym_torch.strategies import DDP
+    from gym_torch.processes.strategies import DDP
 
 FAILURE, TOLD = "failure", "told"  #: keys of the store: the first failure, and that its process has printed it
 GRACE = 5.0  #: seconds that a process that ends leaves to the others

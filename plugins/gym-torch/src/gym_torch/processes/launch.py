@@ -18,7 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from gym_core import GymError
 
 if TYPE_CHECKING:
-    from gym_torch.strategies import DDP
+    from gym_torch.processes.strategies import DDP
 
 
 def launch(config: DDP, arguments: Sequence[str]) -> int:

@@ -17,10 +17,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.checkpoints.optimizer_state import State, take
 from gym_torch.compiling import layers_of
-from gym_torch.optimizer_state import State, take
 from gym_torch.policy import Policy
-from gym_torch.spread import Replicated
+from gym_torch.processes.spread import Replicated
 
 
 class Sharded(Replicated):

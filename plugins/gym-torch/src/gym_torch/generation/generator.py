@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from gym_core import GymError
-from gym_torch.kvcache import RowCache, fill
-from gym_torch.sampling import choose, uniform
+from gym_torch.generation.kvcache import RowCache, fill
+from gym_torch.generation.sampling import choose, uniform
 
 if TYPE_CHECKING:
     from gym_data.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ class Completion:
     """What was generated for one prompt."""
 
     tokens: list[int] = field(default_factory=list)  #: the token that ended it included
-    log_probs: list[float] = field(default_factory=list)  #: of each token; see `gym_torch.sampling.choose`
+    log_probs: list[float] = field(default_factory=list)  #: of each token; see `gym_torch.generation.sampling.choose`
     finished: bool = False  #: whether a stop token ended it, rather than the length
 
 
@@ -98,7 +98,7 @@ class Generator:
             prompts: token ids, at least one each.
             max_new_tokens: most tokens to generate, for every prompt or one number for each.
             temperature: 0 is greedy.
-            top_p: see `gym_torch.sampling.choose`.
+            top_p: see `gym_torch.generation.sampling.choose`.
             seed: any integer.
             stop_ids: tokens that end a completion; by default those of tokenizer and model.
 

@@ -21,10 +21,10 @@ from gym_core import GymError, Interrupted
 from gym_core.cli import report
 from gym_core.ranks import Ranks
 from gym_torch import probe
-from gym_torch.watch import TOLD, Watch
+from gym_torch.processes.watch import TOLD, Watch
 
 if TYPE_CHECKING:
-    from gym_torch.strategies import DDP
+    from gym_torch.processes.strategies import DDP
 
 T = TypeVar("T")
 LINGER = 5.0  #: seconds for which a process that fails leaves the others the time to say why

@@ -16,9 +16,9 @@ from gym_core.ranks import Ranks
 class DDP(Strategy):
     """Every process holds the whole model and works on its share of each step; gradients are summed over processes."""
 
-    target: ClassVar[str] = "gym_torch.ranks:Joined"
-    spread: ClassVar[str] = "gym_torch.spread:Replicated"
-    """`module:class` that lays a model out over the processes (`gym_torch.spread.Replicated`)."""
+    target: ClassVar[str] = "gym_torch.processes.ranks:Joined"
+    spread: ClassVar[str] = "gym_torch.processes.spread:Replicated"
+    """`module:class` that lays a model out over the processes (`gym_torch.processes.spread.Replicated`)."""
 
     processes: PositiveInt | None = None
     """Processes to start on this machine, as `--nproc` does; unset, those of torchrun, or one."""
@@ -35,7 +35,7 @@ class DDP(Strategy):
         """Start the processes, unless this is one of them or one is enough; return the exit code."""
         if "RANK" in os.environ or self.processes in (None, 1):
             return None
-        code: int = load_object("gym_torch.launch:launch")(self, arguments)
+        code: int = load_object("gym_torch.processes.launch:launch")(self, arguments)
         return code
 
 
@@ -43,4 +43,4 @@ class FSDP(DDP):
     """Weights, gradients and optimizer state are cut into shards, one for each process (torch `fully_shard`)."""
 
     paper: ClassVar[str] = "arXiv:2304.11277"
-    spread: ClassVar[str] = "gym_torch.sharded:Sharded"
+    spread: ClassVar[str] = "gym_torch.processes.sharded:Sharded"

@@ -1,6 +1,6 @@
 """How a model lies over the processes of a run, and what the loop must therefore ask for instead of doing it.
 
-Here every process has all of it. `gym_torch.sharded` is the other way.
+Here every process has all of it. `gym_torch.processes.sharded` is the other way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_torch.optimizer_state import State, take
+from gym_torch.checkpoints.optimizer_state import State, take
 from gym_torch.policy import Policy
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from gym_core import GymError, RecipeError
-from gym_torch import optimizer_state
 from gym_torch.adapted import Adapted
+from gym_torch.checkpoints import optimizer_state
 from gym_torch.loop import Job
 from gym_torch.observer import Progress
 
