@@ -1,56 +1,56 @@
-"""Tiny random models of the architectures that packing must hold for. Windows are shorter than the samples."""
+"""Tiny random models of the architectures that packing and decoding must hold for. Windows are shorter than the samples."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma3TextConfig,
-    LlamaConfig,
-    MistralConfig,
-    Phi3Config,
-    PhiConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen3Config,
-    Qwen3MoeConfig,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+VOCABULARY = 50
 SHAPE: dict[str, Any] = {
-    "vocab_size": 97,
+    "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
+    "head_dim": 8,
     "max_position_embeddings": 128,
     "pad_token_id": 0,
     "bos_token_id": 1,
-    "eos_token_id": 2,
+    "eos_token_id": 0,
 }
-MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7, "head_dim": 8}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
-
-CONFIGS: dict[str, PreTrainedConfig] = {
-    "qwen3": Qwen3Config(**SHAPE, head_dim=8),
-    "qwen3_moe": Qwen3MoeConfig(**SHAPE, **EXPERTS),
-    "llama": LlamaConfig(**SHAPE),
-    "mistral": MistralConfig(**SHAPE, sliding_window=7),
-    "gemma2": Gemma2Config(**SHAPE, **MIXED, query_pre_attn_scalar=8),
-    "gemma3": Gemma3TextConfig(**SHAPE, **MIXED, query_pre_attn_scalar=8),
-    "phi": PhiConfig(**SHAPE),
-    "phi3": Phi3Config(**SHAPE, sliding_window=7),
+MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7, "query_pre_attn_scalar": 8}
+#: what differs from SHAPE, and the model type where it is not the name
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "qwen3 with windows": {"type": "qwen3", "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "llama": {},
+    "mistral": {"sliding_window": 7},
+    "gemma2": MIXED,
+    "gemma3_text": MIXED,
+    "phi": {},
+    "phi3": {"sliding_window": 7},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
 }
 
 
-def build(name: str, attention: str = "eager") -> PreTrainedModel:
-    """Return a model of this architecture with random weights, always the same ones."""
+def build(name: str, attention: str | None = "eager") -> PreTrainedModel:
+    """Return a model with random weights, always the same ones; without `attention`, with what transformers chooses."""
+    options = SHAPE | FAMILIES[name]
+    config = AutoConfig.for_model(options.pop("type", name), **options)
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation=attention)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     for weight in model.parameters():  # the usual initial weights are too small for any mistake to show
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=0.2)
     return model.eval()
+
+
+@cache
+def ready(name: str) -> PreTrainedModel:
+    """Return a model that the tests share and leave as it is."""
+    return build(name, None)

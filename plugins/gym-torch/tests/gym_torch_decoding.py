@@ -1,31 +1,14 @@
-"""What the tests of generation share: prompts, random models of every family, and decoding without a batch."""
+"""What the tests of generation share: prompts, a tokenizer of numbers, and decoding without a batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 PROMPTS = [[number % 49 + 1 for number in range(start, start * 2 + 3)] for start in (1, 7, 3, 12, 5, 2, 9, 4)]
-SIZES: dict[str, Any] = {
-    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.3, "eos_token_id": 0, "pad_token_id": 0,
-}  # fmt: skip
-#: what differs from SIZES, and the model type where it is not the name
-FAMILIES: dict[str, dict[str, Any]] = {
-    "qwen3": {},
-    "llama": {},
-    "phi3": {},
-    "mistral": {"sliding_window": 4},
-    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
-    "gemma3_text": {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
-    "sliding": {"type": "qwen3", "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
-}
 
 
 @dataclass(frozen=True)
@@ -43,15 +26,6 @@ class Words:
 
     def decode(self, ids: list[int]) -> str:
         return " ".join(map(str, ids))
-
-
-@cache
-def model_of(family: str) -> PreTrainedModel:
-    """Return a random model; weights of standard deviation 0.3 make its choices clear."""
-    options = SIZES | FAMILIES[family]
-    config = AutoConfig.for_model(options.pop("type", family), **options)
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
 
 
 @torch.no_grad()

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from gym_torch_decoding import PROMPTS, Words, model_of, one_by_one
+from architectures import ready
+from gym_torch_decoding import PROMPTS, Words, one_by_one
 from transformers import AutoConfig, LlamaForCausalLM
 
 from gym_core import GymError
@@ -20,7 +21,7 @@ LIMITS = [1 + (7 * number) % 17 for number in range(len(GROUPS))]
 @pytest.mark.parametrize("top_p", [1.0, 0.7])
 def test_a_sample_does_not_depend_on_the_batch(top_p: float) -> None:
     def sample(max_batch: int, prompts: list[list[int]], seed: int = 7) -> list[list[int]]:
-        made = Generator(model_of("qwen3"), Words(), max_batch).generate(
+        made = Generator(ready("qwen3"), Words(), max_batch).generate(
             prompts, 10, temperature=1.0, top_p=top_p, seed=seed, stop_ids=[0, 1, 2, 3]
         )
         return [completion.tokens for completion in made]
@@ -33,19 +34,19 @@ def test_a_sample_does_not_depend_on_the_batch(top_p: float) -> None:
 
 
 def test_samples_of_one_prompt_share_it_and_differ() -> None:
-    model, prompt = model_of("qwen3"), [4, 8, 15, 16, 23, 42]
+    model, prompt = ready("qwen3"), [4, 8, 15, 16, 23, 42]
     computed: list[tuple[int, ...]] = []
     hook = model.register_forward_pre_hook(
         lambda module, args, kwargs: computed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    made = Generator(model, Words()).generate([prompt] * 6, 8, temperature=1.0)
+    made = Generator(model, Words()).generate([prompt] * 6, 8, temperature=1.0, stop_ids=[])
     hook.remove()
     assert computed[0] == (1, 6) and computed[1][0] == 6
     assert len({tuple(completion.tokens) for completion in made}) > 3
 
 
 def test_log_probs_are_of_the_tempered_distribution() -> None:
-    model, prompt = model_of("llama"), [3, 1, 4, 1, 5]
+    model, prompt = ready("llama"), [3, 1, 4, 1, 5]
     (made,) = Generator(model, Words()).generate([prompt], 6, temperature=0.7, top_p=0.9, stop_ids=[])
     logits = model(torch.tensor([prompt + made.tokens])).logits[0, len(prompt) - 1 : -1]
     expected = (logits / 0.7).log_softmax(-1).gather(1, torch.tensor(made.tokens)[:, None]).squeeze(1)
@@ -56,7 +57,7 @@ def test_log_probs_are_of_the_tempered_distribution() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_rows_leave_and_enter_and_do_not_notice(family: str, temperature: float) -> None:
     def generate(max_batch: int) -> list[Completion]:
-        generator = Generator(model_of(family), Words(), max_batch)
+        generator = Generator(ready(family), Words(), max_batch)
         return generator.generate(GROUPS, LIMITS, temperature=temperature, stop_ids=[])
 
     alone = generate(1)
@@ -70,7 +71,7 @@ def test_rows_leave_and_enter_and_do_not_notice(family: str, temperature: float)
 
 @pytest.mark.parametrize("max_batch", [4, 7, 13, 64])
 def test_the_batch_is_refilled_and_a_group_computed_once(max_batch: int) -> None:
-    model = model_of("llama")
+    model = ready("llama")
     shapes: list[tuple[int, int]] = []
     with model.register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
@@ -86,21 +87,21 @@ def test_the_batch_is_refilled_and_a_group_computed_once(max_batch: int) -> None
 
 
 def test_greedy_does_not_depend_on_the_order_of_prompts() -> None:
-    generator = Generator(model_of("mistral"), Words(), 3)
+    generator = Generator(ready("mistral"), Words(), 3)
     forth, back = (generator.generate(prompts, 9) for prompts in (PROMPTS, PROMPTS[::-1]))
     assert [made.tokens for made in forth] == [made.tokens for made in back[::-1]]
 
 
 def test_a_limit_cuts_a_completion_and_changes_nothing_before_it() -> None:
-    generator = Generator(model_of("qwen3"), Words())
+    generator = Generator(ready("qwen3"), Words())
     long = generator.generate(GROUPS, 20, temperature=1.0, stop_ids=[])
     short = generator.generate(GROUPS, LIMITS, temperature=1.0, stop_ids=[])
     assert [made.tokens for made in short] == [made.tokens[:limit] for made, limit in zip(long, LIMITS, strict=True)]
 
 
 def test_a_model_in_training_is_left_as_it_was() -> None:
-    model = LlamaForCausalLM(model_of("llama").config).train()
-    model.load_state_dict(model_of("llama").state_dict())
+    model = LlamaForCausalLM(ready("llama").config).train()
+    model.load_state_dict(ready("llama").state_dict())
     wanted = Generator(model, Words()).generate(PROMPTS[:2], 5)
     model.set_attn_implementation(NAME)
     made = Generator(model, Words()).generate(PROMPTS[:2], 5)
@@ -115,7 +116,7 @@ def test_a_model_in_training_is_left_as_it_was() -> None:
 
 
 def test_nothing_to_do() -> None:
-    generator = Generator(model_of("llama"), Words())
+    generator = Generator(ready("llama"), Words())
     assert generator.generate([], 5) == []
     assert generator.generate([[1]], 0) == [Completion()]
     assert [len(made.tokens) for made in generator.generate([[1], [2]], [0, 1])] == [0, 1]
@@ -126,7 +127,7 @@ def test_nothing_to_do() -> None:
 
 
 def test_a_recurrent_model_is_refused() -> None:
-    model = LlamaForCausalLM(model_of("llama").config)
+    model = LlamaForCausalLM(ready("llama").config)
     model.config = AutoConfig.for_model("qwen3_next", vocab_size=50, hidden_size=32, num_hidden_layers=2)
     with pytest.raises(GymError, match="does not know linear_attention layers"):
         Generator(model, Words())
@@ -134,6 +135,6 @@ def test_a_recurrent_model_is_refused() -> None:
 
 def test_chat() -> None:
     rows = [{"messages": [{"role": "user", "content": text}]} for text in ("5 6 7", "8 9")]
-    texts = complete(model_of("qwen3"), Words(), rows, max_new_tokens=6)
-    tokens, _ = one_by_one(model_of("qwen3"), [8, 9, 49], 6)
+    texts = complete(ready("qwen3"), Words(), rows, max_new_tokens=6)
+    tokens, _ = one_by_one(ready("qwen3"), [8, 9, 49], 6)
     assert texts[1] == Words().decode([token for token in tokens if token != 0])

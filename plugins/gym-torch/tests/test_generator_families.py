@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gym_torch_decoding import FAMILIES, PROMPTS, Words, model_of, one_by_one
+from architectures import FAMILIES, ready
+from gym_torch_decoding import PROMPTS, Words, one_by_one
 
 from gym_torch.generation.generator import Generator
 
@@ -12,9 +13,9 @@ from gym_torch.generation.generator import Generator
 @pytest.mark.parametrize("max_batch", [1, 3, 64])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_is_one_by_one(family: str, max_batch: int) -> None:
-    found = Generator(model_of(family), Words(), max_batch).generate(PROMPTS, 12)
+    found = Generator(ready(family), Words(), max_batch).generate(PROMPTS, 12)
     for prompt, completion in zip(PROMPTS, found, strict=True):
-        tokens, log_probs = one_by_one(model_of(family), prompt, 12)
+        tokens, log_probs = one_by_one(ready(family), prompt, 12)
         assert completion.tokens == tokens
         assert completion.log_probs == pytest.approx(log_probs, abs=1e-4)
         assert completion.finished == (tokens[-1] == 0)
@@ -22,7 +23,7 @@ def test_greedy_is_one_by_one(family: str, max_batch: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_is_what_transformers_generates(family: str) -> None:
-    model = model_of(family)
+    model = ready(family)
     found = Generator(model, Words(), max_batch=4).generate(PROMPTS, 16)
     for prompt, completion in zip(PROMPTS, found, strict=True):
         ids = torch.tensor([prompt])
@@ -35,7 +36,7 @@ def test_greedy_is_what_transformers_generates(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_samples_have_the_log_probs_of_a_plain_forward_pass(family: str) -> None:
     prompts = [prompt for prompt in PROMPTS for _ in range(3)]
-    model, limits = model_of(family), [5 + 3 * (number % 7) for number in range(len(prompts))]
+    model, limits = ready(family), [5 + 3 * (number % 7) for number in range(len(prompts))]
     for prompt, made in zip(
         prompts, Generator(model, Words(), 8).generate(prompts, limits, temperature=1.0, stop_ids=[]), strict=True
     ):
