@@ -81,6 +81,18 @@ def resumes(brought: Brought, bench: Bench) -> None:
     assert _weights(resumed) == _weights(whole)
 
 
+@laws("one process = two processes", lambda brought: bool(brought.cls.oracle))
+def processes(brought: Brought, bench: Bench) -> None:
+    """Two processes share every step of the run that one does alone."""
+    recipe = _recipe(brought, bench, max_steps=STEPS, batch_size=1, accumulate=4)
+    alone = bench.run(recipe, "alone")
+    output, file = bench.path("shared"), bench.path("recipe.yaml")
+    file.write_text(yaml.safe_dump({**recipe, "output": str(output)}), encoding="utf-8")
+    done = bench.gym("train", str(file), "--nproc", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    _agree(bench.finished(execute(load_recipe(file))), alone)
+
+
 @laws("agrees with its float64 oracle in value and gradient", lambda brought: bool(brought.cls.oracle))
 def oracle(brought: Brought, bench: Bench) -> None:
     """The objective on the tiny model, against the author's formula in float64."""
