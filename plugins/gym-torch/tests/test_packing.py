@@ -97,6 +97,21 @@ def test_checkpointing_and_lora_change_nothing() -> None:
     assert_equal(losses(model.train(), shared(), packed), wanted)
 
 
+def test_no_gradient_reaches_below_the_first_trained_layer() -> None:
+    model = architectures.build("qwen3").train()
+    assert layout_for(model) is PACKED
+    first, last = model.model.layers
+    model.requires_grad_(False)
+    last.requires_grad_(True)
+    leaving: list[bool] = []
+    for layer in (first, last):
+        layer.register_forward_hook(lambda _module, _inputs, output: leaving.append(output.requires_grad))
+    found, _ = losses(model, shared(), packed)
+    assert leaving[-2:] == [False, True] and float(found.sum()) > 0
+    trained = [name for name, weight in model.named_parameters() if weight.grad is not None]
+    assert trained and all(name.startswith("model.layers.1.") for name in trained)
+
+
 def test_a_model_that_mixes_tokens_otherwise_is_padded() -> None:
     model = architectures.build("qwen3")
     last = model.model.layers[1].mlp
