@@ -1,0 +1,45 @@
+"""What a reward is: a component that judges answers. It knows no tensors and no algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from pydantic import Field
+
+from gym_core.component import Component
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model said to a prompt, and all that is known of it."""
+
+    text: str  #: without the token that ended it
+    row: Mapping[str, Any] = field(default_factory=dict)  #: columns of the row that the prompt comes from
+    messages: Sequence[Mapping[str, Any]] = ()  #: the prompt: roles and contents
+    id: str = ""  #: names the row in messages
+    tokens: int = 0  #: length of the answer
+    finished: bool = True  #: whether the model ended it, rather than the limit of its length
+
+
+class Score(Protocol):
+    """What a reward builds."""
+
+    def __call__(self, answers: Sequence[Answer]) -> Sequence[float | None]:
+        """Return a number for each answer; None where this reward has nothing to say about it."""
+        ...
+
+
+class Reward(Component):
+    """Judges answers. An item of an algorithm's `rewards`. `build()` returns a `gym_rl.reward.Score`.
+
+    A score may take its time and may raise; it must return as many numbers as it was given answers, none of them NaN.
+    """
+
+    kind: ClassVar[str] = "rewards"
+    better: ClassVar[tuple[Answer, Answer] | None] = None
+    """Two answers of which the first earns more than the second, with the options' defaults; for documentation and tests."""
+
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+    """What its score counts in the sum of all rewards; negative for a penalty."""
