@@ -1,0 +1,155 @@
+"""Advantages against formulas written out by hand, in float64: also for groups of one, equal rewards and rewards of NaN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gym_rl import advantages
+
+REWARDS = [1.0, 0.0, 0.0, 1.0, 0.5, 3.0, -1.0, 2.0, 2.0, 2.0, 7.0, math.nan, 0.25, 0.75]
+GROUP = [0, 0, 0, 0, 2, 1, 1, 3, 3, 3, 4, 5, 5, 5]
+TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
+
+
+def tensor(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def others(number: int) -> list[int]:
+    """Return the judged members of an answer's group, itself included."""
+    return [n for n, group in enumerate(GROUP) if group == GROUP[number] and not math.isnan(REWARDS[n])]
+
+
+def by_hand(formula: Callable[[float, list[float], list[int]], float]) -> Tensor:
+    made = []
+    for number, reward in enumerate(REWARDS):
+        members = others(number)
+        made.append(
+            0.0 if math.isnan(reward) else formula(reward, [REWARDS[n] for n in members], [TOKENS[n] for n in members])
+        )
+    return tensor(made)
+
+
+def deviation(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+FORMULAS: dict[str, Callable[[float, list[float], list[int]], float]] = {
+    "centred": lambda reward, group, tokens: reward - fmean(group),
+    "normalized": lambda reward, group, tokens: (reward - fmean(group)) / (deviation(group) + 1e-4),
+    "leave_one_out": lambda reward, group, tokens: (
+        reward - (sum(group) - reward) / (len(group) - 1) if len(group) > 1 else 0.0
+    ),
+    "length_weighted": lambda reward, group, tokens: (
+        reward - sum(r * n for r, n in zip(group, tokens, strict=True)) / sum(tokens)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_groups_by_hand(name: str) -> None:
+    more = (torch.tensor(TOKENS),) if name == "length_weighted" else ()
+    found = getattr(advantages, name)(tensor(REWARDS), torch.tensor(GROUP), *more)
+    torch.testing.assert_close(found, by_hand(FORMULAS[name]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("right", "wanted"), [(1, (1.7885, -0.4471)), (2, (1.0952, -0.7302)), (0, (0, 0)), (5, (0, 0))]
+)
+def test_five_answers_of_which_some_are_right(right: int, wanted: tuple[float, float]) -> None:
+    found = advantages.normalized(tensor([1.0] * right + [0.0] * (5 - right)), torch.zeros(5, dtype=torch.long))
+    assert found.tolist() == pytest.approx([wanted[0]] * right + [wanted[1]] * (5 - right), abs=1e-4)
+
+
+@given(st.lists(st.lists(st.floats(-10, 10), min_size=2, max_size=6), min_size=1, max_size=5))
+def test_leave_one_out_is_centred_times_g_over_g_minus_one(groups: list[list[float]]) -> None:
+    rewards = tensor([reward for group in groups for reward in group])
+    number = torch.tensor([n for n, group in enumerate(groups) for _ in group])
+    factor = tensor([len(group) / (len(group) - 1) for group in groups for _ in group])
+    found = advantages.leave_one_out(rewards, number)
+    torch.testing.assert_close(found, advantages.centred(rewards, number) * factor, rtol=0, atol=1e-9)
+
+
+@given(st.permutations(range(len(REWARDS))))
+def test_the_order_of_answers_does_not_matter(order: list[int]) -> None:
+    rewards, group = tensor(REWARDS), torch.tensor(GROUP)
+    shuffled = advantages.normalized(rewards[order], group[order])
+    torch.testing.assert_close(shuffled, advantages.normalized(rewards, group)[order])
+
+
+def test_group_then_batch_is_whitened_over_the_judged() -> None:
+    apart = [
+        value for value, reward in zip(by_hand(FORMULAS["centred"]).tolist(), REWARDS, strict=True) if reward == reward
+    ]
+    found = advantages.group_then_batch(tensor(REWARDS), torch.tensor(GROUP))
+    wanted = [(value - fmean(apart)) / (stdev(apart) + 1e-4) for value in apart]
+    assert found[~tensor(REWARDS).isnan()].tolist() == pytest.approx(wanted, abs=1e-12)
+    assert found[11] == 0
+
+
+def test_decoupled_rewards_of_any_scale_count_the_same() -> None:
+    torch.manual_seed(0)
+    rewards = torch.rand(12, 2, dtype=torch.float64)
+    group = torch.arange(12) // 4
+    scaled = rewards * tensor([1.0, 1000.0])
+    weights = tensor([1.0, 0.5])
+    found = advantages.decoupled(rewards, weights, group, epsilon=0.0)
+    torch.testing.assert_close(advantages.decoupled(scaled, weights, group, epsilon=0.0), found)
+    each = sum(w * advantages.normalized(rewards[:, n], group, 0.0) for n, w in enumerate(weights))
+    torch.testing.assert_close(found, (each - each.mean()) / each.std())
+
+
+def test_against_the_greedy_answer() -> None:
+    found = advantages.against_greedy(tensor([1.0, 0.0, math.nan]), tensor([0.5, 0.5, 1.0]))
+    assert found.tolist() == [0.5, -0.5, 0.0]
+
+
+LENGTHS = [4, 1, 0, 7]
+
+
+def trajectory() -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(1)
+    owner = torch.repeat_interleave(torch.arange(len(LENGTHS)), torch.tensor(LENGTHS))
+    shuffled = owner[torch.randperm(len(owner))]  # answers may interleave
+    return torch.randn(len(owner), dtype=torch.float64), torch.randn(len(owner), dtype=torch.float64), shuffled
+
+
+@pytest.mark.parametrize(("discount", "decay"), [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (0.97, 0.0)])
+def test_gae_by_hand(discount: float, decay: float) -> None:
+    rewards, values, owner = trajectory()
+    found = advantages.gae(rewards, values, owner, len(LENGTHS), discount, decay)
+    for answer in range(len(LENGTHS)):
+        places = [n for n in range(len(owner)) if owner[n] == answer]
+        for start in range(len(places)):
+            wanted = 0.0
+            for step in range(start, len(places)):
+                after = values[places[step + 1]] if step + 1 < len(places) else 0.0
+                delta = rewards[places[step]] + discount * after - values[places[step]]
+                wanted += (discount * decay) ** (step - start) * delta
+            assert float(found[places[start]]) == pytest.approx(float(wanted), abs=1e-9)
+
+
+def test_gae_at_its_ends() -> None:
+    rewards, values, owner = trajectory()
+    count = len(LENGTHS)
+    whole = advantages.gae(rewards, values, owner, count, 1.0, 1.0)
+    torch.testing.assert_close(whole, advantages.to_go(rewards, owner, count) - values)
+    single = advantages.gae(rewards, values, owner, count, 1.0, 0.0)
+    last = [int((owner == answer).nonzero()[-1]) for answer in range(count) if (owner == answer).any()]
+    torch.testing.assert_close(single[last], (rewards - values)[last])
+
+
+def test_nothing_at_all() -> None:
+    none, group = tensor([]), torch.tensor([], dtype=torch.long)
+    for name in ("centred", "normalized", "leave_one_out", "group_then_batch"):
+        assert getattr(advantages, name)(none, group).tolist() == []
+    assert advantages.gae(none, none, group, 0).tolist() == []
+    assert advantages.normalized(tensor([math.nan] * 2), torch.tensor([0, 0])).tolist() == [0.0, 0.0]

@@ -1,0 +1,69 @@
+"""Every combination that is an algorithm finds the best of ten arms, with every seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from gym_rl import advantages, losses
+
+ARMS, STEPS, RATE, GROUPS, SIZE = 10, 300, 3.0, 4, 8
+OWNER = torch.arange(GROUPS * SIZE)
+GROUP = OWNER // SIZE
+Pull = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+#: advantages of rewards, and the loss of answers of one token
+ALGORITHMS: dict[str, tuple[Callable[[Tensor], Tensor], Pull]] = {
+    "grpo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
+    "dr_grpo": (lambda r: advantages.centred(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
+    "dapo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.28)),
+    "gspo": (
+        lambda r: advantages.normalized(r, GROUP),
+        lambda p, q, a: losses.gspo(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
+    ),
+    "gspo_token": (
+        lambda r: advantages.normalized(r, GROUP),
+        lambda p, q, a: losses.gspo_token(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
+    ),
+    "cispo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.cispo(p, q, a, 5.0)),
+    "sapo": (lambda r: advantages.normalized(r, GROUP), losses.sapo),
+    "gmpo": (
+        lambda r: advantages.normalized(r, GROUP),
+        lambda p, q, a: losses.geometric(p, q, a, OWNER, len(OWNER), 0.4, 0.4),
+    ),
+    "rloo": (lambda r: advantages.leave_one_out(r, GROUP), lambda p, q, a: losses.reinforce(p, a)),
+    "reinforce++": (advantages.whiten, lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
+    "reinforce++-baseline": (
+        lambda r: advantages.group_then_batch(r, GROUP),
+        lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2),
+    ),
+    "opo": (
+        lambda r: advantages.length_weighted(r, GROUP, torch.ones_like(r)),
+        lambda p, q, a: losses.reinforce(p, a),
+    ),
+    "gdpo": (
+        lambda r: advantages.decoupled(r[:, None], torch.ones(1), GROUP),
+        lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_best_arm_is_found_with_every_seed(name: str) -> None:
+    judge, loss = ALGORITHMS[name]
+    for seed in range(10):
+        draw = torch.Generator().manual_seed(seed)
+        means = torch.randperm(ARMS, generator=draw) / (ARMS - 1)  # 0 to 1
+        logits = torch.zeros(ARMS, requires_grad=True)
+        for _ in range(STEPS):
+            with torch.no_grad():
+                arms = torch.multinomial(logits.softmax(0), len(OWNER), replacement=True, generator=draw)
+                rewards = means[arms] + 0.1 * torch.randn(len(OWNER), generator=draw)
+                old = logits.log_softmax(0)[arms]
+            value = loss(logits.log_softmax(0)[arms], old, judge(rewards)).mean()
+            (slope,) = torch.autograd.grad(value, logits)
+            logits = (logits.detach() - RATE * slope).requires_grad_()
+        assert float(logits.detach().softmax(0)[means.argmax()]) >= 0.95, seed
