@@ -22,13 +22,15 @@ import numpy.typing as npt
 from gym_data.sources.files import hash_file
 from gym_data.tokenizer import Mask, Tokens
 
-LAYOUT = 1  #: changes when the files change their meaning
+LAYOUT = 2  #: changes when the files change their meaning
 MANIFEST = "manifest.json"
 ARRAYS: dict[str, tuple[str, tuple[int, ...]]] = {
     "tokens": ("<i4", ()),
     "trained": ("|b1", ()),
     "ends": ("<i8", ()),
     "origins": ("<i8", (3,)),
+    "about": ("|u1", ()),
+    "about_ends": ("<i8", ()),
     "train": ("<i8", ()),
     "validation": ("<i8", ()),
 }
@@ -43,6 +45,14 @@ class Example:
     trained: Mask  #: bool [length]; whether the token is predicted and learnt from, never true of the first
 
 
+@dataclass(frozen=True)
+class Prompt(Example):
+    """A sequence to answer; nothing of it is learnt."""
+
+    messages: Sequence[Mapping[str, Any]]  #: what the tokens say
+    row: Mapping[str, Any]  #: all columns of the row
+
+
 class Examples(Sequence[Example]):
     """Examples in order, read from the cache as they are asked for."""
 
@@ -52,6 +62,8 @@ class Examples(Sequence[Example]):
         self._trained = _load(folder, "trained")
         self._ends = _load(folder, "ends")
         self._origins = _load(folder, "origins")
+        self._about = _load(folder, "about")
+        self._about_ends = _load(folder, "about_ends")
         self._order = _load(folder, order)
         self._names = names
 
@@ -67,7 +79,12 @@ class Examples(Sequence[Example]):
         start, end = (int(self._ends[number - 1]) if number else 0), int(self._ends[number])
         source, row, part = self._origins[number].tolist()
         name = f"{self._names[source]}:{row}" + (f"#{part + 1}" if part else "")
-        return Example(name, self._tokens[start:end], self._trained[start:end])
+        tokens, trained = self._tokens[start:end], self._trained[start:end]
+        if not len(self._about_ends):
+            return Example(name, tokens, trained)
+        start, end = (int(self._about_ends[number - 1]) if number else 0), int(self._about_ends[number])
+        about = json.loads(self._about[start:end].tobytes())
+        return Prompt(name, tokens, trained, about["messages"], about["row"])
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -84,12 +101,18 @@ class Store:
         self.root = root
         self.folder = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=root))
         self._columns = {name: Column(self.folder / f"{name}.npy", name) for name in ARRAYS}
-        self._end = 0
+        self._end = self._about_end = 0
 
-    def add(self, tokens: Tokens, trained: Mask, origin: tuple[int, int, int]) -> None:
-        """Append a sequence and its source, row and part."""
+    def add(
+        self, tokens: Tokens, trained: Mask, origin: tuple[int, int, int], about: Mapping[str, Any] | None = None
+    ) -> None:
+        """Append a sequence, its source, row and part, and of a prompt what stands in its row (of all, or of none)."""
         self._end += len(tokens)
         self.extend(tokens=tokens, trained=trained, ends=np.asarray([self._end]), origins=np.asarray([origin]))
+        if about is not None:
+            text = np.frombuffer(json.dumps(about, default=str).encode("utf-8"), dtype=np.uint8)
+            self._about_end += len(text)
+            self.extend(about=text, about_ends=np.asarray([self._about_end]))
 
     def extend(self, **columns: npt.NDArray[Any]) -> None:
         """Append to arrays."""

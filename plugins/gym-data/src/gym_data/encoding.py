@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
-from gym_data.rows import Conversation, Text
+from gym_data.rows import Conversation, Message, Prompt, Text
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 BATCH = 256  #: rows tokenised at a time
@@ -31,6 +31,7 @@ class Piece:
     part: int  #: from 0, where a row gave several
     times: int
     key: bytes
+    about: Mapping[str, Any] | None = None  #: of a prompt: its messages and its row
 
 
 def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -65,9 +66,29 @@ def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     )
 
 
+def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield prompts as they stand before an answer, with their rows; nothing of them is learnt, nothing cut off."""
+    for record in reader.records():
+        assert isinstance(record.row, Prompt)
+        conversation = record.row.conversation
+        messages = _with_system(conversation.messages, reader.config.system)
+        try:
+            tokens, _ = tokenizer.chat(messages, conversation.tools, generation_prompt=True)
+        except ValueError as error:
+            reader.bad(record.source, record.number, error)
+            continue
+        if len(tokens) > reader.config.cutoff:
+            reader.tallies[record.source].dropped[TOO_LONG] += 1
+            continue
+        about = {"messages": messages, "row": record.row.row}
+        none = np.zeros(len(tokens), dtype=bool)
+        yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
+
+
 ENCODERS: dict[str, Callable[[Reader, Tokenizer], Iterator[Piece]]] = {
     "conversation": encode_conversations,
     "text": encode_texts,
+    "prompt": encode_prompts,
 }
 
 
@@ -75,13 +96,17 @@ def _render(reader: Reader, tokenizer: Tokenizer, record: Record) -> list[Render
     conversation = record.row
     assert isinstance(conversation, Conversation)
     config = reader.config
-    messages, muted = list(conversation.messages), conversation.muted
-    if config.system and messages[0]["role"] != "system":
-        messages.insert(0, {"role": "system", "content": config.system})
-        muted = frozenset(index + 1 for index in muted)
+    messages = _with_system(conversation.messages, config.system)
+    muted = frozenset(index + len(messages) - len(conversation.messages) for index in conversation.muted)
     answers = replace(conversation, messages=tuple(messages)).answers
     wanted = [index for index in (answers[-1:] if config.train_on == "last" else answers) if index not in muted]
     return tokenizer.learnable(messages, conversation.tools, wanted, everything=config.train_on == "all")
+
+
+def _with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
+    """Return the messages, after a system message where they have none."""
+    given = not system or messages[0]["role"] == "system"
+    return list(messages) if given else [{"role": "system", "content": system}, *messages]
 
 
 def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:

@@ -144,7 +144,7 @@ def _write(reader: Reader, words: Tokenizer, store: Store) -> _Read:
         read.lengths.append(len(piece.tokens))
         read.learnt.append(int(piece.trained.sum()))
         read.orders[piece.source].extend([number] * piece.times)
-        store.add(piece.tokens, piece.trained, (piece.source, piece.number, piece.part))
+        store.add(piece.tokens, piece.trained, (piece.source, piece.number, piece.part), piece.about)
     return read
 
 

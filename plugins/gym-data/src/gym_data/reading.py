@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,13 +16,22 @@ from gym_core.kinds import Rows
 from gym_core.loading import load_component
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
-from gym_data.formats.detect import detect
-from gym_data.rows import SHAPES, Structured, content_key
+from gym_data.formats.detect import detect, detect_prompt
+from gym_data.rows import SHAPES, Conversation, Prompt, Structured, content_key
 from gym_data.sources import Named
 from gym_data.sources.files import OwnRows
 
 PEEK = 20  #: rows looked at to tell a format
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+
+
+@runtime_checkable
+class Asks(Protocol):
+    """A reader of rows that hold a prompt, with an answer or without."""
+
+    def asked(self, row: Mapping[str, Any]) -> Conversation:
+        """Return what comes before the answer. Raises ValueError for a row that asks nothing."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Reader:
     def records(self) -> Iterator[Record]:
         """Yield the rows of all sources in order. Raises DataError at a bad row, unless these are skipped."""
         for source, opened in enumerate(self.opened):
-            convert = opened.format.build().convert
+            convert = self._convert(opened)
             for number, row, times in self._drawn(opened, source):
                 self.tallies[source].rows += 1
                 try:
@@ -117,6 +126,19 @@ class Reader:
         drawn = draw(sum(1 for _ in opened.rows.rows()), wanted, self.seed + source)
         yield from ((number, row, drawn[number]) for number, row in rows if number in drawn)
 
+    def _convert(self, opened: Opened) -> Callable[[Mapping[str, Any]], Structured]:
+        reader = opened.format.build()
+        if self.shape != "prompt":
+            convert: Callable[[Mapping[str, Any]], Structured] = reader.convert
+            return convert
+        if not isinstance(reader, Asks):
+            raise DataError(
+                f"rows of the format `{type(opened.format).__name__.lower()}` ask nothing, and this algorithm answers",
+                where=opened.name,
+                fix="say which columns hold a prompt: read_as: {name: alpaca, prompt: question}",
+            )
+        return lambda row: Prompt(reader.asked(row), row)
+
     def _open(self, source: Source) -> Opened:
         if isinstance(source, Named) and source.directory is None:
             source = source.model_copy(update={"directory": self.config.dataset_dir})
@@ -136,6 +158,8 @@ class Reader:
             raise DataError("the dataset holds no rows", where=name)
         columns = list(dict.fromkeys(column for row in first for column in row))
         found = Text() if self.shape == "text" and "text" in columns else detect(first)
+        if found is None and self.shape == "prompt":
+            found = detect_prompt(first, answered=False)
         if found is None:
             raise DataError(
                 f"no known row format has the columns {', '.join(columns)}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 Message = dict[str, Any]
@@ -23,6 +24,14 @@ class Conversation:
     def answers(self) -> list[int]:
         """Return the positions of the assistant's messages."""
         return [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
+
+    @property
+    def unanswered(self) -> Conversation:
+        """Return it without the answers that it ends with."""
+        end = len(self.messages)
+        while end and self.messages[end - 1]["role"] == "assistant":
+            end -= 1
+        return replace(self, messages=self.messages[:end], muted=frozenset())
 
 
 @dataclass(frozen=True)
@@ -49,13 +58,22 @@ class Feedback:
     good: bool
 
 
-Structured = Conversation | Text | Preference | Feedback
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation that asks for an answer, and all columns of its row, for whoever judges the answer."""
+
+    conversation: Conversation
+    row: Mapping[str, Any]
+
+
+Structured = Conversation | Text | Preference | Feedback | Prompt
 #: What an algorithm can ask for, and the rows that serve it: a conversation is text, as its template writes it.
 SHAPES: dict[str, tuple[type[Structured], ...]] = {
     "conversation": (Conversation,),
     "text": (Text, Conversation),
     "preference": (Preference,),
     "feedback": (Feedback,),
+    "prompt": (Prompt,),
 }
 
 

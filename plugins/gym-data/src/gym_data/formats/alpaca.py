@@ -45,6 +45,12 @@ class AlpacaReader:
         messages.append({"role": "user", "content": "\n".join(part for part in parts if part)})
         return Conversation(tuple(messages), tools_of(column(row, config.tools)))
 
+    def asked(self, row: Mapping[str, Any]) -> Conversation:
+        """Return the prompt of a row that may or may not hold an answer."""
+        prompt = self.prompt(row)
+        check(prompt.messages, answered=False)
+        return prompt
+
     def message(self, raw: Any, what: str) -> Message:
         """Return one answer that stands in a column of its own."""
         return {"role": "assistant", "content": filled(raw, what)}

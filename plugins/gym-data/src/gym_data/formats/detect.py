@@ -32,19 +32,19 @@ def detect(rows: Sequence[Mapping[str, Any]]) -> Format | None:
     return Text() if "text" in columns else None
 
 
-def detect_prompt(rows: Sequence[Mapping[str, Any]]) -> Format | None:
-    """Return the format of the columns that hold a prompt, whatever else there is."""
+def detect_prompt(rows: Sequence[Mapping[str, Any]], answered: bool = True) -> Format | None:
+    """Return the format of the columns that hold a prompt, whatever else there is; perhaps one without an answer."""
     columns = {name for row in rows for name in row}
-    for name in ("messages", "conversations"):
-        if name in columns:
-            first = next((row[name] for row in rows if row.get(name)), None)
-            keys = first[0] if isinstance(first, list) and isinstance(first[0], Mapping) else {}
+    for name in ("messages", "conversations", "prompt"):
+        first = next((row[name] for row in rows if row.get(name)), None)
+        keys = first[0] if isinstance(first, list) and first and isinstance(first[0], Mapping) else {}
+        if name in columns and (keys or name != "prompt"):
             return ShareGPT(messages=name) if "from" in keys else Messages(messages=name)
     extra = {"system": "system"} if "system" in columns else {}
     extra |= {"tools": "tools"} if "tools" in columns else {}
     extra |= {"history": "history"} if "history" in columns else {}
-    paired = "chosen" in columns
+    alone = "chosen" in columns or not answered
     for shape in ALPACA:
-        if shape.prompt in columns and (paired or shape.response in columns):
+        if shape.prompt in columns and (alone or shape.response in columns):
             return shape.model_copy(update=extra)
     return None

@@ -38,6 +38,10 @@ class PreferenceReader:
             raise ValueError("both answers are the same")
         return Pair(prompt, better, worse)
 
+    def asked(self, row: Mapping[str, Any]) -> Conversation:
+        """Return the prompt of the pair."""
+        return self.convert(row).prompt
+
     def _whole(self, chosen: list[Any], rejected: list[Any]) -> tuple[Conversation, Message, Message]:
         """Split two whole conversations into the prompt they share and their last messages."""
         reader = Messages(messages=self.config.chosen).build()
@@ -63,6 +67,10 @@ class FeedbackReader:
             raise ValueError(f"the label (column `{self.config.label}`) is not true or false")
         self._reader = self._reader or _told(row)
         return Judged(self._reader.convert(row), label)
+
+    def asked(self, row: Mapping[str, Any]) -> Conversation:
+        """Return the conversation without the answer that was judged."""
+        return self.convert(row).conversation.unanswered
 
 
 def _told(row: Mapping[str, Any]) -> Any:

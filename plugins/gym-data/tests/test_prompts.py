@@ -1,0 +1,71 @@
+"""Prompts to answer: of every format, with or without an answer in the row, and with the row for whoever judges."""
+
+import json
+
+import pytest
+from data_cases import chat
+
+from gym_core import DataError
+from gym_data import DatasetConfig, File, Named
+from gym_data.tokenizer import Tokenizer
+
+QUESTION = "What is two plus two ?"
+ROWS = {
+    "alpaca": {"instruction": "What is two plus two ?", "input": "", "output": "Four .", "level": 3},
+    "prompt alone": {"prompt": QUESTION, "solution": "4"},
+    "prompt of messages": {"prompt": chat(QUESTION), "solution": "4"},
+    "messages": {"messages": chat(QUESTION), "answer": 4},
+    "messages with an answer": {"messages": chat(QUESTION, "Four ."), "tags": ["sum"]},
+    "sharegpt": {"conversations": [{"from": "human", "value": QUESTION}, {"from": "gpt", "value": "Four ."}]},
+    "preference": {"instruction": QUESTION, "chosen": "Four .", "rejected": "Five ."},
+    "feedback": {"messages": chat(QUESTION, "Four ."), "label": True},
+    "question": {"question": QUESTION, "answer": "#### 4"},
+}
+
+
+def build(model, path, **options):
+    return DatasetConfig(sources=[File(path=path)], **options).build(tokenizer=model, rows="prompt", seed=0)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_prompt_stands_before_the_answer_and_keeps_its_row(model, write, name):
+    prepared = build(model, write([ROWS[name]] * 2))
+    for prompt in prepared.train:
+        assert prompt.messages == chat(QUESTION) and prompt.row == ROWS[name]
+        text = Tokenizer(model).decode(prompt.tokens)
+        assert text == f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+        assert not prompt.trained.any()
+    assert build(model, write([ROWS[name]] * 2)).report["cached"]
+
+
+def test_each_prompt_has_its_own_row_whatever_the_order(model, write):
+    rows = [{"prompt": f"say {number}", "number": number, "more": "ü" * number} for number in range(9)]
+    prepared = build(model, write(rows), validation=3)
+    both = [*prepared.train, *prepared.validation]
+    assert len(prepared.validation) == 3 and sorted(one.row["number"] for one in both) == list(range(9))
+    for one in both:
+        assert one.messages[-1]["content"] == f"say {one.row['number']}" and one.row == rows[one.row["number"]]
+        assert one.id.endswith(f":{one.row['number'] + 1}")
+
+
+def test_the_system_message_and_earlier_turns_are_part_of_the_prompt(model, write):
+    prepared = build(model, write([{"messages": chat("hello", "hello you", QUESTION)}]), system="a cat")
+    assert [message["role"] for message in prepared.train[0].messages] == ["system", "user", "assistant", "user"]
+
+
+def test_what_asks_nothing_is_refused_and_what_is_too_long_left_out(model, write):
+    with pytest.raises(DataError, match="ask nothing"):
+        build(model, write([{"text": "once"}]))
+    with pytest.raises(DataError, match=r"row 1: .*(no messages|is empty)"):
+        build(model, write([{"messages": [{"role": "assistant", "content": "Four ."}]}], "other.jsonl"))
+    rows = [{"prompt": QUESTION}, {"prompt": QUESTION * 40}]
+    prepared = build(model, write(rows, "long.jsonl"), cutoff=60)
+    assert len(prepared.train) == 1 and prepared.report["dropped"] == 1
+
+
+def test_gsm8k_is_a_set_of_prompts(model, real_data):
+    config = DatasetConfig(sources=[Named(path="gsm8k_train")], dataset_dir=str(real_data), max_samples=50)
+    prepared = config.build(tokenizer=model, rows="prompt", seed=0)
+    first = json.loads((real_data / "gsm8k_train.jsonl").read_text().splitlines()[0])
+    assert len(prepared.train) == 50 and dict(prepared.train[0].row) == first
+    assert prepared.train[0].messages == [{"role": "user", "content": first["question"]}]
