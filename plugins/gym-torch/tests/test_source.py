@@ -79,4 +79,4 @@ def test_no_samples_and_other_samples_are_errors() -> None:
         Dataset(Samples([]), Train())
     before = Dataset(samples(10), Train(), fingerprint="a").state_dict()
     with pytest.raises(DataError, match="fingerprint was a, is b"):
-        Dataset(samples(10), Train(), fingerprint="b").load_state_dict(before)
+        Dataset(samples(10), Train(), fingerprint="b").load_state_dict(before, {})

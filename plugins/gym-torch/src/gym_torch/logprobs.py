@@ -84,11 +84,12 @@ def label_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: T
 
 @dataclass(frozen=True)
 class Head:
-    """From the last hidden state to the logits a model reports: projection, then scale, then soft cap."""
+    """From the last hidden state to the logits a model reports: projection, then scale, then soft cap; then temperature."""
 
     project: Callable[[Tensor], Tensor]  #: [rows, dim] -> [rows, vocabulary]
     scale: float = 1.0
     softcap: float | None = None  #: largest absolute logit, as in Gemma 2 (arXiv:2408.00118, section 2)
+    temperature: float = 1.0  #: divides the logits, where the distribution that was sampled from is to be trained
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Map `[rows, dim]` to logits `[rows, vocabulary]`."""
@@ -97,7 +98,7 @@ class Head:
             logits = logits * self.scale
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
-        return logits
+        return logits if self.temperature == 1.0 else logits / self.temperature
 
 
 #: What model families call the factor on their logits, and the power at which it enters.

@@ -148,6 +148,7 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     progress.loss += values["loss"]
     seconds = time.monotonic() - began
     progress.seconds += seconds
+    values |= step.metrics
     values |= {"grad_norm": norm_value, "steps": 1, "tokens": tokens, "seconds": seconds}
     for name, value in values.items():
         job.window[name] = job.window.get(name, 0.0) + value

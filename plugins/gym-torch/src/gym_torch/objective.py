@@ -21,6 +21,8 @@ class Objective(ABC):
     and divides every `loss` by that sum. How a step is cut into batches therefore changes nothing.
     """
 
+    temperature: float = 1.0  #: of the distribution that `policy` scores labels under
+
     def __init__(self, config: Any, layout: Layout = PADDED) -> None:
         """Hold the options of the algorithm, the component that names this class in its `objective`, and the layout."""
         self.config, self.layout = config, layout

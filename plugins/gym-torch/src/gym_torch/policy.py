@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -14,16 +16,18 @@ from gym_torch.logprobs import Head, head_of, label_log_probs, rows_at_once
 class Policy(nn.Module):
     """A causal language model that scores the labels of a batch, in mixed precision if asked."""
 
-    def __init__(self, model: PreTrainedModel, bf16: bool = False, head: Head | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, bf16: bool = False, head: Head | None = None, temperature: float = 1.0
+    ) -> None:
         """Wrap a causal language model; with `bf16` its matrix products run in bf16 over fp32 weights.
 
-        `head` is found out and checked against the model unless it is given.
+        `head` is found out and checked against the model unless it is given. `temperature` divides the logits.
         """
         super().__init__()
         self.model = model
         self.bf16 = bf16
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-            self.head = head or head_of(model)
+            self.head = replace(head or head_of(model), temperature=temperature)
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)
 
     def forward(self, batch: Batch) -> Tensor:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from gym_core import DataError, Train
 from gym_torch.batch import Example
@@ -45,12 +46,16 @@ class Step:
     batches: Sequence[Sequence[Example]]
     epoch: float  #: passes over the data completed after this step
     spare: int = 0  #: batches at the end that only keep this process in step with the others, and count for nothing
+    metrics: Mapping[str, float] = field(
+        default_factory=dict
+    )  #: to be logged beside the loss; the same in every process
 
 
 class Source(ABC):
     """A run's worth of optimizer steps."""
 
     total: int  #: optimizer steps of the whole run
+    tokens: int = 0  #: of the whole run, as far as they are known before it
 
     @abstractmethod
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
@@ -60,8 +65,12 @@ class Source(ABC):
         """Return, as plain data, what a checkpoint must hold to go on or to notice that it cannot."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - a source may have no state
-        """Take up what `state_dict` returned. Raises DataError when the samples are others."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what a checkpoint must hold besides, by name."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
+        """Take up what `state_dict` and `tensors` returned. Raises DataError when the samples are others."""
 
 
 class Dataset(Source):
@@ -79,13 +88,14 @@ class Dataset(Source):
         self.lengths = np.asarray(examples.lengths, dtype=np.int64)
         self.bounds = self._bounds()
         self.total = len(self.bounds) - 1
+        self.tokens = round(int(self.bounds[-1]) * float(self.lengths.mean()))
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` on."""
         for first, end in zip(self.bounds[start:-1], self.bounds[start + 1 :], strict=True):
             yield share(
                 self.examples,
-                self._samples(int(first), int(end)),
+                self.samples(int(first), int(end)),
                 self.train,
                 self.layout,
                 rank,
@@ -97,7 +107,7 @@ class Dataset(Source):
         """Return what names the samples and their order."""
         return {"fingerprint": self.fingerprint, "samples": len(self.examples), "steps": self.total}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Check that the samples are those of the checkpoint."""
         for name, value in self.state_dict().items():
             if state[name] != value:
@@ -123,14 +133,14 @@ class Dataset(Source):
         most = self.train.max_steps
         if most:  # no step is longer than the budget or its one sample
             samples = len(self.lengths) * ceil(most * max(budget, int(self.lengths.max())) / int(self.lengths.sum()))
-        ends = np.cumsum(self.lengths[self._samples(0, samples)])
+        ends = np.cumsum(self.lengths[self.samples(0, samples)])
         bounds = [0]
         while bounds[-1] < samples and len(bounds) != (most or -1) + 1:
             begun = ends[bounds[-1] - 1] if bounds[-1] else 0
             bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, begun + budget, side="right"))))
         return np.array(bounds, dtype=np.int64)
 
-    def _samples(self, first: int, end: int) -> Ints:
+    def samples(self, first: int, end: int) -> Ints:
         """Return the samples at positions `first` to `end` of the endless sequence of epochs."""
         size = len(self.examples)
         epochs = range(first // size, (end - 1) // size + 1)
@@ -176,11 +186,16 @@ def once(examples: Examples, train: Train, layout: Layout, rank: int = 0, world:
 def share(examples: Examples, chosen: Ints, train: Train, layout: Layout, rank: int, world: int, epoch: float) -> Step:
     """Deal samples out to batches and return those of one process: number `rank`, `rank + world`, ..."""
     cut = layout.cut(np.asarray(examples.lengths, dtype=np.int64)[chosen], train)
-    batches = _enough([chosen[rows] for rows in cut], world)
+    mine, spare = dealt([chosen[rows] for rows in cut], rank, world)
+    return Step([[examples[int(index)] for index in batch] for batch in mine], epoch, spare)
+
+
+def dealt(batches: list[Ints], rank: int, world: int) -> tuple[list[Ints], int]:
+    """Return the batches of one process, and how many of them at the end count for nothing."""
+    batches = _enough(batches, world)
     mine = batches[rank::world]
     spare = ceil(len(batches) / world) - len(mine)
-    mine += batches[:1] * spare
-    return Step([[examples[int(index)] for index in batch] for batch in mine], epoch, spare)
+    return mine + batches[:1] * spare, spare
 
 
 def _enough(batches: list[Ints], world: int) -> list[Ints]:

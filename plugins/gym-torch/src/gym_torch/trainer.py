@@ -29,7 +29,9 @@ from gym_torch.checkpoints.checkpoint import Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import AdamW, Linear, TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
 from gym_torch.export import copy_tokenizer
+from gym_torch.layout import Layout
 from gym_torch.loop import Job
+from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers, Progress
 from gym_torch.plan.auto import settle
 from gym_torch.plan.machine import Meter
@@ -40,7 +42,7 @@ from gym_torch.policy import Policy
 from gym_torch.processes.spread import Replicated
 from gym_torch.processes.strategies import DDP
 from gym_torch.signals import Signals
-from gym_torch.source import Dataset, Examples, once
+from gym_torch.source import Dataset, Examples, Source, once
 
 BRIEF = 10.0  #: seconds of training, below which predicting its memory would take about as long
 
@@ -124,11 +126,15 @@ class Trainer:
         self._summarize(artifact)
         return artifact
 
+    def source(self, layout: Layout) -> Source:
+        """Return where the steps come from: the prepared data. An algorithm that makes its samples overrides this."""
+        return Dataset(self.data.train, self.train_options, self.data.fingerprint, layout)
+
     def _job(self, config: TorchAlgorithm) -> Job:
         run, train, accelerator = self.run, self.train_options, self.accelerator
         world, rank = accelerator.num_processes, accelerator.process_index
         layout = self.model.layout
-        source = Dataset(self.data.train, train, self.data.fingerprint, layout)
+        source = self.source(layout)
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
@@ -144,7 +150,9 @@ class Trainer:
         spread: Replicated = load_object(strategy.spread)(accelerator)
         spread.place(model)
         self._compile(source)
-        policy = spread.wrap(Policy(model, bf16=self.model.precision == "bf16"))
+        objective: Objective = load_object(config.objective)(config, layout)
+        scores = Policy(model, bf16=self.model.precision == "bf16", temperature=objective.temperature)
+        policy = spread.wrap(scores)
         policy.train()
         optimizer = run.recipe.optimizer or AdamW()
         scheduler = run.recipe.scheduler or Linear()
@@ -155,7 +163,7 @@ class Trainer:
             ranks=run.ranks,
             spread=spread,
             policy=policy,
-            objective=load_object(config.objective)(config, layout),
+            objective=objective,
             optimizer=build_optimizer(optimizer, model, train.learning_rate),
             factor=scheduler.build(total=source.total, warmup=warmup),
             source=source,
@@ -166,15 +174,14 @@ class Trainer:
             progress=Progress(total=source.total),
         )
 
-    def _compile(self, source: Dataset) -> None:
+    def _compile(self, source: Source) -> None:
         """Compile the layers where that pays; a resumed run does as it did before."""
         record, model = self.run.record, self.adapted.model
         chosen = record.read().get("compiled") if self.run.resuming else None
         if chosen is None:
-            tokens = round(int(source.bounds[-1]) * float(source.lengths.mean()))
             bf16 = self.model.precision == "bf16"
             asked, layout = self.model.compile, self.model.layout
-            chosen = self.run.ranks.agree(lambda: compiling.decide(asked, model, layout, bf16, tokens))
+            chosen = self.run.ranks.agree(lambda: compiling.decide(asked, model, layout, bf16, source.tokens))
         record.update(compiled=chosen)
         if chosen:
             compiling.compile_layers(model)

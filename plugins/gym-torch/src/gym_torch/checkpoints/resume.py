@@ -18,6 +18,7 @@ from gym_torch.observer import Progress
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
+SOURCE = "source.safetensors"
 FIX = "make it what it was, or start over in another `output`"
 
 
@@ -33,6 +34,8 @@ def write(
     adapted.save(path, base, exact=True)
     tensors, plain = optimizer
     save_file(tensors, path / OPTIMIZER)
+    if made := job.source.tensors():
+        save_file(made, path / SOURCE)
     state = {
         "progress": asdict(job.progress),
         "window": job.window,
@@ -69,7 +72,7 @@ def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any
                 where=str(path),
                 fix=FIX,
             )
-    job.source.load_state_dict(state["source"])
+    job.source.load_state_dict(state["source"], load_file(path / SOURCE) if (path / SOURCE).exists() else {})
     tensors = load_file(path / OPTIMIZER)
     optimizer_state.put(job.optimizer, adapted.model, tensors, state["optimizer"], job.spread.like)
     job.observer.load_state_dict(state["observers"])

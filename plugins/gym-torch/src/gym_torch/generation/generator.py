@@ -88,11 +88,12 @@ class Generator:
         top_p: float = 1.0,
         seed: int = 0,
         stop_ids: Collection[int] | None = None,
+        streams: Sequence[int] | None = None,
     ) -> list[Completion]:
         """Continue each prompt until a stop token or `max_new_tokens`.
 
-        Sampling is a function of `seed`, the index of the prompt in the list and the position, whatever the batch. For
-        several samples of one prompt, repeat it.
+        Sampling is a function of `seed`, the stream of the prompt and the position, whatever the batch. For several
+        samples of one prompt, repeat it.
 
         Args:
             prompts: token ids, at least one each.
@@ -101,6 +102,7 @@ class Generator:
             top_p: see `gym_torch.generation.sampling.choose`.
             seed: any integer.
             stop_ids: tokens that end a completion; by default those of tokenizer and model.
+            streams: for each prompt the number of its random numbers; by default its index in the list.
 
         Returns:
             A completion for each prompt, in order.
@@ -111,6 +113,7 @@ class Generator:
             raise GymError("a prompt has no tokens", where="Generator.generate")
         if len(limits) != len(prompts):
             raise GymError(f"{len(limits)} limits for {len(prompts)} prompts", where="Generator.generate")
+        streams = range(len(prompts)) if streams is None else streams
         done = [Completion() for _ in prompts]
         stop = self._stop if stop_ids is None else set(stop_ids)
         # Longest first: neighbours are alike in length, identical prompts meet, and too little memory shows at once.
@@ -121,7 +124,7 @@ class Generator:
             """Choose and record a token for the last rows, one for each row of logits; drop the rows it ends."""
             old = len(batch.requests) - len(logits)
             places = [(request, len(done[request].tokens)) for request in batch.requests[old:]]
-            draws = [uniform(seed, *place) for place in places] if temperature else []
+            draws = [uniform(seed, streams[request], at) for request, at in places] if temperature else []
             batch.last[old:], log_probs = choose(logits, temperature, top_p, draws)
             going = list(range(old))
             chosen = zip(places, batch.last[old:].tolist(), log_probs.tolist(), strict=True)

@@ -1,0 +1,38 @@
+"""What every algorithm of reinforcement learning asks of a recipe. Nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveInt, SerializeAsAny
+
+from gym_core import Slot
+from gym_rl.reward import Reward
+from gym_torch import TorchAlgorithm
+
+
+class PolicyGradient(TorchAlgorithm):
+    """Base of the algorithms that answer prompts, have the answers judged, and make the better ones more likely.
+
+    `train.batch_size * train.accumulate` is the number of answers in an optimizer step.
+    """
+
+    target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
+    rows: ClassVar[str] = "prompt"
+    measure: ClassVar[str] = "reward"
+    better: ClassVar[str] = "higher"
+    advantage: ClassVar[str] = ""
+    """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
+
+    rewards: Annotated[list[Annotated[SerializeAsAny[Reward], Slot("rewards")]], Field(min_length=1)]
+    """What judges the answers; their scores are added up by their weights."""
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """Answers to each prompt."""
+    mini_batches: PositiveInt = 1
+    """Optimizer steps for the answers of one round: more than one, and the later ones learn from an older policy."""
+    max_new_tokens: PositiveInt = 256
+    """Most tokens of an answer."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Of the distribution that answers are drawn from, and that is trained."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Draw from the most likely tokens that have this probability together; 1 from all of them."""

@@ -1,0 +1,84 @@
+"""From answers to a batch in which each prompt stands once, and from a batch to what an algorithm's loss is made of."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
+from typing import ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gym_rl.aggregate import Aggregate, TokenMean
+from gym_rl.answers import Rollout
+from gym_rl.config import PolicyGradient
+from gym_rl.ratio import log_ratio
+from gym_torch.batch import Batch, Example, Piece
+from gym_torch.layout import PADDED, Layout
+from gym_torch.objective import Objective, Scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutBatch(Batch):
+    """A batch of answers; its targets are their tokens."""
+
+    owner: Tensor  #: [n] int64, number of the answer of each target
+    sampled: Tensor  #: [n] fp32, log-probability of each target where it was sampled
+    advantages: Tensor  #: [answers] fp32
+
+
+class PolicyObjective(Objective):
+    """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
+
+    aggregate: ClassVar[Aggregate] = TokenMean()
+
+    def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
+        """Hold the options; the temperature that answers are drawn at is the one they are scored at."""
+        super().__init__(config, layout)
+        self.temperature = config.temperature
+
+    @abstractmethod
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Tensor:
+        """Return the loss of each token, `[n]`; `batch.sampled` are the log-probabilities of the policy that answered."""
+
+    def collate(self, examples: Sequence[Example]) -> RolloutBatch:
+        """Lay out answers, those to one prompt behind a single copy of it."""
+        pieces: list[Example] = []
+        prefixes: list[int | None] = []
+        answers: list[Rollout] = []
+        for _, group in groupby(cast(Sequence[Rollout], examples), key=lambda answer: answer.group):
+            first, *others = group
+            prompt = first.prompt
+            at = len(pieces)
+            pieces.append(Piece(prompt.id, prompt.tokens, np.zeros(len(prompt.tokens), dtype=np.bool_)))
+            prefixes.append(None)
+            for answer in (first, *others):
+                answers.append(answer)
+                pieces.append(answer)
+                prefixes.append(at)
+        batch = self.layout.lay_out(pieces, prefixes)
+        number = torch.tensor([prefix is not None for prefix in prefixes]).cumsum(0) - 1
+        return RolloutBatch(
+            **{field.name: getattr(batch, field.name) for field in fields(Batch)},
+            owner=number[batch.target_segment],
+            sampled=torch.from_numpy(np.concatenate([answer.sampled for answer in answers])),
+            advantages=torch.tensor([answer.advantage for answer in answers], dtype=torch.float32),
+        )
+
+    def weight(self, batch: Batch) -> float:
+        """Return the share of the batch in the denominator of its step."""
+        batch = cast(RolloutBatch, batch)
+        return self.aggregate.weight(batch.owner, len(batch.advantages))
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the aggregated loss and how far the policy is from the one that answered."""
+        batch = cast(RolloutBatch, batch)
+        count = len(batch.advantages)
+        log_probs = policy(batch)
+        total = self.aggregate.total(self.tokens(log_probs, batch), batch.owner, count)
+        apart = log_ratio(log_probs.detach(), batch.sampled)
+        # Metrics are divided by the weight of the loss, so they are aggregated as it is.
+        return total, {"kl_sampled": self.aggregate.total(apart.exp() - 1 - apart, batch.owner, count)}

@@ -1,0 +1,24 @@
+"""RLOO and the like: the score function weighted by an advantage of whole answers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from gym_rl import losses
+from gym_rl.aggregate import Aggregate, AnswerSum
+from gym_rl.objective import PolicyObjective, RolloutBatch
+from gym_rl.ratio import sequence_ratio
+
+
+class Reinforce(PolicyObjective):
+    """-A sg[ratio of the answer] log pi(answer): on the policy that answered, REINFORCE."""
+
+    aggregate: ClassVar[Aggregate] = AnswerSum()
+
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Tensor:
+        """Return the loss of each token, `[n]`."""
+        count = len(batch.advantages)
+        ratio = sequence_ratio(log_probs.detach(), batch.sampled, batch.owner, count)
+        return losses.reinforce(log_probs, (ratio * batch.advantages)[batch.owner])

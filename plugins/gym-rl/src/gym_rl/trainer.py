@@ -1,0 +1,54 @@
+"""The trainer of gym-torch, with steps that come from rollouts."""
+
+from __future__ import annotations
+
+from gym_core import RecipeError, Run
+from gym_data.tokenizer import Tokenizer
+from gym_rl.config import PolicyGradient
+from gym_rl.rollouts import Rollouts
+from gym_torch.backend import LoadedModel
+from gym_torch.generation.generator import Generator
+from gym_torch.layout import Layout
+from gym_torch.source import Source
+from gym_torch.trainer import Trainer
+
+JUDGE = None
+
+
+class RolloutTrainer(Trainer):
+    """Trains on answers of its own."""
+
+    def __init__(self, config: PolicyGradient, run: Run, model: LoadedModel) -> None:
+        """Prepare prompts, rewards and what answers. Raises RecipeError where a step cannot be cut into groups."""
+        self.config = config
+        super().__init__(config, run, model)
+
+    def source(self, layout: Layout) -> Source:
+        """Return the rollouts."""
+        train, config, accelerator = self.train_options, self.config, self.accelerator
+        if train.batch_tokens is not None:
+            raise RecipeError(
+                "a step is counted in answers here, whose tokens nobody knows before",
+                key="train.batch_tokens",
+                fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
+            )
+        answers = train.batch_size * train.accumulate * config.mini_batches
+        if answers % config.group_size:
+            raise RecipeError(
+                f"{answers} answers in a round do not make groups of {config.group_size}",
+                key="train.batch_size",
+                fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
+            )
+        words = Tokenizer(self.model.path)
+        return Rollouts(
+            config,
+            self.data.train,
+            train,
+            layout,
+            generator=Generator(self.adapted.model, words),
+            words=words,
+            judge=JUDGE(config.rewards),
+            fingerprint=self.data.fingerprint,
+            rank=accelerator.process_index,
+            world=accelerator.num_processes,
+        )
