@@ -1,0 +1,192 @@
+"""Rollouts: which prompts are asked, what is kept of the answers, and the batches that they become."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from gym_core import DataError, Train
+from gym_data.tokenizer import Tokenizer
+from gym_rl import RLOO, Answer, Reward
+from gym_rl.objective import RolloutBatch
+from gym_rl.reinforce import Reinforce
+from gym_rl.rollouts import Rollouts
+from gym_testkit import tiny
+from gym_torch.generation.generator import Generator
+from gym_torch.layout import PACKED, PADDED, layout_for
+from gym_torch.policy import Policy
+from gym_torch.source import Step
+
+torch.set_num_threads(1)
+LIMIT = 6
+
+
+class Even(Reward):
+    """One for an answer of an even number of characters."""
+
+    target: ClassVar[str] = "test_rollouts:even"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    id: str
+    tokens: np.ndarray
+    trained: np.ndarray
+    messages: Sequence[Mapping[str, Any]] = ()
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Prompts(list[Prompt]):
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.array([len(prompt.tokens) for prompt in self])
+
+
+@dataclass(frozen=True)
+class Judged:
+    totals: list[float]
+    scores: dict[str, list[float | None]]
+
+
+def judge(answers: Sequence[Answer]) -> Judged:
+    scores = [float(sum(map(ord, answer.text)) % 7) for answer in answers]
+    return Judged([math.nan if score == 6 else score for score in scores], {"seven": list(scores)})
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_model(tmp_path_factory.mktemp("rollouts") / "model", 0)
+
+
+@pytest.fixture
+def model(path: Path) -> PreTrainedModel:
+    found = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    assert layout_for(found) is PACKED
+    return found
+
+
+def prompts(number: int) -> Prompts:
+    random = np.random.default_rng(0)
+    made = Prompts()
+    for index in range(number):
+        tokens = random.integers(5, 60, int(random.integers(3, 9))).astype(np.int32)
+        made.append(Prompt(f"row {index}", tokens, np.zeros(len(tokens), dtype=bool)))
+    return made
+
+
+def source(model: PreTrainedModel, path: Path, fingerprint: str = "a", **options: Any) -> Rollouts:
+    words = Tokenizer(path)
+    train = Train(**{"batch_size": 4, "accumulate": 2, **options.pop("train", {})})
+    config = RLOO(rewards=[Even()], **{"group_size": 4, "max_new_tokens": LIMIT, **options})
+    return Rollouts(config, prompts(6), train, PACKED, Generator(model, words), words, judge, fingerprint)
+
+
+def answers(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
+    return [
+        (answer.id, answer.tokens.tolist(), answer.sampled.tolist(), answer.advantage)
+        for step in steps
+        for batch in step.batches
+        for answer in batch
+    ]
+
+
+def test_every_prompt_is_asked_and_every_answer_learnt_from_once(model, path) -> None:
+    rollouts = source(model, path)
+    steps = list(rollouts.steps(0))
+    assert rollouts.total == len(steps) == 3
+    found = [answer for step in steps for batch in step.batches for answer in batch]
+    assert sorted(answer.prompt.id for answer in found) == sorted([prompt.id for prompt in prompts(6)] * 4)
+    assert all([len(batch) for batch in step.batches] == [4, 4] for step in steps)
+    assert all(0 < len(answer.tokens) <= LIMIT and answer.trained.all() for answer in found)
+    assert len({tuple(answer.tokens) for answer in found}) > 12
+    assert [step.epoch for step in steps] == pytest.approx([1 / 3, 2 / 3, 1], abs=1e-5)
+    for step in steps:
+        assert {"reward", "reward_std", "reward/seven", "groups_without_spread"} <= step.metrics.keys()
+
+
+def test_the_answers_follow_from_the_recipe_and_the_weights(model, path) -> None:
+    first = answers(list(source(model, path).steps(0)))
+    assert answers(list(source(model, path).steps(0))) == first
+    assert answers(list(source(model, path).steps(1))) == first[8:]
+    assert answers(list(source(model, path, train={"seed": 1}).steps(0))) != first
+
+
+def test_a_round_goes_on_after_a_checkpoint_whatever_the_weights_are_now(model, path) -> None:
+    rollouts = source(model, path, mini_batches=2, train={"batch_size": 4, "accumulate": 1})
+    steps = rollouts.steps(0)
+    next(steps)
+    state, tensors = rollouts.state_dict(), {name: value.clone() for name, value in rollouts.tensors().items()}
+    wanted = next(steps)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1)
+    again = source(model, path, mini_batches=2, train={"batch_size": 4, "accumulate": 1})
+    again.load_state_dict(state, tensors)
+    found = next(again.steps(1))
+    assert answers([found]) == answers([wanted]) and found.epoch == wanted.epoch
+    with pytest.raises(DataError):
+        source(model, path, fingerprint="b").load_state_dict(state, tensors)
+
+
+def test_what_was_sampled_is_what_the_policy_says(model, path) -> None:
+    (step, *_) = source(model, path, temperature=0.7).steps(0)
+    objective = Reinforce(RLOO(rewards=[Even()], temperature=0.7), PACKED)
+    policy = Policy(model, temperature=objective.temperature)
+    for batch in map(objective.collate, step.batches):
+        torch.testing.assert_close(policy(batch), batch.sampled, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
+def test_loss_and_gradient_agree_with_the_formula_in_float64(model, path, layout) -> None:
+    (step, *_) = source(model, path).steps(0)
+    config = RLOO(rewards=[Even()])
+    exact = AutoModelForCausalLM.from_pretrained(path).double()
+    wanted, total, weight = torch.zeros((), dtype=torch.float64), torch.zeros(()), 0.0
+    if layout is PADDED:
+        model.set_attn_implementation("eager")
+    objective, policy = Reinforce(config, layout), Policy(model)
+    for examples in step.batches:
+        batch = objective.collate(examples)
+        assert isinstance(batch, RolloutBatch)
+        total, weight = total + objective.loss(policy, batch)[0], weight + objective.weight(batch)
+        for answer in examples:
+            prompt = answer.prompt.tokens.tolist()
+            logits = exact(input_ids=torch.tensor([prompt + answer.tokens.tolist()])).logits[0, len(prompt) - 1 : -1]
+            chosen = logits.log_softmax(1).gather(1, torch.tensor(answer.tokens, dtype=torch.long)[:, None]).sum()
+            wanted = wanted - answer.advantage * chosen
+    assert weight == 8
+    assert total.item() == pytest.approx(wanted.item(), rel=1e-4)
+    total.backward()
+    wanted.backward()
+    for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad.double() - theirs.grad).norm() <= 1e-4 * theirs.grad.norm() + 1e-9
+
+
+def test_a_prompt_is_computed_once_for_all_its_answers(model, path) -> None:
+    (step, *_) = source(model, path).steps(0)
+    batch = Reinforce(RLOO(rewards=[Even()]), PACKED).collate(step.batches[0])
+    assert batch.size == len(step.batches[0][0].prompt.tokens) + sum(len(answer.tokens) for answer in step.batches[0])
+
+
+def test_a_group_larger_than_a_pass_is_cut(model, path) -> None:
+    whole = source(model, path)
+    small = source(model, path, train={"batch_size": 2, "accumulate": 4})
+    assert sorted(answers(list(small.steps(0)))) == sorted(answers(list(whole.steps(0))))
+    (step, *_) = small.steps(0)
+    assert [len(batch) for batch in step.batches] == [2] * 4
+    assert all(len({answer.group for answer in batch}) == 1 for batch in step.batches)
+
+
+def test_answers_that_nothing_judged_teach_nothing(model, path) -> None:
+    rollouts = source(model, path)
+    next(rollouts.steps(0))
+    judged = rollouts.round.rewards.isnan()
+    assert judged.any() and (rollouts.round.advantages[judged] == 0).all()
