@@ -143,11 +143,11 @@ def test_algorithm(installed, tmp_path):
         if line.startswith("FAILED")
     }
     assert failed == {
-        "2 x 1 = 1 x 2 accumulation [mean]",
+        "8 x 1 = 4 x 2 accumulation [mean]",
         "packing and padding change nothing [mean]",
         "agrees with its float64 oracle in value and gradient [mean]",
         "same seed = same trajectory [random]",
-        "2 x 1 = 1 x 2 accumulation [random]",
+        "8 x 1 = 4 x 2 accumulation [random]",
         "packing and padding change nothing [random]",
         "learns a tiny task [still]",
     }, done.stdout

@@ -94,7 +94,7 @@ class Bench:
             "model": str(self.model()),
             "data": str(self.data(shape, even)),
             "algorithm": algorithm,
-            "train": QUICK | {"batch_size": 4} | train,
+            "train": QUICK | {"batch_size": 8} | train,
         }
 
     def run(self, recipe: Mapping[str, Any], name: str = "run", **train: Any) -> Finished:

@@ -16,7 +16,7 @@ import yaml
 
 from gym_core.component import Component
 from gym_core.loading import load_component
-from gym_core.sections import nested_slots
+from gym_core.sections import Findings, config, nested_slots
 
 _BLOCK = re.compile(r"^```yaml[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -30,23 +30,30 @@ class Brought:
     cls: type[Component]
 
     def sample(self) -> Component:
-        """Make one with its defaults, the default component of every required slot, and the first of its `examples` for
-        every other required field.
-        """
-        slots, values = nested_slots(self.cls), {}
+        """Make one of the fewest options that a recipe must say; the rest are defaults."""
+        found = Findings()
+        made = config(self.cls, self.options(), (self.name,), found)
+        assert isinstance(made, Component), "\n".join(f"{problem.key}: {problem.why}" for problem in found.problems)
+        return made
+
+    def options(self) -> dict[str, Any]:
+        """Return what a recipe must say: of every required field the first of its `examples`, or its default component."""
+        slots, options = nested_slots(self.cls), {}
         for name, field in self.cls.model_fields.items():
             if not field.is_required():
                 continue
-            if name in slots and slots[name].default:
-                default = Brought.named(slots[name].kind, str(slots[name].default)).sample()
-                values[name] = [default] if slots[name].many else default
-                continue
-            assert field.examples, (
-                f"{self.cls.__name__}.{name} is required: give an example for tools to use, "
-                f"`{name}: Annotated[..., Field(examples=[...])]`"
-            )
-            values[name] = field.examples[0]
-        return self.cls.model_validate(values)
+            slot = slots.get(name)
+            if field.examples:
+                options[name] = field.examples[0]
+            elif slot and slot.default:
+                one = {slot.selector: slot.default, **Brought.named(slot.kind, slot.default).options()}
+                options[name] = [one] if slot.many else one
+            else:
+                raise AssertionError(
+                    f"{self.cls.__name__}.{name} is required: give an example for tools to use, "
+                    f"`{name}: Annotated[..., Field(examples=[...])]`"
+                )
+        return options
 
     @staticmethod
     def named(kind: str, name: str) -> Brought:

@@ -39,12 +39,12 @@ def same_seed(brought: Brought, bench: Bench) -> None:
     assert _weights(first) == _weights(second)
 
 
-@laws("2 x 1 = 1 x 2 accumulation")
+@laws("8 x 1 = 4 x 2 accumulation")
 def accumulation(brought: Brought, bench: Bench) -> None:
-    """Two sequences in one pass, or one sequence in each of two passes: the same step."""
+    """Eight sequences in one pass, or four in each of two passes: the same step."""
     recipe = _recipe(brought, bench, even=True)
-    together = bench.run(recipe, "together", max_steps=STEPS, batch_size=2, accumulate=1)
-    apart = bench.run(recipe, "apart", max_steps=STEPS, batch_size=1, accumulate=2)
+    together = bench.run(recipe, "together", max_steps=STEPS, batch_size=8, accumulate=1)
+    apart = bench.run(recipe, "apart", max_steps=STEPS, batch_size=4, accumulate=2)
     _agree(together, apart)
 
 
@@ -53,9 +53,9 @@ def packing(brought: Brought, bench: Bench) -> None:
     """Sequences of very different lengths in one packed row, side by side with padding, or each alone: the same step."""
     recipe = _recipe(brought, bench)
     aside = {**recipe, "model": {"path": recipe["model"], "attention": "sdpa"}}
-    packed = bench.run(recipe, "packed", max_steps=STEPS, batch_size=4, accumulate=1)
-    padded = bench.run(aside, "padded", max_steps=STEPS, batch_size=4, accumulate=1)
-    alone = bench.run(recipe, "alone", max_steps=STEPS, batch_size=1, accumulate=4)
+    packed = bench.run(recipe, "packed", max_steps=STEPS, batch_size=8, accumulate=1)
+    padded = bench.run(aside, "padded", max_steps=STEPS, batch_size=8, accumulate=1)
+    alone = bench.run(recipe, "alone", max_steps=STEPS, batch_size=1, accumulate=8)
     _agree(packed, alone)
     _agree(padded, alone)
 
@@ -84,7 +84,7 @@ def resumes(brought: Brought, bench: Bench) -> None:
 @laws("one process = two processes", lambda brought: bool(brought.cls.oracle))
 def processes(brought: Brought, bench: Bench) -> None:
     """Two processes share every step of the run that one does alone."""
-    recipe = _recipe(brought, bench, max_steps=STEPS, batch_size=1, accumulate=4)
+    recipe = _recipe(brought, bench, max_steps=STEPS, batch_size=2, accumulate=4)
     alone = bench.run(recipe, "alone")
     output, file = bench.path("shared"), bench.path("recipe.yaml")
     file.write_text(yaml.safe_dump({**recipe, "output": str(output)}), encoding="utf-8")
@@ -108,8 +108,7 @@ def _class(brought: Brought) -> type[Algorithm]:
 
 
 def _recipe(brought: Brought, bench: Bench, even: bool = False, **train: Any) -> dict[str, Any]:
-    options = brought.sample().model_dump(mode="json", exclude_unset=True)
-    return bench.recipe({"name": brought.name, **options}, _class(brought).rows, even, **train)
+    return bench.recipe({"name": brought.name, **brought.options()}, _class(brought).rows, even, **train)
 
 
 def _trajectory(run: Finished) -> list[dict[str, Any]]:
