@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_rl.config import PolicyGradient
+from gym_rl.config import Clipping, PolicyGradient
 from gym_rl.reward import Answer, Reward
 
 __version__ = "0.1.0"
-__all__ = ["RLOO", "Answer", "PolicyGradient", "Reward"]
+__all__ = ["RLOO", "Answer", "Clipping", "PolicyGradient", "Reward"]
 
 
 class RLOO(PolicyGradient):

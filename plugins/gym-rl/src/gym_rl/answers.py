@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gym_torch.batch import Example
+from gym_torch.source import Examples
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Round:
         """Return all of it by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def rollouts(self, prompts: Sequence[Example]) -> list[Rollout]:
+    def rollouts(self, prompts: Examples) -> list[Rollout]:
         """Return the answers as examples; `prompts` are those of the whole data set."""
         bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
         tokens, log_probs = self.tokens.numpy(), self.log_probs.numpy()

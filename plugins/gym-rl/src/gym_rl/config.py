@@ -36,3 +36,12 @@ class PolicyGradient(TorchAlgorithm):
     """Of the distribution that answers are drawn from, and that is trained."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Draw from the most likely tokens that have this probability together; 1 from all of them."""
+
+
+class Clipping(PolicyGradient):
+    """Base of the algorithms that clip the ratio to the policy that answered."""
+
+    clip_low: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """How far below 1 the ratio may push."""
+    clip_high: Annotated[float, Field(ge=0)] = 0.2
+    """How far above 1 the ratio may push."""

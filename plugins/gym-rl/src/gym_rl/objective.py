@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ class RolloutBatch(Batch):
 class PolicyObjective(Objective):
     """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
 
-    aggregate: ClassVar[Aggregate] = TokenMean()
+    aggregate: Aggregate = TokenMean()
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
         """Hold the options; the temperature that answers are drawn at is the one they are scored at."""
@@ -41,8 +41,11 @@ class PolicyObjective(Objective):
         self.temperature = config.temperature
 
     @abstractmethod
-    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Tensor:
-        """Return the loss of each token, `[n]`; `batch.sampled` are the log-probabilities of the policy that answered."""
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return `loss` and perhaps other measures of each token, `[n]`.
+
+        `batch.sampled` are the log-probabilities of the policy that answered.
+        """
 
     def collate(self, examples: Sequence[Example]) -> RolloutBatch:
         """Lay out answers, those to one prompt behind a single copy of it."""
@@ -74,11 +77,10 @@ class PolicyObjective(Objective):
         return self.aggregate.weight(batch.owner, len(batch.advantages))
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the aggregated loss and how far the policy is from the one that answered."""
+        """Return the aggregated loss and, aggregated likewise, how far the policy is from the one that answered."""
         batch = cast(RolloutBatch, batch)
-        count = len(batch.advantages)
         log_probs = policy(batch)
-        total = self.aggregate.total(self.tokens(log_probs, batch), batch.owner, count)
         apart = log_ratio(log_probs.detach(), batch.sampled)
-        # Metrics are divided by the weight of the loss, so they are aggregated as it is.
-        return total, {"kl_sampled": self.aggregate.total(apart.exp() - 1 - apart, batch.owner, count)}
+        terms = {"kl_sampled": apart.exp() - 1 - apart, **self.tokens(log_probs, batch)}
+        totals = {name: self.aggregate.total(each, batch.owner, len(batch.advantages)) for name, each in terms.items()}
+        return totals.pop("loss"), totals

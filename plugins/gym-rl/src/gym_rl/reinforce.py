@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
 
 from torch import Tensor
 
@@ -15,10 +15,10 @@ from gym_rl.ratio import sequence_ratio
 class Reinforce(PolicyObjective):
     """-A sg[ratio of the answer] log pi(answer): on the policy that answered, REINFORCE."""
 
-    aggregate: ClassVar[Aggregate] = AnswerSum()
+    aggregate: Aggregate = AnswerSum()
 
-    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Tensor:
-        """Return the loss of each token, `[n]`."""
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return the loss of each token."""
         count = len(batch.advantages)
         ratio = sequence_ratio(log_probs.detach(), batch.sampled, batch.owner, count)
-        return losses.reinforce(log_probs, (ratio * batch.advantages)[batch.owner])
+        return {"loss": losses.reinforce(log_probs, (ratio * batch.advantages)[batch.owner])}

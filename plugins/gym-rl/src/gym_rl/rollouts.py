@@ -123,8 +123,8 @@ class Rollouts(Source):
             streams=[number * self.step_size * config.mini_batches + place for place in mine],
         )
         judged = self.judge([self._read(*pair) for pair in zip(prompts, made, strict=True)])
-        scores = [dict(zip(judged.scores, row, strict=True)) for row in zip(*judged.scores.values(), strict=True)]
-        found = list(zip(mine, made, judged.totals, scores, strict=True))
+        rows = [dict(zip(judged.scores, row, strict=True)) for row in zip(*judged.scores.values(), strict=True)]
+        found = list(zip(mine, made, judged.totals, rows, strict=True))
         if self.world > 1:
             found = sorted(gather_object(found), key=lambda answer: answer[0])
         _, every, totals, scores = zip(*found, strict=True)
@@ -174,7 +174,7 @@ def health(round_: Round, scores: Sequence[Mapping[str, float | None]]) -> dict[
     each = {
         f"reward/{name}": fmean(values)
         for name in scores[0]
-        if (values := [row[name] for row in scores if row[name] is not None])
+        if (values := [score for row in scores if (score := row[name]) is not None])
     }
     return {
         "reward": float(judged.mean()) if len(judged) else 0.0,

@@ -1,0 +1,41 @@
+"""How the losses of tokens add up: the difference between GRPO and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from gym_grpo import CISPO, DrGRPO
+from gym_rl import losses
+from gym_rl.aggregate import Aggregate, AnswerMean, Constant, TokenMean
+from gym_rl.clipped import ClippedTokens
+from gym_rl.objective import PolicyObjective, RolloutBatch
+from gym_torch.layout import PADDED, Layout
+
+
+class GRPOLoss(ClippedTokens):
+    """Every answer counts the same, and its tokens share it."""
+
+    aggregate: Aggregate = AnswerMean()
+
+
+class DrGRPOLoss(ClippedTokens):
+    """Every token counts the same, and as much as if all answers were as long as they may be."""
+
+    def __init__(self, config: DrGRPO, layout: Layout = PADDED) -> None:
+        """Take the longest answer from the options."""
+        super().__init__(config, layout)
+        self.aggregate = Constant(config.max_new_tokens)
+
+
+class CISPOLoss(PolicyObjective):
+    """Log-likelihood weighted by advantage and capped ratio, every token alike."""
+
+    config: CISPO
+    aggregate: Aggregate = TokenMean()
+
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return the loss of each token."""
+        each = batch.advantages[batch.owner]
+        return {"loss": losses.cispo(log_probs, batch.sampled, each, self.config.cap)}

@@ -1,0 +1,39 @@
+"""Policy losses that hold the ratio to the policy that answered within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from gym_rl import losses
+from gym_rl.config import Clipping
+from gym_rl.objective import PolicyObjective, RolloutBatch
+from gym_rl.ratio import mean_ratio, token_ratio
+
+
+class ClippedTokens(PolicyObjective):
+    """PPO's loss of each token; the algorithm says how tokens are aggregated."""
+
+    config: Clipping
+
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return the loss of each token, and whether clipping takes its gradient away."""
+        low, high, each = self.config.clip_low, self.config.clip_high, batch.advantages[batch.owner]
+        ratio = token_ratio(log_probs, batch.sampled)
+        held = losses.outside(ratio.detach(), each, low, high)
+        return {"loss": losses.clipped(ratio, each, low, high), "clipped": held.float()}
+
+
+class ClippedAnswers(PolicyObjective):
+    """GSPO's loss of each answer, as that of each of its tokens: their mean is the answer's."""
+
+    config: Clipping
+
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return the loss of each token's answer, and whether clipping takes its gradient away."""
+        low, high = self.config.clip_low, self.config.clip_high
+        ratio = mean_ratio(log_probs, batch.sampled, batch.owner, len(batch.advantages))
+        held = losses.outside(ratio.detach(), batch.advantages, low, high)
+        loss = losses.clipped(ratio, batch.advantages, low, high)
+        return {"loss": loss[batch.owner], "clipped": held.float()[batch.owner]}
