@@ -84,19 +84,19 @@ class Rollouts(Source):
         self.total = train.max_steps or self.order.total * config.mini_batches
         self.advantage = load_object(type(config).advantage)
         self.round: Round | None = None
+        self.health: dict[str, float] = {}  #: of the round, logged with each of its steps
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` on; where a round begins, its prompts are answered first."""
         for step in range(start, self.total):
             number, part = divmod(step, self.config.mini_batches)
-            metrics: dict[str, float] = {}
             if self.round is None or int(self.round.number) != number:
-                self.round, metrics = self._answer(number)
-            yield self._step(self.round, part, metrics, rank, world)
+                self.round, self.health = self._answer(number)
+            yield self._step(self.round, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what names the prompts and their order."""
-        return self.order.state_dict()
+        """Return what names the prompts and their order, and how the round under way went."""
+        return {**self.order.state_dict(), "health": self.health}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the round that is under way."""
@@ -106,6 +106,7 @@ class Rollouts(Source):
         """Take the round up again. Raises DataError when the prompts are others."""
         self.order.load_state_dict(state, {})
         self.round = Round(**tensors) if tensors else None
+        self.health = dict(state["health"])
 
     def _answer(self, number: int) -> tuple[Round, dict[str, float]]:
         """Answer the prompts of a round, each process its share, and judge the answers."""
@@ -147,7 +148,7 @@ class Rollouts(Source):
         text = self.words.decode(made.tokens[:-1] if made.finished else made.tokens)
         return Answer(text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished)
 
-    def _step(self, round_: Round, part: int, metrics: Mapping[str, float], rank: int, world: int) -> Step:
+    def _step(self, round_: Round, part: int, rank: int, world: int) -> Step:
         """Cut mini-batch `part` of a round into batches; answers to one prompt stay together as far as they fit."""
         config = self.config
         rollouts = round_.rollouts(self.prompts)[part * self.step_size : (part + 1) * self.step_size]
@@ -161,9 +162,8 @@ class Rollouts(Source):
         mine, spare = dealt(self.layout.cut(lengths, fitting), rank, world)
         batches = [[answer for unit in batch for answer in units[int(unit)]] for batch in mine]
         done = int(round_.number) + (part + 1) / config.mini_batches
-        return Step(
-            batches, round(done * len(round_.prompts) / config.group_size / len(self.prompts), 6), spare, metrics
-        )
+        epoch = round(done * len(round_.prompts) / config.group_size / len(self.prompts), 6)
+        return Step(batches, epoch, spare, self.health)
 
 
 def health(round_: Round, scores: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
