@@ -10,6 +10,8 @@ from gym_data import DatasetConfig, File, Named
 from gym_data.tokenizer import Tokenizer
 
 QUESTION = "What is two plus two ?"
+#: the answer that whoever judges finds in column `answer`
+ANSWERS = {"alpaca": "Four .", "messages with an answer": "Four .", "sharegpt": "Four .", "preference": "Four ."}
 ROWS = {
     "alpaca": {"instruction": "What is two plus two ?", "input": "", "output": "Four .", "level": 3},
     "prompt alone": {"prompt": QUESTION, "solution": "4"},
@@ -18,7 +20,7 @@ ROWS = {
     "messages with an answer": {"messages": chat(QUESTION, "Four ."), "tags": ["sum"]},
     "sharegpt": {"conversations": [{"from": "human", "value": QUESTION}, {"from": "gpt", "value": "Four ."}]},
     "preference": {"instruction": QUESTION, "chosen": "Four .", "rejected": "Five ."},
-    "feedback": {"messages": chat(QUESTION, "Four ."), "label": True},
+    "feedback": {"messages": chat(QUESTION, "Four ."), "label": False},
     "question": {"question": QUESTION, "answer": "#### 4"},
 }
 
@@ -30,8 +32,9 @@ def build(model, path, **options):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_prompt_stands_before_the_answer_and_keeps_its_row(model, write, name):
     prepared = build(model, write([ROWS[name]] * 2))
+    row = ({"answer": ANSWERS[name]} if name in ANSWERS else {}) | ROWS[name]
     for prompt in prepared.train:
-        assert prompt.messages == chat(QUESTION) and prompt.row == ROWS[name]
+        assert prompt.messages == chat(QUESTION) and prompt.row == row
         text = Tokenizer(model).decode(prompt.tokens)
         assert text == f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
         assert not prompt.trained.any()

@@ -50,7 +50,7 @@ class Prompt(Example):
     """A sequence to answer; nothing of it is learnt."""
 
     messages: Sequence[Mapping[str, Any]]  #: what the tokens say
-    row: Mapping[str, Any]  #: all columns of the row
+    row: Mapping[str, Any]  #: all columns of the row; `answer` is the answer it holds, unless it has such a column
 
 
 class Examples(Sequence[Example]):

@@ -29,8 +29,8 @@ _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 class Asks(Protocol):
     """A reader of rows that hold a prompt, with an answer or without."""
 
-    def asked(self, row: Mapping[str, Any]) -> Conversation:
-        """Return what comes before the answer. Raises ValueError for a row that asks nothing."""
+    def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
+        """Return what comes before the answer, and the answer, or nothing. Raises ValueError for a row that asks nothing."""
         ...
 
 
@@ -137,7 +137,13 @@ class Reader:
                 where=opened.name,
                 fix="say which columns hold a prompt: read_as: {name: alpaca, prompt: question}",
             )
-        return lambda row: Prompt(reader.asked(row), row)
+        asks: Asks = reader
+
+        def prompt(row: Mapping[str, Any]) -> Prompt:
+            conversation, answer = asks.asked(row)
+            return Prompt(conversation, {"answer": answer, **row} if answer else row)
+
+        return prompt
 
     def _open(self, source: Source) -> Opened:
         if isinstance(source, Named) and source.directory is None:

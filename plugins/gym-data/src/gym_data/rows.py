@@ -26,6 +26,12 @@ class Conversation:
         return [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
 
     @property
+    def answer(self) -> str:
+        """Return the text of the answer that it ends with; empty where it ends with none."""
+        ended = self.messages and self.messages[-1]["role"] == "assistant"
+        return str(self.messages[-1]["content"]) if ended else ""
+
+    @property
     def unanswered(self) -> Conversation:
         """Return it without the answers that it ends with."""
         end = len(self.messages)
@@ -60,10 +66,12 @@ class Feedback:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation that asks for an answer, and all columns of its row, for whoever judges the answer."""
+    """A conversation that asks for an answer, and its row, for whoever judges the answer."""
 
     conversation: Conversation
-    row: Mapping[str, Any]
+    row: Mapping[
+        str, Any
+    ]  #: all columns; an answer that the row holds is in column `answer`, unless it has another there
 
 
 Structured = Conversation | Text | Preference | Feedback | Prompt

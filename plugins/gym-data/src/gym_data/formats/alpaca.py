@@ -45,11 +45,11 @@ class AlpacaReader:
         messages.append({"role": "user", "content": "\n".join(part for part in parts if part)})
         return Conversation(tuple(messages), tools_of(column(row, config.tools)))
 
-    def asked(self, row: Mapping[str, Any]) -> Conversation:
-        """Return the prompt of a row that may or may not hold an answer."""
-        prompt = self.prompt(row)
+    def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
+        """Return the prompt of a row, and its answer where it holds one."""
+        prompt, answer = self.prompt(row), column(row, self.config.response)
         check(prompt.messages, answered=False)
-        return prompt
+        return prompt, answer if isinstance(answer, str) else ""
 
     def message(self, raw: Any, what: str) -> Message:
         """Return one answer that stands in a column of its own."""

@@ -38,9 +38,10 @@ class PreferenceReader:
             raise ValueError("both answers are the same")
         return Pair(prompt, better, worse)
 
-    def asked(self, row: Mapping[str, Any]) -> Conversation:
-        """Return the prompt of the pair."""
-        return self.convert(row).prompt
+    def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
+        """Return the prompt of the pair, and the better answer."""
+        pair = self.convert(row)
+        return pair.prompt, str(pair.chosen["content"])
 
     def _whole(self, chosen: list[Any], rejected: list[Any]) -> tuple[Conversation, Message, Message]:
         """Split two whole conversations into the prompt they share and their last messages."""
@@ -68,9 +69,10 @@ class FeedbackReader:
         self._reader = self._reader or _told(row)
         return Judged(self._reader.convert(row), label)
 
-    def asked(self, row: Mapping[str, Any]) -> Conversation:
-        """Return the conversation without the answer that was judged."""
-        return self.convert(row).conversation.unanswered
+    def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
+        """Return the conversation without the answer that was judged, and that answer if it is good."""
+        judged = self.convert(row)
+        return judged.conversation.unanswered, judged.conversation.answer if judged.good else ""
 
 
 def _told(row: Mapping[str, Any]) -> Any:

@@ -49,11 +49,11 @@ class TurnsReader:
         check(read.messages, answered=False)
         return read
 
-    def asked(self, row: Mapping[str, Any]) -> Conversation:
-        """Return the conversation of a row without the answers that it may end with."""
-        prompt = self._read(row).unanswered
-        check(prompt.messages, answered=False)
-        return prompt
+    def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
+        """Return the conversation of a row without the answers that it may end with, and the last of these."""
+        whole = self._read(row)
+        check(whole.unanswered.messages, answered=False)
+        return whole.unanswered, whole.answer
 
     def message(self, raw: Any, what: str) -> Message:
         """Return one answer that stands in a column of its own: a message or its text."""
