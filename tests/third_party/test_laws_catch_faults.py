@@ -149,5 +149,6 @@ def test_algorithm(installed, tmp_path):
         "same seed = same trajectory [random]",
         "8 x 1 = 4 x 2 accumulation [random]",
         "packing and padding change nothing [random]",
+        "one process = two processes [random]",
         "learns a tiny task [still]",
     }, done.stdout

@@ -81,7 +81,12 @@ def resumes(brought: Brought, bench: Bench) -> None:
     assert _weights(resumed) == _weights(whole)
 
 
-@laws("one process = two processes", lambda brought: bool(brought.cls.oracle))
+def _on_gym_torch(brought: Brought) -> bool:
+    """Whether it trains with the loop of gym-torch, which several processes can share."""
+    return any(base.__module__.startswith("gym_torch") for base in brought.cls.__mro__)
+
+
+@laws("one process = two processes", _on_gym_torch)
 def processes(brought: Brought, bench: Bench) -> None:
     """Two processes share every step of the run that one does alone."""
     recipe = _recipe(brought, bench, max_steps=STEPS, batch_size=2, accumulate=4)
