@@ -41,5 +41,8 @@ class Reward(Component):
     better: ClassVar[tuple[Answer, Answer] | None] = None
     """Two answers of which the first earns more than the second, with the options' defaults; for documentation and tests."""
 
+    apart: ClassVar[bool] = False
+    """Whether it runs code that may hang or crash the process it runs in, and so is given one of its own."""
+
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """What its score counts in the sum of all rewards; negative for a penalty."""
