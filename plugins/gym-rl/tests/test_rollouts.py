@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +14,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import DataError, Train
 from gym_data.tokenizer import Tokenizer
-from gym_rl import RLOO, Answer, Reward
+from gym_rl import RLOO, Answer
+from gym_rl.judge import Judgement
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
+from gym_rl.rewards import Length
 from gym_rl.rollouts import Rollouts
 from gym_testkit import tiny
 from gym_torch.generation.generator import Generator
@@ -27,12 +28,6 @@ from gym_torch.source import Step
 
 torch.set_num_threads(1)
 LIMIT = 6
-
-
-class Even(Reward):
-    """One for an answer of an even number of characters."""
-
-    target: ClassVar[str] = "test_rollouts:even"
 
 
 @dataclass(frozen=True)
@@ -50,15 +45,9 @@ class Prompts(list[Prompt]):
         return np.array([len(prompt.tokens) for prompt in self])
 
 
-@dataclass(frozen=True)
-class Judged:
-    totals: list[float]
-    scores: dict[str, list[float | None]]
-
-
-def judge(answers: Sequence[Answer]) -> Judged:
+def judge(answers: Sequence[Answer]) -> Judgement:
     scores = [float(sum(map(ord, answer.text)) % 7) for answer in answers]
-    return Judged([math.nan if score == 6 else score for score in scores], {"seven": list(scores)})
+    return Judgement({"seven": list(scores)}, [None if score == 6 else score for score in scores], {})
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +74,7 @@ def prompts(number: int) -> Prompts:
 def source(model: PreTrainedModel, path: Path, fingerprint: str = "a", **options: Any) -> Rollouts:
     words = Tokenizer(path)
     train = Train(**{"batch_size": 4, "accumulate": 2, **options.pop("train", {})})
-    config = RLOO(rewards=[Even()], **{"group_size": 4, "max_new_tokens": LIMIT, **options})
+    config = RLOO(rewards=[Length()], **{"group_size": 4, "max_new_tokens": LIMIT, **options})
     return Rollouts(config, prompts(6), train, PACKED, Generator(model, words), words, judge, fingerprint)
 
 
@@ -139,7 +128,7 @@ def test_a_round_goes_on_after_a_checkpoint_whatever_the_weights_are_now(model, 
 
 def test_what_was_sampled_is_what_the_policy_says(model, path) -> None:
     (step, *_) = source(model, path, temperature=0.7).steps(0)
-    objective = Reinforce(RLOO(rewards=[Even()], temperature=0.7), PACKED)
+    objective = Reinforce(RLOO(rewards=[Length()], temperature=0.7), PACKED)
     policy = Policy(model, temperature=objective.temperature)
     for batch in map(objective.collate, step.batches):
         torch.testing.assert_close(policy(batch), batch.sampled, rtol=0, atol=2e-5)
@@ -148,7 +137,7 @@ def test_what_was_sampled_is_what_the_policy_says(model, path) -> None:
 @pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
 def test_loss_and_gradient_agree_with_the_formula_in_float64(model, path, layout) -> None:
     (step, *_) = source(model, path).steps(0)
-    config = RLOO(rewards=[Even()])
+    config = RLOO(rewards=[Length()])
     exact = AutoModelForCausalLM.from_pretrained(path).double()
     wanted, total, weight = torch.zeros((), dtype=torch.float64), torch.zeros(()), 0.0
     if layout is PADDED:
@@ -173,7 +162,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(model, path, layout
 
 def test_a_prompt_is_computed_once_for_all_its_answers(model, path) -> None:
     (step, *_) = source(model, path).steps(0)
-    batch = Reinforce(RLOO(rewards=[Even()]), PACKED).collate(step.batches[0])
+    batch = Reinforce(RLOO(rewards=[Length()]), PACKED).collate(step.batches[0])
     assert batch.size == len(step.batches[0][0].prompt.tokens) + sum(len(answer.tokens) for answer in step.batches[0])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, SerializeAsAny
 
@@ -24,8 +24,15 @@ class PolicyGradient(TorchAlgorithm):
     advantage: ClassVar[str] = ""
     """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
 
-    rewards: Annotated[list[Annotated[SerializeAsAny[Reward], Slot("rewards")]], Field(min_length=1)]
+    rewards: Annotated[
+        list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],
+        Field(min_length=1, examples=[[{"name": "length", "maximum": 4, "slack": 60}]]),
+    ]
     """What judges the answers; their scores are added up by their weights."""
+    reward_timeout: Annotated[float, Field(gt=0)] = 300.0
+    """Seconds that a reward may take for the answers of a round."""
+    on_error: Literal["stop", "mask"] = "stop"
+    """What happens where a reward fails: the run stops with its name and the row, or such answers are not learnt from."""
     group_size: Annotated[int, Field(ge=2)] = 8
     """Answers to each prompt."""
     mini_batches: PositiveInt = 1

@@ -22,25 +22,12 @@ from gym_core.component import load_object
 from gym_data.tokenizer import Tokenizer
 from gym_rl.answers import Rollout, Round
 from gym_rl.config import PolicyGradient
+from gym_rl.judge import Judgement
 from gym_rl.reward import Answer
 from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion, Generator
 from gym_torch.layout import Layout
 from gym_torch.source import Dataset, Examples, Source, Step, dealt
-
-
-class Judged(Protocol):
-    """What rewards say about answers."""
-
-    @property
-    def totals(self) -> Sequence[float]:
-        """The weighted sum for each answer; NaN where nothing judged it."""
-        ...
-
-    @property
-    def scores(self) -> Mapping[str, Sequence[float | None]]:
-        """The scores of each reward by name, unweighted."""
-        ...
 
 
 class Prompt(Example, Protocol):
@@ -68,7 +55,7 @@ class Rollouts(Source):
         layout: Layout,
         generator: Generator,
         words: Tokenizer,
-        judge: Callable[[Sequence[Answer]], Judged],
+        judge: Callable[[Sequence[Answer]], Judgement],
         fingerprint: str = "",
         rank: int = 0,
         world: int = 1,
@@ -129,7 +116,7 @@ class Rollouts(Source):
         if self.world > 1:
             found = sorted(gather_object(found), key=lambda answer: answer[0])
         _, every, totals, scores = zip(*found, strict=True)
-        rewards = torch.tensor(totals, dtype=torch.float64)
+        rewards = torch.tensor([math.nan if total is None else total for total in totals], dtype=torch.float64)
         group = torch.arange(len(asked)) // config.group_size
         round_ = Round(
             number=torch.tensor(number),

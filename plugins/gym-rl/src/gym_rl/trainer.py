@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from gym_core import RecipeError, Run
+from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
 from gym_rl.config import PolicyGradient
+from gym_rl.judge import Judge, named
 from gym_rl.rollouts import Rollouts
 from gym_torch.backend import LoadedModel
 from gym_torch.generation.generator import Generator
 from gym_torch.layout import Layout
 from gym_torch.source import Source
 from gym_torch.trainer import Trainer
-
-JUDGE = None
 
 
 class RolloutTrainer(Trainer):
@@ -21,7 +20,15 @@ class RolloutTrainer(Trainer):
     def __init__(self, config: PolicyGradient, run: Run, model: LoadedModel) -> None:
         """Prepare prompts, rewards and what answers. Raises RecipeError where a step cannot be cut into groups."""
         self.config = config
+        self.judge = Judge(named(config.rewards), config.reward_timeout, config.on_error)
         super().__init__(config, run, model)
+
+    def train(self) -> Artifact:
+        """Train to the end, and end what judged."""
+        try:
+            return super().train()
+        finally:
+            self.judge.close()
 
     def source(self, layout: Layout) -> Source:
         """Return the rollouts."""
@@ -47,7 +54,7 @@ class RolloutTrainer(Trainer):
             layout,
             generator=Generator(self.adapted.model, words),
             words=words,
-            judge=JUDGE(config.rewards),
+            judge=self.judge,
             fingerprint=self.data.fingerprint,
             rank=accelerator.process_index,
             world=accelerator.num_processes,
