@@ -26,7 +26,7 @@ class PolicyGradient(TorchAlgorithm):
 
     rewards: Annotated[
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],
-        Field(min_length=1, examples=[[{"name": "length", "maximum": 4, "slack": 60}]]),
+        Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),
     ]
     """What judges the answers; their scores are added up by their weights."""
     reward_timeout: Annotated[float, Field(gt=0)] = 300.0
@@ -37,7 +37,7 @@ class PolicyGradient(TorchAlgorithm):
     """Answers to each prompt."""
     mini_batches: PositiveInt = 1
     """Optimizer steps for the answers of one round: more than one, and the later ones learn from an older policy."""
-    max_new_tokens: PositiveInt = 256
+    max_new_tokens: Annotated[PositiveInt, Field(examples=[16])] = 256
     """Most tokens of an answer."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Of the distribution that answers are drawn from, and that is trained."""

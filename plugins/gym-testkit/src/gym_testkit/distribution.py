@@ -30,21 +30,21 @@ class Brought:
     cls: type[Component]
 
     def sample(self) -> Component:
-        """Make one of the fewest options that a recipe must say; the rest are defaults."""
+        """Make one of the options that `options` returns; the rest are defaults."""
         found = Findings()
         made = config(self.cls, self.options(), (self.name,), found)
         assert isinstance(made, Component), "\n".join(f"{problem.key}: {problem.why}" for problem in found.problems)
         return made
 
     def options(self) -> dict[str, Any]:
-        """Return what a recipe must say: of every required field the first of its `examples`, or its default component."""
+        """Return the first of its `examples` for every field that has some, and the default component of required slots."""
         slots, options = nested_slots(self.cls), {}
         for name, field in self.cls.model_fields.items():
-            if not field.is_required():
-                continue
             slot = slots.get(name)
             if field.examples:
                 options[name] = field.examples[0]
+            elif not field.is_required():
+                continue
             elif slot and slot.default:
                 one = {slot.selector: slot.default, **Brought.named(slot.kind, slot.default).options()}
                 options[name] = [one] if slot.many else one
