@@ -129,9 +129,10 @@ def _cpu_attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Ten
     return count
 
 
-#: torch counts all but the attention of the CPU
+#: torch counts all but products added in place and the attention of the CPU
 _FLOPS: dict[Any, _Flops] = {
     **flop_registry,
+    torch.ops.aten.addmm_: flop_registry[torch.ops.aten.addmm],
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
 }
