@@ -22,8 +22,8 @@ def plan(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     The data are tokenized as for the run where that is possible, and the tokens kept for it.
     """
-    loaded = load_recipe(recipe, overrides)
     with _nothing_collected():
+        loaded = load_recipe(recipe, overrides)
         from gym_torch.plan.plan import plan as make
 
         made = make(loaded)
