@@ -11,6 +11,7 @@ import torch
 from click.testing import CliRunner
 from gym_torch_bench import NextToken, make_run, train
 from gym_torch_plans import CPU, EXPERTS, QWEN, recipe_of
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import gym_torch.plan.auto
@@ -53,6 +54,16 @@ def test_a_trace_sees_what_is_live_and_when_it_goes() -> None:
         del two, three
         torch.empty(1)
     assert trace.timeline().live.tolist() == [4096, 4096, 8192, 8192, 512]
+
+
+def test_gradients_of_a_weight_used_twice_are_summed_in_place() -> None:
+    trace = Trace()
+    with FakeTensorMode():
+        weight = torch.empty(1024, 1024, requires_grad=True)
+        trace.ignore([weight])
+        with trace:
+            ((weight * 2).sum() + (weight * 3).sum()).backward()
+    assert 2 * weight.nbytes <= trace.timeline().peak < 2.1 * weight.nbytes
 
 
 @pytest.mark.parametrize("config", [QWEN, EXPERTS])

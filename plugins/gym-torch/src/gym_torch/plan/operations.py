@@ -35,6 +35,17 @@ def _grouped_output(left: Tensor, right: Tensor, offsets: Tensor, *args: Any) ->
     return left.new_empty((*experts, left.shape[0], right.shape[-1]))
 
 
+def _sum(left: Tensor, right: Any, **options: Any) -> Tensor:
+    """Add in place where autograd, which asks for a sum of tensors without data, would on others: what nobody shares."""
+    if isinstance(right, Tensor) and not torch.is_grad_enabled() and left.shape == right.shape:
+        for into, other in ((left, right), (right, left)):
+            # The count is two where one tensor holds the storage, for asking holds it as well.
+            if torch._C._storage_Use_Count(into.untyped_storage()._cdata) == 2 and into.is_contiguous():
+                return into.add_(other, **options)
+    total: Tensor = _aten.add.Tensor(left, right, **options)
+    return total
+
+
 #: Floating-point operations, by operation.
 FLOPS: dict[Any, Callable[..., int]] = {
     **flop_registry,
@@ -46,5 +57,6 @@ FLOPS: dict[Any, Callable[..., int]] = {
 #: What is done in place of an operation. Two of three are questions for the device, which have a short answer.
 STAND_INS: dict[Any, Callable[..., Any]] = {
     _aten._grouped_mm.default: _grouped_output,
+    _aten.add.Tensor: _sum,
     torch.ops.prim.device.default: lambda tensor: tensor.fake_device,
 }
