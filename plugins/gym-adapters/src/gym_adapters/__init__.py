@@ -19,6 +19,10 @@ class Full(Adapter):
 
     target: ClassVar[str] = "gym_torch.adapted:Full"
 
+    def uniform(self) -> bool:
+        """Every layer trains."""
+        return True
+
 
 class Freeze(Adapter):
     """Trains some layers of the model and freezes the rest."""
@@ -56,3 +60,7 @@ class LoRA(Adapter):
     """Linear layers to adapt, such as `q_proj,v_proj`; `all` is every one but the language-model head."""
     extra: Annotated[Names, Flat("additional_target")] = ()
     """Modules trained whole beside the adapter and saved in it, such as `embed_tokens`."""
+
+    def uniform(self) -> bool:
+        """No name singles out a layer by its number."""
+        return not any(letter.isdigit() for name in (*self.modules, *self.extra) for letter in name)

@@ -10,7 +10,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -51,6 +51,15 @@ class Adapted(Protocol):
 
     def merged(self) -> PreTrainedModel:
         """Return one plain model that computes what `model` computes, leaving `model` untouched and trainable."""
+        ...
+
+
+@runtime_checkable
+class Uniform(Protocol):
+    """What the options of an adapter may promise beside `build`, so that a plan for many layers adapts only a few."""
+
+    def uniform(self) -> bool:
+        """Whether layers that are alike stay so, however many there are."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 The language-model head turns `[n, dim]` hidden states into `[n, vocabulary]` logits, by far the largest tensor of
 a training step. Here it is applied to a chunk of rows at a time, and applied again in the backward pass instead of
-keeping its output: at any moment the logits of one chunk exist. Where one chunk is all there is, it is kept.
+keeping its output: at any moment the logits of one chunk exist. Where one chunk is all there is, it is kept. For a plain
+linear head, which nearly all are, `linear_head` does the same with less.
 
 This module knows nothing about batches, losses or which positions matter: callers select the rows first.
 """
@@ -13,11 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.linear_head import linear_log_probs
 
 CHUNK = 256  #: rows of logits held at once
 CHUNK_BYTES = 150 * 2**20  #: what they may take in fp32: 256 rows for a vocabulary of 150,000
@@ -74,6 +77,11 @@ def label_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: T
         chunk: most rows of logits at once.
 
     """
+    whole = head if isinstance(head, Head) else Head(head)
+    weight = _plain(whole.project) if whole.softcap is None else None
+    if weight is not None:
+        states = hidden if whole.scale == 1.0 else hidden * whole.scale
+        return linear_log_probs(states, weight, targets, chunk)
 
     def log_probs(logits: Tensor, rows: slice) -> Tensor:
         # log_softmax is one fused kernel on a CPU; gather minus logsumexp is five, at half the speed.
@@ -99,6 +107,15 @@ class Head:
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return logits if self.temperature == 1.0 else logits / self.temperature
+
+
+def _plain(project: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """Return the weight where calling `project` is a product with it and nothing else happens or looks on."""
+    if not isinstance(project, nn.Linear) or type(project).forward is not nn.Linear.forward or project.bias is not None:
+        return None
+    if project._forward_hooks or project._forward_pre_hooks or is_traceable_wrapper_subclass(project.weight):
+        return None  # watched, quantized, or in shards
+    return project.weight
 
 
 #: What model families call the factor on their logits, and the power at which it enters.

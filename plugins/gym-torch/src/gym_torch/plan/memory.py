@@ -24,7 +24,8 @@ from gym_torch.config import AdamW, TorchAlgorithm
 from gym_torch.layout import Layout
 from gym_torch.logprobs import declared_head
 from gym_torch.objective import Objective
-from gym_torch.plan.skeleton import Skeleton, blocks, period_count
+from gym_torch.plan.layers import left_out
+from gym_torch.plan.skeleton import Skeleton
 from gym_torch.plan.trace import Timeline, Trace
 from gym_torch.policy import Policy
 
@@ -64,12 +65,10 @@ def objective_of(recipe: Recipe, layout: Layout) -> Objective:
 def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
     """Return the memory and the work of one batch of a recipe."""
     objective, lent = objective_of(recipe, built.layout), built.lend(batch)
-    starts = blocks(built.model)
-    found = []
-    for layers in starts:
-        with built.cut(layers):
-            found.append(_trace(built, objective, lent))
-    timeline = found[0].extended(found[1], period_count(built.model, starts)) if len(found) > 1 else found[0]
+    timeline = _trace(built, objective, lent)
+    if built.repeat.times:
+        with left_out(built.model, built.repeat.numbers(1)):
+            timeline = _trace(built, objective, lent).extended(timeline, built.repeat.times)
     state = (recipe.optimizer or AdamW()).declared_bytes(built.trained)
     memory = Memory(
         weights=built.weights,

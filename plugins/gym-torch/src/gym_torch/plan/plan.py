@@ -103,8 +103,7 @@ def _sizes(built: Skeleton) -> tuple[int, int]:
     Training a model's own weights writes the whole model; any other adapter writes what it trains.
     """
     if not isinstance(built.adapted, Full):
-        trained = sum(weight.nbytes for weight in built.adapted.state().values())
-        return trained, trained
+        return built.gradients, built.gradients  # both are fp32
     stored = stored_dtype(built.model)
     return built.parameters * stored.itemsize, built.weights
 

@@ -6,8 +6,6 @@ run will. The device need not be there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,21 +17,22 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, Recipe
-from gym_torch.adapted import Adapted, adapt, recompute_layers
+from gym_torch.adapted import Adapted, Uniform, adapt, recompute_layers
 from gym_torch.attention import NAME
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
 from gym_torch.layout import PACKED, PADDED, Layout
+from gym_torch.plan.layers import Repeat, layers_of, leave_out, repeat_of, tensors_of
 
 B = TypeVar("B", bound=Batch)
-_SCALARS = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A model ready to be traced."""
+    """A model ready to be traced, with three of the blocks of layers that it repeats. Counted is the whole model."""
 
     adapted: Adapted
+    repeat: Repeat
     mode: FakeTensorMode
     precision: str
     device: torch.device
@@ -58,20 +57,6 @@ class Skeleton:
         }
         return replace(batch, **lent)
 
-    @contextmanager
-    def cut(self, layers: list[nn.Module]) -> Iterator[None]:
-        """Let the model have these layers alone for a while."""
-        parent, name, whole = _layers(self.model)
-        options = self.model.config.get_text_config()
-        count = options.num_hidden_layers
-        setattr(parent, name, nn.ModuleList(layers))
-        options.num_hidden_layers = len(layers)
-        try:
-            yield
-        finally:
-            setattr(parent, name, whole)
-            options.num_hidden_layers = count
-
 
 def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -> Skeleton:
     """Build the model of a recipe for a device from the `config.json` under `path`, with its adapter.
@@ -93,44 +78,40 @@ def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise GymError(f"the model cannot be built: {reason}", where=str(path), key="model") from error
+    # A few layers are adapted for all where the adapter allows it: peft takes a second for those of a large model.
+    adapter = recipe.adapter
+    early = adapter is None or (isinstance(adapter, Uniform) and adapter.uniform())
+    repeat = _shortened(model) if early else Repeat()
     with torch.device("meta"), _NoDrawing():
         adapted = adapt(model, recipe)
+    repeat = repeat if early else _shortened(model)
     if recipe.train.gradient_checkpointing:
         recompute_layers(model)
     model.train()
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    built = Skeleton(
+    tensors = tensors_of(model, repeat)
+    weights = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
+    trained = [weight for weight in weights if weight.requires_grad]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    _stand_for(device, model, mode)
+    return Skeleton(
         adapted,
-        FakeTensorMode(allow_non_fake_inputs=True),
+        repeat,
+        mode,
         precision,
         device,
-        parameters=sum(weight.numel() for weight in model.parameters()),
+        parameters=sum(weight.numel() for weight in weights),
         trained=tuple(tuple(weight.shape) for weight in trained),
-        weights=sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()]),
+        weights=sum(tensor.nbytes for tensor in tensors),
         gradients=sum(weight.nbytes for weight in trained),
         layout=PACKED if packs else PADDED,
     )
-    starts = blocks(model)
-    with built.cut(starts[-1]):
-        _stand_for(device, model, built.mode)
-    return built
 
 
-def blocks(model: PreTrainedModel) -> list[list[nn.Module]]:
-    """Return lists of layers to trace: all of them, or a shorter and a longer start where layers repeat.
-
-    The longer start has one period of the pattern more than the shorter one, and the whole has a multiple of it more.
-    """
-    layers = list(_layers(model)[2])
-    signs = [_signature(layer) for layer in layers]
-    period = next((p for p in range(1, len(layers)) if signs[p:] == signs[:-p]), len(layers))
-    short = len(layers) % period + 2 * period
-    return [layers[:short], layers[: short + period]] if short + period < len(layers) else [layers]
-
-
-def period_count(model: PreTrainedModel, traced: list[list[nn.Module]]) -> int:
-    """Return how many blocks the whole model has more than the shorter of two traced starts."""
-    return (len(_layers(model)[2]) - len(traced[0])) // (len(traced[1]) - len(traced[0]))
+def _shortened(model: PreTrainedModel) -> Repeat:
+    """Leave out what repeats but for three blocks, and return what that was."""
+    repeat = repeat_of(layers_of(model)[2])
+    leave_out(model, repeat.numbers(repeat.times - 1))
+    return repeat
 
 
 class _NoDrawing(TorchFunctionMode):
@@ -161,26 +142,3 @@ def _dtype(backend: Transformers, shape: Any, precision: str) -> torch.dtype:
     stored = getattr(shape.get_text_config(), "dtype", None) or torch.float32
     kept = torch.bfloat16 if backend.dtype == "bf16" else stored
     return kept if backend.init == "pretrained" and precision == "bf16" and backend.dtype != "fp32" else torch.float32
-
-
-def _layers(model: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return the list of decoder layers, with the module and the name it is found under."""
-    count = model.config.get_text_config().num_hidden_layers
-    for parent in model.base_model.modules():
-        for name, module in parent.named_children():
-            if isinstance(module, nn.ModuleList) and len(module) == count:
-                return parent, name, module
-    raise GymError(f"{type(model).__name__} has no list of layers", key="model")
-
-
-def _signature(layer: nn.Module) -> list[Any]:
-    """Return what decides how a layer computes, its number excepted."""
-    return [
-        (
-            name,
-            type(module),
-            {key: value for key, value in vars(module).items() if isinstance(value, _SCALARS) and key != "layer_idx"},
-            [(key, tuple(p.shape), p.dtype, p.requires_grad) for key, p in module.named_parameters(recurse=False)],
-        )
-        for name, module in layer.named_modules()
-    ]

@@ -7,7 +7,7 @@ neither models nor batches.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -17,18 +17,19 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from gym_torch.plan.operations import FLOPS, STAND_INS
 
 GRAIN = 512  #: allocators hand out multiples of this many bytes; exact for CUDA
 
-_Flops = Callable[..., int]
+_Live = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
 class Timeline:
     """Live bytes after each operation, what the parameters hold excepted, and the floating-point operations."""
 
-    live: np.ndarray[Any, np.dtype[np.int64]]  #: [operations]
+    live: _Live  #: [operations]
     marks: tuple[tuple[str, int], ...]  #: name and number of the operation where a stretch of the work ends
     flops: int
 
@@ -41,7 +42,7 @@ class Timeline:
         """Return the number of the operation at which the last mark of this name was set."""
         return max(number for mark, number in self.marks if mark == name)
 
-    def stretches(self) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+    def stretches(self) -> list[_Live]:
         """Return the timeline cut at its marks."""
         bounds = [0, *(number for _, number in self.marks), len(self.live)]
         return [self.live[start:end] for start, end in pairwise(bounds)]
@@ -53,16 +54,12 @@ class Timeline:
         same one in both, and what is live there grows by the same bytes with every block; between the ends it grows
         steadily from one to the other, so that the largest value is at an end. Exact as long as the blocks are alike.
         """
-        parts = [
-            np.concatenate(
-                [
-                    mine[:half] + times * (other[:half] - mine[:half]),
-                    mine[half:] + times * (other[len(other) - (len(mine) - half) :] - mine[half:]),
-                ]
-            )
-            for mine, other in zip(self.stretches(), longer.stretches(), strict=True)
-            for half in (len(mine) // 2,)
-        ]
+        parts = []
+        for mine, other in zip(self.stretches(), longer.stretches(), strict=True):
+            head, tail = other[: len(mine)], other[len(other) - len(mine) :]
+            # Both ends reach into the repeated blocks; halfway between is inside them, whatever is before and behind.
+            half = (_alike(mine, head) + len(mine) - _alike(mine[::-1], tail[::-1])) // 2
+            parts += [mine[:half] + times * (head - mine)[:half], mine[half:] + times * (tail - mine)[half:]]
         return Timeline(np.concatenate(parts), self.marks, self.flops + times * (longer.flops - self.flops))
 
 
@@ -95,11 +92,11 @@ class Trace(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and account for what it returns."""
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        out = STAND_INS.get(func, func)(*args, **kwargs)
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):
                 self._hold(leaf.untyped_storage())
-        count = _FLOPS.get(func.overloadpacket)
+        count = FLOPS.get(func.overloadpacket)
         if count:
             self.flops += count(*args, **kwargs, out_val=out)
         self.times.append(self.live)
@@ -119,19 +116,7 @@ class Trace(TorchDispatchMode):
         self.held[key] = weakref.ref(storage, gone)
 
 
-def _cpu_attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> int:
-    count: int = sdpa_flop_count(query.shape, key.shape, value.shape)
-    return count
-
-
-def _cpu_attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> int:
-    count: int = sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
-    return count
-
-
-#: torch counts all but the attention of the CPU
-_FLOPS: dict[Any, _Flops] = {
-    **flop_registry,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
-}
+def _alike(one: _Live, two: _Live) -> int:
+    """Return at how many places from the start on two timelines of one length change by the same bytes."""
+    unlike = np.flatnonzero(np.diff(one) != np.diff(two))
+    return int(unlike[0]) + 1 if len(unlike) else len(one)

@@ -1,0 +1,55 @@
+"""A few layers tell what all need, whatever kinds there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gym_torch_bench import NextToken
+from gym_torch_plans import CPU, EXPERTS, QWEN, WINDOWS, recipe_of
+
+import gym_torch.plan.skeleton
+from gym_torch.plan.batch import planned
+from gym_torch.plan.layers import Repeat, repeat_of
+from gym_torch.plan.memory import predict
+from gym_torch.plan.skeleton import skeleton
+
+
+def in_full(folder: Path, config: dict[str, Any], adapter: Any, **options: Any) -> tuple[Any, ...]:
+    recipe = recipe_of(folder, config, adapter, **options)
+    built = skeleton(recipe, folder, "fp32", CPU)
+    counts = built.parameters, sorted(built.trained), built.weights, built.gradients
+    return built.repeat, (*counts, predict(recipe, built, planned(NextToken(None), [128, 96])))
+
+
+@pytest.mark.parametrize(
+    ("config", "adapter", "checkpointing", "repeat"),
+    [
+        (QWEN, "full", False, Repeat(0, 1, 5)),
+        (WINDOWS, "full", False, Repeat(0, 2, 2)),
+        (EXPERTS, "lora", True, Repeat(2, 1, 4)),
+        (EXPERTS, {"name": "lora", "modules": "layers.3.self_attn.q_proj"}, False, Repeat(4, 1, 2)),
+        (QWEN, {"name": "freeze", "layers": 2}, False, Repeat(0, 1, 3)),
+        (QWEN, {"name": "freeze", "layers": -1}, True, Repeat(1, 1, 4)),
+    ],
+)
+def test_few_layers_tell_of_many(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+    adapter: Any,
+    checkpointing: bool,
+    repeat: Repeat,
+) -> None:
+    found, few = in_full(tmp_path, config, adapter, gradient_checkpointing=checkpointing)
+    assert found == repeat
+    monkeypatch.setattr(gym_torch.plan.skeleton, "repeat_of", lambda layers: Repeat())
+    assert in_full(tmp_path, config, adapter, gradient_checkpointing=checkpointing) == (Repeat(), few)
+
+
+def test_layers_that_share_weights_are_not_left_out() -> None:
+    layer = torch.nn.Linear(2, 2)
+    assert repeat_of(torch.nn.ModuleList([layer] * 8)) == Repeat()
+    assert repeat_of(torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(8))) == Repeat(0, 1, 6)
