@@ -1,0 +1,83 @@
+"""Laws of rewards, asked of the two answers that a class shows: a number for each, whatever the answer and its neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from gym_rl.reward import Answer, Reward, Score
+from gym_testkit.bench import Bench
+from gym_testkit.distribution import Brought
+from gym_testkit.law import laws_of
+
+laws = laws_of("rewards", "reward")
+
+
+def _shows(brought: Brought) -> bool:
+    return cast(type[Reward], brought.cls).better is not None
+
+
+def _pair(brought: Brought) -> list[Answer]:
+    return list(cast(type[Reward], brought.cls).better or ())
+
+
+def _mixed(brought: Brought) -> list[Answer]:
+    """Return the pair, odd answers to the same rows, and the pair again."""
+    pair = _pair(brought)
+    odd = [replace(pair[0], text=text) for text in ("", " \n", "\x00\ud800\u202e", "9" * 5000, "<" * 5000)]
+    return [*pair, *odd, *pair[::-1]]
+
+
+def _score(brought: Brought) -> Score:
+    return cast(Score, brought.sample().build())
+
+
+def _ask(score: Score, answers: Sequence[Answer]) -> list[float | None]:
+    scores = list(score(answers))
+    assert len(scores) == len(answers), f"{len(scores)} scores for {len(answers)} answers"
+    return scores
+
+
+@laws("the better of its two answers earns more", _shows)
+def ordered(brought: Brought, bench: Bench) -> None:
+    """What the class shows as better is scored higher, as the options stand by default."""
+    better, worse = _ask(_score(brought), _pair(brought))
+    assert better is not None and worse is not None, "it says nothing about its own answers"
+    assert better > worse, f"{better} for the better answer, {worse} for the other"
+
+
+@laws("one finite number or None for each answer", _shows)
+def finite(brought: Brought, bench: Bench) -> None:
+    """Odd answers are no reason for NaN, infinity or fewer scores."""
+    for score in _ask(_score(brought), _mixed(brought)):
+        assert score is None or (isinstance(score, int | float) and math.isfinite(score)), f"{score!r} is no score"
+
+
+@laws("the order of the answers does not matter", _shows)
+def order(brought: Brought, bench: Bench) -> None:
+    """An answer earns the same wherever it stands in the list."""
+    score, answers = _score(brought), _mixed(brought)
+    assert _ask(score, answers[::-1]) == _ask(score, answers)[::-1]
+
+
+@laws("no answers, no scores", _shows)
+def nothing(brought: Brought, bench: Bench) -> None:
+    """An empty list is fine: a step may have lost all of its answers."""
+    assert _ask(_score(brought), []) == []
+
+
+@laws("an empty answer does not raise", _shows)
+def empty(brought: Brought, bench: Bench) -> None:
+    """A model may end at once; without text, without tokens, without a prompt that is known."""
+    _ask(_score(brought), [replace(answer, text="", tokens=0, messages=()) for answer in _pair(brought)])
+
+
+@laws("the same answers give the same scores", _shows)
+def repeatable(brought: Brought, bench: Bench) -> None:
+    """Asked again, and asked of another built from the same options, as after a resume."""
+    score, answers = _score(brought), _mixed(brought)
+    first = _ask(score, answers)
+    assert _ask(score, answers) == first, "asked twice, it says two things"
+    assert _ask(_score(brought), answers) == first, "built again, it says something else"

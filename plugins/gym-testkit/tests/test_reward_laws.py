@@ -1,0 +1,124 @@
+"""Every law of rewards fails for the fault it is about, and holds for the healthy reward beside it."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import pytest
+
+gym_rl = pytest.importorskip("gym_rl")
+
+from gym_rl import Answer, Reward  # noqa: E402 - it may be absent
+from gym_testkit.distribution import Brought  # noqa: E402
+from gym_testkit.laws import rewards  # noqa: E402
+
+
+class Polite(Reward):
+    """1 for an answer that says please."""
+
+    better: ClassVar = (Answer("Yes, please.", {"answer": "yes"}), Answer("Yes.", {"answer": "yes"}))
+
+    def build(self):
+        return lambda answers: [self.one(answer) for answer in answers]
+
+    def one(self, answer):
+        return float("please" in answer.text)
+
+
+class Rude(Polite):
+    def one(self, answer):
+        return -super().one(answer)
+
+
+class Indifferent(Polite):
+    def one(self, answer):
+        return 0.5
+
+
+class Silent(Polite):
+    def one(self, answer):
+        return None
+
+
+class Mean(Polite):
+    def one(self, answer):
+        words = answer.text.split()
+        return sum(word == "please." for word in words) / len(words) if words else math.nan
+
+
+class Words(Polite):
+    def one(self, answer):
+        return "high" if "please" in answer.text else 0.0
+
+
+class Short(Polite):
+    def build(self):
+        return lambda answers: [self.one(answer) for answer in answers[:1]] if answers else []
+
+
+class Ranks(Polite):
+    def build(self):
+        return lambda answers: [self.one(answer) + n for n, answer in enumerate(answers)][::-1]
+
+
+class BestOf(Polite):
+    def build(self):
+        def score(answers):
+            best = max(len(answer.text) for answer in answers)
+            return [len(answer.text) / best for answer in answers]
+
+        return score
+
+
+class First(Polite):
+    def one(self, answer):
+        return float(answer.text[0] == "Y" and "please" in answer.text)
+
+
+class Tires(Polite):
+    asked: ClassVar = 0
+
+    def one(self, answer):
+        Tires.asked += 1
+        return super().one(answer) / Tires.asked
+
+
+LAWS = [law.check for law in rewards.laws.laws]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
+def test_a_healthy_reward_holds_to_every_law(bench, law):
+    law(Brought("rewards", "polite", Polite), bench)
+
+
+@pytest.mark.parametrize(
+    ("cls", "law"),
+    [
+        (Rude, rewards.ordered),
+        (Indifferent, rewards.ordered),
+        (Silent, rewards.ordered),
+        (Short, rewards.ordered),
+        (Mean, rewards.finite),
+        (Words, rewards.finite),
+        (Short, rewards.finite),
+        (Ranks, rewards.order),
+        (BestOf, rewards.nothing),
+        (First, rewards.empty),
+        (Tires, rewards.repeatable),
+    ],
+)
+def test_a_law_catches_its_fault(bench, cls, law):
+    with pytest.raises((AssertionError, ValueError, IndexError)):
+        law(Brought("rewards", "faulty", cls), bench)
+
+
+def test_laws_are_asked_of_rewards_that_show_two_answers():
+    class Outside(Polite):
+        """Asks somebody else."""
+
+        better: ClassVar = None
+
+    for law in rewards.laws.laws:
+        assert law.applies(Brought("rewards", "polite", Polite))
+        assert not law.applies(Brought("rewards", "outside", Outside))
