@@ -80,7 +80,8 @@ def label_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: T
     whole = head if isinstance(head, Head) else Head(head)
     weight = _plain(whole.project) if whole.softcap is None else None
     if weight is not None:
-        states = hidden if whole.scale == 1.0 else hidden * whole.scale
+        factor = whole.scale / whole.temperature
+        states = hidden if factor == 1.0 else hidden * factor
         return linear_log_probs(states, weight, targets, chunk)
 
     def log_probs(logits: Tensor, rows: slice) -> Tensor:
