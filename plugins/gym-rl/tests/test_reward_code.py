@@ -217,6 +217,29 @@ def test_tampering_with_the_verdict_earns_nothing(source):
     assert score(f"{source}\nprint(41)", {"input": "21", "output": "42"}, timeout=1) == 0
 
 
+@pytest.mark.parametrize(
+    ("source", "test"),
+    [
+        ("def f(x): raise StopIteration", "assert all(map(lambda x: f(x) == x, [1, 2]))"),
+        (
+            "class All:\n    def __contains__(self, x): return True\n    __iter__ = ''.__iter__\ndef f(x): return All()",
+            "assert 5 in f(1)",
+        ),
+        (
+            "class More:\n    def __lt__(self, x): return True\n    __gt__ = __lt__\ndef f(x): return More()",
+            "assert 1 < f(1) < 3",
+        ),
+    ],
+    ids=["ends the loop of the test", "contains everything", "lies between"],
+)
+def test_objects_of_the_program_decide_nothing(source, test):
+    assert score(source, test) == 0
+
+
+def test_what_a_program_does_when_it_is_run_is_not_tested():
+    assert score(f"{DOUBLE}if __name__ == '__main__':\n    print(double(int(input())))") == 1
+
+
 def test_the_program_sees_neither_the_expected_output_nor_the_test():
     look = """
 import gc, sys
@@ -227,7 +250,9 @@ def everything():
         found.append(repr(frame.f_locals))
         frame = frame.f_back
     return found
-print('se' + 'same' if any('se' + 'same' in text for text in everything()) else 'nothing')
+texts = everything()
+word = bytes([115, 101, 115, 97, 109, 101]).decode()
+print(word if any(word in text for text in texts) else 'nothing')
 """
     assert score(look, {"input": "", "output": "sesame"}) == 0
     assert score(look, {"input": "", "output": "nothing"}) == 1

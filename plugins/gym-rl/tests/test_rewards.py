@@ -159,7 +159,7 @@ def test_json_of_a_schema():
 
 def test_a_schema_fetches_nothing():
     pytest.importorskip("jsonschema")
-    with pytest.raises(Exception, match=r"(?i)unresolvable|retriev"):
+    with pytest.raises(Exception, match=r"(?i)unresolvable|retrieval"):
         scores(JsonText(json_schema={"$ref": "http://127.0.0.1:9/schema"}), "{}")
 
 

@@ -6,7 +6,6 @@ Nothing here knows about rewards. docs/rewards.md says what is kept out at which
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import socket
@@ -15,7 +14,7 @@ import sys
 import sysconfig
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ def run(source: str, limits: Limits, level: Level, stdin: str = "") -> tuple[boo
     ):
         given.write(stdin.encode("utf-8", "surrogatepass"))
         given.seek(0)
-        process = _start({"source": source, "entry": ""}, limits, level, directory, given.fileno(), printed.fileno())
+        process = _start(source, "", limits, level, directory, given.fileno(), printed.fileno())
         passed = _finish(process, limits)
         printed.seek(0)
         return passed, printed.read(limits.output * _MIB).decode("utf-8", "replace")
@@ -102,32 +101,43 @@ def examine(source: str, test: str, limits: Limits, level: Level) -> bool:
     ):
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            serving = _start({"source": source, "entry": "serve"}, limits, level, here, theirs, theirs)
-            testing = _start({"source": test, "entry": "examine"}, limits, level, there, ours, ours)
+            serving = _start(source, "serve", limits, level, here, theirs, theirs)
+            testing = _start(test, "examine", limits, level, there, ours, ours)
         passed = _finish(testing, limits)
         _finish(serving, limits)
         return passed
 
 
 def _start(
-    what: dict[str, str], limits: Limits, level: Level, directory: str, stdin: Any, stdout: Any
+    source: str, entry: str, limits: Limits, level: Level, directory: str, stdin: Any, stdout: Any
 ) -> subprocess.Popen[bytes]:
-    job = asdict(level) | {
-        "source": what["source"],
-        "script": (_HERE / "wire.py").read_text(encoding="utf-8") if what["entry"] else "",
-        "entry": what["entry"],
-        "directory": os.path.realpath(directory),
-        "libraries": _libraries(),
-        "uid": _user() if level.own_user else 0,
-        "seconds": limits.seconds,
-        "disk": limits.disk * _MIB,
-        "limits": _rlimits(limits, level),
-    }
+    settings: list[tuple[str, object]] = [
+        ("entry", entry),
+        ("directory", os.path.realpath(directory)),
+        ("namespaces", level.namespaces),
+        ("user_namespace", level.user_namespace),
+        ("uid", _user() if level.own_user else 0),
+        ("seconds", limits.seconds),
+        ("disk", limits.disk * _MIB),
+        *(("library", path) for path in _libraries()),
+        *_rlimits(limits, level).items(),
+    ]
     with tempfile.TemporaryFile() as file:
-        file.write(json.dumps(job).encode())
+        file.write(source.encode("utf-8", "surrogatepass"))
         file.seek(0)
         # No site packages, no directory of the script on the path, no bytecode; sets in the same order every time.
-        command = [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", str(_HERE / "guard.py"), str(file.fileno())]
+        command = [
+            sys.executable,
+            "-P",
+            "-s",
+            "-S",
+            "-B",
+            "-X",
+            "utf8",
+            str(_HERE / "guard.py"),
+            f"source={file.fileno()}",
+        ]
+        command += [f"{name}={value}" for name, value in settings]
         return subprocess.Popen(
             command,
             stdin=stdin,
