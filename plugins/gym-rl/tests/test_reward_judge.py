@@ -12,7 +12,7 @@ from gym_core.errors import GymError
 from gym_rl import Answer
 from gym_rl.judge import Judge, named
 from gym_rl.reward import Reward
-from gym_rl.rewards import Exact, Length, Math, Overlong, PythonFunction
+from gym_rl.rewards import Exact, Layout, Length, Math, Overlong, PythonFunction
 from gym_rl.worker import Raised, Worker
 
 ANSWERS = [Answer(text, {"answer": "4"}, id=f"row-{n}", tokens=n) for n, text in enumerate(["4", "5", "", "four 4"])]
@@ -80,6 +80,13 @@ def test_scores_by_reward_and_their_weighted_sum(judge, function):
     }
     assert found.totals == pytest.approx([2 - 0.1 + 1, -0.1 + 1, -0.25, 2 - 0.5 - 0.6 + 1])
     assert found.failures == dict.fromkeys(rewards, 0)
+
+
+def test_what_the_page_about_rewards_shows(judge):
+    one = judge({"math": Math(), "format": Layout(weight=0.2)}, timeout=60, on_error="mask")
+    found = one([Answer("<think>6 * 7</think><answer>42</answer>", row={"answer": "#### 42"}, id="row-1")])
+    assert found.scores == {"math": [1.0], "format": [1.0]} and found.totals == [1.2]
+    assert found.failures == {"math": 0, "format": 0}
 
 
 def test_no_answers_and_no_opinion(judge, function):
