@@ -13,7 +13,7 @@ def sums(values: Tensor, owner: Tensor, count: int) -> Tensor:
 
 def lengths(owner: Tensor, count: int) -> Tensor:
     """Return the number of values of each owner, `[count]`, int64."""
-    return torch.bincount(owner, minlength=count)
+    return torch.zeros(count, dtype=torch.int64, device=owner.device).index_add(0, owner, torch.ones_like(owner))
 
 
 def means(values: Tensor, owner: Tensor, count: int) -> Tensor:

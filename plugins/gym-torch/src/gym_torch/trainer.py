@@ -265,12 +265,13 @@ class Trainer:
 
     def _predicted(self) -> int | None:
         """Return the peak that `gym plan` predicts for the largest batch; None where it cannot, or would take too long."""
-        recipe, model = self.run.recipe, self.model
-        if not isinstance(recipe.model, Transformers) or self.job.progress.seconds < BRIEF:
+        recipe, model, source = self.run.recipe, self.model, self.job.source
+        known = isinstance(recipe.model, Transformers) and isinstance(source, Dataset)
+        if not known or self.job.progress.seconds < BRIEF:
             return None
         try:
             built = skeleton(recipe, model.path, model.precision, self.accelerator.device)
-            batch = of_source(self.job.source, self.job.objective).batch
+            batch = of_source(source, self.job.objective).batch
             return predict(recipe, built, batch).memory.peak
         except Exception as error:  # code of plugins, which may not work on tensors without data
             warn(f"the memory of this run cannot be predicted: {error}")

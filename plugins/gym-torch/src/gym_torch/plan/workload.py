@@ -29,7 +29,16 @@ class Workload:
 
 
 def workload(recipe: Recipe, objective: Objective, path: Path, train: Train) -> Workload:
-    """Return the work of a recipe; `path` is the directory of the model, `train` has its batch size settled."""
+    """Return the work of a recipe; `path` is the directory of the model, `train` has its batch size settled.
+
+    Raises GymError for an algorithm that makes its samples itself.
+    """
+    if recipe.algorithm.rows == "prompt":
+        raise GymError(
+            "how long the answers will be is not known before they are given, so their memory is not planned yet",
+            key="algorithm",
+            fix="`train.batch_size` is the number of answers in a pass: begin with few",
+        )
     try:
         source = _source(recipe, objective, path, train)
     except GymError as error:  # the border to the data plugin: a plan can do without
