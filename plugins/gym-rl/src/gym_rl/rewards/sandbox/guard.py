@@ -225,8 +225,18 @@ def _run(job: Job) -> None:
 
 def _watch(directory: str, libraries: Sequence[str]) -> None:
     """Let the interpreter refuse what the kernel was not asked to; native code it does not see."""
-    refused = ("socket.", "subprocess.", "os.system", "os.fork", "os.exec", "os.posix_spawn", "os.kill", "ctypes.")
-    refused += ("sqlite3.", "resource.")
+    refused = (
+        "socket.",
+        "subprocess.",
+        "os.system",
+        "os.fork",
+        "os.exec",
+        "os.posix_spawn",
+        "os.kill",
+        "ctypes.",
+        "sqlite3.",
+        "resource.",
+    )
     changing = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.ch")
 
     def inside(path: Any, places: Sequence[str]) -> bool:
