@@ -3,9 +3,6 @@
 Measured is the growth of the resident memory from before the model is made to the highest point of two optimizer steps
 of the loop; the second has the state of the optimizer from its start. Libraries are loaded and have multiplied matrices
 before, so that their code is not counted.
-
-MALLOC_MMAP_THRESHOLD_ is set for the processes that measure. Left alone, glibc raises the threshold with every large
-block that is freed and then keeps freed blocks: half as much again stays resident though nothing uses it.
 """
 
 from __future__ import annotations
@@ -84,7 +81,6 @@ def _child(command: str, options: dict[str, Any]) -> dict[str, Any]:
         check=True,
         capture_output=True,
         text=True,
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -117,6 +113,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_core import load_recipe
     from gym_core.ranks import Ranks
     from gym_torch.adapted import adapt
+    from gym_torch.allocation import give_back_freed
     from gym_torch.config import AdamW
     from gym_torch.layout import layout_for
     from gym_torch.loop import Job, optimizer_step
@@ -132,6 +129,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_torch.source import Step
     from gym_torch.trainer import build_optimizer
 
+    give_back_freed()  # as loading a model does
     with TemporaryDirectory() as folder:
         path = Path(folder)
         (path / "config.json").write_text(json.dumps(options["config"]), encoding="utf-8")

@@ -1,0 +1,101 @@
+"""Losses of whole steps against their formulas, answer by answer and in float64, off the policy that answered."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from gym_grpo import CISPO, GRPO, DrGRPO
+from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
+from gym_rl.answers import Rollout
+from gym_rl.objective import PolicyObjective
+from gym_rl.rewards import Length
+from gym_testkit import tiny
+from gym_torch.batch import Piece
+from gym_torch.policy import Policy
+
+torch.set_num_threads(1)
+REWARDS = [Length()]
+LONGEST = 9
+
+
+def answers() -> list[Rollout]:
+    random = np.random.default_rng(0)
+    made = []
+    for number, length in enumerate((4, 1, 7, 2)):
+        tokens = random.integers(3, 60, 5).astype(np.int32)
+        prompt = Piece(f"row {number // 2}", tokens if number % 2 == 0 else made[-1].prompt.tokens, np.zeros(5, bool))
+        said = random.integers(3, 60, length).astype(np.int32)
+        sampled = random.uniform(-6, -3, length).astype(np.float32)
+        advantage = float(random.normal())
+        made.append(Rollout(str(number), number // 2, prompt, said, np.ones(length, bool), sampled, advantage))
+    return made
+
+
+def clipped(log_probs: Tensor, answer: Rollout, low: float, high: float) -> Tensor:
+    """Return PPO's loss of each token."""
+    each = []
+    for log_prob, old in zip(log_probs, answer.sampled.tolist(), strict=True):
+        ratio = torch.exp(log_prob - old)
+        bounded = torch.clamp(ratio, 1 - low, 1 + high)
+        each.append(-torch.minimum(ratio * answer.advantage, bounded * answer.advantage))
+    return torch.stack(each)
+
+
+def weighted(log_probs: Tensor, answer: Rollout, cap: float) -> Tensor:
+    each = []
+    for log_prob, old in zip(log_probs, answer.sampled.tolist(), strict=True):
+        each.append(-min(math.exp(float(log_prob.detach()) - old), cap) * answer.advantage * log_prob)
+    return torch.stack(each)
+
+
+#: objective, loss of the tokens of an answer, what of it is added up, and the denominator of the step
+CASES: dict[str, tuple[PolicyObjective, Callable[[Tensor, Rollout], Tensor], Callable[[Tensor], Tensor], float]] = {
+    "grpo": (
+        GRPOLoss(GRPO(rewards=REWARDS)),
+        lambda scores, answer: clipped(scores, answer, 0.2, 0.2),
+        torch.mean,
+        4,
+    ),
+    "dr_grpo": (
+        DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST)),
+        lambda scores, answer: clipped(scores, answer, 0.2, 0.2),
+        torch.sum,
+        4 * LONGEST,
+    ),
+    "cispo": (
+        CISPOLoss(CISPO(rewards=REWARDS, cap=2.0)),
+        lambda scores, answer: weighted(scores, answer, 2.0),
+        torch.sum,
+        14,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradient_agree_with_the_formula_in_float64(tmp_path: Path, name: str) -> None:
+    objective, tokens, add, weight = CASES[name]
+    model = AutoModelForCausalLM.from_pretrained(tiny.write_model(tmp_path / "model", 0), dtype=torch.float32)
+    exact = copy.deepcopy(model).double()
+    batch = objective.collate(answers())
+    loss, _ = objective.loss(Policy(model), batch)
+    wanted = torch.zeros((), dtype=torch.float64)
+    for answer in answers():
+        text = answer.prompt.tokens.tolist() + answer.tokens.tolist()
+        logits = exact(input_ids=torch.tensor([text])).logits[0, 4:-1]
+        scores = logits.log_softmax(1).gather(1, torch.tensor(answer.tokens, dtype=torch.long)[:, None])[:, 0]
+        wanted = wanted + add(tokens(scores, answer))
+    assert objective.weight(batch) == weight
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+    loss.backward()
+    wanted.backward()
+    for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad.double() - theirs.grad).norm() <= 1e-4 * theirs.grad.norm() + 1e-9
