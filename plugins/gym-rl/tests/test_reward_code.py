@@ -355,7 +355,7 @@ def test_files_of_the_machine_are_out_of_reach(level, tmp_path):
     for writing in (
         f"open({str(target)!r}, 'w').write('broken')",
         f"import os\nos.remove({str(target)!r})",
-        f"import os\nos.rename({str(target)!r}, '/tmp/x')",
+        f"import os\nos.rename({str(target)!r}, {str(target)!r} + '-moved')",
         f"import shutil\nshutil.rmtree({str(tmp_path)!r})",
         "import os\nopen(os.__file__, 'a').write('')",
         f"import os\nos.chmod({str(tmp_path)!r}, 0)",

@@ -101,6 +101,14 @@ def test_every_prompt_is_asked_and_every_answer_learnt_from_once(model, path) ->
         assert {"reward", "reward_std", "reward/seven", "groups_without_spread"} <= step.metrics.keys()
 
 
+def test_a_last_round_of_fewer_prompts_has_fewer_steps(model, path) -> None:
+    rollouts = source(model, path, mini_batches=4, train={"batch_size": 4, "accumulate": 1})
+    steps = list(rollouts.steps(0))
+    assert rollouts.total == len(steps) == 6  # six prompts, four in a whole round
+    assert [sum(map(len, step.batches)) for step in steps] == [4] * 6
+    assert steps[-1].epoch == pytest.approx(1)
+
+
 def test_the_answers_follow_from_the_recipe_and_the_weights(model, path) -> None:
     first = answers(list(source(model, path).steps(0)))
     assert answers(list(source(model, path).steps(0))) == first

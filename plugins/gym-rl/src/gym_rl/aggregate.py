@@ -7,13 +7,11 @@ nothing. An answer without tokens weighs as any other and adds nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from gym_rl.ragged import means
-
-Aggregation = Literal["token-mean", "answer-mean", "answer-sum", "constant"]
 
 
 class Aggregate(Protocol):

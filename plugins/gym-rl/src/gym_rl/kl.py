@@ -7,13 +7,10 @@ samples of pi, their gradients differ: k3's is that of KL(ref || pi), k2's and k
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 from torch import Tensor
 
 from gym_rl.ratio import log_ratio
-
-Estimator = Literal["k1", "k2", "k3", "k3_is"]
 
 
 def k1(log_probs: Tensor, reference: Tensor, sampled: Tensor) -> Tensor:

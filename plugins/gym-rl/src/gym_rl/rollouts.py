@@ -57,18 +57,18 @@ class Rollouts(Source):
         words: Tokenizer,
         judge: Callable[[Sequence[Answer]], Judgement],
         fingerprint: str = "",
-        rank: int = 0,
-        world: int = 1,
     ) -> None:
         """Plan the whole run; `generator` answers with the weights as they are when it is asked."""
         self.config, self.prompts, self.train, self.layout = config, prompts, train, layout
-        self.generator, self.words, self.judge, self.rank, self.world = generator, words, judge, rank, world
+        self.generator, self.words, self.judge = generator, words, judge
         self.step_size = train.batch_size * train.accumulate
         asked = self.step_size * config.mini_batches // config.group_size
         rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
         schedule = {"batch_size": asked, "accumulate": 1, "max_steps": rounds}
         self.order = Dataset(prompts, train.model_copy(update=schedule), fingerprint, layout)
-        self.total = train.max_steps or self.order.total * config.mini_batches
+        last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
+        whole = (self.order.total - 1) * config.mini_batches
+        self.total = train.max_steps or whole + math.ceil(last / self.step_size)
         self.advantage = load_object(type(config).advantage)
         self.round: Round | None = None
         self.health: dict[str, float] = {}  #: of the round, logged with each of its steps
@@ -78,7 +78,7 @@ class Rollouts(Source):
         for step in range(start, self.total):
             number, part = divmod(step, self.config.mini_batches)
             if self.round is None or int(self.round.number) != number:
-                self.round, self.health = self._answer(number)
+                self.round, self.health = self._answer(number, rank, world)
             yield self._step(self.round, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:
@@ -95,12 +95,12 @@ class Rollouts(Source):
         self.round = Round(**tensors) if tensors else None
         self.health = dict(state["health"])
 
-    def _answer(self, number: int) -> tuple[Round, dict[str, float]]:
+    def _answer(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
         """Answer the prompts of a round, each process its share, and judge the answers."""
         config = self.config
         chosen = self.order.samples(int(self.order.bounds[number]), int(self.order.bounds[number + 1]))
         asked = np.repeat(chosen, config.group_size)
-        mine = [place for place in range(len(asked)) if place // config.group_size % self.world == self.rank]
+        mine = [place for place in range(len(asked)) if place // config.group_size % world == rank]
         prompts = [cast(Prompt, self.prompts[int(asked[place])]) for place in mine]
         made = self.generator.generate(
             [prompt.tokens.tolist() for prompt in prompts],
@@ -113,7 +113,7 @@ class Rollouts(Source):
         judged = self.judge([self._read(*pair) for pair in zip(prompts, made, strict=True)])
         rows = [dict(zip(judged.scores, row, strict=True)) for row in zip(*judged.scores.values(), strict=True)]
         found = list(zip(mine, made, judged.totals, rows, strict=True))
-        if self.world > 1:
+        if world > 1:
             found = sorted(gather_object(found), key=lambda answer: answer[0])
         _, every, totals, scores = zip(*found, strict=True)
         rewards = torch.tensor([math.nan if total is None else total for total in totals], dtype=torch.float64)
@@ -148,8 +148,8 @@ class Rollouts(Source):
         fitting = self.train.model_copy(update={"batch_size": max(1, self.train.batch_size // size)})
         mine, spare = dealt(self.layout.cut(lengths, fitting), rank, world)
         batches = [[answer for unit in batch for answer in units[int(unit)]] for batch in mine]
-        done = int(round_.number) + (part + 1) / config.mini_batches
-        epoch = round(done * len(round_.prompts) / config.group_size / len(self.prompts), 6)
+        done = min((part + 1) * self.step_size, len(round_.prompts)) / config.group_size
+        epoch = round((int(self.order.bounds[int(round_.number)]) + done) / len(self.prompts), 6)
         return Step(batches, epoch, spare, self.health)
 
 

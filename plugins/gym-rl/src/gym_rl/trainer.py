@@ -10,6 +10,7 @@ from gym_rl.rollouts import Rollouts
 from gym_torch.backend import LoadedModel
 from gym_torch.generation.generator import Generator
 from gym_torch.layout import Layout
+from gym_torch.processes.strategies import FSDP
 from gym_torch.source import Source
 from gym_torch.trainer import Trainer
 
@@ -32,7 +33,19 @@ class RolloutTrainer(Trainer):
 
     def source(self, layout: Layout) -> Source:
         """Return the rollouts."""
-        train, config, accelerator = self.train_options, self.config, self.accelerator
+        train, config = self.train_options, self.config
+        if isinstance(self.run.recipe.distributed, FSDP) and self.accelerator.num_processes > 1:
+            raise RecipeError(
+                "answers are sampled from whole models, and this strategy cuts them",
+                key="distributed",
+                fix="set `distributed: ddp`",
+            )
+        if self.data.validation:
+            raise RecipeError(
+                "prompts that are held out are not answered and judged yet",
+                key="data.validation",
+                fix="leave it out; `metrics.jsonl` has the rewards of training",
+            )
         if train.batch_tokens is not None:
             raise RecipeError(
                 "a step is counted in answers here, whose tokens nobody knows before",
@@ -56,6 +69,4 @@ class RolloutTrainer(Trainer):
             words=words,
             judge=self.judge,
             fingerprint=self.data.fingerprint,
-            rank=accelerator.process_index,
-            world=accelerator.num_processes,
         )

@@ -82,6 +82,7 @@ def run(job: Job) -> None:
             raise Interrupted(asked)
         if progress.over:
             return
+        job.ranks.at("")  # a source may sample and judge its steps first, which takes its time
         step = next(steps)
         if progress.step + 1 in train.skip_steps:
             skip(job, step)

@@ -191,7 +191,8 @@ class Trainer:
         data = {"samples": len(self.data.train), "fingerprint": self.data.fingerprint}
         plot = [LossPlot(output, ["loss.png", PLOT])] if run.recipe.train.plot else []
         card = ModelCard(run, self.model.name, data)
-        own = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output), *plot, card, ProgressBar()]
+        bar = ProgressBar(run.recipe.algorithm.measure)
+        own = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output), *plot, card, bar]
         return [*own, *(callback.build(run=run) for callback in run.recipe.callbacks)]
 
     def _save(self) -> None:

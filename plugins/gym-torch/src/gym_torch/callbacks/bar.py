@@ -14,10 +14,11 @@ PAUSE = 5.0  #: seconds between two lines where there is no terminal
 
 
 class ProgressBar(Observer):
-    """Shows steps, loss, tokens per second and the time left."""
+    """Shows steps, what training improves, tokens per second and the time left."""
 
-    def __init__(self) -> None:
-        """Prepare the bar; nothing is shown yet."""
+    def __init__(self, measure: str = "loss") -> None:
+        """Prepare the bar; nothing is shown yet. `measure` is the key of the number that is shown."""
+        self.measure = measure
         text = TextColumn("{task.fields[note]}")
         self.bar = Bar(
             "training", BarColumn(), MofNCompleteColumn(), text, "ETA", TimeRemainingColumn(), console=console
@@ -41,7 +42,7 @@ class ProgressBar(Observer):
     def logged(self, progress: Progress, record: Record) -> None:
         """Show the numbers."""
         speed = f"{record['tokens_per_second']:,.0f} tokens/s"
-        self._note(progress, f"loss {record['loss']:.4f}, {speed}", every=PAUSE)
+        self._note(progress, f"{self.measure} {record[self.measure]:.4f}, {speed}", every=PAUSE)
 
     def skipped(self, progress: Progress, record: Record) -> None:
         """Say which samples are left out."""
