@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from gym_rl.config import Clipping, PolicyGradient
+from gym_rl.engine import Engine, Local
 from gym_rl.reward import Answer, Reward
 
 __version__ = "0.1.0"
-__all__ = ["RLOO", "Answer", "Clipping", "PolicyGradient", "Reward"]
+__all__ = ["RLOO", "Answer", "Clipping", "Engine", "Local", "PolicyGradient", "Reward"]
 
 
 class RLOO(PolicyGradient):

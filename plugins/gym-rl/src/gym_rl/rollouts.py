@@ -22,10 +22,12 @@ from gym_core.component import load_object
 from gym_data.tokenizer import Tokenizer
 from gym_rl.answers import Rollout, Round
 from gym_rl.config import PolicyGradient
+from gym_rl.engine import Sampler
 from gym_rl.judge import Judgement
 from gym_rl.reward import Answer
+from gym_rl.sampled import check
 from gym_torch.batch import Example
-from gym_torch.generation.generator import Completion, Generator
+from gym_torch.generation.generator import Completion
 from gym_torch.layout import Layout
 from gym_torch.source import Dataset, Examples, Source, Step, dealt
 
@@ -53,14 +55,14 @@ class Rollouts(Source):
         prompts: Examples,
         train: Train,
         layout: Layout,
-        generator: Generator,
+        sampler: Sampler,
         words: Tokenizer,
         judge: Callable[[Sequence[Answer]], Judgement],
         fingerprint: str = "",
     ) -> None:
-        """Plan the whole run; `generator` answers with the weights as they are when it is asked."""
+        """Plan the whole run; `sampler` answers with the weights as they are when it is told that they have changed."""
         self.config, self.prompts, self.train, self.layout = config, prompts, train, layout
-        self.generator, self.words, self.judge = generator, words, judge
+        self.sampler, self.words, self.judge = sampler, words, judge
         self.step_size = train.batch_size * train.accumulate
         asked = self.step_size * config.mini_batches // config.group_size
         rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
@@ -102,7 +104,8 @@ class Rollouts(Source):
         asked = np.repeat(chosen, config.group_size)
         mine = [place for place in range(len(asked)) if place // config.group_size % world == rank]
         prompts = [cast(Prompt, self.prompts[int(asked[place])]) for place in mine]
-        made = self.generator.generate(
+        self.sampler.refresh()
+        made = self.sampler.generate(
             [prompt.tokens.tolist() for prompt in prompts],
             config.max_new_tokens,
             config.temperature,
@@ -110,6 +113,7 @@ class Rollouts(Source):
             seed=self.train.seed,
             streams=[number * self.step_size * config.mini_batches + place for place in mine],
         )
+        check(made, [prompt.id for prompt in prompts], config.max_new_tokens)
         judged = self.judge([self._read(*pair) for pair in zip(prompts, made, strict=True)])
         rows = [dict(zip(judged.scores, row, strict=True)) for row in zip(*judged.scores.values(), strict=True)]
         found = list(zip(mine, made, judged.totals, rows, strict=True))

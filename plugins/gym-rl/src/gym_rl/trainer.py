@@ -5,10 +5,10 @@ from __future__ import annotations
 from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
 from gym_rl.config import PolicyGradient
+from gym_rl.engine import Sampler
 from gym_rl.judge import Judge, named
 from gym_rl.rollouts import Rollouts
 from gym_torch.backend import LoadedModel
-from gym_torch.generation.generator import Generator
 from gym_torch.layout import Layout
 from gym_torch.processes.strategies import FSDP
 from gym_torch.source import Source
@@ -25,10 +25,11 @@ class RolloutTrainer(Trainer):
         super().__init__(config, run, model)
 
     def train(self) -> Artifact:
-        """Train to the end, and end what judged."""
+        """Train to the end, and end what answered and judged."""
         try:
             return super().train()
         finally:
+            self.sampler.close()
             self.judge.close()
 
     def source(self, layout: Layout) -> Source:
@@ -60,12 +61,20 @@ class RolloutTrainer(Trainer):
                 fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
             )
         words = Tokenizer(self.model.path)
+        self.sampler: Sampler = config.rollouts.build(
+            adapted=self.adapted,
+            words=words,
+            path=self.model.path,
+            precision=self.model.precision,
+            output=self.run.output,
+            ranks=self.run.ranks,
+        )
         return Rollouts(
             config,
             self.data.train,
             train,
             layout,
-            generator=Generator(self.adapted.model, words),
+            sampler=self.sampler,
             words=words,
             judge=self.judge,
             fingerprint=self.data.fingerprint,
