@@ -21,7 +21,6 @@ from transformers import (
 
 from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
-from gym_torch import compiling
 from gym_torch.adapted import recompute_layers
 from gym_torch.batch import Batch, Piece
 from gym_torch.generation.generator import Generator
@@ -252,18 +251,3 @@ def test_a_router_that_chooses_in_another_way_is_noticed() -> None:
         layer.mlp.gate.__class__ = Sorts
     with pytest.raises(GymError, match="without being seen"):
         Routers(model)
-
-
-@torch.no_grad()
-def test_compiled_layers_are_routed_too() -> None:
-    model = mixture()
-    routers = Routers(model)
-    batch, experts = recorded(model, routers, PADDED)
-    with torch.no_grad():
-        for router in routers.routers:
-            router.weight.add_(torch.randn_like(router.weight))
-    batch = replace(batch, experts=lay_out(PADDED, *pieces(), experts))
-    expected = Policy(model)(batch)
-    compiling.layers_of(model)[1].compile(dynamic=True, backend="eager")
-    found = Policy(model)(batch)
-    assert torch.allclose(found, expected, atol=1e-4)

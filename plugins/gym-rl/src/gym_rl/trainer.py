@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import cast
+
+from torch import Tensor
+
 from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
+from gym_rl import mismatch
+from gym_rl.answers import Rollout, Round
+from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
 from gym_rl.engine import Sampler
 from gym_rl.judge import Judge, named
+from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts import Rollouts
+from gym_rl.scoring import Batches, Pass, scored
 from gym_torch.backend import LoadedModel
 from gym_torch.layout import Layout
+from gym_torch.policy import Policy
 from gym_torch.processes.strategies import FSDP
+from gym_torch.reference import Scorer, reference
 from gym_torch.source import Source
 from gym_torch.trainer import Trainer
 
@@ -69,13 +83,46 @@ class RolloutTrainer(Trainer):
             output=self.run.output,
             ranks=self.run.ranks,
         )
-        return Rollouts(
-            config,
-            self.data.train,
-            train,
-            layout,
-            sampler=self.sampler,
-            words=words,
-            judge=self.judge,
-            fingerprint=self.data.fingerprint,
-        )
+        asking = Asking(config, self.data.train, self.sampler, words, self.judge, train.seed)
+        return Rollouts(asking, train, layout, self.data.fingerprint, self.score)
+
+    def passes(self) -> dict[str, Pass]:
+        """Return what fills columns of a round before it is learnt from, by their names; asked once, before the first.
+
+        A trainer with more models adds a pass for each. Nothing is computed where there is none.
+        """
+        config, passes = self.config, dict[str, Pass]()
+        if (
+            not self.sampler.exact and config.mini_batches > 1
+        ):  # with one, the policy that learns is the one that answered
+            passes["old"] = Scorer(self._policy)
+        if config.beta:
+            named = config.reference_model
+            passes["reference"] = reference(self._policy, self.adapted, self.model, self.run.recipe, named)
+        return passes
+
+    def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:
+        """Return the columns that `passes` makes of a round.
+
+        Raises GymError where the first answers of a run were not sampled by the policy that is trained.
+        """
+        if not int(round_.number):
+            first = self._scored(round_, islice(batches(), 1), {"trainer": Scorer(self._policy)})
+            mismatch.check(first["trainer"], round_.columns["sampled"], self.config.max_mismatch)
+        return self._scored(round_, batches(), self._passes)
+
+    @property
+    def _policy(self) -> Policy:
+        """What is trained, in this process."""
+        return cast(Policy, self.accelerator.unwrap_model(self.job.policy))
+
+    def _scored(
+        self, round_: Round, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]
+    ) -> dict[str, Tensor]:
+        collate = cast(PolicyObjective, self.job.objective).collate
+        device, world = self.accelerator.device, self.accelerator.num_processes
+        return scored(round_, batches, passes, collate, device, world)
+
+    @cached_property
+    def _passes(self) -> dict[str, Pass]:
+        return self.passes()

@@ -6,8 +6,7 @@ is the one bridge from messages to texts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from gym_core import GymError
 from gym_torch.generation.kvcache import RowCache, fill
 from gym_torch.generation.sampling import choose, uniform
+from gym_torch.policy import evaluating
 from gym_torch.routing import Routers
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Generator:
             batch.keep(going)
 
         batch = _Batch([], [], torch.empty(0, dtype=torch.long, device=self.model.device))
-        with _without_dropout(self.model):
+        with evaluating(self.model):
             while waiting or batch.requests:
                 free = self.max_batch - len(batch.requests)
                 # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
@@ -217,17 +217,6 @@ def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = ends if isinstance(ends, list) else [ends]
     return {token for token in (tokenizer.eos_id, *ends) if token is not None}
-
-
-@contextmanager
-def _without_dropout(model: PreTrainedModel) -> Iterator[None]:
-    """Put a model into evaluation mode for a while."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def complete(
