@@ -58,6 +58,8 @@ class PolicyGradient(TorchAlgorithm):
     """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.offpolicy`."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
     """Mean difference of sampled and trained log-probabilities on the first batch, in nats, above which a run refuses."""
+    routing_replay: bool = False
+    """Send each token in the update to the experts that it went to when it was sampled; for mixtures of experts alone."""
 
 
 class Clipping(PolicyGradient):

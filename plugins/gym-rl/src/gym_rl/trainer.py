@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import cast
@@ -25,6 +26,7 @@ from gym_torch.layout import Layout
 from gym_torch.policy import Policy
 from gym_torch.processes.strategies import FSDP
 from gym_torch.reference import Scorer, reference
+from gym_torch.routing import Routers
 from gym_torch.source import Source
 from gym_torch.trainer import Trainer
 
@@ -82,6 +84,7 @@ class RolloutTrainer(Trainer):
             precision=self.model.precision,
             output=self.run.output,
             ranks=self.run.ranks,
+            routers=Routers(self.adapted.model) if config.routing_replay else None,
         )
         asking = Asking(config, self.data.train, self.sampler, words, self.judge, train.seed)
         return Rollouts(asking, train, layout, self.data.fingerprint, self.score)
@@ -98,7 +101,8 @@ class RolloutTrainer(Trainer):
             passes["old"] = Scorer(self._policy)
         if config.beta:
             named = config.reference_model
-            passes["reference"] = reference(self._policy, self.adapted, self.model, self.run.recipe, named)
+            score = reference(self._policy, self.adapted, self.model, self.run.recipe, named)
+            passes["reference"] = lambda batch: score(replace(batch, experts=None))  # its routers choose for themselves
         return passes
 
     def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:

@@ -66,7 +66,7 @@ def _trial(brought: Brought, bench: Bench) -> Iterator[_Trial]:
     output.mkdir(exist_ok=True)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     words = Tokenizer(path)
-    context = {"words": words, "path": path, "precision": "fp32", "output": output, "ranks": Ranks()}
+    context = {"words": words, "path": path, "precision": "fp32", "output": output, "ranks": Ranks(), "routers": None}
     sampler = cast(Sampler, brought.sample().build(adapted=Full(None, model), **context))
     try:
         sampler.refresh()
