@@ -44,8 +44,9 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
     model wants to run code of its own and the recipe does not allow it.
     """
-    give_back_freed()
-    run.notes["meter"] = Meter(probe.device())
+    if "meter" not in run.notes:  # an algorithm may load further models
+        give_back_freed()
+        run.notes["meter"] = Meter(probe.device())
     pretrained = config.init == "pretrained"
     path = locate(config.path, config.revision, weights=pretrained)
     _check_code(path, config.trust_remote_code)
@@ -59,7 +60,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
         if config.attention != "auto":
             options["attn_implementation"] = config.attention
         options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
-        model = _pretrained(path, options) if pretrained else _random(shape, run.recipe.train.seed, options)
+        model = read_weights(path, options) if pretrained else _random(shape, run.recipe.train.seed, options)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise GymError(f"the model cannot be loaded: {reason}", where=str(path), key="model") from error
@@ -109,13 +110,13 @@ def _check_code(path: Path, allowed: bool) -> None:
         )
 
 
-def _pretrained(path: Path, options: dict[str, Any]) -> PreTrainedModel:
-    """Load weights quietly, and never train with any that were not there, did not fit or are not numbers."""
+def read_weights(path: Path, options: dict[str, Any], kind: Any = AutoModelForCausalLM) -> PreTrainedModel:
+    """Load weights quietly into a model of a kind. Raises GymError for any that were not there, did not fit or are no numbers."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     report: dict[str, Any]
-    model, report = AutoModelForCausalLM.from_pretrained(
+    model, report = kind.from_pretrained(
         path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     logging.set_verbosity(verbosity)
@@ -154,6 +155,8 @@ def _dtype(asked: str, precision: str) -> torch.dtype | str:
 
 def _precision(run: Run, width: int, dtype: str) -> str:
     """Return `fp32` or `bf16`; a resumed run keeps what it began with."""
+    if "precision" in run.notes:  # a further model computes as the first does
+        return str(run.notes["precision"])
     asked = run.recipe.train.precision
     before = run.record.read().get("precision") if run.resuming else None
     if before or asked != "auto" or dtype == "bf16":
@@ -164,4 +167,5 @@ def _precision(run: Run, width: int, dtype: str) -> str:
         chosen = found.precision
         say(f"precision: {found}")
     run.record.update(precision=chosen)
+    run.notes["precision"] = chosen
     return chosen
