@@ -44,9 +44,8 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
     model wants to run code of its own and the recipe does not allow it.
     """
-    if "meter" not in run.notes:  # an algorithm may load further models
-        give_back_freed()
-        run.notes["meter"] = Meter(probe.device())
+    give_back_freed()
+    run.notes["meter"] = Meter(probe.device())
     pretrained = config.init == "pretrained"
     path = locate(config.path, config.revision, weights=pretrained)
     _check_code(path, config.trust_remote_code)
@@ -155,8 +154,6 @@ def _dtype(asked: str, precision: str) -> torch.dtype | str:
 
 def _precision(run: Run, width: int, dtype: str) -> str:
     """Return `fp32` or `bf16`; a resumed run keeps what it began with."""
-    if "precision" in run.notes:  # a further model computes as the first does
-        return str(run.notes["precision"])
     asked = run.recipe.train.precision
     before = run.record.read().get("precision") if run.resuming else None
     if before or asked != "auto" or dtype == "bf16":
@@ -167,5 +164,4 @@ def _precision(run: Run, width: int, dtype: str) -> str:
         chosen = found.precision
         say(f"precision: {found}")
     run.record.update(precision=chosen)
-    run.notes["precision"] = chosen
     return chosen
