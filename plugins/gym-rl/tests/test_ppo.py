@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import RecipeError, execute, load_recipe
+from gym_core import GymError, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_core.run import Run
 from gym_rl import PPO
@@ -147,8 +147,12 @@ def recipe(bench: Bench, algorithm: dict[str, Any] | None = None, **train: Any) 
     return bench.recipe(options, "prompt", **{"batch_size": 4, "accumulate": 2, "max_steps": 6, **train})
 
 
-@pytest.mark.parametrize("adapter", [None, {"name": "lora", "rank": 4}], ids=["full", "lora"])
-@pytest.mark.parametrize("separate", [False, True], ids=["head", "model"])
+LORA = {"name": "lora", "rank": 4}
+
+
+@pytest.mark.parametrize(
+    ("separate", "adapter"), [(False, LORA), (True, LORA), (True, None)], ids=["head-lora", "model-lora", "model-full"]
+)
 def test_killed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
     tmp_path: Path, adapter: Any, separate: bool
 ) -> None:
@@ -177,15 +181,13 @@ def test_a_critic_goes_on_from_what_lies_beside_the_weights(tmp_path: Path) -> N
     bench = Bench(tmp_path)
     first = bench.run(recipe(bench, {"critic": str(bench.model(1))}, max_steps=4), "first").outcome.artifact.path
     begun = bench.run(recipe(bench, {"critic": str(first / "critic")}, max_steps=1, learning_rate=1e-30), "second")
-    found, left = begun.outcome.artifact.path / "critic", first / "critic"
-    assert load_file(found / FILE)["v_head.summary.weight"].tolist() == pytest.approx(
-        load_file(left / FILE)["v_head.summary.weight"].tolist()
-    )
+    found, left = (load_file(place / "critic" / FILE) for place in (begun.outcome.artifact.path, first))
+    torch.testing.assert_close(found, left)
 
 
 def test_a_critic_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    with pytest.raises(RecipeError, match="tokenizer"):
+    with pytest.raises(GymError, match="tokenizer of the policy"):
         bench.run(recipe(bench, {"critic": str(bench.model_for(["<x>"]))}))
 
 

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_core import Backend, RecipeError, Run
+from gym_core import GymError, Recipe
+from gym_data.tokenizer import Tokenizer
 from gym_torch.adapted import Adapted, adapt, recompute_layers
-from gym_torch.backend import LoadedModel
+from gym_torch.backend import LoadedModel, load_frozen
 from gym_torch.batch import Batch
 from gym_torch.beside import Beside
+from gym_torch.config import Transformers
+from gym_torch.export import copy_tokenizer
 from gym_torch.layout import hidden_states
-from gym_torch.logprobs import label_log_probs
 from gym_torch.policy import Policy
 from gym_torch.scalar_head import FILE, ScalarHead
 
@@ -59,18 +61,23 @@ class SharedCritic(Critic):
 class SeparateCritic(Critic):
     """A model of its own under a head, adapted as the policy is."""
 
-    def __init__(self, backend: Backend, run: Run, policy: LoadedModel) -> None:
-        """Load the model, and its value head where it has one. Raises RecipeError where it does not fit the policy."""
+    def __init__(self, named: str, recipe: Recipe, policy: LoadedModel) -> None:
+        """Load the model, and its value head where it has one.
+
+        Raises GymError where it cannot be loaded or does not fit the policy.
+        """
         super().__init__()
-        loaded: LoadedModel = backend.build(run=run)
+        own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(policy.path))
+        config = own.model_copy(update={"path": named, "revision": None, "init": "pretrained"})
+        loaded = load_frozen(config, policy.precision, policy.layout)
         _check(loaded, policy)
-        self.base = loaded.name
+        self.base, self.path = named, loaded.path
         self.head = _head(loaded.model, loaded.path)
-        self.adapted: Adapted = adapt(loaded.model, run.recipe)
+        self.adapted: Adapted = adapt(loaded.model, recipe)
         self.model: PreTrainedModel = self.adapted.model
         if not self.model.config.get_text_config().tie_word_embeddings:
             self.model.get_output_embeddings().requires_grad_(False)  # nothing comes of its logits
-        if run.recipe.train.gradient_checkpointing:
+        if recipe.train.gradient_checkpointing:
             recompute_layers(self.model)
 
     def forward(self, batch: Batch, hidden: Tensor) -> Tensor:
@@ -83,6 +90,7 @@ class SeparateCritic(Critic):
         (path / FOLDER).mkdir(exist_ok=True)
         self.adapted.save(path / FOLDER, self.base, exact)
         self.head.save(path / FOLDER, exact)
+        copy_tokenizer(self.path, path / FOLDER)
 
     def restore(self, path: Path) -> None:
         """Read them."""
@@ -97,9 +105,8 @@ class ActorCritic(Policy):
         """Return log-probabilities of `batch.targets` and the values before them, `[2, n]` fp32."""
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
             hidden = self.hidden(batch)
-            log_probs = label_log_probs(hidden, self.head, batch.targets, self.chunk)
             values: Tensor = cast(Critic, self.beside["critic"])(batch, hidden)
-        return torch.stack([log_probs, values])
+            return torch.stack([self.log_probs(batch, hidden), values])
 
 
 def _head(model: PreTrainedModel, path: Path) -> ScalarHead:
@@ -107,12 +114,10 @@ def _head(model: PreTrainedModel, path: Path) -> ScalarHead:
 
 
 def _check(critic: LoadedModel, policy: LoadedModel) -> None:
-    own, asked = (each.model.config.get_text_config().vocab_size for each in (critic, policy))
-    if own < asked:
-        why, fix = f"knows {own:,} tokens, and the policy has {asked:,}", "name a model with the same tokenizer"
-    elif critic.layout is not policy.layout:
-        why = f"takes samples {critic.layout.name}, and the policy {policy.layout.name}"
-        fix = "set `attention: sdpa` for both"
-    else:
-        return
-    raise RecipeError(f"the critic `{critic.name}` {why}", key="algorithm.critic", fix=fix)
+    if Tokenizer(critic.path).fingerprint != Tokenizer(policy.path).fingerprint:
+        raise GymError(
+            "a critic must have the tokenizer of the policy",
+            where=critic.name,
+            key="algorithm.critic",
+            fix="name a model of the same family",
+        )

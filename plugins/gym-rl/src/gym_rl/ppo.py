@@ -1,4 +1,4 @@
-"""Proximal policy optimization (arXiv:1707.06347): a critic says what was to be expected of each token, and learns from it too."""
+"""Proximal policy optimization (arXiv:1707.06347): a critic says what was to be expected, and learns from what came."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PPOLoss(ClippedTokens):
     def beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
         """Return the critic."""
         named = self.config.critic
-        return {"critic": SharedCritic(model) if named is None else SeparateCritic(named, run, model)}
+        return {"critic": SharedCritic(model) if named is None else SeparateCritic(named, run.recipe, model)}
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the sum over tokens of both losses, and each."""

@@ -5,7 +5,8 @@ Its parameters are all that a run has: those of the model, and those of what is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -49,10 +50,26 @@ class Policy(nn.Module):
         return [cast(Beside, module) for module in self.beside.values()]
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the log-probabilities `[n]` of `batch.targets`, in fp32."""
+        """Return what the objective is given; here log-probabilities, see `log_probs`."""
+        return self.log_probs(batch)
+
+    def log_probs(self, batch: Batch, hidden: Tensor | None = None) -> Tensor:
+        """Return the log-probabilities `[n]` of `batch.targets`, in fp32; `hidden` are their states where those are known."""
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            return label_log_probs(self.hidden(batch), self.head, batch.targets, self.chunk)
+            states = self.hidden(batch) if hidden is None else hidden
+            return label_log_probs(states, self.head, batch.targets, self.chunk)
 
     def hidden(self, batch: Batch) -> Tensor:
         """Return the last hidden states `[n, dim]` that predict `batch.targets`."""
         return hidden_states(self.model, batch)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode for a while: without dropout."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
