@@ -23,6 +23,8 @@ class PolicyGradient(TorchAlgorithm):
     better: ClassVar[str] = "higher"
     advantage: ClassVar[str] = ""
     """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
+    credit: ClassVar[str] = "gym_rl.credit:of_answers"
+    """`module:function` from a round to what each of its tokens earned; see `gym_rl.credit`."""
 
     rewards: Annotated[
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import cast
+
+from torch import Tensor
+
 from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
+from gym_rl.answers import Round
+from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
 from gym_rl.judge import Judge, named
+from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts import Rollouts
+from gym_rl.scoring import Batches, Pass, scored
 from gym_torch.backend import LoadedModel
 from gym_torch.generation.generator import Generator
 from gym_torch.layout import Layout
@@ -60,13 +69,23 @@ class RolloutTrainer(Trainer):
                 fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
             )
         words = Tokenizer(self.model.path)
-        return Rollouts(
-            config,
-            self.data.train,
-            train,
-            layout,
-            generator=Generator(self.adapted.model, words),
-            words=words,
-            judge=self.judge,
-            fingerprint=self.data.fingerprint,
-        )
+        generator = Generator(self.adapted.model, words)
+        asking = Asking(config, self.data.train, generator, words, self.judge, train.seed)
+        return Rollouts(asking, train, layout, self.data.fingerprint, self.score)
+
+    def passes(self) -> dict[str, Pass]:
+        """Return what fills columns of a round before it is learnt from, by their names; asked once, before the first.
+
+        A trainer with more models adds a pass for each. Nothing is computed where there is none.
+        """
+        return {}
+
+    def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:
+        """Return the columns that `passes` makes of a round."""
+        collate = cast(PolicyObjective, self.job.objective).collate
+        device, world = self.accelerator.device, self.accelerator.num_processes
+        return scored(round_, batches(), self._passes, collate, device, world)
+
+    @cached_property
+    def _passes(self) -> dict[str, Pass]:
+        return self.passes()
