@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, SerializeAsAny
+from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Slot
 from gym_rl.reward import Reward
@@ -45,6 +45,18 @@ class PolicyGradient(TorchAlgorithm):
     """Of the distribution that answers are drawn from, and that is trained."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Draw from the most likely tokens that have this probability together; 1 from all of them."""
+    eval_samples: PositiveInt = 1
+    """Answers to each held-out prompt, whose mean reward is taken."""
+    eval_temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Temperature of these answers; 0 takes the likeliest token each time."""
+    keep_rollouts: Annotated[int, Field(ge=0)] = 1
+    """Keep the answers of every n-th round, and of evaluations, for `gym rollouts show`; 0 keeps none."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> Self:
+        if self.eval_samples > 1 and not self.eval_temperature:
+            raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")
+        return self
 
 
 class Clipping(PolicyGradient):

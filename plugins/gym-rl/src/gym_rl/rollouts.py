@@ -7,7 +7,7 @@ answer. A checkpoint in the middle of a round holds its answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -35,11 +35,16 @@ class Rollouts(Source):
         layout: Layout,
         fingerprint: str = "",
         scoring: Scoring = lambda round_, batches: {},
+        keep: Callable[[Round], None] = lambda round_: None,
     ) -> None:
-        """Plan the whole run. `fingerprint` names the prompts; `scoring` adds columns to the answers of a round."""
+        """Plan the whole run.
+
+        `fingerprint` names the prompts, `scoring` adds columns to the answers of a round, `keep` is told of each finished round
+        before it is learnt from.
+        """
         config = asking.config
         self.asking, self.config, self.prompts = asking, config, asking.prompts
-        self.train, self.layout, self.scoring = train, layout, scoring
+        self.train, self.layout, self.scoring, self.keep = train, layout, scoring, keep
         self.step_size = train.batch_size * train.accumulate
         self.round_size = self.step_size * config.mini_batches
         asked = self.round_size // config.group_size
@@ -60,6 +65,7 @@ class Rollouts(Source):
             if self.round is None or int(self.round.number) != number:
                 self.round = self._round(number, rank, world)
                 self.health = health(self.round)
+                self.keep(self.round)
             yield self._step(self.round, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:
