@@ -19,6 +19,7 @@ class PolicyGradient(TorchAlgorithm):
 
     target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
     rows: ClassVar[str] = "prompt"
+    schedule: ClassVar[str] = "gym_rl.bound:Bound"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     advantage: ClassVar[str] = ""

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gym_core import Train
+from gym_core import RecipeError, Train
 from gym_core.component import load_object
 from gym_rl.answers import Rollout, Round
 from gym_rl.asking import Asking
+from gym_rl.config import PolicyGradient
 from gym_rl.credit import Credit
 from gym_rl.health import health
 from gym_rl.scoring import Scoring
@@ -47,9 +48,8 @@ class Rollouts(Source):
         self.train, self.layout, self.scoring, self.keep = train, layout, scoring, keep
         self.step_size = train.batch_size * train.accumulate
         self.round_size = self.step_size * config.mini_batches
-        asked = self.round_size // config.group_size
         rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
-        schedule = {"batch_size": asked, "accumulate": 1, "max_steps": rounds}
+        schedule = {"batch_size": asked(train, config), "accumulate": 1, "max_steps": rounds}
         self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
         last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
         whole = (self.order.total - 1) * config.mini_batches
@@ -125,3 +125,21 @@ class Rollouts(Source):
         fitting = self.train.model_copy(update={"batch_size": max(1, self.train.batch_size // size)})
         mine, spare = dealt(self.layout.cut(lengths, fitting), rank, world)
         return [[answer for unit in batch for answer in units[int(unit)]] for batch in mine], spare
+
+
+def asked(train: Train, config: PolicyGradient) -> int:
+    """Return the number of prompts in a round. Raises RecipeError where its answers do not make groups."""
+    if train.batch_tokens is not None:
+        raise RecipeError(
+            "a step is counted in answers here, whose tokens nobody knows before",
+            key="train.batch_tokens",
+            fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
+        )
+    answers = train.batch_size * train.accumulate * config.mini_batches
+    if answers % config.group_size:
+        raise RecipeError(
+            f"{answers} answers in a round do not make groups of {config.group_size}",
+            key="train.batch_size",
+            fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
+        )
+    return answers // config.group_size

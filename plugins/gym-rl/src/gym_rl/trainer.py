@@ -53,19 +53,6 @@ class RolloutTrainer(Trainer):
                 key="distributed",
                 fix="set `distributed: ddp`",
             )
-        if train.batch_tokens is not None:
-            raise RecipeError(
-                "a step is counted in answers here, whose tokens nobody knows before",
-                key="train.batch_tokens",
-                fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
-            )
-        answers = train.batch_size * train.accumulate * config.mini_batches
-        if answers % config.group_size:
-            raise RecipeError(
-                f"{answers} answers in a round do not make groups of {config.group_size}",
-                key="train.batch_size",
-                fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
-            )
         asking = self._asking(config, self.data.train)
         return Rollouts(asking, train, layout, self.data.fingerprint, self.score, self._keep_round)
 
