@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -21,6 +21,8 @@ class Objective(ABC):
     and divides every `loss` by that sum. How a step is cut into batches therefore changes nothing.
     """
 
+    largest: ClassVar[frozenset[str]] = frozenset()
+    """Metrics of which the largest of a step is logged, rather than the mean."""
     temperature: float = 1.0  #: of the distribution that `policy` scores labels under
 
     def __init__(self, config: Any, layout: Layout = PADDED) -> None:
@@ -43,5 +45,6 @@ class Objective(ABC):
         """Return the loss, summed and not divided by anything, and sums of further metrics by name.
 
         `policy(batch)` returns log-probabilities `[n]` of `batch.targets`, in fp32. Metrics are divided by the
-        same weight as the loss and logged beside it; their names must not depend on the batch.
+        same weight as the loss and logged beside it; a metric `[2]` is a sum and how many it is the sum of, and is divided
+        by that. Their names must not depend on the batch.
         """
