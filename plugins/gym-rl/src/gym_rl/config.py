@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, SerializeAsAny
+from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Slot
 from gym_rl.reward import Reward
@@ -19,6 +19,7 @@ class PolicyGradient(TorchAlgorithm):
 
     target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
     rows: ClassVar[str] = "prompt"
+    schedule: ClassVar[str] = "gym_rl.bound:Bound"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     advantage: ClassVar[str] = ""
@@ -55,6 +56,18 @@ class PolicyGradient(TorchAlgorithm):
     """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.offpolicy`."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
     """Mean difference of sampled and trained log-probabilities on the first batch, in nats, above which a run refuses."""
+    eval_samples: PositiveInt = 1
+    """Answers to each held-out prompt, whose mean reward is taken."""
+    eval_temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Temperature of these answers; 0 takes the likeliest token each time."""
+    keep_rollouts: Annotated[int, Field(ge=0)] = 1
+    """Keep the answers of every n-th round, and of evaluations, for `gym rollouts show`; 0 keeps none."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> Self:
+        if self.eval_samples > 1 and not self.eval_temperature:
+            raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")
+        return self
 
 
 class Clipping(PolicyGradient):

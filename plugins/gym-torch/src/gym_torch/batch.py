@@ -93,6 +93,12 @@ class Batch:
         return sum(len(segment) for segment in self.segments)
 
     @property
+    def ends(self) -> Tensor:
+        """Flat position (of rows * length) of the last token of each segment, `[segments]` int64."""
+        places = [segment.row * self.tokens.shape[1] + segment.stop - 1 for segment in self.segments]
+        return torch.tensor(places, device=self.tokens.device)
+
+    @property
     def ids(self) -> list[str]:
         """Names of the samples."""
         return [segment.id for segment in self.segments]
