@@ -1,6 +1,6 @@
 """Peak memory of PPO with a critic of its own beside GRPO: the same model, prompts and optimizer, measured and accounted.
 
-fp32, a 30M-parameter model with a vocabulary of 8,192; every weight trained, then LoRA, where a critic of its own is a second base.
+fp32, 30M parameters, a vocabulary of 8,192; every weight trained, then LoRA, where a critic of its own is a second base.
 What the process held before it loaded the model is taken off; what remains are weights, gradients, optimizer state, activations,
 logits and the caches of the answers. In both, groups of answers share a prompt, and there is no reference and no reward model.
 

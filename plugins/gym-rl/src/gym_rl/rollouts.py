@@ -109,7 +109,8 @@ class Rollouts(Source):
         Returns those of this process, and how many of them at the end count for nothing.
         """
         config = self.config
-        rollouts = round_.rollouts(self.prompts)[part * self.step_size : (part + 1) * self.step_size]
+        chosen = slice(part * self.step_size, (part + 1) * self.step_size)
+        rollouts = round_.rollouts(self.prompts, fresh=part == 0)[chosen]
         size = min(config.group_size, self.train.batch_size)
         units: list[Sequence[Rollout]] = []
         for _, group in groupby(rollouts, key=lambda answer: answer.group):

@@ -21,16 +21,17 @@ from gym_torch.adapted import adapt, recompute_layers
 from gym_torch.backend import LoadedModel
 from gym_torch.callbacks.bar import ProgressBar
 from gym_torch.callbacks.card import ModelCard
-from gym_torch.callbacks.llamafactory import PLOT, LlamaFactoryFiles
+from gym_torch.callbacks.llamafactory import LlamaFactoryFiles
 from gym_torch.callbacks.metrics import Metrics
-from gym_torch.callbacks.plot import LossPlot
+from gym_torch.callbacks.plot import Curves
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import AdamW, Linear, TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
+from gym_torch.evaluation import HeldOutLoss
 from gym_torch.export import copy_tokenizer
 from gym_torch.layout import Layout
-from gym_torch.loop import Job
+from gym_torch.loop import Evaluation, Job
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers, Progress
 from gym_torch.plan.auto import settle
@@ -127,9 +128,13 @@ class Trainer:
         """Return where the steps come from: the prepared data. An algorithm that makes its samples overrides this."""
         return Dataset(self.data.train, self.train_options, self.data.fingerprint, layout)
 
+    def evaluation(self, examples: Examples, layout: Layout) -> Evaluation:
+        """Return what measures the policy on held-out samples: its loss. An algorithm that makes samples overrides this."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        return HeldOutLoss(once(examples, self.train_options, layout, rank, world))
+
     def _job(self, config: TorchAlgorithm) -> Job:
         run, train, accelerator = self.run, self.train_options, self.accelerator
-        world, rank = accelerator.num_processes, accelerator.process_index
         layout = self.model.layout
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
@@ -144,7 +149,11 @@ class Trainer:
         beside = objective.beside(run, self.model)
         if train.gradient_checkpointing:
             recompute_layers(model)
-        strategy = run.recipe.distributed if world > 1 and isinstance(run.recipe.distributed, DDP) else DDP()
+        strategy = (
+            run.recipe.distributed
+            if accelerator.num_processes > 1 and isinstance(run.recipe.distributed, DDP)
+            else DDP()
+        )
         spread: Replicated = load_object(strategy.spread)(accelerator)
         spread.place(model)
         bf16 = self.model.precision == "bf16"
@@ -168,11 +177,13 @@ class Trainer:
             optimizer=build_optimizer(optimizer, policy, train.learning_rate),
             factor=scheduler.build(total=source.total, warmup=warmup),
             source=source,
-            validation=once(validation, train, layout, rank, world) if validation else None,
+            evaluation=self.evaluation(validation, layout) if validation else None,
             observer=Observers(self._observers() if accelerator.is_main_process else []),
             save=self._save,
             signals=self.signals,
             progress=Progress(total=source.total),
+            measure=config.measure,
+            better=config.better,
         )
 
     def _compile(self, source: Source) -> None:
@@ -190,10 +201,11 @@ class Trainer:
     def _observers(self) -> list[Observer]:
         run, output = self.run, self.run.output
         data = {"samples": len(self.data.train), "fingerprint": self.data.fingerprint}
-        plot = [LossPlot(output, ["loss.png", PLOT])] if run.recipe.train.plot else []
+        measure = run.recipe.algorithm.measure
+        plot = [Curves(output, ["loss", measure])] if run.recipe.train.plot else []
         card = ModelCard(run, self.model.name, data)
-        bar = ProgressBar(run.recipe.algorithm.measure)
-        own = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output), *plot, card, bar]
+        logs = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output, measure)]
+        own = [*logs, *plot, card, ProgressBar(measure)]
         return [*own, *(callback.build(run=run) for callback in run.recipe.callbacks)]
 
     def _save(self) -> None:
@@ -233,7 +245,7 @@ class Trainer:
             (into / "chat_template.jinja").write_text(data.template.build(), encoding="utf-8")
 
     def _summarize(self, artifact: Artifact) -> None:
-        progress, run = self.job.progress, self.run
+        progress, run, measure = self.job.progress, self.run, self.job.measure
         if not self.accelerator.is_main_process:
             return
         run.record.update(
@@ -247,7 +259,7 @@ class Trainer:
                 "seconds": round(progress.seconds, 3),
                 "stopped": progress.stop or None,
                 "skipped": progress.skipped,
-                "best": {"step": progress.best_step, "eval_loss": progress.best_loss} if progress.evaluated else None,
+                "best": {"step": progress.best_step, f"eval_{measure}": progress.best} if progress.evaluated else None,
                 "precision": self.model.precision,
                 "device": probe.device_name(),
                 "processes": self.accelerator.num_processes,
@@ -259,9 +271,10 @@ class Trainer:
         say(f"{progress.step:,} steps, {progress.tokens:,} tokens in {progress.seconds:.1f} s ({speed})")
         if progress.stop:
             say(f"ended early: {progress.stop}")
-        if "loss" in progress.figures:
-            measured = f", eval_loss {progress.figures['eval_loss']:.4f}" if "eval_loss" in progress.figures else ""
-            say(f"loss {progress.figures['first_loss']:.4f} -> {progress.figures['loss']:.4f}{measured}")
+        figures = {name: f"{value:.4f}" for name, value in progress.figures.items()}
+        if measure in figures:
+            held_out = f", held out {figures[f'eval_{measure}']}" if progress.evaluated else ""
+            say(f"{measure} {figures[f'first_{measure}']} -> {figures[measure]}{held_out}")
         say(f"{artifact.kind}: {artifact.path}")
 
     def _predicted(self) -> int | None:
