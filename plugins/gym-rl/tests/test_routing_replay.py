@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gym_rl_bench import arbitrary, prompts
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from gym_core import GymError, Train
 from gym_data.tokenizer import Tokenizer
-from gym_rl import RLOO, Local
+from gym_rl import RLOO, Answer, Local
 from gym_rl.asking import Asking
 from gym_rl.judge import Judgement
 from gym_rl.local import LocalSampler
@@ -31,21 +32,6 @@ from gym_torch.routing import FREE, Routers
 
 LAYERS, CHOSEN = 3, 2
 REWARDS = [{"name": "regex", "pattern": "[a-m]"}]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    id: str
-    tokens: np.ndarray
-    trained: np.ndarray
-    messages: Sequence[Mapping[str, Any]] = ()
-    row: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Prompts(list[Prompt]):
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.array([len(prompt.tokens) for prompt in self])
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +53,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def prompts(number: int = 4) -> Prompts:
-    random = np.random.default_rng(0)
-    texts = [random.integers(5, 60, size).astype(np.int32) for size in random.integers(3, 9, number)]
-    return Prompts(Prompt(f"row {n}", text, np.zeros(len(text), dtype=bool)) for n, text in enumerate(texts))
+def judge(answers: Sequence[Answer]) -> Judgement:
+    scores = arbitrary(answers)
+    return Judgement({"arbitrary": scores}, scores, {})
 
 
 class Case:
@@ -89,14 +74,10 @@ class Case:
             routers=self.routers if records else None,
         )
         self.config = RLOO(rewards=[Length()], group_size=4, max_new_tokens=6, mini_batches=2, routing_replay=True)
-        asking = Asking(self.config, prompts(), sampler, words, self.judge)
+        asking = Asking(self.config, prompts(4), sampler, words, judge)
         train = Train(batch_size=4, accumulate=1)
         self.source = Rollouts(asking, train, layout, "a")
         self.objective = Reinforce(self.config, layout)
-
-    def judge(self, answers) -> Judgement:
-        scores = [float(sum(map(ord, answer.text)) % 7) for answer in answers]
-        return Judgement({"seven": list(scores)}, list(scores), {})
 
     def batches(self, number: int = 2) -> list[RolloutBatch]:
         steps = self.source.steps(0)
@@ -138,7 +119,7 @@ def test_what_the_update_forces_is_what_was_recorded(path) -> None:
     assert not torch.allclose(free, forced, atol=1e-3), "the routers still choose"
     assert all(gradient.abs().sum() > 0 for gradient in gradients), "the routers learn"
     assert case.source.round is not None
-    for answer in case.source.round.rollouts(prompts())[:4]:
+    for answer in case.source.round.rollouts(prompts(4))[:4]:
         text = torch.tensor([[*answer.prompt.tokens.tolist(), *answer.tokens.tolist()]])
         experts = torch.from_numpy(np.concatenate([answer.prompt_experts, answer.columns["experts"]]))
         assert (experts[-1] == FREE).all() and (experts[:-1] >= 0).all()
@@ -155,7 +136,7 @@ def test_a_round_keeps_a_prompt_once_for_all_its_answers_and_takes_little(path) 
     assert round_ is not None
     tensors = case.source.tensors()
     assert tensors["columns/experts"].shape == (len(round_.tokens), LAYERS, CHOSEN)
-    asked = {int(index): len(prompts()[int(index)].tokens) for index in round_.prompts}
+    asked = {int(index): len(prompts(4)[int(index)].tokens) for index in round_.prompts}
     assert tensors["prompt_experts"].shape == (sum(asked.values()), LAYERS, CHOSEN)
     assert tensors["columns/experts"].dtype == tensors["prompt_experts"].dtype == torch.int16
 

@@ -48,9 +48,8 @@ class Bound(Source):
 
 def _rollouts(config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> Rollouts:
     free = config.model_copy(update={"routing_replay": False})  # nothing is routed here
-    return Rollouts(
-        Asking(free, prompts, _Endless(), cast(Tokenizer, _Mute()), _judged), train, layout, scoring=_scored
-    )
+    words = cast(Tokenizer, _Mute())
+    return Rollouts(Asking(free, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
 
 
 class _Endless:
@@ -59,7 +58,7 @@ class _Endless:
     exact = True
 
     def refresh(self) -> None:
-        """Know no weights."""
+        """Do nothing: there are no weights."""
 
     def close(self) -> None:
         """Do nothing."""

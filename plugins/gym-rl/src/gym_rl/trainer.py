@@ -27,7 +27,6 @@ from gym_rl.scoring import Batches, Pass, scored
 from gym_torch.backend import LoadedModel
 from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation
-from gym_torch.policy import Policy
 from gym_torch.processes.strategies import FSDP
 from gym_torch.reference import Scorer, reference
 from gym_torch.routing import Routers
@@ -111,13 +110,11 @@ class RolloutTrainer(Trainer):
         A trainer with more models adds a pass for each. Nothing is computed where there is none.
         """
         config, passes = self.config, dict[str, Pass]()
-        if (
-            config.mini_batches > 1 and not self.sampler.exact
-        ):  # with one, the policy that learns is the one that answered
-            passes["old"] = Scorer(self._policy)
+        if config.mini_batches > 1 and not self.sampler.exact:  # else the policy that learns is the one that answered
+            passes["old"] = Scorer(self.policy)
         if config.beta:
             named = config.reference_model
-            score = reference(self._policy, self.adapted, self.model, self.run.recipe, named)
+            score = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
             passes["reference"] = lambda batch: score(replace(batch, experts=None))  # its routers choose for themselves
         return passes
 
@@ -127,14 +124,9 @@ class RolloutTrainer(Trainer):
         Raises GymError where the first answers of a run were not sampled by the policy that is trained.
         """
         if not int(round_.number):
-            first = self._scored(round_, islice(batches(), 1), {"trainer": Scorer(self._policy)})
+            first = self._scored(round_, islice(batches(), 1), {"trainer": Scorer(self.policy)})
             mismatch.check(first["trainer"], round_.columns["sampled"], self.config.max_mismatch)
         return self._scored(round_, batches(), self._passes)
-
-    @property
-    def _policy(self) -> Policy:
-        """What is trained, in this process."""
-        return cast(Policy, self.accelerator.unwrap_model(self.job.policy))
 
     def _scored(
         self, round_: Round, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]
