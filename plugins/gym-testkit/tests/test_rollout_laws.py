@@ -12,10 +12,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
-from gym_rl import Local
+from gym_rl import RLOO, Local
 from gym_rl.local import LocalSampler
+from gym_rl.rewards import Length
 from gym_testkit.distribution import Brought
-from gym_testkit.laws import rollouts
+from gym_testkit.laws import readme, rollouts
 from gym_torch.adapted import Full
 
 torch.set_num_threads(1)
@@ -155,3 +156,6 @@ def test_laws_are_asked_of_engines_that_need_nothing_from_outside():
     for law in rollouts.laws.laws:
         assert law.applies(Brought("rollouts", "healthy", Engine))
         assert not law.applies(Brought("rollouts", "remote", Remote))
+    algorithm = RLOO(rewards=[Length()], rollouts=Remote())
+    assert list(readme._needs([{}, algorithm])) == ["a server"]
+    assert list(readme._needs([RLOO(rewards=[Length()])])) == []

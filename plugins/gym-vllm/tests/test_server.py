@@ -11,6 +11,7 @@ import torch
 from gym_vllm_standin import ROUTES, Desk, StandIn
 from transformers import AutoModelForCausalLM
 
+from gym_adapters import LoRA
 from gym_core import GymError, execute, load_recipe
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
@@ -82,6 +83,38 @@ def test_log_probabilities_arrive_as_they_were_sampled(case, desk) -> None:
         logits = case.model(torch.tensor([[*prompt, *answer.tokens[:-1]]])).logits[0, len(prompt) - 1 :] / 0.7
         own = logits.log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
         assert torch.allclose(own, torch.tensor(answer.log_probs), atol=1e-4)
+
+
+def test_an_adapter_arrives_merged(case, desk) -> None:
+    case.adapted = LoRA(rank=4).build(model=case.model, seed=0)
+    sampler = case.sampler()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in case.adapted.model.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn_like(weight), alpha=0.2)
+    sampler.refresh()
+    (answer,) = sampler.generate([[5, 9]], 8, 1.0)
+    for model, same in ((case.adapted.merged(), True), (AutoModelForCausalLM.from_pretrained(case.path), False)):
+        logits = model.eval()(torch.tensor([[5, 9, *answer.tokens[:-1]]])).logits[0, 1:]
+        own = logits.log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+        assert torch.allclose(own, torch.tensor(answer.log_probs), atol=1e-4) is same
+
+
+def test_what_a_killed_run_left_on_its_way_is_removed(case, desk) -> None:
+    sampler = case.sampler()
+    sampler.folder.mkdir()
+    (sampler.folder / "model-00009-of-00009.safetensors").write_text("half of it")
+    again = case.sampler()
+    again.refresh()
+    assert again.folder == sampler.folder and list(case.output.iterdir()) == []
+
+
+def test_a_folder_for_weights_that_cannot_be_written(model_path, desk, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    sampler = Case(model_path, tmp_path, url=desk.url, weights=str(tmp_path / "file")).sampler()
+    with pytest.raises(GymError, match="cannot be written"):
+        sampler.refresh()
 
 
 def test_a_round_gives_the_weights_a_name_and_forgets_cached_prompts(case, desk) -> None:

@@ -78,7 +78,7 @@ class ColocatedSampler:
 
     def close(self) -> None:
         """Let go of the engine."""
-        del self.llm
+        self.llm = None
 
     def _read(self, asked: Asked, output: Any) -> Completion:
         tokens = list(output.token_ids)

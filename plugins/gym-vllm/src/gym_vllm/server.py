@@ -6,6 +6,7 @@ with a seed of its own; ask which weights the server has. A server that was rest
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import string
@@ -52,7 +53,10 @@ class ServerSampler:
         self.config, self.adapted, self.ranks = config, adapted, ranks
         self.stop = stop_ids(adapted.model, words)
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)
-        self.folder = Path(config.weights or output) / f"rollouts-{uuid.uuid4().hex[:8]}"
+        run = hashlib.blake2b(str(output.resolve()).encode(), digest_size=8).hexdigest()
+        self.folder = (
+            Path(config.weights or output) / f"rollouts-{run}"
+        )  # what a killed run left there, its next one removes
         self.server = Server(config, path, output / "vllm.log")
         url, token = ranks.agree(self.server.start) if not config.url else (config.url, _secret(config.token))
         self.client = Client(url, token, config.timeout, config.retries)
@@ -118,8 +122,9 @@ class ServerSampler:
     def _send(self) -> str:
         """Write the weights as a checkpoint of the model, and return the name that the server then has for them."""
         version = uuid.uuid4().hex
-        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         try:
+            self.folder.mkdir(parents=True)
             self.adapted.merged().save_pretrained(self.folder)
             self.client.post(
                 "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self.folder)}}
