@@ -14,6 +14,7 @@ from gym_rl.advantages import gae, whiten
 from gym_rl.aggregate import Aggregate, TokenMean
 from gym_rl.answers import Round
 from gym_rl.clipped import ClippedTokens
+from gym_rl.credit import token_rewards
 from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
 from gym_rl.objective import RolloutBatch
 from gym_rl.scoring import Pass
@@ -65,13 +66,12 @@ class PPOLoss(ClippedTokens):
 def estimated(round_: Round, config: PPO) -> dict[str, Tensor]:
     """Return whitened advantages and the returns that the critic learns: generalized advantage estimates over the round.
 
-    An answer earns its reward with its last token. One that nothing judged has advantages of 0 and returns of NaN.
+    An answer earns its reward with its last token; where departing from the reference is taken from rewards, with each. One
+    that nothing judged has advantages of 0 and returns of NaN.
     """
     owner, values = round_.owner, round_.columns["values"].double()
     judged = ~round_.rewards.isnan()[owner]
-    earned = torch.zeros_like(values)
-    earned[round_.lengths.cumsum(0) - 1] = round_.rewards.nan_to_num()
-    advantages = gae(earned, values, owner, len(round_.lengths), config.discount, config.decay)
+    advantages = gae(token_rewards(round_, config), values, owner, len(round_.lengths), config.discount, config.decay)
     whitened = torch.zeros_like(advantages).masked_scatter(judged, whiten(advantages[judged]))
     returns = torch.where(judged, advantages + values, torch.nan)
     return {"advantages": whitened.float(), "returns": returns.float()}
