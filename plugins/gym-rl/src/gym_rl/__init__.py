@@ -7,10 +7,22 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from gym_rl.config import Clipping, PolicyGradient
+from gym_rl.engine import Engine, Local
 from gym_rl.reward import Answer, Reward
 
 __version__ = "0.1.0"
-__all__ = ["PPO", "RLOO", "Answer", "Clipping", "PolicyGradient", "ReinforcePP", "ReinforcePPBaseline", "Reward"]
+__all__ = [
+    "PPO",
+    "RLOO",
+    "Answer",
+    "Clipping",
+    "Engine",
+    "Local",
+    "PolicyGradient",
+    "ReinforcePP",
+    "ReinforcePPBaseline",
+    "Reward",
+]
 
 
 class RLOO(PolicyGradient):
@@ -58,6 +70,8 @@ class PPO(Clipping):
 
     group_size: Annotated[int, Field(ge=1)] = 1
     """Answers to each prompt. The critic makes a group unnecessary, but a prompt is computed once for all of it."""
+    kl: Literal["k2", "k3", "k3_is", "reward"] = "reward"
+    """How a departure from the reference costs: `reward` takes the KL of each token from its reward."""
     mini_batches: PositiveInt = 4
     """Optimizer steps for the answers of one round."""
     critic: str | None = None

@@ -6,6 +6,7 @@ A critic is a head on the states of the policy, or a model of its own under a he
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -32,8 +33,8 @@ class Critic(Beside):
     """What expects."""
 
     @abstractmethod
-    def forward(self, batch: Batch, hidden: Tensor) -> Tensor:
-        """Return the value before each target of a batch, `[n]` fp32; `hidden` `[n, dim]` are the policy's states there."""
+    def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
+        """Return the value before each target of a batch, `[n]` fp32; `states` returns the policy's there, `[n, dim]`."""
 
 
 class SharedCritic(Critic):
@@ -44,9 +45,9 @@ class SharedCritic(Critic):
         super().__init__()
         self.head = _head(model.model, model.path)
 
-    def forward(self, batch: Batch, hidden: Tensor) -> Tensor:
+    def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
         """Apply the head."""
-        values: Tensor = self.head(hidden)
+        values: Tensor = self.head(states())
         return values
 
     def save(self, path: Path, exact: bool = False) -> None:
@@ -80,7 +81,7 @@ class SeparateCritic(Critic):
         if recipe.train.gradient_checkpointing:
             recompute_layers(self.model)
 
-    def forward(self, batch: Batch, hidden: Tensor) -> Tensor:
+    def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
         """Run the model and apply the head."""
         values: Tensor = self.head(hidden_states(self.model, batch))
         return values
@@ -105,8 +106,17 @@ class ActorCritic(Policy):
         """Return log-probabilities of `batch.targets` and the values before them, `[2, n]` fp32."""
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
             hidden = self.hidden(batch)
-            values: Tensor = cast(Critic, self.beside["critic"])(batch, hidden)
-            return torch.stack([self.log_probs(batch, hidden), values])
+            return torch.stack([self.log_probs(batch, hidden), self._critic(batch, lambda: hidden)])
+
+    def values(self, batch: Batch) -> Tensor:
+        """Return the values alone, `[n]` fp32."""
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            found: Tensor = self._critic(batch, lambda: self.hidden(batch))
+        return found
+
+    @property
+    def _critic(self) -> Critic:
+        return cast(Critic, self.beside["critic"])
 
 
 def _head(model: PreTrainedModel, path: Path) -> ScalarHead:

@@ -34,9 +34,9 @@ class PPOTrainer(RolloutTrainer):
         return {**super().passes(), "values": self._values}
 
     def _values(self, batch: RolloutBatch) -> Tensor:
-        with evaluating(self.policy):
-            found: Tensor = self.policy(batch)[1]
-        return found
+        policy = cast(ActorCritic, self.policy)
+        with evaluating(policy):
+            return policy.values(batch)
 
 
 class PPOLoss(ClippedTokens):
@@ -66,8 +66,7 @@ class PPOLoss(ClippedTokens):
 def estimated(round_: Round, config: PPO) -> dict[str, Tensor]:
     """Return whitened advantages and the returns that the critic learns: generalized advantage estimates over the round.
 
-    An answer earns its reward with its last token; where departing from the reference is taken from rewards, with each. One
-    that nothing judged has advantages of 0 and returns of NaN.
+    What an answer earns is `gym_rl.credit.token_rewards`. One that nothing judged has advantages of 0 and returns of NaN.
     """
     owner, values = round_.owner, round_.columns["values"].double()
     judged = ~round_.rewards.isnan()[owner]

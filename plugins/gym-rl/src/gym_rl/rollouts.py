@@ -84,6 +84,7 @@ class Rollouts(Source):
 
     def _round(self, number: int, rank: int, world: int) -> Round:
         """Return a round, stage after stage; each gets what the one before made, and adds to it."""
+        self.asking.sampler.refresh()
         judged = self._asked(number, rank, world)
         # Here is the place of a stage that drops groups by their rewards and asks again: nothing more was spent on them.
         scored = judged.having(self.scoring(judged, lambda: self._share(judged, rank, world)))

@@ -60,7 +60,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
 
 
 def load_frozen(config: Transformers, precision: str, layout: Layout, seed: int = 0) -> LoadedModel:
-    """Load a model that is not trained, beside the one that is: for the same batches, and as it was before any training.
+    """Load a further model, frozen, beside the one that is trained: for the same batches, and as it was before any training.
 
     `precision` is what the run computes in, `layout` that of its batches, `seed` that of its random weights. Raises what
     `load` raises, and GymError where the model cannot compute batches of that layout.
