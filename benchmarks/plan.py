@@ -150,7 +150,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     optimizer = build_optimizer(AdamW(), model, 1e-4)
     job = Job(
         train=recipe.train, accelerator=accelerator, ranks=Ranks(), spread=spread, policy=policy, objective=objective,
-        optimizer=optimizer, factor=lambda step: 1.0, source=None, validation=None, observer=Observer(),
+        optimizer=optimizer, factor=lambda step: 1.0, source=None, evaluation=None, observer=Observer(),
         save=lambda: None, signals=Signals(), progress=Progress(total=2),
     )  # fmt: skip
     for _ in range(2):

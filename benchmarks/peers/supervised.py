@@ -28,10 +28,11 @@ class Tuning(Spec):
 
     result: ClassVar[type[Result]] = Tuned
 
-    samples: str  #: `input_ids` and `labels`, a line each
-    data: dict[str, Any]  #: the same samples as Gym reads them
+    data: dict[str, Any]  #: samples, as Gym reads them
+    samples: str = ""  #: the same for the peers: `input_ids` and `labels`, a line each
     length: int = 0  #: tokens in a row that a peer packs
     adapter: dict[str, Any] | None = None
+    algorithm: Any = "sft"  #: as Gym's recipe has it; the peers know no other
 
 
 def gym(spec: Tuning) -> Tuned:
@@ -41,7 +42,7 @@ def gym(spec: Tuning) -> Tuned:
 
     before = held()
     adapter = {"adapter": spec.adapter} if spec.adapter else {}
-    recipe = {"model": spec.model, "data": spec.data, "algorithm": "sft", **adapter, **schedule(spec)}
+    recipe = {"model": spec.model, "data": spec.data, "algorithm": spec.algorithm, **adapter, **schedule(spec)}
     outcome = execute(load_recipe(recipe))
     most = peak()
     lines = [json.loads(line) for line in (outcome.output / "metrics.jsonl").read_text().splitlines()]

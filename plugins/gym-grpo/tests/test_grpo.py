@@ -35,25 +35,25 @@ def answers() -> list[Rollout]:
         prompt = Piece(f"row {number // 2}", tokens if number % 2 == 0 else made[-1].prompt.tokens, np.zeros(5, bool))
         said = random.integers(3, 60, length).astype(np.int32)
         sampled = random.uniform(-6, -3, length).astype(np.float32)
-        advantage = float(random.normal())
-        made.append(Rollout(str(number), number // 2, prompt, said, np.ones(length, bool), sampled, advantage))
+        columns = {"sampled": sampled, "old": sampled, "advantages": np.full(length, random.normal(), np.float32)}
+        made.append(Rollout(str(number), number // 2, prompt, said, np.ones(length, bool), columns))
     return made
 
 
 def clipped(log_probs: Tensor, answer: Rollout, low: float, high: float) -> Tensor:
     """Return PPO's loss of each token."""
-    each = []
-    for log_prob, old in zip(log_probs, answer.sampled.tolist(), strict=True):
+    each, advantage = [], float(answer.columns["advantages"][0])
+    for log_prob, old in zip(log_probs, answer.columns["old"].tolist(), strict=True):
         ratio = torch.exp(log_prob - old)
         bounded = torch.clamp(ratio, 1 - low, 1 + high)
-        each.append(-torch.minimum(ratio * answer.advantage, bounded * answer.advantage))
+        each.append(-torch.minimum(ratio * advantage, bounded * advantage))
     return torch.stack(each)
 
 
 def weighted(log_probs: Tensor, answer: Rollout, cap: float) -> Tensor:
-    each = []
-    for log_prob, old in zip(log_probs, answer.sampled.tolist(), strict=True):
-        each.append(-min(math.exp(float(log_prob.detach()) - old), cap) * answer.advantage * log_prob)
+    each, advantage = [], float(answer.columns["advantages"][0])
+    for log_prob, old in zip(log_probs, answer.columns["old"].tolist(), strict=True):
+        each.append(-min(math.exp(float(log_prob.detach()) - old), cap) * advantage * log_prob)
     return torch.stack(each)
 
 

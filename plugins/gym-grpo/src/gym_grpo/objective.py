@@ -37,5 +37,4 @@ class CISPOLoss(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token."""
-        each = batch.advantages[batch.owner]
-        return {"loss": losses.cispo(log_probs, batch.sampled, each, self.config.cap)}
+        return {"loss": losses.cispo(log_probs, batch.old, batch.advantages, self.config.cap)}

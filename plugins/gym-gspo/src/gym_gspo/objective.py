@@ -27,6 +27,5 @@ class GSPOTokenLoss(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token."""
-        low, high, each = self.config.clip_low, self.config.clip_high, batch.advantages[batch.owner]
-        count = len(batch.advantages)
-        return {"loss": losses.gspo_token(log_probs, batch.sampled, each, batch.owner, count, low, high)}
+        low, high, owner = self.config.clip_low, self.config.clip_high, batch.owner
+        return {"loss": losses.gspo_token(log_probs, batch.old, batch.advantages, owner, batch.answers, low, high)}

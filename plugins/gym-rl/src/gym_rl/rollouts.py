@@ -9,39 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from statistics import fmean
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
-import torch
-from accelerate.utils import gather_object
 from torch import Tensor
 
-from gym_core import Train
+from gym_core import RecipeError, Train
 from gym_core.component import load_object
-from gym_data.tokenizer import Tokenizer
 from gym_rl.answers import Rollout, Round
+from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
-from gym_rl.judge import Judgement
-from gym_rl.reward import Answer
-from gym_torch.batch import Example
-from gym_torch.generation.generator import Completion, Generator
+from gym_rl.credit import Credit
+from gym_rl.health import health
+from gym_rl.scoring import Scoring
 from gym_torch.layout import Layout
-from gym_torch.source import Dataset, Examples, Source, Step, dealt
-
-
-class Prompt(Example, Protocol):
-    """A prompt as gym-data prepares it."""
-
-    @property
-    def messages(self) -> Sequence[Mapping[str, Any]]:
-        """Roles and contents."""
-        ...
-
-    @property
-    def row(self) -> Mapping[str, Any]:
-        """All columns."""
-        ...
+from gym_torch.source import Dataset, Source, Step, dealt
 
 
 class Rollouts(Source):
@@ -49,27 +31,30 @@ class Rollouts(Source):
 
     def __init__(
         self,
-        config: PolicyGradient,
-        prompts: Examples,
+        asking: Asking,
         train: Train,
         layout: Layout,
-        generator: Generator,
-        words: Tokenizer,
-        judge: Callable[[Sequence[Answer]], Judgement],
         fingerprint: str = "",
+        scoring: Scoring = lambda round_, batches: {},
+        keep: Callable[[Round], None] = lambda round_: None,
     ) -> None:
-        """Plan the whole run; `generator` answers with the weights as they are when it is asked."""
-        self.config, self.prompts, self.train, self.layout = config, prompts, train, layout
-        self.generator, self.words, self.judge = generator, words, judge
+        """Plan the whole run.
+
+        `fingerprint` names the prompts, `scoring` adds columns to the answers of a round, `keep` is told of each finished round
+        before it is learnt from.
+        """
+        config = asking.config
+        self.asking, self.config, self.prompts = asking, config, asking.prompts
+        self.train, self.layout, self.scoring, self.keep = train, layout, scoring, keep
         self.step_size = train.batch_size * train.accumulate
-        asked = self.step_size * config.mini_batches // config.group_size
+        self.round_size = self.step_size * config.mini_batches
         rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
-        schedule = {"batch_size": asked, "accumulate": 1, "max_steps": rounds}
-        self.order = Dataset(prompts, train.model_copy(update=schedule), fingerprint, layout)
+        schedule = {"batch_size": asked(train, config), "accumulate": 1, "max_steps": rounds}
+        self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
         last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
         whole = (self.order.total - 1) * config.mini_batches
         self.total = train.max_steps or whole + math.ceil(last / self.step_size)
-        self.advantage = load_object(type(config).advantage)
+        self.credit: Credit = load_object(type(config).credit)
         self.round: Round | None = None
         self.health: dict[str, float] = {}  #: of the round, logged with each of its steps
 
@@ -78,7 +63,9 @@ class Rollouts(Source):
         for step in range(start, self.total):
             number, part = divmod(step, self.config.mini_batches)
             if self.round is None or int(self.round.number) != number:
-                self.round, self.health = self._answer(number, rank, world)
+                self.round = self._round(number, rank, world)
+                self.health = health(self.round)
+                self.keep(self.round)
             yield self._step(self.round, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:
@@ -92,53 +79,45 @@ class Rollouts(Source):
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take the round up again. Raises DataError when the prompts are others."""
         self.order.load_state_dict(state, {})
-        self.round = Round(**tensors) if tensors else None
+        self.round = Round.of(tensors) if tensors else None
         self.health = dict(state["health"])
 
-    def _answer(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
-        """Answer the prompts of a round, each process its share, and judge the answers."""
-        config = self.config
-        chosen = self.order.samples(int(self.order.bounds[number]), int(self.order.bounds[number + 1]))
-        asked = np.repeat(chosen, config.group_size)
-        mine = [place for place in range(len(asked)) if place // config.group_size % world == rank]
-        prompts = [cast(Prompt, self.prompts[int(asked[place])]) for place in mine]
-        made = self.generator.generate(
-            [prompt.tokens.tolist() for prompt in prompts],
-            config.max_new_tokens,
-            config.temperature,
-            config.top_p,
-            seed=self.train.seed,
-            streams=[number * self.step_size * config.mini_batches + place for place in mine],
-        )
-        judged = self.judge([self._read(*pair) for pair in zip(prompts, made, strict=True)])
-        rows = [dict(zip(judged.scores, row, strict=True)) for row in zip(*judged.scores.values(), strict=True)]
-        found = list(zip(mine, made, judged.totals, rows, strict=True))
-        if world > 1:
-            found = sorted(gather_object(found), key=lambda answer: answer[0])
-        _, every, totals, scores = zip(*found, strict=True)
-        rewards = torch.tensor([math.nan if total is None else total for total in totals], dtype=torch.float64)
-        group = torch.arange(len(asked)) // config.group_size
-        round_ = Round(
-            number=torch.tensor(number),
-            groups=group,
-            prompts=torch.from_numpy(asked.astype(np.int64)),
-            lengths=torch.tensor([len(answer.tokens) for answer in every]),
-            tokens=torch.tensor([token for answer in every for token in answer.tokens], dtype=torch.int32),
-            log_probs=torch.tensor([value for answer in every for value in answer.log_probs], dtype=torch.float32),
-            finished=torch.tensor([answer.finished for answer in every]),
-            rewards=rewards,
-            advantages=self.advantage(rewards, group),
-        )
-        return round_, health(round_, scores)
+    def _round(self, number: int, rank: int, world: int) -> Round:
+        """Return a round, stage after stage; each gets what the one before made, and adds to it."""
+        self.asking.sampler.refresh()
+        judged = self._asked(number, rank, world)
+        # Here is the place of a stage that drops groups by their rewards and asks again: nothing more was spent on them.
+        scored = judged.having(self.scoring(judged, lambda: self._share(judged, rank, world)))
+        return scored.having(self.credit(scored, self.config))
 
-    def _read(self, prompt: Prompt, made: Completion) -> Answer:
-        text = self.words.decode(made.tokens[:-1] if made.finished else made.tokens)
-        return Answer(text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished)
+    def _asked(self, number: int, rank: int, world: int) -> Round:
+        """Return the answers to the prompts whose turn it is, judged."""
+        chosen = self.order.samples(int(self.order.bounds[number]), int(self.order.bounds[number + 1]))
+        asked = np.repeat(chosen, self.config.group_size)
+        first = number * self.round_size
+        return self.asking(number, asked, range(first, first + len(asked)), rank, world)
+
+    def _share(self, round_: Round, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
+        """Yield this process's batches of a whole round, as its steps will have them, each answer once."""
+        for part in range(math.ceil(len(round_.prompts) / self.step_size)):
+            batches, spare = self._batches(round_, part, rank, world)
+            yield from batches[: len(batches) - spare]
 
     def _step(self, round_: Round, part: int, rank: int, world: int) -> Step:
-        """Cut mini-batch `part` of a round into batches; answers to one prompt stay together as far as they fit."""
+        """Return mini-batch `part` of a round."""
+        batches, spare = self._batches(round_, part, rank, world)
+        done = min((part + 1) * self.step_size, len(round_.prompts)) / self.config.group_size
+        epoch = round((int(self.order.bounds[int(round_.number)]) + done) / len(self.prompts), 6)
+        return Step(batches, epoch, spare, self.health)
+
+    def _batches(self, round_: Round, part: int, rank: int, world: int) -> tuple[list[list[Rollout]], int]:
+        """Cut mini-batch `part` of a round into batches; answers to one prompt stay together as far as they fit.
+
+        Returns those of this process, and how many of them at the end count for nothing.
+        """
         config = self.config
-        rollouts = round_.rollouts(self.prompts)[part * self.step_size : (part + 1) * self.step_size]
+        chosen = slice(part * self.step_size, (part + 1) * self.step_size)
+        rollouts = round_.rollouts(self.prompts, fresh=part == 0)[chosen]
         size = min(config.group_size, self.train.batch_size)
         units: list[Sequence[Rollout]] = []
         for _, group in groupby(rollouts, key=lambda answer: answer.group):
@@ -147,27 +126,22 @@ class Rollouts(Source):
         lengths = np.array([len(unit[0].prompt.tokens) + sum(len(each.tokens) for each in unit) for unit in units])
         fitting = self.train.model_copy(update={"batch_size": max(1, self.train.batch_size // size)})
         mine, spare = dealt(self.layout.cut(lengths, fitting), rank, world)
-        batches = [[answer for unit in batch for answer in units[int(unit)]] for batch in mine]
-        done = min((part + 1) * self.step_size, len(round_.prompts)) / config.group_size
-        epoch = round((int(self.order.bounds[int(round_.number)]) + done) / len(self.prompts), 6)
-        return Step(batches, epoch, spare, self.health)
+        return [[answer for unit in batch for answer in units[int(unit)]] for batch in mine], spare
 
 
-def health(round_: Round, scores: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    """Return what is logged of a round: rewards, groups that teach nothing, and lengths."""
-    rewards = round_.rewards
-    judged = rewards[~rewards.isnan()]
-    spread = [float(part.max() - part.min()) for part in rewards.view(-1, int((round_.groups == 0).sum()))]
-    each = {
-        f"reward/{name}": fmean(values)
-        for name in scores[0]
-        if (values := [score for row in scores if (score := row[name]) is not None])
-    }
-    return {
-        "reward": float(judged.mean()) if len(judged) else 0.0,
-        "reward_std": float(judged.std()) if len(judged) > 1 else 0.0,
-        **each,
-        "groups_without_spread": fmean(not apart > 0 for apart in spread),
-        "answer_tokens": float(round_.lengths.double().mean()),
-        "answers_cut_off": 1 - float(round_.finished.double().mean()),
-    }
+def asked(train: Train, config: PolicyGradient) -> int:
+    """Return the number of prompts in a round. Raises RecipeError where its answers do not make groups."""
+    if train.batch_tokens is not None:
+        raise RecipeError(
+            "a step is counted in answers here, whose tokens nobody knows before",
+            key="train.batch_tokens",
+            fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
+        )
+    answers = train.batch_size * train.accumulate * config.mini_batches
+    if answers % config.group_size:
+        raise RecipeError(
+            f"{answers} answers in a round do not make groups of {config.group_size}",
+            key="train.batch_size",
+            fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
+        )
+    return answers // config.group_size

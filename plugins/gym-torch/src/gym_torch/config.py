@@ -45,6 +45,9 @@ class TorchAlgorithm(Algorithm):
     needs: ClassVar[tuple[str, ...]] = ("model", "data")
     objective: ClassVar[str] = ""
     """`module:class` of a `gym_torch.objective.Objective`, called with this configuration."""
+    schedule: ClassVar[str] = "gym_torch.source:recorded"
+    """`module:function` from (this configuration, samples, training options, layout) to a `gym_torch.source.Source` of steps as
+    large as those of a run may be: what `gym plan` looks at, without a model."""
 
 
 class AdamW(Optimizer):
@@ -92,14 +95,14 @@ class Constant(Scheduler):
 
 
 class EarlyStopping(Callback):
-    """Ends a run when the validation loss no longer falls; needs a validation split and `eval_every`."""
+    """Ends a run when what the algorithm improves no longer does on a validation split; needs one, and `eval_every`."""
 
     target: ClassVar[str] = "gym_torch.callbacks.early_stopping:EarlyStop"
 
     patience: Annotated[int, Field(ge=1)] = 3
     """Evaluations in a row without improvement after which to stop."""
     least: Annotated[float, Field(ge=0)] = 0.0
-    """How much smaller `eval_loss` must be to count as an improvement."""
+    """How much better than the best so far it must be to count as an improvement."""
 
 
 class SafetensorsExporter(Exporter):
