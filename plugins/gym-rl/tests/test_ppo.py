@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import GymError, execute, load_recipe
+from gym_core import Callback, GymError, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_core.run import Run
 from gym_rl import PPO
@@ -28,6 +28,7 @@ from gym_testkit.bench import Bench, fingerprint
 from gym_torch.backend import LoadedModel
 from gym_torch.batch import Piece
 from gym_torch.layout import PACKED, PADDED, layout_for
+from gym_torch.observer import Observer, Progress
 from gym_torch.scalar_head import FILE, ScalarHead
 
 torch.set_num_threads(1)
@@ -147,13 +148,36 @@ def recipe(bench: Bench, algorithm: dict[str, Any] | None = None, **train: Any) 
     return bench.recipe(options, "prompt", **{"batch_size": 4, "accumulate": 2, "max_steps": 6, **train})
 
 
+class Crash(Exception):
+    """Stands for whatever ends a process without warning."""
+
+
+class CrashAfter(Callback):
+    """Crashes after a step."""
+
+    step: int
+    """Which."""
+
+    def build(self, **context: Any) -> Observer:
+        return Crashing(self)
+
+
+class Crashing(Observer):
+    def __init__(self, config: CrashAfter) -> None:
+        self.config = config
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self.config.step:
+            raise Crash
+
+
 LORA = {"name": "lora", "rank": 4}
 
 
 @pytest.mark.parametrize(
     ("separate", "adapter"), [(False, LORA), (True, LORA), (True, None)], ids=["head-lora", "model-lora", "model-full"]
 )
-def test_killed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
+def test_crashed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
     tmp_path: Path, adapter: Any, separate: bool
 ) -> None:
     bench = Bench(tmp_path)
@@ -167,13 +191,13 @@ def test_killed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
     if separate and not adapter:
         own, before = (load_file(place / "model.safetensors") for place in (folder, bench.model(1)))
         assert own.keys() == before.keys() and any(not torch.equal(own[name], before[name]) for name in own)
-    output, file = bench.path("killed"), bench.path("recipe.yaml")
-    kill = {"output": str(output), "callbacks": [{"name": "gym-testkit/kill", "step": 5}]}
-    file.write_text(yaml.safe_dump(made | kill))
-    assert bench.gym("train", str(file)).returncode == -9
+    output = bench.path("crashed")
+    again = load_recipe({**made, "output": str(output)})
+    with pytest.raises(Crash):
+        execute(replace(again, callbacks=(CrashAfter(step=5),)))
     checkpoint = output / "checkpoints" / "step-00000003"
     assert {"columns/values", "columns/returns"} <= load_file(checkpoint / "source.safetensors").keys()
-    resumed = execute(load_recipe(file)).artifact.path
+    resumed = execute(again).artifact.path
     assert fingerprint(resumed, ".safetensors") == fingerprint(whole, ".safetensors")
 
 
