@@ -7,10 +7,22 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from gym_rl.config import Clipping, PolicyGradient
+from gym_rl.engine import Engine, Local
 from gym_rl.reward import Answer, Reward
 
 __version__ = "0.1.0"
-__all__ = ["PPO", "RLOO", "Answer", "Clipping", "PolicyGradient", "ReinforcePP", "ReinforcePPBaseline", "Reward"]
+__all__ = [
+    "PPO",
+    "RLOO",
+    "Answer",
+    "Clipping",
+    "Engine",
+    "Local",
+    "PolicyGradient",
+    "ReinforcePP",
+    "ReinforcePPBaseline",
+    "Reward",
+]
 
 
 class RLOO(PolicyGradient):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, SerializeAsAny
+from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Slot
+from gym_rl.engine import Engine, Local
 from gym_rl.reward import Reward
 from gym_torch import TorchAlgorithm
 
@@ -19,6 +20,7 @@ class PolicyGradient(TorchAlgorithm):
 
     target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
     rows: ClassVar[str] = "prompt"
+    schedule: ClassVar[str] = "gym_rl.bound:Bound"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     advantage: ClassVar[str] = ""
@@ -31,6 +33,8 @@ class PolicyGradient(TorchAlgorithm):
         Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),
     ]
     """What judges the answers; their scores are added up by their weights."""
+    rollouts: Annotated[SerializeAsAny[Engine], Slot("rollouts", default="local")] = Local()
+    """What answers the prompts."""
     reward_timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds that a reward may take for the answers of a round."""
     on_error: Literal["stop", "mask"] = "stop"
@@ -55,6 +59,18 @@ class PolicyGradient(TorchAlgorithm):
     """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.offpolicy`."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
     """Mean difference of sampled and trained log-probabilities on the first batch, in nats, above which a run refuses."""
+    eval_samples: PositiveInt = 1
+    """Answers to each held-out prompt, whose mean reward is taken."""
+    eval_temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Temperature of these answers; 0 takes the likeliest token each time."""
+    keep_rollouts: Annotated[int, Field(ge=0)] = 1
+    """Keep the answers of every n-th round, and of evaluations, for `gym rollouts show`; 0 keeps none."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> Self:
+        if self.eval_samples > 1 and not self.eval_temperature:
+            raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")
+        return self
 
 
 class Clipping(PolicyGradient):

@@ -7,17 +7,18 @@ answer. A checkpoint in the middle of a round holds its answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from gym_core import Train
+from gym_core import RecipeError, Train
 from gym_core.component import load_object
 from gym_rl.answers import Rollout, Round
 from gym_rl.asking import Asking
+from gym_rl.config import PolicyGradient
 from gym_rl.credit import Credit
 from gym_rl.health import health
 from gym_rl.scoring import Scoring
@@ -35,16 +36,20 @@ class Rollouts(Source):
         layout: Layout,
         fingerprint: str = "",
         scoring: Scoring = lambda round_, batches: {},
+        keep: Callable[[Round], None] = lambda round_: None,
     ) -> None:
-        """Plan the whole run. `fingerprint` names the prompts; `scoring` adds columns to the answers of a round."""
+        """Plan the whole run.
+
+        `fingerprint` names the prompts, `scoring` adds columns to the answers of a round, `keep` is told of each finished round
+        before it is learnt from.
+        """
         config = asking.config
         self.asking, self.config, self.prompts = asking, config, asking.prompts
-        self.train, self.layout, self.scoring = train, layout, scoring
+        self.train, self.layout, self.scoring, self.keep = train, layout, scoring, keep
         self.step_size = train.batch_size * train.accumulate
         self.round_size = self.step_size * config.mini_batches
-        asked = self.round_size // config.group_size
         rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
-        schedule = {"batch_size": asked, "accumulate": 1, "max_steps": rounds}
+        schedule = {"batch_size": asked(train, config), "accumulate": 1, "max_steps": rounds}
         self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
         last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
         whole = (self.order.total - 1) * config.mini_batches
@@ -60,6 +65,7 @@ class Rollouts(Source):
             if self.round is None or int(self.round.number) != number:
                 self.round = self._round(number, rank, world)
                 self.health = health(self.round)
+                self.keep(self.round)
             yield self._step(self.round, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:
@@ -78,6 +84,7 @@ class Rollouts(Source):
 
     def _round(self, number: int, rank: int, world: int) -> Round:
         """Return a round, stage after stage; each gets what the one before made, and adds to it."""
+        self.asking.sampler.refresh()
         judged = self._asked(number, rank, world)
         # Here is the place of a stage that drops groups by their rewards and asks again: nothing more was spent on them.
         scored = judged.having(self.scoring(judged, lambda: self._share(judged, rank, world)))
@@ -120,3 +127,21 @@ class Rollouts(Source):
         fitting = self.train.model_copy(update={"batch_size": max(1, self.train.batch_size // size)})
         mine, spare = dealt(self.layout.cut(lengths, fitting), rank, world)
         return [[answer for unit in batch for answer in units[int(unit)]] for batch in mine], spare
+
+
+def asked(train: Train, config: PolicyGradient) -> int:
+    """Return the number of prompts in a round. Raises RecipeError where its answers do not make groups."""
+    if train.batch_tokens is not None:
+        raise RecipeError(
+            "a step is counted in answers here, whose tokens nobody knows before",
+            key="train.batch_tokens",
+            fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
+        )
+    answers = train.batch_size * train.accumulate * config.mini_batches
+    if answers % config.group_size:
+        raise RecipeError(
+            f"{answers} answers in a round do not make groups of {config.group_size}",
+            key="train.batch_size",
+            fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
+        )
+    return answers // config.group_size

@@ -71,6 +71,9 @@ class Batch:
     target_segment: Tensor  #: [n] int64, number of the segment that each target belongs to
     segments: tuple[Segment, ...]
     spans: Spans | None = None  #: where the segments of a packed row lie; None where each row is one sample
+    experts: Tensor | None = (
+        None  #: [rows, length, layers, k] int16, where each token is routed to; see `gym_torch.routing`
+    )
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the batch with every tensor changed, those in mappings too."""

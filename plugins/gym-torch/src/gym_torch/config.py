@@ -45,6 +45,9 @@ class TorchAlgorithm(Algorithm):
     needs: ClassVar[tuple[str, ...]] = ("model", "data")
     objective: ClassVar[str] = ""
     """`module:class` of a `gym_torch.objective.Objective`, called with this configuration."""
+    schedule: ClassVar[str] = "gym_torch.source:recorded"
+    """`module:function` from (this configuration, samples, training options, layout) to a `gym_torch.source.Source` of steps as
+    large as those of a run may be: what `gym plan` looks at, without a model."""
 
 
 class AdamW(Optimizer):

@@ -29,6 +29,8 @@ class Objective(ABC):
 
     policy: ClassVar[type[Policy]] = Policy
     """What is trained, and scores batches. A subclass may return more than log-probabilities."""
+    largest: ClassVar[frozenset[str]] = frozenset()
+    """Metrics of which the largest of a step is logged, rather than the mean."""
     temperature: float = 1.0  #: of the distribution that `policy` scores labels under
 
     def __init__(self, config: Any, layout: Layout = PADDED) -> None:
@@ -55,5 +57,6 @@ class Objective(ABC):
         """Return the loss, summed and not divided by anything, and sums of further metrics by name.
 
         `policy(batch)` returns log-probabilities `[n]` of `batch.targets`, in fp32. Metrics are divided by the
-        same weight as the loss and logged beside it; their names must not depend on the batch.
+        same weight as the loss and logged beside it; a metric `[2]` is a sum and how many it is the sum of, and is divided
+        by that. Their names must not depend on the batch.
         """

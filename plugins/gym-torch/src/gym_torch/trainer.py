@@ -38,7 +38,7 @@ from gym_torch.plan.auto import settle
 from gym_torch.plan.machine import Meter
 from gym_torch.plan.memory import predict
 from gym_torch.plan.skeleton import skeleton
-from gym_torch.plan.workload import of_source
+from gym_torch.plan.workload import of_examples
 from gym_torch.processes.spread import Replicated
 from gym_torch.processes.strategies import DDP
 from gym_torch.signals import Signals
@@ -279,13 +279,12 @@ class Trainer:
 
     def _predicted(self) -> int | None:
         """Return the peak that `gym plan` predicts for the largest batch; None where it cannot, or would take too long."""
-        recipe, model, source = self.run.recipe, self.model, self.job.source
-        known = isinstance(recipe.model, Transformers) and isinstance(source, Dataset)
-        if not known or self.job.progress.seconds < BRIEF:
+        recipe, model = self.run.recipe, self.model
+        if not isinstance(recipe.model, Transformers) or self.job.progress.seconds < BRIEF:
             return None
         try:
             built = skeleton(recipe, model.path, model.precision, self.accelerator.device)
-            batch = of_source(source, self.job.objective).batch
+            batch = of_examples(recipe, self.job.objective, self.data.train, self.train_options).batch
             return predict(recipe, built, batch).memory.peak
         except Exception as error:  # code of plugins, which may not work on tensors without data
             warn(f"the memory of this run cannot be predicted: {error}")
