@@ -25,10 +25,10 @@ from gym_rl.ppo import PPOLoss, estimated
 from gym_rl.rewards import Length
 from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
-from gym_torch.backend import LoadedModel
 from gym_torch.batch import Piece
 from gym_torch.layout import PACKED, PADDED, layout_for
 from gym_torch.observer import Observer, Progress
+from gym_torch.plan.plan import plan
 from gym_torch.scalar_head import FILE, ScalarHead
 
 torch.set_num_threads(1)
@@ -68,7 +68,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(path: Path, layout:
         assert layout_for(model) is PACKED
     exact = copy.deepcopy(load(path)).double()
     config = PPO(rewards=REWARDS, value_coefficient=0.7, value_clip=0.3)
-    critic = SharedCritic(LoadedModel(model, path, "tiny"))
+    critic = SharedCritic(ScalarHead.of(model))
     with torch.no_grad():
         critic.head.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(0))
         critic.head.bias.fill_(0.2)
@@ -207,6 +207,14 @@ def test_a_critic_goes_on_from_what_lies_beside_the_weights(tmp_path: Path) -> N
     begun = bench.run(recipe(bench, {"critic": str(first / "critic")}, max_steps=1, learning_rate=1e-30), "second")
     found, left = (load_file(place / "critic" / FILE) for place in (begun.outcome.artifact.path, first))
     torch.testing.assert_close(found, left)
+
+
+def test_it_can_be_planned(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    file = bench.path("recipe.yaml")
+    file.write_text(json.dumps(recipe(bench)))
+    planned = plan(load_recipe(file))
+    assert planned.steps == 6 and 0 < planned.memory.activations < planned.memory.peak
 
 
 def test_a_critic_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
