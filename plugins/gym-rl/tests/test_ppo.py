@@ -21,6 +21,7 @@ from gym_core.run import Run
 from gym_rl import PPO
 from gym_rl.answers import Rollout, Round
 from gym_rl.critic import ActorCritic, SharedCritic
+from gym_rl.health import health
 from gym_rl.ppo import PPOLoss, estimated
 from gym_rl.rewards import Length
 from gym_testkit import tiny
@@ -142,6 +143,14 @@ def test_nothing_judged_teaches_nothing() -> None:
     assert (found["advantages"] == 0).all() and found["returns"].isnan().all()
 
 
+@pytest.mark.parametrize(("share", "explained"), [(0.0, 0.0), (0.5, 0.75), (1.0, 1.0)])
+def test_how_much_the_critic_foresaw(share: float, explained: float) -> None:
+    returns = torch.tensor([1.0, -2.0, 0.5, 3.0, float("nan")])
+    columns = {"returns": returns, "sampled": torch.zeros(5)}
+    judged = round_of([1.0, 2.0], share * returns.nan_to_num() + 7, [4, 1])
+    assert health(judged.having(columns))["values_explained"] == pytest.approx(explained, abs=1e-6)
+
+
 def recipe(bench: Bench, algorithm: dict[str, Any] | None = None, **train: Any) -> dict[str, Any]:
     rewards = [{"name": "length", "maximum": 2, "slack": 14}]
     options = {"name": "ppo", "rewards": rewards, "max_new_tokens": 16, **(algorithm or {})}
@@ -245,5 +254,8 @@ def test_what_a_parameter_costs(tmp_path: Path) -> None:
 def test_what_is_logged(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     lines = bench.run(recipe(bench)).metrics
-    assert all({"reward", "value_loss", "clipped"} <= line.keys() for line in lines if "loss" in line)
+    assert all(
+        {"reward", "value_loss", "values_explained", "clipped"} <= line.keys() for line in lines if "loss" in line
+    )
+    assert lines[0]["values_explained"] == 0  # an untrained head says 0 everywhere
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "finished"
