@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import fmean
 
 import report
-from peers.material import LARGE, source, write_model, write_samples
+from peers.material import source, write_model, write_samples
 from peers.runs import run
+from peers.shape import LARGE
 from peers.worker import Spec
 
 DATA, CUTOFF, ROWS, LENGTH = "alpaca_en_demo", 1024, 8, 512

@@ -16,8 +16,9 @@ from statistics import fmean
 
 import report
 import torch
-from peers.material import SMALL, source, write_model, write_samples
+from peers.material import source, write_model, write_samples
 from peers.runs import best, run
+from peers.shape import SMALL
 from peers.worker import Result, Spec
 
 from gym_torch import probe

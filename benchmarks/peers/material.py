@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_core import load_recipe
 from gym_tiny.family import MODEL as TINY
+from peers.shape import SHAPE, SMALL
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("GYM_DATA", ROOT.parent / "shared" / "data"))
-SMALL, LARGE = 8_192, 151_936  #: entries of the two vocabularies
 SPECIAL = json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
 
 
@@ -29,18 +29,8 @@ def write_model(into: Path, vocabulary: int, data: str) -> Path:
     for name in ("tokenizer_config.json", "chat_template.jinja"):
         (into / name).write_bytes((TINY / name).read_bytes())
     end = tokenizer.token_to_id("<|im_end|>")
-    shape = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=512,
-        intermediate_size=1536,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=64,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        eos_token_id=end,
-        pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
+    shape = AutoConfig.for_model(
+        **SHAPE, vocab_size=vocabulary, eos_token_id=end, pad_token_id=tokenizer.token_to_id("<|endoftext|>")
     )
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(shape).save_pretrained(into)

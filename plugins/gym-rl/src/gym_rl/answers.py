@@ -7,6 +7,7 @@ needs. `sampled` and `advantages` are always there in the end.
 |---|---|
 | `sampled` | log-probability where the token was sampled |
 | `old` | log-probability under the policy when the round began, as training computes it; absent where that is the policy itself |
+| `reference` | log-probability under the reference, where departing from it costs |
 | `advantages` | how much better than expected, without a gradient |
 """
 
@@ -36,6 +37,7 @@ class Rollout:
     trained: npt.NDArray[np.bool_]  #: all of them, `[length]`
     columns: Mapping[str, npt.NDArray[Any]]  #: by name, what is known of each token, `[length, ...]`
     number: int = 0  #: of the answer in its round
+    fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ class Round:
             tables[table][column] = tensors[name]
         return cls(**plain, **tables)  # type: ignore[arg-type]  # names of fields, each with its type
 
-    def rollouts(self, prompts: Examples) -> list[Rollout]:
-        """Return the answers as examples; `prompts` are those of the whole data set."""
+    def rollouts(self, prompts: Examples, fresh: bool = True) -> list[Rollout]:
+        """Return the answers as examples; `prompts` are those of the whole data set, `fresh` holds for all of them."""
         bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
         tokens, columns = self.tokens.numpy(), {name: column.numpy() for name, column in self.columns.items()}
         made = []
@@ -94,6 +96,7 @@ class Round:
                     np.ones(part.stop - part.start, dtype=np.bool_),
                     {name: column[part] for name, column in columns.items()},
                     number,
+                    fresh,
                 )
             )
         return made

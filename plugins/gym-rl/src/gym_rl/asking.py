@@ -45,6 +45,7 @@ class Asking:
     words: Tokenizer
     judge: Callable[[Sequence[Answer]], Judgement]
     seed: int = 0
+    exact: bool = True  #: whether the log-probabilities of what is sampled are those of the trainer, to rounding
 
     def __call__(self, number: int, asked: Ints, streams: Sequence[int], rank: int = 0, world: int = 1) -> Round:
         """Return the answers of round `number`, judged, the same in every process; each process gives its share.
@@ -77,7 +78,7 @@ class Asking:
             finished=torch.tensor([answer.finished for answer in every]),
             rewards=_numbers(totals),
             scores={name: _numbers([row[name] for row in scores]) for name in scores[0]},
-            columns={"sampled": sampled, "old": sampled.clone()},
+            columns={"sampled": sampled, **({"old": sampled.clone()} if self.exact else {})},
         )
 
     def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int]) -> list[Completion]:

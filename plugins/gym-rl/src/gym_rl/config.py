@@ -46,6 +46,16 @@ class PolicyGradient(TorchAlgorithm):
     """Of the distribution that answers are drawn from, and that is trained."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Draw from the most likely tokens that have this probability together; 1 from all of them."""
+    beta: Annotated[float, Field(ge=0)] = 0.0
+    """What a departure from the reference costs, times its KL divergence; 0 needs no reference."""
+    kl: Literal["k2", "k3", "k3_is", "reward"] = "k3_is"
+    """How it costs: an estimator of `gym_rl.kl` as a term of the loss, or `reward`, k1 taken from the reward of each token."""
+    reference_model: str | None = None
+    """What is departed from: a family, a folder or a Hub id; by default the model as it was before training."""
+    correction: Literal["none", "tis", "tis_answers", "icepop", "mis", "geo"] = "tis"
+    """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.offpolicy`."""
+    max_mismatch: Annotated[float, Field(gt=0)] = 0.1
+    """Mean difference of sampled and trained log-probabilities on the first batch, in nats, above which a run refuses."""
     eval_samples: PositiveInt = 1
     """Answers to each held-out prompt, whose mean reward is taken."""
     eval_temperature: Annotated[float, Field(ge=0)] = 0.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from statistics import fmean
 
 from gym_rl.answers import Round
+from gym_rl.kl import k3
 
 
 def health(round_: Round) -> dict[str, float]:
-    """Return rewards, groups that teach nothing, and lengths."""
+    """Return rewards, groups that teach nothing, lengths, entropy, and the KL to the reference where there is one."""
     rewards = round_.rewards
     judged = rewards[~rewards.isnan()]
     spread = [float(part.max() - part.min()) for part in rewards.view(-1, int((round_.groups == 0).sum()))]
@@ -24,4 +25,13 @@ def health(round_: Round) -> dict[str, float]:
         "groups_without_spread": fmean(not apart > 0 for apart in spread),
         "answer_tokens": float(round_.lengths.double().mean()),
         "answers_cut_off": 1 - float(round_.finished.double().mean()),
+        # What is drawn from a distribution is as surprising on average as its entropy says.
+        "entropy": -float(round_.columns["sampled"].double().mean()),
+        **({"kl_reference": _kl(round_)} if "reference" in round_.columns else {}),
     }
+
+
+def _kl(round_: Round) -> float:
+    """Return the mean KL to the reference of a token, by k3, which is unbiased and never negative."""
+    sampled = round_.columns["sampled"]
+    return float(k3(round_.columns.get("old", sampled), round_.columns["reference"], sampled).double().mean())

@@ -15,8 +15,10 @@ from torch import Tensor
 from gym_rl.aggregate import Aggregate, TokenMean
 from gym_rl.answers import Rollout
 from gym_rl.config import PolicyGradient
+from gym_rl.kl import ESTIMATORS
+from gym_rl.offpolicy import CORRECTIONS
 from gym_rl.ragged import means
-from gym_rl.ratio import log_ratio
+from gym_rl.ratio import log_ratio, token_ratio
 from gym_torch.batch import Batch, Example, Piece
 from gym_torch.layout import PADDED, Layout
 from gym_torch.objective import Objective, Scores
@@ -28,6 +30,7 @@ class RolloutBatch(Batch):
 
     owner: Tensor  #: [n] int64, number of the answer of each target
     answers: int
+    fresh: bool  #: whether the policy is still the one that answered
     columns: Mapping[str, Tensor]  #: by name, [n, ...]; see `gym_rl.answers`
 
     @property
@@ -65,6 +68,10 @@ class PolicyObjective(Objective):
         """Hold the options; the temperature that answers are drawn at is the one they are scored at."""
         super().__init__(config, layout)
         self.temperature = config.temperature
+        self.penalty = (
+            ESTIMATORS.get(config.kl) if config.beta else None
+        )  # what is taken from rewards is no term of the loss
+        self.correction = CORRECTIONS[config.correction]
 
     @abstractmethod
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
@@ -94,6 +101,7 @@ class PolicyObjective(Objective):
             **{field.name: getattr(batch, field.name) for field in fields(Batch)},
             owner=number[batch.target_segment],
             answers=len(answers),
+            fresh=answers[0].fresh,
             columns={
                 name: torch.from_numpy(np.concatenate([answer.columns[name] for answer in answers]))
                 for name in answers[0].columns
@@ -107,10 +115,19 @@ class PolicyObjective(Objective):
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the aggregated loss and, aggregated likewise, how far the policy is from the one that answered."""
-        batch = cast(RolloutBatch, batch)
-        log_probs = policy(batch)
+        log_probs, batch = policy(batch), cast(RolloutBatch, batch)
         batch = batch.having({"old": batch.columns.get("old", log_probs.detach())})
-        apart = log_ratio(log_probs.detach(), batch.sampled)
-        terms = {"kl_sampled": apart.exp() - 1 - apart, **self.tokens(log_probs, batch)}
+        terms = {**self.tokens(log_probs, batch), **drift(log_probs.detach(), batch)}
+        loss = terms.pop("loss")
+        if self.penalty:
+            loss = loss + self.config.beta * self.penalty(log_probs, batch.columns["reference"], batch.old)
+        loss = loss * self.correction(log_ratio(batch.old, batch.sampled), batch.owner, batch.answers)
         totals = {name: self.aggregate.total(each, batch.owner, batch.answers) for name, each in terms.items()}
-        return totals.pop("loss"), totals
+        return self.aggregate.total(loss, batch.owner, batch.answers), totals
+
+
+def drift(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:
+    """Return, for each token, how far the policy is from the one that answered and from itself when the round began."""
+    apart, ratio = log_ratio(log_probs, batch.sampled), token_ratio(log_probs, batch.old)
+    found = {"kl_sampled": apart.exp() - 1 - apart, "ratio": ratio, "ratio_spread": (ratio - 1).abs()}
+    return found | ({"mismatch": apart.abs()} if batch.fresh else {})

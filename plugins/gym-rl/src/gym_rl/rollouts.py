@@ -49,7 +49,7 @@ class Rollouts(Source):
         self.step_size = train.batch_size * train.accumulate
         self.round_size = self.step_size * config.mini_batches
         rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
-        schedule = {"batch_size": asked(train, config), "accumulate": 1, "max_steps": rounds}
+        schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
         self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
         last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
         whole = (self.order.total - 1) * config.mini_batches
@@ -115,7 +115,8 @@ class Rollouts(Source):
         Returns those of this process, and how many of them at the end count for nothing.
         """
         config = self.config
-        rollouts = round_.rollouts(self.prompts)[part * self.step_size : (part + 1) * self.step_size]
+        chosen = slice(part * self.step_size, (part + 1) * self.step_size)
+        rollouts = round_.rollouts(self.prompts, fresh=part == 0)[chosen]
         size = min(config.group_size, self.train.batch_size)
         units: list[Sequence[Rollout]] = []
         for _, group in groupby(rollouts, key=lambda answer: answer.group):
@@ -127,7 +128,7 @@ class Rollouts(Source):
         return [[answer for unit in batch for answer in units[int(unit)]] for batch in mine], spare
 
 
-def asked(train: Train, config: PolicyGradient) -> int:
+def prompts_in(train: Train, config: PolicyGradient) -> int:
     """Return the number of prompts in a round. Raises RecipeError where its answers do not make groups."""
     if train.batch_tokens is not None:
         raise RecipeError(

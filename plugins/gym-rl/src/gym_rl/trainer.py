@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import islice
 from typing import cast
 
 from torch import Tensor
 
 from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
-from gym_rl.answers import Round
+from gym_rl import mismatch
+from gym_rl.answers import Rollout, Round
 from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
 from gym_rl.heldout import HeldOutRewards, greedy
@@ -23,7 +26,9 @@ from gym_torch.backend import LoadedModel
 from gym_torch.generation.generator import Generator
 from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation
+from gym_torch.policy import Policy
 from gym_torch.processes.strategies import FSDP
+from gym_torch.reference import Scorer, reference
 from gym_torch.source import Examples, Source
 from gym_torch.trainer import Trainer
 
@@ -61,7 +66,7 @@ class RolloutTrainer(Trainer):
         return HeldOutRewards(self._asking(greedy(self.config), examples), partial(self._keep_held_out, examples))
 
     def _asking(self, config: PolicyGradient, prompts: Examples) -> Asking:
-        return Asking(config, prompts, self.generator, self.words, self.judge, self.train_options.seed)
+        return Asking(config, prompts, self.generator, self.words, self.judge, self.train_options.seed, self.exact)
 
     @cached_property
     def words(self) -> Tokenizer:
@@ -93,13 +98,40 @@ class RolloutTrainer(Trainer):
 
         A trainer with more models adds a pass for each. Nothing is computed where there is none.
         """
-        return {}
+        config, passes = self.config, dict[str, Pass]()
+        if not self.exact and config.mini_batches > 1:  # with one, the policy that learns is the one that answered
+            passes["old"] = Scorer(self._policy)
+        if config.beta:
+            named = config.reference_model
+            passes["reference"] = reference(self._policy, self.adapted, self.model, self.run.recipe, named)
+        return passes
 
     def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:
-        """Return the columns that `passes` makes of a round."""
+        """Return the columns that `passes` makes of a round.
+
+        Raises GymError where the first answers of a run were not sampled by the policy that is trained.
+        """
+        if not int(round_.number):
+            first = self._scored(round_, islice(batches(), 1), {"trainer": Scorer(self._policy)})
+            mismatch.check(first["trainer"], round_.columns["sampled"], self.config.max_mismatch)
+        return self._scored(round_, batches(), self._passes)
+
+    @property
+    def exact(self) -> bool:
+        """Whether what is sampled comes with the log-probabilities of the trainer, to rounding."""
+        return self.model.precision == "fp32"
+
+    @property
+    def _policy(self) -> Policy:
+        """What is trained, in this process."""
+        return cast(Policy, self.accelerator.unwrap_model(self.job.policy))
+
+    def _scored(
+        self, round_: Round, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]
+    ) -> dict[str, Tensor]:
         collate = cast(PolicyObjective, self.job.objective).collate
         device, world = self.accelerator.device, self.accelerator.num_processes
-        return scored(round_, batches(), self._passes, collate, device, world)
+        return scored(round_, batches, passes, collate, device, world)
 
     @cached_property
     def _passes(self) -> dict[str, Pass]:

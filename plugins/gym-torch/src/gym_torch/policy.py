@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -38,3 +40,14 @@ class Policy(nn.Module):
     def hidden(self, batch: Batch) -> Tensor:
         """Return the last hidden states `[n, dim]` that predict `batch.targets`."""
         return hidden_states(self.model, batch)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode for a while: without dropout."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)

@@ -6,8 +6,7 @@ is the one bridge from messages to texts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from gym_core import GymError
 from gym_torch.generation.kvcache import RowCache, fill
 from gym_torch.generation.sampling import choose, uniform
+from gym_torch.policy import evaluating
 
 if TYPE_CHECKING:
     from gym_data.tokenizer import Tokenizer
@@ -138,7 +138,7 @@ class Generator:
             batch.keep(going)
 
         batch = _Batch([], [], torch.empty(0, dtype=torch.long, device=self.model.device))
-        with _without_dropout(self.model):
+        with evaluating(self.model):
             while waiting or batch.requests:
                 free = self.max_batch - len(batch.requests)
                 # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
@@ -188,17 +188,6 @@ class Generator:
         )
         logits: Tensor = output.logits[:, -1]
         return logits
-
-
-@contextmanager
-def _without_dropout(model: PreTrainedModel) -> Iterator[None]:
-    """Put a model into evaluation mode for a while."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def complete(

@@ -1,0 +1,207 @@
+"""TRL's GRPOTrainer on the same rollouts: advantages, losses and gradients of every loss that both have.
+
+TRL gets tokens and rewards through its own `rollout_func` and reward function, and computes everything else itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gym_core.component import load_object
+from gym_grpo import CISPO, GRPO, DrGRPO
+from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
+from gym_gspo import GSPO
+from gym_gspo.objective import GSPOLoss
+from gym_rl.answers import Rollout
+from gym_rl.clipped import ClippedTokens
+from gym_rl.objective import PolicyObjective
+from gym_rl.rewards import Length
+from gym_testkit import tiny
+from gym_torch.batch import Piece
+from gym_torch.layout import PACKED, layout_for
+from gym_torch.policy import Policy
+
+pytestmark = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
+torch.set_num_threads(1)
+REWARDS, GROUP, LONGEST = [Length()], 4, 9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One loss: how TRL is asked for it, and what it is here."""
+
+    asked: dict[str, Any]
+    objective: PolicyObjective
+    passes: tuple[int, ...] = (1, 2)  #: in how many passes a step may be taken
+
+
+CASES = {
+    "grpo": Case({"loss_type": "grpo"}, GRPOLoss(GRPO(rewards=REWARDS), PACKED)),
+    "dr_grpo": Case(
+        {"loss_type": "dr_grpo", "scale_rewards": "none"},
+        DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST), PACKED),
+    ),
+    "dapo": Case(
+        {"loss_type": "dapo", "epsilon_high": 0.28}, ClippedTokens(GRPO(rewards=REWARDS, clip_high=0.28), PACKED)
+    ),
+    # TRL's mean is over the tokens of a pass, so a step of several passes depends on how it is cut.
+    "bnpo": Case({"loss_type": "bnpo"}, ClippedTokens(GRPO(rewards=REWARDS), PACKED), passes=(1,)),
+    "cispo": Case({"loss_type": "cispo", "epsilon_high": 1.1}, CISPOLoss(CISPO(rewards=REWARDS, cap=1.1), PACKED)),
+    "gspo": Case(
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03},
+        GSPOLoss(GSPO(rewards=REWARDS, clip_low=0.02, clip_high=0.03), PACKED),
+    ),
+}
+STEPS = [(name, passes) for name, case in CASES.items() for passes in case.passes]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_model(tmp_path_factory.mktemp("trl") / "model", 0)
+
+
+def load(path: Path) -> nn.Module:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).train()
+
+
+def sampled(path: Path) -> tuple[list[Rollout], list[float]]:
+    """Return two groups of answers with log-probabilities of a policy nearby, not judged yet, and their rewards."""
+    random = np.random.default_rng(0)
+    answers: list[Rollout] = []
+    for group, size in enumerate((5, 9)):
+        prompt = Piece(f"row {group}", random.integers(3, 60, size).astype(np.int32), np.zeros(size, bool))
+        for length in random.integers(1, LONGEST + 1, GROUP):
+            tokens = random.integers(3, 60, length).astype(np.int32)
+            unknown = np.zeros(length, np.float32)
+            answers.append(
+                Rollout(str(len(answers)), group, prompt, tokens, np.ones(length, bool), unknown, advantage=0.0)
+            )
+    older = load(path)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in older.parameters():
+            weight += 0.15 * weight.std() * torch.randn_like(weight)
+        layout_for(older)
+        scores = Policy(older)(CASES["grpo"].objective.collate(answers)).split([len(one.tokens) for one in answers])
+    made = [replace(answer, sampled=score.numpy()) for answer, score in zip(answers, scores, strict=True)]
+    return made, random.normal(size=len(made)).round(3).tolist()
+
+
+def trainer(case: Case, path: Path, answers: Sequence[Rollout], rewards: list[float], passes: int, output: Path) -> Any:
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    def rollouts(prompts: list[str], _trainer: Any) -> dict[str, Any]:
+        return {
+            "prompt_ids": [answer.prompt.tokens.tolist() for answer in answers],
+            "completion_ids": [answer.tokens.tolist() for answer in answers],
+            "logprobs": None,
+        }
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        return rewards
+
+    options = GRPOConfig(
+        output_dir=str(output),
+        per_device_train_batch_size=len(answers) // passes,
+        gradient_accumulation_steps=passes,
+        num_generations=GROUP,
+        max_completion_length=LONGEST,
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        report_to="none",
+        **case.asked,
+    )
+    made = GRPOTrainer(
+        model=load(path),
+        reward_funcs=reward,
+        args=options,
+        train_dataset=Dataset.from_list([{"prompt": answer.prompt.id} for answer in answers]),
+        processing_class=AutoTokenizer.from_pretrained(path),
+        rollout_func=rollouts,
+    )
+    made.current_gradient_accumulation_steps = passes  # as its training loop sets it
+    return made
+
+
+def inputs(made: Any, answers: Sequence[Rollout], passes: int) -> list[dict[str, Any]]:
+    """Let TRL score the answers, and cut them into passes as it does."""
+    from trl.trainer.utils import split_tensor_dict
+
+    found = made._generate_and_score_completions([{"prompt": answer.prompt.id} for answer in answers])
+    found["old_per_token_logps"] = pad_sequence([torch.from_numpy(one.sampled) for one in answers], batch_first=True)
+    return split_tensor_dict(found, passes)
+
+
+def judged(case: Case, answers: Sequence[Rollout], rewards: list[float]) -> list[Rollout]:
+    """Let Gym compute the advantages."""
+    rule = load_object(type(case.objective.config).advantage)
+    advantages = rule(torch.tensor(rewards, dtype=torch.float64), torch.tensor([answer.group for answer in answers]))
+    return [replace(one, advantage=float(each)) for one, each in zip(answers, advantages.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize(("name", "passes"), STEPS)
+def test_loss_and_gradient_of_a_model_agree_with_trl(path: Path, tmp_path: Path, name: str, passes: int) -> None:
+    case = CASES[name]
+    answers, rewards = sampled(path)
+    peer = trainer(case, path, answers, rewards, passes, tmp_path)
+    parts = inputs(peer, answers, passes)
+    answers = judged(case, answers, rewards)
+    theirs = torch.cat([part["advantages"] for part in parts])
+    torch.testing.assert_close(theirs, torch.tensor([one.advantage for one in answers]), rtol=1e-5, atol=1e-6)
+    wanted = sum(peer._compute_loss(peer.model, part) for part in parts)
+
+    model = load(path)
+    assert layout_for(model) is PACKED
+    policy, size = Policy(model), len(answers) // passes
+    batches = [case.objective.collate(answers[start : start + size]) for start in range(0, len(answers), size)]
+    weight = sum(map(case.objective.weight, batches))
+    outcomes = [case.objective.loss(policy, batch) for batch in batches]
+    loss = sum(outcome[0] for outcome in outcomes) / weight
+    if "clipped" in outcomes[0][1]:
+        share = float(sum(outcome[1]["clipped"] for outcome in outcomes)) / weight
+        assert 0.01 < share < 0.9, "clipping is not tried"
+
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-4, abs=1e-6)
+    loss.backward()
+    wanted.backward()
+    for ours, other in zip(model.parameters(), peer.model.parameters(), strict=True):
+        assert (ours.grad - other.grad).norm() <= 1e-4 * other.grad.norm()
+        assert other.grad.norm() > 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_of_random_log_probabilities_agrees_with_trl(path: Path, tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    answers, rewards = sampled(path)
+    peer = trainer(case, path, answers, rewards, 1, tmp_path)
+    (part,) = inputs(peer, answers, 1)
+    mask = part["completion_mask"].bool()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        old = -3 * torch.rand(mask.shape)
+        theirs = (old + 0.3 * torch.randn(mask.shape)).requires_grad_()
+        part |= {"old_per_token_logps": old, "advantages": torch.randn(len(answers))}
+        peer._get_per_token_logps_and_entropies = lambda *_, scores=theirs, **__: (scores, scores.detach(), None)
+        wanted = peer._compute_loss(peer.model, part)
+
+        ours = theirs.detach()[mask].requires_grad_()
+        batch = case.objective.collate(answers)
+        batch = replace(batch, sampled=old[mask], advantages=part["advantages"])
+        loss = case.objective.loss(lambda _, scores=ours: scores, batch)[0] / case.objective.weight(batch)
+        assert loss.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-6)
+        loss.backward()
+        wanted.backward()
+        torch.testing.assert_close(ours.grad, theirs.grad[mask], rtol=1e-5, atol=1e-7)
