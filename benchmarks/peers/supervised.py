@@ -33,6 +33,7 @@ class Spec:
     length: int = 0  #: tokens in a row that a peer packs
     learning_rate: float = 5e-4
     adapter: dict[str, Any] | None = None
+    algorithm: Any = "sft"  #: as Gym's recipe has it; the peers know no other
 
 
 @dataclass
@@ -62,7 +63,7 @@ def gym(spec: Spec) -> Result:
     recipe = {
         "model": spec.model,
         "data": spec.data,
-        "algorithm": "sft",
+        "algorithm": spec.algorithm,
         **adapter,
         "scheduler": "constant",
         "train": {

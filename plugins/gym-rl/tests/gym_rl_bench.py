@@ -15,10 +15,12 @@ from gym_core import Train
 from gym_data.tokenizer import Tokenizer
 from gym_rl import RLOO, Answer, PolicyGradient
 from gym_rl.asking import Asking
+from gym_rl.engine import Local
 from gym_rl.judge import Judgement
+from gym_rl.local import LocalSampler
 from gym_rl.rewards import Length
 from gym_rl.rollouts import Rollouts
-from gym_torch.generation.generator import Generator
+from gym_torch.adapted import Full
 from gym_torch.layout import PACKED, layout_for
 
 Judging = Callable[[Sequence[Answer]], Sequence[float | None]]
@@ -68,5 +70,6 @@ def rounds(path: Path, judging: Judging = arbitrary, count: int = 6, **options: 
         scores = list(judging(answers))
         return Judgement({"judging": scores}, scores, {})
 
-    asking = Asking(algorithm(**options), prompts(count), Generator(model, words), words, judge, train.seed)
+    sampler = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
+    asking = Asking(algorithm(**options), prompts(count), sampler, words, judge, train.seed)
     return Rollouts(asking, train, PACKED, "a")

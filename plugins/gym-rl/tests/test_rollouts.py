@@ -14,16 +14,17 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import DataError, Train
 from gym_data.tokenizer import Tokenizer
-from gym_rl import RLOO, Answer
+from gym_rl import RLOO, Answer, Local
 from gym_rl.asking import Asking
 from gym_rl.judge import Judgement
+from gym_rl.local import LocalSampler
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
 from gym_rl.rewards import Length
 from gym_rl.rollouts import Rollouts
 from gym_rl.scoring import Scoring, scored
 from gym_testkit import tiny
-from gym_torch.generation.generator import Generator
+from gym_torch.adapted import Full
 from gym_torch.layout import PACKED, PADDED, layout_for
 from gym_torch.policy import Policy
 from gym_torch.source import Step
@@ -73,6 +74,10 @@ def prompts(number: int) -> Prompts:
     return made
 
 
+def engine(model: PreTrainedModel, words: Tokenizer) -> LocalSampler:
+    return LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
+
+
 def source(
     model: PreTrainedModel,
     path: Path,
@@ -83,7 +88,7 @@ def source(
     words = Tokenizer(path)
     train = Train(**{"batch_size": 4, "accumulate": 2, **options.pop("train", {})})
     config = RLOO(rewards=[Length()], **{"group_size": 4, "max_new_tokens": LIMIT, **options})
-    asking = Asking(config, prompts(6), Generator(model, words), words, judge, train.seed)
+    asking = Asking(config, prompts(6), engine(model, words), words, judge, train.seed)
     return Rollouts(asking, train, PACKED, fingerprint, scoring)
 
 

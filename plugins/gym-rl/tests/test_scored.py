@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gym_core import GymError, execute, load_recipe
-from gym_rl import ReinforcePP
+from gym_core.component import load_object
+from gym_rl import RLOO, PolicyGradient, ReinforcePP
 from gym_rl.answers import Rollout
 from gym_rl.clipped import ClippedTokens
 from gym_rl.kl import ESTIMATORS
@@ -98,9 +99,23 @@ def test_without_an_older_policy_the_ratio_is_one_and_the_sampler_is_corrected_f
     (found,) = torch.autograd.grad(loss, log_probs)
     weights = (log_probs.detach() - batch.sampled).exp().clamp(max=2.0)
     torch.testing.assert_close(found, -weights * batch.advantages)
-    assert metrics["ratio_spread"] == 0
     apart = (log_probs.detach() - batch.sampled).abs()
-    torch.testing.assert_close(metrics["mismatch"], apart.sum())
+    assert metrics["mismatch"].tolist() == pytest.approx([float(apart.sum()), len(apart)])
+    assert metrics["ratio_spread"].tolist() == [0, len(apart)]
+
+
+@pytest.mark.parametrize("cls", [RLOO, ReinforcePP])
+def test_what_is_measured_of_tokens_is_a_mean_over_tokens_however_losses_add_up(cls: type[PolicyGradient]) -> None:
+    objective, log_probs = load_object(cls.objective)(cls(rewards=[Length()])), drawn()
+    batch = objective.collate(rollouts("sampled", "old"))
+    _, metrics = objective.loss(lambda _: log_probs, batch)
+    ratio = (log_probs.detach() - batch.old).exp()
+    wanted = {"ratio": ratio, "ratio_spread": (ratio - 1).abs()}
+    for name, each in wanted.items():
+        total, count = metrics[name].tolist()
+        assert total / count == pytest.approx(float(each.mean()))
+    assert float(metrics["ratio_largest"]) == pytest.approx(float(ratio.max()))
+    assert "ratio_largest" in objective.largest
 
 
 def test_the_keys_name_what_there_is() -> None:

@@ -13,10 +13,12 @@ from accelerate.utils import gather_object
 from gym_data.tokenizer import Tokenizer
 from gym_rl.answers import Round
 from gym_rl.config import PolicyGradient
+from gym_rl.engine import Sampler
 from gym_rl.judge import Judgement
 from gym_rl.reward import Answer
+from gym_rl.sampled import check
 from gym_torch.batch import Example
-from gym_torch.generation.generator import Completion, Generator
+from gym_torch.generation.generator import Completion
 from gym_torch.layout import Ints
 from gym_torch.source import Examples
 
@@ -41,11 +43,10 @@ class Asking:
 
     config: PolicyGradient
     prompts: Examples
-    generator: Generator  #: answers with the weights as they are when it is asked
+    sampler: Sampler  #: answers with the weights that it was told of last
     words: Tokenizer
     judge: Callable[[Sequence[Answer]], Judgement]
     seed: int = 0
-    exact: bool = True  #: whether the log-probabilities of what is sampled are those of the trainer, to rounding
 
     def __call__(self, number: int, asked: Ints, streams: Sequence[int], rank: int = 0, world: int = 1) -> Round:
         """Return the answers of round `number`, judged, the same in every process; each process gives its share.
@@ -78,12 +79,12 @@ class Asking:
             finished=torch.tensor([answer.finished for answer in every]),
             rewards=_numbers(totals),
             scores={name: _numbers([row[name] for row in scores]) for name in scores[0]},
-            columns={"sampled": sampled, **({"old": sampled.clone()} if self.exact else {})},
+            columns={"sampled": sampled, **({"old": sampled.clone()} if self.sampler.exact else {})},
         )
 
     def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int]) -> list[Completion]:
         config = self.config
-        return self.generator.generate(
+        made = self.sampler.generate(
             [prompt.tokens.tolist() for prompt in prompts],
             config.max_new_tokens,
             config.temperature,
@@ -91,6 +92,8 @@ class Asking:
             seed=self.seed,
             streams=streams,
         )
+        check(made, [prompt.id for prompt in prompts], config.max_new_tokens)
+        return made
 
     def _read(self, prompt: Prompt, made: Completion) -> Answer:
         text = self.words.decode(made.tokens[:-1] if made.finished else made.tokens)

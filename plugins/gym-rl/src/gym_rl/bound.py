@@ -22,7 +22,7 @@ from gym_rl.judge import Judgement
 from gym_rl.reward import Answer
 from gym_rl.rollouts import Rollouts, prompts_in
 from gym_torch.batch import Example
-from gym_torch.generation.generator import Completion, Generator
+from gym_torch.generation.generator import Completion
 from gym_torch.layout import Layout
 from gym_torch.source import Examples, Source, Step
 
@@ -49,12 +49,20 @@ class Bound(Source):
 
 
 def _rollouts(config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> Rollouts:
-    answers, words = cast(Generator, _Endless()), cast(Tokenizer, _Mute())
-    return Rollouts(Asking(config, prompts, answers, words, _judged), train, layout, scoring=_scored)
+    words = cast(Tokenizer, _Mute())
+    return Rollouts(Asking(config, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
 
 
 class _Endless:
     """Answers as long as it may."""
+
+    exact = True
+
+    def refresh(self) -> None:
+        """Do nothing: there are no weights."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
     def generate(
         self,
@@ -78,7 +86,7 @@ class _Mute:
 
 
 def _judged(answers: Sequence[Answer]) -> Judgement:
-    nothing: list[float | None] = [0.0] * len(answers)
+    nothing: list[float | None] = [None] * len(answers)
     return Judgement({"none": nothing}, nothing, {})
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Slot
+from gym_rl.engine import Engine, Local
 from gym_rl.reward import Reward
 from gym_torch import TorchAlgorithm
 
@@ -32,6 +33,8 @@ class PolicyGradient(TorchAlgorithm):
         Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),
     ]
     """What judges the answers; their scores are added up by their weights."""
+    rollouts: Annotated[SerializeAsAny[Engine], Slot("rollouts", default="local")] = Local()
+    """What answers the prompts."""
     reward_timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds that a reward may take for the answers of a round."""
     on_error: Literal["stop", "mask"] = "stop"

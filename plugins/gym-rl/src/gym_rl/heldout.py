@@ -31,6 +31,7 @@ class HeldOutRewards:
     def __call__(self, job: Job) -> Mapping[str, float] | None:
         """Return mean reward, that of each reward, and lengths; None where nothing was judged."""
         job.ranks.at("")  # answering and judging take their time
+        self.asking.sampler.refresh()
         asked = np.repeat(np.arange(len(self.asking.prompts)), self.asking.config.group_size)
         ranks = job.accelerator.process_index, job.accelerator.num_processes
         found = self.asking(0, asked, range(len(asked)), *ranks)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import Self, cast
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -63,6 +63,7 @@ class PolicyObjective(Objective):
     """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
 
     aggregate: Aggregate = TokenMean()
+    largest: ClassVar[frozenset[str]] = frozenset({"ratio_largest"})
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
         """Hold the options; the temperature that answers are drawn at is the one they are scored at."""
@@ -114,7 +115,7 @@ class PolicyObjective(Objective):
         return self.aggregate.weight(batch.owner, batch.answers)
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the aggregated loss and, aggregated likewise, how far the policy is from the one that answered."""
+        """Return the aggregated loss, and means over tokens: what `tokens` measures, and how far the policy has gone."""
         log_probs, batch = policy(batch), cast(RolloutBatch, batch)
         batch = batch.having({"old": batch.columns.get("old", log_probs.detach())})
         terms = {**self.tokens(log_probs, batch), **drift(log_probs.detach(), batch)}
@@ -122,8 +123,9 @@ class PolicyObjective(Objective):
         if self.penalty:
             loss = loss + self.config.beta * self.penalty(log_probs, batch.columns["reference"], batch.old)
         loss = loss * self.correction(log_ratio(batch.old, batch.sampled), batch.owner, batch.answers)
-        totals = {name: self.aggregate.total(each, batch.owner, batch.answers) for name, each in terms.items()}
-        return self.aggregate.total(loss, batch.owner, batch.answers), totals
+        metrics = {name: torch.stack([each.sum(), each.new_tensor(len(each))]) for name, each in terms.items()}
+        metrics["ratio_largest"] = terms["ratio"].amax() if len(loss) else loss.new_zeros(())
+        return self.aggregate.total(loss, batch.owner, batch.answers), metrics
 
 
 def drift(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:

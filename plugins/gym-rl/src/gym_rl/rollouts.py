@@ -95,6 +95,7 @@ class Rollouts(Source):
 
     def _round(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
         """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
+        self.asking.sampler.refresh()
         drawn = self._drawn(number, rank, world)
         judged, self.carried = drawn.round, drawn.carried
         scored = judged.having(self.scoring(judged, lambda: self._share(judged, rank, world)))

@@ -15,6 +15,7 @@ from gym_rl import mismatch
 from gym_rl.answers import Rollout, Round
 from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
+from gym_rl.engine import Sampler
 from gym_rl.heldout import HeldOutRewards, greedy
 from gym_rl.judge import Judge, named
 from gym_rl.kept import HELD_OUT, TRAINING, Kept
@@ -23,10 +24,8 @@ from gym_rl.rollouts import Rollouts
 from gym_rl.samples import samples
 from gym_rl.scoring import Batches, Pass, scored
 from gym_torch.backend import LoadedModel
-from gym_torch.generation.generator import Generator
 from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation
-from gym_torch.policy import Policy
 from gym_torch.processes.strategies import FSDP
 from gym_torch.reference import Scorer, reference
 from gym_torch.source import Examples, Source
@@ -43,10 +42,11 @@ class RolloutTrainer(Trainer):
         super().__init__(config, run, model)
 
     def train(self) -> Artifact:
-        """Train to the end, and end what judged."""
+        """Train to the end, and end what answered and judged."""
         try:
             return super().train()
         finally:
+            self.sampler.close()
             self.judge.close()
 
     def source(self, layout: Layout) -> Source:
@@ -66,7 +66,7 @@ class RolloutTrainer(Trainer):
         return HeldOutRewards(self._asking(greedy(self.config), examples), partial(self._keep_held_out, examples))
 
     def _asking(self, config: PolicyGradient, prompts: Examples) -> Asking:
-        return Asking(config, prompts, self.generator, self.words, self.judge, self.train_options.seed, self.exact)
+        return Asking(config, prompts, self.sampler, self.words, self.judge, self.train_options.seed)
 
     @cached_property
     def words(self) -> Tokenizer:
@@ -74,9 +74,17 @@ class RolloutTrainer(Trainer):
         return Tokenizer(self.model.path)
 
     @cached_property
-    def generator(self) -> Generator:
-        """What answers, with the weights as they are when it is asked."""
-        return Generator(self.adapted.model, self.words)
+    def sampler(self) -> Sampler:
+        """What answers."""
+        built: Sampler = self.config.rollouts.build(
+            adapted=self.adapted,
+            words=self.words,
+            path=self.model.path,
+            precision=self.model.precision,
+            output=self.run.output,
+            ranks=self.run.ranks,
+        )
+        return built
 
     def _keep_round(self, round_: Round) -> None:
         """Write the answers of a round down, where its turn has come."""
@@ -99,11 +107,11 @@ class RolloutTrainer(Trainer):
         A trainer with more models adds a pass for each. Nothing is computed where there is none.
         """
         config, passes = self.config, dict[str, Pass]()
-        if not self.exact and config.mini_batches > 1:  # with one, the policy that learns is the one that answered
-            passes["old"] = Scorer(self._policy)
+        if config.mini_batches > 1 and not self.sampler.exact:  # else the policy that learns is the one that answered
+            passes["old"] = Scorer(self.policy)
         if config.beta:
             named = config.reference_model
-            passes["reference"] = reference(self._policy, self.adapted, self.model, self.run.recipe, named)
+            passes["reference"] = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
         return passes
 
     def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:
@@ -112,19 +120,9 @@ class RolloutTrainer(Trainer):
         Raises GymError where the first answers of a run were not sampled by the policy that is trained.
         """
         if not int(round_.number):
-            first = self._scored(round_, islice(batches(), 1), {"trainer": Scorer(self._policy)})
+            first = self._scored(round_, islice(batches(), 1), {"trainer": Scorer(self.policy)})
             mismatch.check(first["trainer"], round_.columns["sampled"], self.config.max_mismatch)
         return self._scored(round_, batches(), self._passes)
-
-    @property
-    def exact(self) -> bool:
-        """Whether what is sampled comes with the log-probabilities of the trainer, to rounding."""
-        return self.model.precision == "fp32"
-
-    @property
-    def _policy(self) -> Policy:
-        """What is trained, in this process."""
-        return cast(Policy, self.accelerator.unwrap_model(self.job.policy))
 
     def _scored(
         self, round_: Round, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]

@@ -60,7 +60,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
 
 
 def load_frozen(config: Transformers, precision: str, layout: Layout, seed: int = 0) -> LoadedModel:
-    """Load a model that is not trained, beside the one that is: for the same batches, and as it was before any training.
+    """Load a further model, frozen, beside the one that is trained: for the same batches, and as it was before any training.
 
     `precision` is what the run computes in, `layout` that of its batches, `seed` that of its random weights. Raises what
     `load` raises, and GymError where the model cannot compute batches of that layout.
@@ -95,7 +95,7 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
     pretrained = config.init == "pretrained"
     with _said(path):
         options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
-        return _pretrained(path, options) if pretrained else _random(shape, seed, options)
+        return read_weights(path, options) if pretrained else _random(shape, seed, options)
 
 
 @contextmanager
@@ -147,13 +147,13 @@ def _check_code(path: Path, allowed: bool) -> None:
         )
 
 
-def _pretrained(path: Path, options: dict[str, Any]) -> PreTrainedModel:
-    """Load weights quietly, and never train with any that were not there, did not fit or are not numbers."""
+def read_weights(path: Path, options: dict[str, Any], kind: Any = AutoModelForCausalLM) -> PreTrainedModel:
+    """Load weights quietly into a model of a kind. Raises GymError for any that were not there, did not fit or are no numbers."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     report: dict[str, Any]
-    model, report = AutoModelForCausalLM.from_pretrained(
+    model, report = kind.from_pretrained(
         path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     logging.set_verbosity(verbosity)

@@ -71,6 +71,9 @@ class Batch:
     target_segment: Tensor  #: [n] int64, number of the segment that each target belongs to
     segments: tuple[Segment, ...]
     spans: Spans | None = None  #: where the segments of a packed row lie; None where each row is one sample
+    experts: Tensor | None = (
+        None  #: [rows, length, layers, k] int16, where each token is routed to; see `gym_torch.routing`
+    )
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the batch with every tensor changed, those in mappings too."""
@@ -91,6 +94,12 @@ class Batch:
     def size(self) -> int:
         """Tokens that belong to a segment, so padding is not counted."""
         return sum(len(segment) for segment in self.segments)
+
+    @property
+    def ends(self) -> Tensor:
+        """Flat position (of rows * length) of the last token of each segment, `[segments]` int64."""
+        places = [segment.row * self.tokens.shape[1] + segment.stop - 1 for segment in self.segments]
+        return torch.tensor(places, device=self.tokens.device)
 
     @property
     def ids(self) -> list[str]:

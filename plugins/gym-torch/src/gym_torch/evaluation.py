@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gym_core import DataError
-from gym_torch.loop import Job, add, over_processes, place
+from gym_torch.loop import Job, add, over_processes, place, together
 from gym_torch.source import Step
 
 
@@ -31,13 +31,13 @@ class HeldOutLoss:
             share = 1.0 if number <= len(batches) - self.step.spare else 0.0
             weight += job.objective.weight(batch) * share
             loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
-            add(sums, {"loss": loss, **metrics}, share)
+            add(sums, {"loss": loss, **metrics}, share, job.objective.largest)
             if job.signals.received and job.accelerator.num_processes == 1:
                 break
         job.policy.train()
         if job.signals.received and job.accelerator.num_processes == 1:
             return None
-        total, *values = over_processes(job, [weight, *torch.stack(list(sums.values())).tolist()])
+        (total,) = over_processes(job, [weight])
         if not total:
             raise DataError("nothing to predict in the validation split", key="data.validation")
-        return {name: value / total for name, value in zip(sums, values, strict=True)}
+        return together(job, sums, torch.cat([value.flatten() for value in sums.values()]).tolist(), total)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from signal import SIGINT, SIGTERM
@@ -131,15 +131,15 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         with job.spread.backward(job.policy, last=number == len(batches)):
             loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
             job.accelerator.backward(loss * (share * world))  # gradients are averaged over processes, hence `world`
-        add(sums, {"loss": loss, **metrics}, share)
+        add(sums, {"loss": loss, **metrics}, share, job.objective.largest)
         if job.signals.received and world == 1:
             job.optimizer.zero_grad()
             return False
     trained = [weight for group in job.optimizer.param_groups for weight in group["params"]]
     norm = job.spread.clip(trained, train.max_grad_norm)
     # The one wait for the device in a step: nothing is updated before the numbers are known to be finite.
-    *local, norm_value = torch.stack([*sums.values(), norm]).tolist()
-    values = dict(zip(sums, over_processes(job, local), strict=True))
+    *local, norm_value = torch.cat([value.flatten() for value in (*sums.values(), norm)]).tolist()
+    values = together(job, sums, local)
     if not all(map(math.isfinite, [*values.values(), norm_value])):
         policy = job.accelerator.unwrap_model(job.policy)
         check_weights(policy, job.last, train.skip_steps)
@@ -157,8 +157,9 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     values |= step.metrics
     values |= {"grad_norm": norm_value, "tokens": tokens, "seconds": seconds}
     for name, value in values.items():
-        total, count = job.window.get(name, (0.0, 0))
-        job.window[name] = total + value, count + 1
+        before, count = job.window.get(name, (0.0, 0))
+        largest = name in job.objective.largest
+        job.window[name] = (max(before, value) if count else value, 1) if largest else (before + value, count + 1)
     return True
 
 
@@ -210,11 +211,30 @@ def _agree_to_stop(job: Job) -> int:
     return SIGINT if interrupted else SIGTERM if terminated else 0
 
 
-def add(sums: dict[str, Tensor], values: Mapping[str, Tensor], share: float) -> None:
-    """Add a share of each value to the sum of its name."""
+def add(sums: dict[str, Tensor], values: Mapping[str, Tensor], share: float, largest: Collection[str] = ()) -> None:
+    """Add a share of each value to the sum of its name; of what `largest` names, keep the larger."""
     for name, value in values.items():
-        scaled = value.detach().float() * share
-        sums[name] = sums[name] + scaled if name in sums else scaled
+        found = value.detach().float()
+        if name in largest:
+            sums[name] = torch.maximum(sums[name], found) if name in sums else found
+        else:
+            sums[name] = sums[name] + found * share if name in sums else found * share
+
+
+def together(job: Job, sums: Mapping[str, Tensor], local: Sequence[float], weight: float = 1.0) -> dict[str, float]:
+    """Return the metrics of all processes, by the names of `sums`; `local` are the numbers in it, one after another.
+
+    A sum is divided by `weight`, one that comes with how many it is the sum of by that.
+    """
+    found, every, largest = {}, iter(over_processes(job, local)), job.objective.largest & sums.keys()
+    for name, value in sums.items():
+        total = next(every)
+        count = next(every) if value.numel() == 2 else 1.0 if name in largest else weight
+        found[name] = total / count if count else 0.0
+    if largest and job.accelerator.num_processes > 1:
+        own = torch.stack([sums[name] for name in sorted(largest)])
+        found |= zip(sorted(largest), job.accelerator.gather(own[None]).amax(0).tolist(), strict=True)
+    return found
 
 
 def place(step: int, examples: Sequence[Example], what: str = "step") -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gym_core import GymError, Recipe
 from gym_data.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ from gym_torch.policy import Policy, evaluating
 class Scorer:
     """Scores the labels of a batch without a graph and without dropout."""
 
-    def __init__(self, policy: nn.Module, without: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def __init__(self, policy: Policy, without: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Take a policy, and what to do without while it scores, such as an adapter."""
         self.policy, self.without = policy, without
 
@@ -32,8 +32,7 @@ class Scorer:
     def __call__(self, batch: Batch) -> Tensor:
         """Return the log-probabilities `[n]` of `batch.targets`, in fp32."""
         with evaluating(self.policy), self.without():
-            log_probs: Tensor = self.policy(batch)
-        return log_probs
+            return self.policy.log_probs(batch)
 
 
 def reference(policy: Policy, adapted: Adapted, model: LoadedModel, recipe: Recipe, named: str | None = None) -> Scorer:

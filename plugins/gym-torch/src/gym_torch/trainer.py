@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
-from transformers import PreTrainedModel
+from torch import nn
 
 from gym_core import Artifact, GymError, Optimizer, RecipeError, Run
 from gym_core.component import load_object
@@ -39,7 +39,6 @@ from gym_torch.plan.machine import Meter
 from gym_torch.plan.memory import predict
 from gym_torch.plan.skeleton import skeleton
 from gym_torch.plan.workload import of_examples
-from gym_torch.policy import Policy
 from gym_torch.processes.spread import Replicated
 from gym_torch.processes.strategies import DDP
 from gym_torch.signals import Signals
@@ -98,12 +97,10 @@ class Trainer:
         self.checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
         found = run.ranks.agree(lambda: str(self.checkpoints.latest() or "")) if run.resuming else ""
         self.found = Path(found) if found else None
-        if self.found:
-            resume.load(self.found, self.adapted)
         self.job = self._job(config)
         self.conditions = {"the precision": model.precision}
-        trained = sum(weight.numel() for weight in self.adapted.model.parameters() if weight.requires_grad)
-        every = sum(weight.numel() for weight in self.adapted.model.parameters())
+        trained = sum(weight.numel() for weight in self.policy.parameters() if weight.requires_grad)
+        every = sum(weight.numel() for weight in self.policy.parameters())
         world = self.accelerator.num_processes
         say(
             f"training {trained:,} of {every:,} parameters on {len(self.data.train):,} samples, "
@@ -114,7 +111,7 @@ class Trainer:
         """Train to the end, write the model to `output/model` and say how it went."""
         job = self.job
         if self.found:
-            resume.restore(self.found, job, self.adapted, self.conditions)
+            resume.restore(self.found, job, self.policy, self.conditions)
             say(f"continuing from {self.found.name}")
         resume.check_skips(self.run.recipe.train.skip_steps, job.progress)
         with self.signals:
@@ -139,7 +136,6 @@ class Trainer:
     def _job(self, config: TorchAlgorithm) -> Job:
         run, train, accelerator = self.run, self.train_options, self.accelerator
         layout = self.model.layout
-        source = self.source(layout)
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
@@ -149,6 +145,8 @@ class Trainer:
                 key="train.keep_best",
                 fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
             )
+        objective: Objective = load_object(config.objective)(config, layout)
+        beside = objective.beside(run, self.model)
         if train.gradient_checkpointing:
             recompute_layers(model)
         strategy = (
@@ -158,10 +156,13 @@ class Trainer:
         )
         spread: Replicated = load_object(strategy.spread)(accelerator)
         spread.place(model)
+        bf16 = self.model.precision == "bf16"
+        self.policy = objective.policy(model, bf16, temperature=objective.temperature, beside=beside)
+        if self.found:
+            resume.load(self.found, self.adapted, self.policy)
+        source = self.source(layout)
         self._compile(source)
-        objective: Objective = load_object(config.objective)(config, layout)
-        scores = Policy(model, bf16=self.model.precision == "bf16", temperature=objective.temperature)
-        policy = spread.wrap(scores)
+        policy = spread.wrap(self.policy)
         policy.train()
         optimizer = run.recipe.optimizer or AdamW()
         scheduler = run.recipe.scheduler or Linear()
@@ -173,7 +174,7 @@ class Trainer:
             spread=spread,
             policy=policy,
             objective=objective,
-            optimizer=build_optimizer(optimizer, model, train.learning_rate),
+            optimizer=build_optimizer(optimizer, policy, train.learning_rate),
             factor=scheduler.build(total=source.total, warmup=warmup),
             source=source,
             evaluation=self.evaluation(validation, layout) if validation else None,
@@ -210,20 +211,19 @@ class Trainer:
     def _save(self) -> None:
         job = self.job
         self.run.ranks.at("")  # a large model takes its time
-        optimizer = job.spread.optimizer(job.optimizer, self.adapted.model)
-
+        optimizer = job.spread.optimizer(job.optimizer, self.policy)
         best = job.progress.best_step if job.train.keep_best else None
 
         def write(path: Path) -> None:
-            resume.write(path, job, self.adapted, self.model.name, self.conditions, optimizer)
+            resume.write(path, job, self.adapted, self.policy, self.model.name, self.conditions, optimizer)
 
-        with job.spread.whole(self.adapted.model):
+        with job.spread.whole(self.policy):
             self.run.ranks.agree(lambda: self.checkpoints.save(job.progress.step, write, best).name)
 
     def _keep(self) -> Artifact:
         """Write what was made to `output/model`, all or nothing."""
         self.run.ranks.at("")
-        with self.job.spread.whole(self.adapted.model):
+        with self.job.spread.whole(self.policy):
             made = self.run.ranks.agree(lambda: self._write().to_json())
         return Artifact(**made | {"path": Path(made["path"])})
 
@@ -231,7 +231,7 @@ class Trainer:
         path, building = self.run.output / "model", self.run.output / ".model.building"
         shutil.rmtree(path, ignore_errors=True)
         with whole_or_gone(building, path, "the model", "the last checkpoint"):
-            made = replace(self.adapted.save(building, self.model.name), path=path)
+            made = replace(resume.save(building, self.adapted, self.policy, self.model.name), path=path)
             self._copy_tokenizer(building)
             to_disk(building)
             building.rename(path)
@@ -291,9 +291,9 @@ class Trainer:
             return None
 
 
-def build_optimizer(optimizer: Optimizer, model: PreTrainedModel, learning_rate: float) -> torch.optim.Optimizer:
+def build_optimizer(optimizer: Optimizer, policy: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
     """Build the optimizer over what is trained: matrices in one group, vectors in one that does not decay."""
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    trained = [weight for weight in policy.parameters() if weight.requires_grad]
     if not trained:
         raise GymError("nothing is trained: every weight is frozen", key="adapter")
     groups: list[dict[str, Any]] = [
