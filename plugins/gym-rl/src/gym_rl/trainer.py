@@ -40,7 +40,7 @@ class RolloutTrainer(Trainer):
     def __init__(self, config: PolicyGradient, run: Run, model: LoadedModel) -> None:
         """Prepare prompts, rewards and what answers. Raises RecipeError where a step cannot be cut into groups."""
         self.config = config
-        self.judge = Judge(named(config.rewards), config.reward_timeout, config.on_error)
+        self.judge = Judge(named(config.judges()), config.reward_timeout, config.on_error)
         super().__init__(config, run, model)
 
     def train(self) -> Artifact:
