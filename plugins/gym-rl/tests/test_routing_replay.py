@@ -22,6 +22,7 @@ from gym_rl.judge import Judgement
 from gym_rl.local import LocalSampler
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
+from gym_rl.resampling import groups_of, joined, only
 from gym_rl.rewards import Length
 from gym_rl.rollouts import Rollouts
 from gym_testkit import tiny
@@ -136,9 +137,25 @@ def test_a_round_keeps_a_prompt_once_for_all_its_answers_and_takes_little(path) 
     assert round_ is not None
     tensors = case.source.tensors()
     assert tensors["columns/experts"].shape == (len(round_.tokens), LAYERS, CHOSEN)
-    asked = {int(index): len(prompts(4)[int(index)].tokens) for index in round_.prompts}
-    assert tensors["prompt_experts"].shape == (sum(asked.values()), LAYERS, CHOSEN)
+    longest = max(len(prompts(4)[int(index)].tokens) for index in round_.prompts)
+    assert tensors["prompt_experts"].shape == (len(round_.prompts) // 4, longest, LAYERS, CHOSEN)
     assert tensors["columns/experts"].dtype == tensors["prompt_experts"].dtype == torch.int16
+
+
+def test_groups_take_their_routing_along(path) -> None:
+    case = Case(path)
+    case.batches(1)
+    round_ = case.source.round
+    assert round_ is not None
+    first = torch.arange(groups_of(round_)) == 0
+    parts = [only(round_, ~first), only(round_, first)]
+    assert [groups_of(part) for part in parts] == [1, 1]
+    parts.insert(0, only(parts[0], torch.tensor([False])))  # of which nothing is left
+    wanted = {answer.id.partition("/")[0]: answer for answer in round_.rollouts(prompts(4))}
+    for answer in joined(parts).rollouts(prompts(4)):
+        known = wanted[answer.id.partition("/")[0]].prompt_experts
+        assert len(known) == len(answer.prompt.tokens) and (known >= 0).all()
+        assert (answer.prompt_experts == known).all()
 
 
 def test_a_round_under_way_is_replayed_after_a_resume(path) -> None:

@@ -55,7 +55,7 @@ class Round:
     rewards: Tensor  #: [answers] fp64, weighted sums; NaN where nothing judged it
     scores: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [answers] fp64; NaN where it says nothing
     columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
-    prompt_experts: Tensor | None = None  #: [tokens of the prompts, one a group, layers, k] int16, with routing replay
+    prompt_experts: Tensor | None = None  #: [groups, longest prompt, layers, k] int16, with routing replay
 
     @property
     def owner(self) -> Tensor:
@@ -87,27 +87,24 @@ class Round:
         bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
         tokens, columns = self.tokens.numpy(), {name: column.numpy() for name, column in self.columns.items()}
         experts = None if self.prompt_experts is None else self.prompt_experts.numpy()
-        made: list[Rollout] = []
-        start = stop = 0  # of the prompt's experts
+        made = []
         for number, index in enumerate(self.prompts.tolist()):
             part = slice(bounds[number], bounds[number + 1])
             prompt = prompts[index]
-            if not number or self.groups[number] != self.groups[number - 1]:
-                start, stop = stop, stop + len(prompt.tokens)
+            group = int(self.groups[number])
             made.append(
                 Rollout(
                     f"{prompt.id}/{number}",
-                    int(self.groups[number]),
+                    group,
                     prompt,
                     tokens[part],
                     np.ones(part.stop - part.start, dtype=np.bool_),
                     {name: column[part] for name, column in columns.items()},
-                    None if experts is None else experts[start:stop],
+                    None if experts is None else experts[group, : len(prompt.tokens)],
                     number,
                     fresh,
                 )
             )
-        assert experts is None or stop == len(experts), "groups went, and the experts of their prompts did not"
         return made
 
 

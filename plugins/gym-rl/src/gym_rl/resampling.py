@@ -15,6 +15,7 @@ from torch import Tensor
 from gym_rl.answers import Round
 from gym_rl.config import PolicyGradient
 from gym_rl.health import health
+from gym_rl.routed import joined as joined_experts
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def only(round_: Round, groups: Tensor) -> Round:
         rewards=round_.rewards[answers],
         scores={name: said[answers] for name, said in round_.scores.items()},
         columns={name: column[tokens] for name, column in round_.columns.items()},
+        prompt_experts=None if round_.prompt_experts is None else round_.prompt_experts[groups],
     )
 
 
@@ -119,4 +121,5 @@ def joined(rounds: Sequence[Round]) -> Round:
         rewards=torch.cat([each.rewards for each in rounds]),
         scores={name: torch.cat([each.scores[name] for each in rounds]) for name in first.scores},
         columns={name: torch.cat([each.columns[name] for each in rounds]) for name in first.columns},
+        prompt_experts=joined_experts([each.prompt_experts for each in rounds]),
     )

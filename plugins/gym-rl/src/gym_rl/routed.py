@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from gym_core import GymError
 from gym_rl.answers import Rollout
@@ -19,7 +20,7 @@ from gym_torch.routing import FREE, Experts, lay_out
 
 
 def kept(made: Sequence[Completion], group_size: int) -> tuple[Tensor, Tensor]:
-    """Return the experts of answers `[sum of lengths, layers, k]` and of the prompts of their groups, `[tokens, layers, k]`.
+    """Return the experts of answers `[sum of lengths, layers, k]` and of their groups' prompts `[groups, longest, layers, k]`.
 
     The last token of an answer, which predicts nothing, is FREE. Raises GymError where an engine did not record them.
     """
@@ -31,7 +32,13 @@ def kept(made: Sequence[Completion], group_size: int) -> tuple[Tensor, Tensor]:
         )
     last = torch.full_like(made[0].routed[0][:1], FREE)
     answers = [part for answer in made for part in (*answer.routed[1:], last)]
-    return torch.cat(answers), torch.cat([answer.routed[0] for answer in made[::group_size]])
+    return torch.cat(answers), pad_sequence([answer.routed[0] for answer in made[::group_size]], True, FREE)
+
+
+def joined(prompts: Sequence[Tensor | None]) -> Tensor | None:
+    """Return what several rounds keep of their prompts as one."""
+    known = [experts for each in prompts if each is not None for experts in each]
+    return pad_sequence(known, True, FREE) if known else None
 
 
 def laid_out(
