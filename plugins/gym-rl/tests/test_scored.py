@@ -125,6 +125,11 @@ def test_the_keys_name_what_there_is() -> None:
     assert set(get_args(fields["kl"].annotation)) == (ESTIMATORS.keys() - {"k1"}) | {"reward"}  # k1 has no gradient
 
 
+def test_a_reference_that_nothing_looks_at_is_refused() -> None:
+    with pytest.raises(ValueError, match="`beta` is 0"):
+        ReinforcePP(rewards=[Length()], reference_model="tiny")
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
