@@ -87,8 +87,8 @@ CASES: dict[str, tuple[PolicyObjective, Callable[[Tensor, Rollout], Tensor], Cal
         14,
     ),
     "cispo": (
-        CISPOLoss(CISPO(rewards=REWARDS, cap=2.0)),
-        lambda scores, answer: weighted(scores, answer, 2.0),
+        CISPOLoss(CISPO(rewards=REWARDS, cap=1.2)),
+        lambda scores, answer: weighted(scores, answer, 1.2),
         torch.sum,
         14,
     ),
@@ -114,6 +114,22 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(tmp_path: Path, nam
     wanted.backward()
     for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
         assert (ours.grad.double() - theirs.grad).norm() <= 1e-4 * theirs.grad.norm() + 1e-9
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_clipped_is_counted_in_tokens(tmp_path: Path, name: str) -> None:
+    objective, *_ = CASES[name]
+    model = AutoModelForCausalLM.from_pretrained(tiny.write_model(tmp_path / "model", 0), dtype=torch.float32)
+    batch, policy = objective.collate(answers()), Policy(model)
+    _, metrics = objective.loss(policy, batch)
+    ratio, each = (policy(batch).detach() - batch.old).exp().tolist(), batch.advantages.tolist()
+    if isinstance(objective.config, CISPO):
+        wanted = sum(value > 1.2 for value in ratio)
+    else:
+        high = 1 + objective.config.clip_high
+        wanted = sum((r < 0.8 and a < 0) or (r > high and a > 0) for r, a in zip(ratio, each, strict=True))
+    assert metrics["clipped"].tolist() == [wanted, len(ratio)]
+    assert 0 < wanted < len(ratio)
 
 
 def test_naming_dapo_is_all_that_it_needs() -> None:

@@ -52,8 +52,8 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(
 ) -> None:
     exact, given = copy.deepcopy(model).double(), answers(model)
     batch = objective.collate(given)
-    loss, _ = objective.loss(Policy(model), batch)
-    wanted, held = torch.zeros((), dtype=torch.float64), 0
+    loss, metrics = objective.loss(Policy(model), batch)
+    wanted, held, lost = torch.zeros((), dtype=torch.float64), 0, 0
     for answer in given:
         text = answer.prompt.tokens.tolist() + answer.tokens.tolist()
         logits = exact(input_ids=torch.tensor([text])).logits[0, 4:-1]
@@ -63,8 +63,10 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(
         held += not math.isclose(float(ratio.detach()), float(bounded.detach()))
         advantage = float(answer.columns["advantages"][0])
         wanted = wanted - torch.minimum(ratio * advantage, bounded * advantage)
+        lost += len(answer.tokens) * bool(bounded * advantage < ratio * advantage)
     assert 0 < held < 4, "some ratios should be clipped, and some not"
     assert objective.weight(batch) == 4
+    assert metrics["clipped"].tolist() == [lost, 14]
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
     loss.backward()
     wanted.backward()

@@ -12,6 +12,7 @@ from torch import Tensor
 from gym_rl import RLOO, PolicyGradient, ReinforcePP, ReinforcePPBaseline
 from gym_rl.answers import Round
 from gym_rl.credit import of_answers, to_go
+from gym_rl.health import health
 from gym_rl.rewards import Length
 
 LENGTHS = [3, 1, 4, 2, 5, 2]
@@ -106,3 +107,22 @@ def test_where_no_old_policy_was_scored_the_one_that_sampled_departs() -> None:
     replaced = [Round(**{**vars(round_), "columns": columns}) for columns in (bare, same)]
     first, second = (to_go(one, config)["advantages"] for one in replaced)
     assert torch.equal(first, second)
+
+
+def test_entropy_and_kl_are_means_over_tokens() -> None:
+    round_ = made()
+    found, columns = health(round_), {name: column.double().tolist() for name, column in round_.columns.items()}
+    assert found["entropy"] == pytest.approx(-fmean(columns["sampled"]), abs=1e-6)
+    apart = [ref - new for new, ref in zip(columns["old"], columns["reference"], strict=True)]
+    assert found["kl_reference"] == pytest.approx(fmean(math.exp(u) - u - 1 for u in apart), rel=1e-5)
+    del round_.columns["reference"]
+    assert "kl_reference" not in health(round_)
+
+
+def test_what_is_as_likely_as_its_entropy_says_measures_it() -> None:
+    """The mean over draws of -log p of what is drawn is the entropy, by enumeration of a distribution."""
+    log_probs = torch.randn(7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).log_softmax(0)
+    wanted = float(torch.distributions.Categorical(logits=log_probs).entropy())
+    drawn = torch.multinomial(log_probs.exp(), 200_000, replacement=True, generator=torch.Generator().manual_seed(1))
+    each = Round(**{**vars(made()), "columns": {"sampled": log_probs[drawn].float()}})
+    assert health(each)["entropy"] == pytest.approx(wanted, abs=3 * float(log_probs[drawn].std()) / len(drawn) ** 0.5)

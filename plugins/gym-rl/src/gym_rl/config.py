@@ -84,6 +84,12 @@ class PolicyGradient(TorchAlgorithm):
             raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")
         return self
 
+    @model_validator(mode="after")
+    def _refers(self) -> Self:
+        if self.reference_model is not None and not self.beta:
+            raise ValueError("`reference_model` does nothing where `beta` is 0")
+        return self
+
 
 class Clipping(PolicyGradient):
     """Base of the algorithms that clip the ratio to the policy that answered."""
