@@ -13,11 +13,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from gym_grpo import CISPO, GRPO, DrGRPO
+from gym_core import GymError, load_recipe
+from gym_core.component import load_object
+from gym_grpo import BNPO, CISPO, DAPO, GRPO, DrGRPO
 from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
-from gym_rl.answers import Rollout
+from gym_rl.answers import Rollout, Round
+from gym_rl.clipped import ClippedTokens
 from gym_rl.objective import PolicyObjective
-from gym_rl.rewards import Length
+from gym_rl.rewards import Length, Overlong
 from gym_testkit import tiny
 from gym_torch.batch import Piece
 from gym_torch.policy import Policy
@@ -71,6 +74,18 @@ CASES: dict[str, tuple[PolicyObjective, Callable[[Tensor, Rollout], Tensor], Cal
         torch.sum,
         4 * LONGEST,
     ),
+    "dapo": (
+        ClippedTokens(DAPO(rewards=REWARDS)),
+        lambda scores, answer: clipped(scores, answer, 0.2, 0.28),
+        torch.sum,
+        14,
+    ),
+    "bnpo": (
+        ClippedTokens(BNPO(rewards=REWARDS)),
+        lambda scores, answer: clipped(scores, answer, 0.2, 0.2),
+        torch.sum,
+        14,
+    ),
     "cispo": (
         CISPOLoss(CISPO(rewards=REWARDS, cap=2.0)),
         lambda scores, answer: weighted(scores, answer, 2.0),
@@ -99,3 +114,35 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(tmp_path: Path, nam
     wanted.backward()
     for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
         assert (ours.grad.double() - theirs.grad).norm() <= 1e-4 * theirs.grad.norm() + 1e-9
+
+
+def test_naming_dapo_is_all_that_it_needs() -> None:
+    named = load_recipe({"model": "tiny", "data": "none.jsonl", "algorithm": {"name": "dapo", "rewards": ["exact"]}})
+    config = named.algorithm
+    assert (config.clip_low, config.clip_high, config.max_resample, config.mask_truncated) == (0.2, 0.28, 3, True)
+    assert config.judges()[1:] == [Overlong(maximum=256, buffer=51)]  # a fifth, as 4,096 of 20,480 are
+    own = Overlong(maximum=100, buffer=10)
+    assert DAPO(rewards=[*REWARDS, own]).judges() == [*REWARDS, own]
+    assert DAPO(rewards=REWARDS, overlong=0).judges() == REWARDS
+
+
+def judged(*rewards: float) -> Round:
+    count = torch.ones(len(rewards), dtype=torch.int64)
+    numbers = {"groups": torch.arange(len(rewards)) // 4, "prompts": count, "lengths": count, "tokens": count.int()}
+    return Round(
+        number=torch.tensor(0), finished=count > 0, rewards=torch.tensor(rewards, dtype=torch.float64), **numbers
+    )
+
+
+def test_bnpo_asks_for_rewards_within_bounds() -> None:
+    credit = load_object(BNPO.credit)
+    found = credit(judged(1, 0, 0, 0, 1, 1, 0, math.nan), BNPO(rewards=REWARDS))["advantages"]
+    assert found[0] > 0 > found[1] and found[7] == 0 and found[4] == found[5] > 0
+    wide = credit(judged(4, -2, -2, -2, 4, 4, -2, math.nan), BNPO(rewards=REWARDS, lowest=-2, highest=4))["advantages"]
+    torch.testing.assert_close(wide, found)
+    for reward, key in ((1.5, "algorithm.highest"), (-1.0, "algorithm.lowest")):
+        with pytest.raises(GymError, match="is not between 0 and 1") as caught:
+            credit(judged(1, 0, 0, reward), BNPO(rewards=REWARDS))
+        assert caught.value.problems[0].key == key
+    with pytest.raises(ValueError, match="not below"):
+        BNPO(rewards=REWARDS, lowest=1.0)

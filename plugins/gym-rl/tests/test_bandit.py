@@ -19,6 +19,7 @@ Pull = Callable[[Tensor, Tensor, Tensor], Tensor]
 ALGORITHMS: dict[str, tuple[Callable[[Tensor], Tensor], Pull]] = {
     "grpo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
     "dr_grpo": (lambda r: advantages.centred(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
+    "bnpo": (lambda r: advantages.beta_normalized(r.clamp(0, 1), GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
     "dapo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.28)),
     "gspo": (
         lambda r: advantages.normalized(r, GROUP),

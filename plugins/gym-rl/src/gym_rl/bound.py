@@ -20,7 +20,7 @@ from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
 from gym_rl.judge import Judgement
 from gym_rl.reward import Answer
-from gym_rl.rollouts import Rollouts, asked
+from gym_rl.rollouts import Rollouts, prompts_in
 from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion
 from gym_torch.layout import Layout
@@ -32,9 +32,11 @@ class Bound(Source):
 
     def __init__(self, config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> None:
         """Lay out a run over these prompts. Raises RecipeError where a step cannot be cut into groups."""
-        self.total = _rollouts(config, prompts, train, layout).total
-        longest = _Longest(prompts, asked(train, config))
-        self.first = _rollouts(config, longest, train.model_copy(update={"max_steps": 1}), layout)
+        # Nobody ends, and all earn the same.
+        everyone = config.model_copy(update={"max_resample": 0, "mask_truncated": False})
+        self.total = _rollouts(everyone, prompts, train, layout).total
+        longest = _Longest(prompts, prompts_in(train, config))
+        self.first = _rollouts(everyone, longest, train.model_copy(update={"max_steps": 1}), layout)
         self.note = (
             f"at most: answers of {config.max_new_tokens:,} tokens to the longest prompts; what sampling, a reference or a "
             "critic need comes on top"
@@ -47,8 +49,9 @@ class Bound(Source):
 
 
 def _rollouts(config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> Rollouts:
+    free = config.model_copy(update={"routing_replay": False})  # nothing is routed here
     words = cast(Tokenizer, _Mute())
-    return Rollouts(Asking(config, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
+    return Rollouts(Asking(free, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
 
 
 class _Endless:
@@ -84,7 +87,7 @@ class _Mute:
 
 
 def _judged(answers: Sequence[Answer]) -> Judgement:
-    nothing: list[float | None] = [0.0] * len(answers)
+    nothing: list[float | None] = [None] * len(answers)
     return Judgement({"none": nothing}, nothing, {})
 
 

@@ -59,6 +59,12 @@ class PolicyGradient(TorchAlgorithm):
     """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.offpolicy`."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
     """Mean difference of sampled and trained log-probabilities on the first batch, in nats, above which a run refuses."""
+    routing_replay: bool = False
+    """Send each token in the update to the experts that it went to when it was sampled; for mixtures of experts alone."""
+    max_resample: Annotated[int, Field(ge=0)] = 0
+    """How often other prompts are asked in place of those to which all answers earn the same, which teaches nothing."""
+    mask_truncated: bool = False
+    """Whether answers that reach `max_new_tokens` are not learnt from; their rewards still count where others are compared."""
     eval_samples: PositiveInt = 1
     """Answers to each held-out prompt, whose mean reward is taken."""
     eval_temperature: Annotated[float, Field(ge=0)] = 0.0
@@ -66,8 +72,14 @@ class PolicyGradient(TorchAlgorithm):
     keep_rollouts: Annotated[int, Field(ge=0)] = 1
     """Keep the answers of every n-th round, and of evaluations, for `gym rollouts show`; 0 keeps none."""
 
+    def judges(self) -> list[Reward]:
+        """Return all that judges the answers: `rewards`, and what an algorithm adds."""
+        return self.rewards
+
     @model_validator(mode="after")
     def _differ(self) -> Self:
+        if self.max_resample and self.group_size == 1:
+            raise ValueError("`max_resample` compares answers to one prompt, and `group_size` is 1")
         if self.eval_samples > 1 and not self.eval_temperature:
             raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")
         return self

@@ -1,7 +1,8 @@
 """Steps over answers that the policy gives itself: prompts to groups of answers, to rewards, to advantages, to batches.
 
 Round `k` is a function of the recipe and of the weights when it begins: which prompts it asks, and the random numbers of every
-answer. A checkpoint in the middle of a round holds its answers.
+answer. With dynamic sampling, which asks until it has what it wants, it is one of all rounds before, too. A checkpoint in the
+middle of a round holds its answers.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
 from gym_rl.credit import Credit
 from gym_rl.health import health
+from gym_rl.resampling import Drawn, draw, learnt
 from gym_rl.scoring import Scoring
 from gym_torch.layout import Layout
 from gym_torch.source import Dataset, Source, Step, dealt
+
+CARRIED = "carried "  #: how the names of tensors begin that belong to the next round
 
 
 class Rollouts(Source):
@@ -47,15 +51,16 @@ class Rollouts(Source):
         self.asking, self.config, self.prompts = asking, config, asking.prompts
         self.train, self.layout, self.scoring, self.keep = train, layout, scoring, keep
         self.step_size = train.batch_size * train.accumulate
-        self.round_size = self.step_size * config.mini_batches
         rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
-        schedule = {"batch_size": asked(train, config), "accumulate": 1, "max_steps": rounds}
+        schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
         self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
         last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
         whole = (self.order.total - 1) * config.mini_batches
         self.total = train.max_steps or whole + math.ceil(last / self.step_size)
         self.credit: Credit = load_object(type(config).credit)
         self.round: Round | None = None
+        self.carried: tuple[Round, ...] = ()  #: groups too many, for the next round
+        self.begun = self.cursor = 0  #: prompts asked before the round under way, and up to its end
         self.health: dict[str, float] = {}  #: of the round, logged with each of its steps
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
@@ -63,62 +68,86 @@ class Rollouts(Source):
         for step in range(start, self.total):
             number, part = divmod(step, self.config.mini_batches)
             if self.round is None or int(self.round.number) != number:
-                self.round = self._round(number, rank, world)
-                self.health = health(self.round)
+                self.round, self.health = self._round(number, rank, world)
                 self.keep(self.round)
             yield self._step(self.round, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what names the prompts and their order, and how the round under way went."""
-        return {**self.order.state_dict(), "health": self.health}
+        """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
+        return {**self.order.state_dict(), "asked": [self.begun, self.cursor], "health": self.health}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the round that is under way."""
-        return self.round.tensors() if self.round else {}
+        """Return the round that is under way, and what is carried over to the next."""
+        rounds = {"": (self.round,) if self.round else (), CARRIED: self.carried}
+        return {
+            at + name: value for at, some in rounds.items() for each in some for name, value in each.tensors().items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take the round up again. Raises DataError when the prompts are others."""
         self.order.load_state_dict(state, {})
-        self.round = Round.of(tensors) if tensors else None
+        later = {name.removeprefix(CARRIED): value for name, value in tensors.items() if name.startswith(CARRIED)}
+        now = {name: value for name, value in tensors.items() if not name.startswith(CARRIED)}
+        self.round = Round.of(now) if now else None
+        self.carried = (Round.of(later),) if later else ()
+        self.begun, self.cursor = state["asked"]
         self.health = dict(state["health"])
 
-    def _round(self, number: int, rank: int, world: int) -> Round:
-        """Return a round, stage after stage; each gets what the one before made, and adds to it."""
+    def _round(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
+        """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
         self.asking.sampler.refresh()
-        judged = self._asked(number, rank, world)
-        # Here is the place of a stage that drops groups by their rewards and asks again: nothing more was spent on them.
+        drawn = self._drawn(number, rank, world)
+        judged, self.carried = drawn.round, drawn.carried
         scored = judged.having(self.scoring(judged, lambda: self._share(judged, rank, world)))
-        return scored.having(self.credit(scored, self.config))
+        made = scored.having(self.credit(scored, self.config))
+        counted = learnt(made, self.config)[made.owner]
+        made = made.having({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
+        return made, health(made) | drawn.health
 
-    def _asked(self, number: int, rank: int, world: int) -> Round:
-        """Return the answers to the prompts whose turn it is, judged."""
-        chosen = self.order.samples(int(self.order.bounds[number]), int(self.order.bounds[number + 1]))
-        asked = np.repeat(chosen, self.config.group_size)
-        first = number * self.round_size
-        return self.asking(number, asked, range(first, first + len(asked)), rank, world)
+    def _drawn(self, number: int, rank: int, world: int) -> Drawn:
+        """Return the answers to the prompts whose turn it is, judged, and those to others in place of what teaches nothing."""
+        first, end = map(int, self.order.bounds[number : number + 2])
+        again = self.config.max_resample
+        self.begun = self.cursor = self.cursor if again else first
+
+        def ask(count: int) -> Round:
+            places = range(self.cursor, self.cursor + count)
+            self.cursor = places.stop
+            asked = np.repeat(self.order.samples(places.start, places.stop), self.config.group_size)
+            streams = range(places.start * self.config.group_size, places.stop * self.config.group_size)
+            return self.asking(number, asked, streams, rank, world)
+
+        if not again:
+            return Drawn(ask(end - first), {})
+        return draw(number, end - first, 1 + again, self.carried, ask)
 
     def _share(self, round_: Round, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
         """Yield this process's batches of a whole round, as its steps will have them, each answer once."""
         for part in range(math.ceil(len(round_.prompts) / self.step_size)):
-            batches, spare = self._batches(round_, part, rank, world)
+            batches, spare = self._batches(self._part(round_, part), rank, world)
             yield from batches[: len(batches) - spare]
 
     def _step(self, round_: Round, part: int, rank: int, world: int) -> Step:
         """Return mini-batch `part` of a round."""
-        batches, spare = self._batches(round_, part, rank, world)
-        done = min((part + 1) * self.step_size, len(round_.prompts)) / self.config.group_size
-        epoch = round((int(self.order.bounds[int(round_.number)]) + done) / len(self.prompts), 6)
+        answers, counted = self._part(round_, part), learnt(round_, self.config)
+        # Where nothing is to be learnt from, the step changes nothing: the advantages are 0.
+        some = [answer for answer in answers if counted[answer.number]] or answers
+        batches, spare = self._batches(some, rank, world)
+        share = min((part + 1) * self.step_size, len(round_.prompts)) / len(round_.prompts)
+        epoch = round((self.begun + (self.cursor - self.begun) * share) / len(self.prompts), 6)
         return Step(batches, epoch, spare, self.health)
 
-    def _batches(self, round_: Round, part: int, rank: int, world: int) -> tuple[list[list[Rollout]], int]:
-        """Cut mini-batch `part` of a round into batches; answers to one prompt stay together as far as they fit.
+    def _part(self, round_: Round, part: int) -> list[Rollout]:
+        """Return the answers of mini-batch `part` of a round."""
+        chosen = slice(part * self.step_size, (part + 1) * self.step_size)
+        return round_.rollouts(self.prompts, fresh=part == 0)[chosen]
+
+    def _batches(self, rollouts: Sequence[Rollout], rank: int, world: int) -> tuple[list[list[Rollout]], int]:
+        """Cut answers into batches; those to one prompt stay together as far as they fit.
 
         Returns those of this process, and how many of them at the end count for nothing.
         """
-        config = self.config
-        chosen = slice(part * self.step_size, (part + 1) * self.step_size)
-        rollouts = round_.rollouts(self.prompts, fresh=part == 0)[chosen]
-        size = min(config.group_size, self.train.batch_size)
+        size = min(self.config.group_size, self.train.batch_size)
         units: list[Sequence[Rollout]] = []
         for _, group in groupby(rollouts, key=lambda answer: answer.group):
             members = list(group)
@@ -129,7 +158,7 @@ class Rollouts(Source):
         return [[answer for unit in batch for answer in units[int(unit)]] for batch in mine], spare
 
 
-def asked(train: Train, config: PolicyGradient) -> int:
+def prompts_in(train: Train, config: PolicyGradient) -> int:
     """Return the number of prompts in a round. Raises RecipeError where its answers do not make groups."""
     if train.batch_tokens is not None:
         raise RecipeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import cast
@@ -28,6 +29,7 @@ from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation
 from gym_torch.processes.strategies import FSDP
 from gym_torch.reference import Scorer, reference
+from gym_torch.routing import Routers
 from gym_torch.source import Examples, Source
 from gym_torch.trainer import Trainer
 
@@ -38,7 +40,7 @@ class RolloutTrainer(Trainer):
     def __init__(self, config: PolicyGradient, run: Run, model: LoadedModel) -> None:
         """Prepare prompts, rewards and what answers. Raises RecipeError where a step cannot be cut into groups."""
         self.config = config
-        self.judge = Judge(named(config.rewards), config.reward_timeout, config.on_error)
+        self.judge = Judge(named(config.judges()), config.reward_timeout, config.on_error)
         super().__init__(config, run, model)
 
     def train(self) -> Artifact:
@@ -83,6 +85,7 @@ class RolloutTrainer(Trainer):
             precision=self.model.precision,
             output=self.run.output,
             ranks=self.run.ranks,
+            routers=Routers(self.adapted.model) if self.config.routing_replay else None,
         )
         return built
 
@@ -111,7 +114,8 @@ class RolloutTrainer(Trainer):
             passes["old"] = Scorer(self.policy)
         if config.beta:
             named = config.reference_model
-            passes["reference"] = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
+            score = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
+            passes["reference"] = lambda batch: score(replace(batch, experts=None))  # its routers choose for themselves
         return passes
 
     def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:
