@@ -149,6 +149,8 @@ def test_how_much_the_critic_foresaw(share: float, explained: float) -> None:
     columns = {"returns": returns, "sampled": torch.zeros(5)}
     judged = round_of([1.0, 2.0], share * returns.nan_to_num() + 7, [4, 1])
     assert health(judged.having(columns))["values_explained"] == pytest.approx(explained, abs=1e-6)
+    unknown = columns | {"returns": torch.full((5,), float("nan"))}
+    assert health(judged.having(unknown))["values_explained"] == 0
 
 
 def recipe(bench: Bench, algorithm: dict[str, Any] | None = None, **train: Any) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def test_in_shards_it_learns_the_same(model_path: Path, tmp_path: Path) -> None:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gym_torch_heads", "gym_torch.trainer", "gym_torch.processes.sharded"])
     members = [context.Process(target=shared, args=(rank, model_path, tmp_path, port, settings)) for rank in (0, 1)]
     for member in members:
         member.start()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -69,8 +70,7 @@ class SeparateCritic(Critic):
         """
         super().__init__()
         own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(policy.path))
-        config = own.model_copy(update={"path": named, "revision": None, "init": "pretrained"})
-        loaded = load_frozen(config, policy.precision, policy.layout)
+        loaded = load_frozen(own.other(named), policy.precision, policy.layout)
         _check(loaded, policy)
         self.base, self.path = named, loaded.path
         self.head = head_of(loaded)
@@ -82,8 +82,8 @@ class SeparateCritic(Critic):
             recompute_layers(self.model)
 
     def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
-        """Run the model and apply the head."""
-        values: Tensor = self.head(hidden_states(self.model, batch))
+        """Run the model, whose routers choose for themselves, and apply the head."""
+        values: Tensor = self.head(hidden_states(self.model, replace(batch, experts=None)))
         return values
 
     def save(self, path: Path, exact: bool = False) -> None:

@@ -42,5 +42,7 @@ def _explained(round_: Round) -> float:
     """Return the share of the variance of returns that the critic's values explain: 1 all of it, 0 no more than a constant."""
     returns = round_.columns["returns"].double()
     judged = ~returns.isnan()
+    if judged.sum() < 2:
+        return 0.0
     left, spread = (returns - round_.columns["values"])[judged].var(), returns[judged].var()
     return float(1 - left / spread) if spread > 0 else 0.0

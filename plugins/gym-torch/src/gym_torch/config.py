@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -36,6 +36,12 @@ class Transformers(Backend):
     """Whether to compile the layers; `auto` tries it out for long runs, and does what is faster on this machine."""
     trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
     """Whether Python code that comes with the model may run. It can do anything that you can."""
+
+    def other(self, path: str) -> Self:
+        """Return the options for a further model, loaded as this one is; that this one's code may run says nothing of its."""
+        own = path == self.path
+        change = {"revision": self.revision if own else None, "trust_remote_code": own and self.trust_remote_code}
+        return self.model_copy(update={"path": path, "init": "pretrained", **change})
 
 
 class TorchAlgorithm(Algorithm):

@@ -46,7 +46,7 @@ def reference(policy: Policy, adapted: Adapted, model: LoadedModel, recipe: Reci
     if named is None and adapted.without:
         return Scorer(policy, adapted.without)
     own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(model.path))
-    config = own if named is None else own.model_copy(update={"path": named, "revision": None, "init": "pretrained"})
+    config = own if named is None else own.other(named)
     frozen = load_frozen(config, model.precision, model.layout, recipe.train.seed)
     if Tokenizer(frozen.path).fingerprint != Tokenizer(model.path).fingerprint:
         raise GymError(
