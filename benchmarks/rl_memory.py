@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import report
-from peers.material import DATA, SMALL, source, write_model
+from peers.material import DATA, source, write_model
+from peers.process import Result
 from peers.runs import run
-from peers.worker import Result, Spec
+from peers.shape import SMALL
+from peers.supervised import Tuning
 
 PROMPTS, CUTOFF, ANSWERS, LENGTH = "alpaca_en_demo", 128, 16, 64
 TRAINED, FROZEN = 16, 2  #: bytes a parameter
@@ -42,9 +44,8 @@ def measure(out: report.Report, quick: bool) -> None:
         model = write_model(scratch / "model", SMALL, PROMPTS)
         rewards = [{"name": "length", "maximum": 16}]
         options = {"rewards": rewards, "group_size": 8, "mini_batches": 1, "max_new_tokens": LENGTH}
-        spec = Spec(
+        spec = Tuning(
             model=str(model),
-            samples="",
             data={**source(PROMPTS, CUTOFF), "overlong": "drop"},
             output=str(scratch / "run"),
             steps=2,

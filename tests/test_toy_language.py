@@ -17,14 +17,15 @@ from gym_core import Train
 from gym_core.component import load_object
 from gym_core.loading import load_component
 from gym_data.tokenizer import Tokenizer
-from gym_rl import Answer, PolicyGradient
+from gym_rl import Answer, Local, PolicyGradient
 from gym_rl.asking import Asking
 from gym_rl.judge import Judgement
+from gym_rl.local import LocalSampler
 from gym_rl.objective import PolicyObjective
 from gym_rl.rewards import Length
 from gym_rl.rollouts import Rollouts
 from gym_testkit import tiny
-from gym_torch.generation.generator import Generator
+from gym_torch.adapted import Full
 from gym_torch.layout import PACKED, layout_for
 from gym_torch.policy import Policy
 
@@ -85,12 +86,13 @@ def setting(config: PolicyGradient, path: Path) -> tuple[Policy, PolicyObjective
         Prompt(str(n), random.integers(0, VOCABULARY, 4).astype(np.int32), np.zeros(4, dtype=bool)) for n in range(8)
     )
     words = Tokenizer(tiny.write_model(path / "words"))
+    sampler = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
     train = Train(max_steps=STEPS, batch_size=32, accumulate=1)
     objective: PolicyObjective = load_object(config.objective)(config, PACKED)
     return (
         Policy(model),
         objective,
-        Rollouts(Asking(config, prompts, Generator(model, words), words, judge), train, PACKED),
+        Rollouts(Asking(config, prompts, sampler, words, judge), train, PACKED),
     )
 
 

@@ -35,6 +35,7 @@ from gym_torch.policy import Policy
 pytestmark = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
 torch.set_num_threads(1)
 REWARDS, GROUP, LONGEST = [Length()], 4, 9
+POLICY, OLDER = 1, 2  #: seeds of the policy that learns and of the one that answered
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Case:
 
 CASES = {
     "grpo": Case({"loss_type": "grpo"}, GRPOLoss(GRPO(rewards=REWARDS), PACKED)),
+    "grpo with kl": Case({"loss_type": "grpo", "beta": 0.1}, GRPOLoss(GRPO(rewards=REWARDS, beta=0.1), PACKED)),
     "dr_grpo": Case(
         {"loss_type": "dr_grpo", "scale_rewards": "none"},
         DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST), PACKED),
@@ -55,14 +57,28 @@ CASES = {
     "dapo": Case(
         {"loss_type": "dapo", "epsilon_high": 0.28}, ClippedTokens(GRPO(rewards=REWARDS, clip_high=0.28), PACKED)
     ),
+    "dapo with k3": Case(
+        {"loss_type": "dapo", "beta": 0.1, "use_bias_correction_kl": False},
+        ClippedTokens(GRPO(rewards=REWARDS, beta=0.1, kl="k3"), PACKED),
+    ),
     # TRL's mean is over the tokens of a pass, so a step of several passes depends on how it is cut.
     "bnpo": Case({"loss_type": "bnpo"}, ClippedTokens(GRPO(rewards=REWARDS), PACKED), passes=(1,)),
     "cispo": Case({"loss_type": "cispo", "epsilon_high": 1.1}, CISPOLoss(CISPO(rewards=REWARDS, cap=1.1), PACKED)),
+    "cispo with kl": Case(
+        {"loss_type": "cispo", "epsilon_high": 1.1, "beta": 0.1},
+        CISPOLoss(CISPO(rewards=REWARDS, cap=1.1, beta=0.1), PACKED),
+    ),
     "gspo": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03},
         GSPOLoss(GSPO(rewards=REWARDS, clip_low=0.02, clip_high=0.03), PACKED),
     ),
-}
+    # TRL would correct its KL by the ratio of whole answers.
+    "gspo with k3": Case(
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03,
+         "beta": 0.1, "use_bias_correction_kl": False},
+        GSPOLoss(GSPO(rewards=REWARDS, clip_low=0.02, clip_high=0.03, beta=0.1, kl="k3"), PACKED),
+    ),
+}  # fmt: skip
 STEPS = [(name, passes) for name, case in CASES.items() for passes in case.passes]
 
 
@@ -71,31 +87,38 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_model(tmp_path_factory.mktemp("trl") / "model", 0)
 
 
-def load(path: Path) -> nn.Module:
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).train()
+def load(path: Path, seed: int = 0) -> nn.Module:
+    """Return the model of the folder, or one near it; its attention goes segment by segment."""
+    found = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).train()
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weight in found.parameters() if seed else ():
+            weight += 0.1 * weight.std() * torch.randn_like(weight)
+    return found
 
 
 def sampled(path: Path) -> tuple[list[Rollout], list[float]]:
-    """Return two groups of answers with log-probabilities of a policy nearby, not judged yet, and their rewards."""
+    """Return two groups of answers, scored by a policy near the one that learns and by the reference, and their rewards."""
     random = np.random.default_rng(0)
     answers: list[Rollout] = []
     for group, size in enumerate((5, 9)):
         prompt = Piece(f"row {group}", random.integers(3, 60, size).astype(np.int32), np.zeros(size, bool))
         for length in random.integers(1, LONGEST + 1, GROUP):
             tokens = random.integers(3, 60, length).astype(np.int32)
-            unknown = np.zeros(length, np.float32)
-            answers.append(
-                Rollout(str(len(answers)), group, prompt, tokens, np.ones(length, bool), unknown, advantage=0.0)
-            )
-    older = load(path)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for weight in older.parameters():
-            weight += 0.15 * weight.std() * torch.randn_like(weight)
-        layout_for(older)
-        scores = Policy(older)(CASES["grpo"].objective.collate(answers)).split([len(one.tokens) for one in answers])
-    made = [replace(answer, sampled=score.numpy()) for answer, score in zip(answers, scores, strict=True)]
-    return made, random.normal(size=len(made)).round(3).tolist()
+            answers.append(Rollout(str(len(answers)), group, prompt, tokens, np.ones(length, bool), {}))
+    batch = CASES["grpo"].objective.collate(answers)
+    for name, seed in {"old": OLDER, "reference": 0}.items():
+        model = load(path, seed)
+        assert layout_for(model) is PACKED
+        with torch.no_grad():
+            scores = Policy(model)(batch).split([len(one.tokens) for one in answers])
+        answers = [having(one, {name: score.numpy()}) for one, score in zip(answers, scores, strict=True)]
+    answers = [having(one, {"sampled": one.columns["old"]}) for one in answers]
+    return answers, random.normal(size=len(answers)).round(3).tolist()
+
+
+def having(answer: Rollout, columns: dict[str, np.ndarray]) -> Rollout:
+    return replace(answer, columns={**answer.columns, **columns})
 
 
 def trainer(case: Case, path: Path, answers: Sequence[Rollout], rewards: list[float], passes: int, output: Path) -> Any:
@@ -125,7 +148,7 @@ def trainer(case: Case, path: Path, answers: Sequence[Rollout], rewards: list[fl
         **case.asked,
     )
     made = GRPOTrainer(
-        model=load(path),
+        model=load(path, POLICY),
         reward_funcs=reward,
         args=options,
         train_dataset=Dataset.from_list([{"prompt": answer.prompt.id} for answer in answers]),
@@ -141,7 +164,9 @@ def inputs(made: Any, answers: Sequence[Rollout], passes: int) -> list[dict[str,
     from trl.trainer.utils import split_tensor_dict
 
     found = made._generate_and_score_completions([{"prompt": answer.prompt.id} for answer in answers])
-    found["old_per_token_logps"] = pad_sequence([torch.from_numpy(one.sampled) for one in answers], batch_first=True)
+    found["old_per_token_logps"] = pad_sequence(
+        [torch.from_numpy(one.columns["old"]) for one in answers], batch_first=True
+    )
     return split_tensor_dict(found, passes)
 
 
@@ -149,7 +174,10 @@ def judged(case: Case, answers: Sequence[Rollout], rewards: list[float]) -> list
     """Let Gym compute the advantages."""
     rule = load_object(type(case.objective.config).advantage)
     advantages = rule(torch.tensor(rewards, dtype=torch.float64), torch.tensor([answer.group for answer in answers]))
-    return [replace(one, advantage=float(each)) for one, each in zip(answers, advantages.tolist(), strict=True)]
+    return [
+        having(one, {"advantages": np.full(len(one.tokens), each, np.float32)})
+        for one, each in zip(answers, advantages.tolist(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("name", "passes"), STEPS)
@@ -160,10 +188,12 @@ def test_loss_and_gradient_of_a_model_agree_with_trl(path: Path, tmp_path: Path,
     parts = inputs(peer, answers, passes)
     answers = judged(case, answers, rewards)
     theirs = torch.cat([part["advantages"] for part in parts])
-    torch.testing.assert_close(theirs, torch.tensor([one.advantage for one in answers]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        theirs, torch.tensor([one.columns["advantages"][0] for one in answers]), rtol=1e-5, atol=1e-6
+    )
     wanted = sum(peer._compute_loss(peer.model, part) for part in parts)
 
-    model = load(path)
+    model = load(path, POLICY)
     assert layout_for(model) is PACKED
     policy, size = Policy(model), len(answers) // passes
     batches = [case.objective.collate(answers[start : start + size]) for start in range(0, len(answers), size)]
@@ -171,8 +201,8 @@ def test_loss_and_gradient_of_a_model_agree_with_trl(path: Path, tmp_path: Path,
     outcomes = [case.objective.loss(policy, batch) for batch in batches]
     loss = sum(outcome[0] for outcome in outcomes) / weight
     if "clipped" in outcomes[0][1]:
-        share = float(sum(outcome[1]["clipped"] for outcome in outcomes)) / weight
-        assert 0.01 < share < 0.9, "clipping is not tried"
+        clipped, tokens = sum(outcome[1]["clipped"] for outcome in outcomes).tolist()
+        assert 0.01 < clipped / tokens < 0.9, "clipping is not tried"
 
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-4, abs=1e-6)
     loss.backward()
@@ -194,12 +224,15 @@ def test_loss_of_random_log_probabilities_agrees_with_trl(path: Path, tmp_path: 
         old = -3 * torch.rand(mask.shape)
         theirs = (old + 0.3 * torch.randn(mask.shape)).requires_grad_()
         part |= {"old_per_token_logps": old, "advantages": torch.randn(len(answers))}
+        part["ref_per_token_logps"] = old + 0.3 * torch.randn(mask.shape)
         peer._get_per_token_logps_and_entropies = lambda *_, scores=theirs, **__: (scores, scores.detach(), None)
         wanted = peer._compute_loss(peer.model, part)
 
         ours = theirs.detach()[mask].requires_grad_()
         batch = case.objective.collate(answers)
-        batch = replace(batch, sampled=old[mask], advantages=part["advantages"])
+        columns = {"old": old, "sampled": old, "reference": part["ref_per_token_logps"]}
+        batch = batch.having({name: each[mask] for name, each in columns.items()})
+        batch = batch.having({"advantages": part["advantages"][batch.owner]})
         loss = case.objective.loss(lambda _, scores=ours: scores, batch)[0] / case.objective.weight(batch)
         assert loss.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-6)
         loss.backward()

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import GymError, execute, load_recipe
+from gym_core import Callback, GymError, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_core.run import Run
 from gym_rl import PPO
 from gym_rl.answers import Rollout, Round
 from gym_rl.critic import ActorCritic, SharedCritic
+from gym_rl.health import health
 from gym_rl.ppo import PPOLoss, estimated
 from gym_rl.rewards import Length
 from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
-from gym_torch.backend import LoadedModel
 from gym_torch.batch import Piece
 from gym_torch.layout import PACKED, PADDED, layout_for
+from gym_torch.observer import Observer, Progress
+from gym_torch.plan.plan import plan
 from gym_torch.scalar_head import FILE, ScalarHead
 
 torch.set_num_threads(1)
@@ -67,7 +69,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(path: Path, layout:
         assert layout_for(model) is PACKED
     exact = copy.deepcopy(load(path)).double()
     config = PPO(rewards=REWARDS, value_coefficient=0.7, value_clip=0.3)
-    critic = SharedCritic(LoadedModel(model, path, "tiny"))
+    critic = SharedCritic(ScalarHead.of(model))
     with torch.no_grad():
         critic.head.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(0))
         critic.head.bias.fill_(0.2)
@@ -141,10 +143,41 @@ def test_nothing_judged_teaches_nothing() -> None:
     assert (found["advantages"] == 0).all() and found["returns"].isnan().all()
 
 
+@pytest.mark.parametrize(("share", "explained"), [(0.0, 0.0), (0.5, 0.75), (1.0, 1.0)])
+def test_how_much_the_critic_foresaw(share: float, explained: float) -> None:
+    returns = torch.tensor([1.0, -2.0, 0.5, 3.0, float("nan")])
+    columns = {"returns": returns, "sampled": torch.zeros(5)}
+    judged = round_of([1.0, 2.0], share * returns.nan_to_num() + 7, [4, 1])
+    assert health(judged.having(columns))["values_explained"] == pytest.approx(explained, abs=1e-6)
+
+
 def recipe(bench: Bench, algorithm: dict[str, Any] | None = None, **train: Any) -> dict[str, Any]:
     rewards = [{"name": "length", "maximum": 2, "slack": 14}]
     options = {"name": "ppo", "rewards": rewards, "max_new_tokens": 16, **(algorithm or {})}
     return bench.recipe(options, "prompt", **{"batch_size": 4, "accumulate": 2, "max_steps": 6, **train})
+
+
+class Crash(Exception):
+    """Stands for whatever ends a process without warning."""
+
+
+class CrashAfter(Callback):
+    """Crashes after a step."""
+
+    step: int
+    """Which."""
+
+    def build(self, **context: Any) -> Observer:
+        return Crashing(self)
+
+
+class Crashing(Observer):
+    def __init__(self, config: CrashAfter) -> None:
+        self.config = config
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self.config.step:
+            raise Crash
 
 
 LORA = {"name": "lora", "rank": 4}
@@ -153,7 +186,7 @@ LORA = {"name": "lora", "rank": 4}
 @pytest.mark.parametrize(
     ("separate", "adapter"), [(False, LORA), (True, LORA), (True, None)], ids=["head-lora", "model-lora", "model-full"]
 )
-def test_killed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
+def test_crashed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
     tmp_path: Path, adapter: Any, separate: bool
 ) -> None:
     bench = Bench(tmp_path)
@@ -167,13 +200,13 @@ def test_killed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
     if separate and not adapter:
         own, before = (load_file(place / "model.safetensors") for place in (folder, bench.model(1)))
         assert own.keys() == before.keys() and any(not torch.equal(own[name], before[name]) for name in own)
-    output, file = bench.path("killed"), bench.path("recipe.yaml")
-    kill = {"output": str(output), "callbacks": [{"name": "gym-testkit/kill", "step": 5}]}
-    file.write_text(yaml.safe_dump(made | kill))
-    assert bench.gym("train", str(file)).returncode == -9
+    output = bench.path("crashed")
+    again = load_recipe({**made, "output": str(output)})
+    with pytest.raises(Crash):
+        execute(replace(again, callbacks=(CrashAfter(step=5),)))
     checkpoint = output / "checkpoints" / "step-00000003"
     assert {"columns/values", "columns/returns"} <= load_file(checkpoint / "source.safetensors").keys()
-    resumed = execute(load_recipe(file)).artifact.path
+    resumed = execute(again).artifact.path
     assert fingerprint(resumed, ".safetensors") == fingerprint(whole, ".safetensors")
 
 
@@ -183,6 +216,14 @@ def test_a_critic_goes_on_from_what_lies_beside_the_weights(tmp_path: Path) -> N
     begun = bench.run(recipe(bench, {"critic": str(first / "critic")}, max_steps=1, learning_rate=1e-30), "second")
     found, left = (load_file(place / "critic" / FILE) for place in (begun.outcome.artifact.path, first))
     torch.testing.assert_close(found, left)
+
+
+def test_it_can_be_planned(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    file = bench.path("recipe.yaml")
+    file.write_text(json.dumps(recipe(bench)))
+    planned = plan(load_recipe(file))
+    assert planned.steps == 6 and 0 < planned.memory.activations < planned.memory.peak
 
 
 def test_a_critic_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -213,5 +254,8 @@ def test_what_a_parameter_costs(tmp_path: Path) -> None:
 def test_what_is_logged(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     lines = bench.run(recipe(bench)).metrics
-    assert all({"reward", "value_loss", "clipped"} <= line.keys() for line in lines if "loss" in line)
+    assert all(
+        {"reward", "value_loss", "values_explained", "clipped"} <= line.keys() for line in lines if "loss" in line
+    )
+    assert lines[0]["values_explained"] == 0  # an untrained head says 0 everywhere
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "finished"

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from gym_rl_bench import arbitrary, rounds
+from gym_rl_bench import arbitrary, prompts, rounds
 
 from gym_rl import Answer
 from gym_rl.answers import Round
-from gym_rl.resampling import draw, groups_of, joined, learnt, only, varied
+from gym_rl.resampling import draw, groups_of, joined, learnt, only
 from gym_rl.rollouts import Rollouts
 from gym_torch.source import Step
+
+PROMPTS = prompts(20)
 
 
 def round_of(*rewards: Sequence[float], first: int = 0) -> Round:
@@ -33,7 +35,13 @@ def round_of(*rewards: Sequence[float], first: int = 0) -> Round:
         rewards=torch.tensor(flat, dtype=torch.float64),
         scores={"one": torch.tensor(flat, dtype=torch.float64)},
         columns={"sampled": tokens.float()},
+        prompt_experts=torch.cat([experts_of(first + number) for number in range(len(rewards))]),
     )
+
+
+def experts_of(prompt: int) -> torch.Tensor:
+    """Return where the tokens of a prompt went in three layers, `[length, 3, 2]`: made up, and like no other prompt's."""
+    return torch.full((len(PROMPTS[prompt].tokens), 3, 2), prompt, dtype=torch.int16)
 
 
 def same(one: Round, other: Round) -> bool:
@@ -45,13 +53,15 @@ def same(one: Round, other: Round) -> bool:
 
 def test_groups_are_taken_out_and_put_together_again() -> None:
     whole = round_of((1, 0), (1, 1), (0, 0, 1), (math.nan, 1))
-    assert varied(whole).tolist() == [True, False, True, False]
-    good, bad = only(whole, varied(whole)), only(whole, ~varied(whole))
+    assert whole.varied.tolist() == [True, False, True, False]
+    good, bad = only(whole, whole.varied, PROMPTS), only(whole, ~whole.varied, PROMPTS)
     assert good.groups.tolist() == [0, 0, 1, 1, 1] and good.prompts.tolist() == [0, 0, 2, 2, 2]
     answers = whole.tokens.split(whole.lengths.tolist())
     assert good.tokens.tolist() == torch.cat([answers[n] for n in (0, 1, 4, 5, 6)]).tolist()
     assert good.columns["sampled"].tolist() == good.tokens.tolist()
+    assert torch.equal(good.prompt_experts, torch.cat([experts_of(0), experts_of(2)]))
     again = joined([good, bad])
+    assert torch.equal(again.prompt_experts, torch.cat([experts_of(prompt) for prompt in (0, 2, 1, 3)]))
     assert again.prompts.tolist() == [0, 0, 2, 2, 2, 1, 1, 3, 3] and again.groups.tolist() == [
         0,
         0,
@@ -63,8 +73,8 @@ def test_groups_are_taken_out_and_put_together_again() -> None:
         3,
         3,
     ]
-    assert same(only(whole, torch.ones(4, dtype=torch.bool)), whole)
-    nothing = only(whole, torch.zeros(4, dtype=torch.bool))
+    assert same(only(whole, torch.ones(4, dtype=torch.bool), PROMPTS), whole)
+    nothing = only(whole, torch.zeros(4, dtype=torch.bool), PROMPTS)
     assert groups_of(nothing) == 0 and same(joined([nothing, whole]), whole)
 
 
@@ -84,7 +94,7 @@ class Asked:
 
 def test_other_prompts_are_asked_until_there_are_enough_and_those_too_many_come_next() -> None:
     ask = Asked(1, 4, 5, 8, 9, 11, 12, 13)
-    first = draw(3, 4, 4, (), ask)
+    first = draw(3, 4, 4, (), ask, PROMPTS)
     assert ask.counts == [4, 4, 3]  # after three of eight, three prompts are likely to give the one that is missing
     assert first.round.prompts[::2].tolist() == [1, 4, 5, 8] and int(first.round.number) == 3
     (left,) = first.carried
@@ -92,23 +102,23 @@ def test_other_prompts_are_asked_until_there_are_enough_and_those_too_many_come_
     assert first.health["prompts_asked"] == 11 and first.health["groups_filled"] == 0
     assert first.health["groups_without_spread"] == pytest.approx(6 / 11)
     assert first.health["reward"] == pytest.approx(5 / 22)
-    second = draw(4, 4, 4, first.carried, ask)
+    second = draw(4, 4, 4, first.carried, ask, PROMPTS)
     assert ask.counts[3:] == [3] and not second.carried
     assert second.round.prompts[::2].tolist() == [9, 11, 12, 13]
 
 
 def test_a_round_that_finds_too_few_goes_on_with_what_there_is() -> None:
     ask = Asked(5)
-    found = draw(0, 4, 3, (), ask)
+    found = draw(0, 4, 3, (), ask, PROMPTS)
     assert ask.counts == [4, 4, 4]
-    assert groups_of(found.round) == 4 and int(varied(found.round).sum()) == 1
+    assert groups_of(found.round) == 4 and int(found.round.varied.sum()) == 1
     assert found.round.prompts[0] == 5 and found.health["groups_filled"] == 0.75 and not found.carried
 
 
 def test_where_enough_is_carried_over_nothing_is_asked() -> None:
     ask = Asked()
-    kept = only(round_of((1, 0), (0, 1), (0.5, 0)), torch.ones(3, dtype=torch.bool))
-    found = draw(1, 2, 4, (kept,), ask)
+    kept = only(round_of((1, 0), (0, 1), (0.5, 0)), torch.ones(3, dtype=torch.bool), PROMPTS)
+    found = draw(1, 2, 4, (kept,), ask, PROMPTS)
     assert not ask.counts and groups_of(found.round) == 2 and groups_of(found.carried[0]) == 1
 
 

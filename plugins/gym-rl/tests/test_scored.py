@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -184,6 +185,21 @@ def test_a_run_that_goes_on_has_the_same_reference(bench: Bench) -> None:
     assert steps[6] > 1e-4
     paths = (each.outcome.artifact.path for each in outcomes)
     assert len({str(fingerprint(path, ".safetensors")) for path in paths}) == 1
+
+
+def test_two_processes_score_what_one_does(bench: Bench) -> None:
+    """Each its share; all of them then know every column, and take the same steps."""
+    made = recipe(bench, "lora", beta=0.1, mini_batches=2)
+    made["train"] |= {"max_steps": 4, "batch_size": 2, "accumulate": 4}
+    alone = bench.run(made, "alone")
+    file = bench.path("recipe.yaml")
+    file.write_text(yaml.safe_dump({**made, "output": str(bench.path("shared"))}), encoding="utf-8")
+    done = bench.gym("train", str(file), "--nproc", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    shared = bench.finished(execute(load_recipe(file)))
+    assert shared.series("reward") == alone.series("reward")
+    for key in ("loss", "kl_reference", "ratio", "ratio_largest", "kl_sampled"):
+        assert shared.series(key) == pytest.approx(alone.series(key), rel=1e-4, abs=1e-5), key
 
 
 def test_in_bf16_the_policy_of_a_round_is_scored_where_several_steps_learn_from_it(bench: Bench) -> None:

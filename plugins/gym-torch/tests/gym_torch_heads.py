@@ -10,10 +10,9 @@ from typing import Any, ClassVar, cast
 import torch
 from gym_torch_bench import VOCABULARY, Memory, make_run, train
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from gym_core import Run
 from gym_torch import FSDP, TorchAlgorithm
-from gym_torch.backend import LoadedModel
 from gym_torch.batch import Batch
 from gym_torch.beside import Beside
 from gym_torch.objective import Objective, Scores
@@ -30,8 +29,8 @@ class Guesses(Policy):
 class SquaredError(Objective):
     policy: ClassVar[type[Policy]] = Guesses
 
-    def beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
-        return {"head": ScalarHead.of(model.model)}
+    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+        return {"head": ScalarHead.of(model)}
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         return (policy(batch) - batch.targets / VOCABULARY).square().sum(), {}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gym_core import GymError
-from gym_vllm import VLLM
+from gym_core import GymError, RecipeError
+from gym_vllm import VLLM, Colocated
 from gym_vllm.client import Client
 from gym_vllm.launch import Server
 
@@ -103,3 +103,9 @@ def test_options_become_the_command_line(tmp_path) -> None:
     assert options["--dtype"] == "bfloat16" and options["--gpu-memory-utilization"] == "0.8"
     assert options["--max-model-len"] == "4096" and options["--tensor-parallel-size"] == "2"
     assert options["--logprobs-mode"] == "processed_logprobs" and options["--generation-config"] == "vllm"
+
+
+@pytest.mark.parametrize("engine", [VLLM, Colocated])
+def test_routing_is_refused_before_anything_is_started(engine, tmp_path) -> None:
+    with pytest.raises(RecipeError, match="which experts"):
+        engine().build(adapted=None, words=None, path=tmp_path, output=tmp_path, ranks=None, routers=object())

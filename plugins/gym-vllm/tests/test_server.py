@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from gym_vllm_standin import ROUTES, Desk, StandIn
 from transformers import AutoModelForCausalLM
 
-from gym_core import GymError
+from gym_core import GymError, execute, load_recipe
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
 from gym_testkit.distribution import Brought
@@ -246,10 +247,16 @@ def test_a_server_that_cannot_say_its_weights_is_used_on_request(model_path, des
     assert sampler.generate([[5]], 2, 1.0)
 
 
-def test_a_run_learns_from_a_server_and_is_the_same_again(bench, desk) -> None:
-    rollouts = {"name": "vllm", "url": desk.url}
-    algorithm = {"name": "rloo", "rewards": [{"name": "length", "maximum": 2, "slack": 14}], "max_new_tokens": 16}
-    recipe = bench.recipe(algorithm | {"rollouts": rollouts, "group_size": 4}, "prompt")
+@pytest.fixture
+def recipe(bench, desk):
+    """Return a recipe that learns from the server."""
+    rewards = [{"name": "regex", "pattern": "[a-m]"}]
+    rollouts = {"name": "vllm", "url": desk.url, "retries": 0, "concurrency": 8}
+    algorithm = {"name": "rloo", "rewards": rewards, "max_new_tokens": 8, "group_size": 4, "rollouts": rollouts}
+    return bench.recipe(algorithm, "prompt")
+
+
+def test_a_run_learns_from_a_server_and_is_the_same_again(bench, desk, recipe) -> None:
     whole = bench.run(recipe, max_steps=3)
     updates = [content for path, content in desk.seen if path == "/collective_rpc"]
     assert len(updates) == len(whole.series("reward")) == 3
@@ -257,3 +264,45 @@ def test_a_run_learns_from_a_server_and_is_the_same_again(bench, desk) -> None:
     assert again.series("loss") == whole.series("loss"), "the same recipe gives other answers"
     # On the policy that answered: the server sampled from the weights that the trainer has.
     assert max(abs(value) for value in whole.series("kl_sampled")) < 1e-5
+
+
+def test_a_server_that_is_restarted_stops_the_run_which_then_goes_on(bench, desk, recipe, model_path) -> None:
+    whole = bench.run(recipe, name="whole", max_steps=4, save_every=1)
+    assert max(whole.series("reward_std")) > 0, "nothing is learnt here"
+    rounds = 0
+
+    def restarted(path, usual):
+        nonlocal rounds
+        rounds += path == "/collective_rpc"
+        if path == "/v1/completions" and rounds == 3 and desk.version != "default":
+            desk.model, desk.version = StandIn(model_path), "default"  # the answers under way are of old weights
+        return usual
+
+    desk.bend = restarted
+    settings = {
+        **recipe,
+        "train": {**recipe["train"], "max_steps": 4, "save_every": 1},
+        "output": str(bench.path("run")),
+    }
+    with pytest.raises(GymError, match="it was restarted"):
+        execute(load_recipe(settings))
+    desk.bend = lambda path, usual: usual
+    again = bench.finished(execute(load_recipe(settings)))
+    assert again.series("loss") == whole.series("loss")
+    assert again.series("reward") == whole.series("reward")
+
+
+def test_two_processes_ask_for_their_shares_and_one_sends_the_weights(bench, desk, recipe) -> None:
+    desk.seen.clear()
+    alone = bench.run(recipe, max_steps=2)
+    asked = [content["seed"] for path, content in desk.seen if path == "/v1/completions"]
+    desk.seen.clear()
+    file, output = bench.path("recipe.yaml"), bench.path("both")
+    file.write_text(json.dumps({**recipe, "train": {**recipe["train"], "max_steps": 2}, "output": str(output)}))
+    done = bench.gym("train", str(file), "--nproc", "2")
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [line["reward"] for line in lines] == alone.series("reward")
+    assert [line["loss"] for line in lines] == pytest.approx(alone.series("loss"), abs=1e-5)
+    assert sorted(content["seed"] for path, content in desk.seen if path == "/v1/completions") == sorted(asked)
+    assert [path for path, _ in desk.seen].count("/collective_rpc") == 2

@@ -9,6 +9,7 @@ needs. `sampled` and `advantages` are always there in the end.
 | `old` | log-probability under the policy when the round began, as training computes it; absent where that is the policy itself |
 | `reference` | log-probability under the reference, where departing from it costs |
 | `advantages` | how much better than expected, without a gradient |
+| `experts` | with routing replay, int16 `[n, layers, k]`: the experts that the token went to, see `gym_torch.routing` |
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Rollout:
     tokens: npt.NDArray[np.int32]  #: of the answer alone, `[length]`, the one that ends it included
     trained: npt.NDArray[np.bool_]  #: all of them, `[length]`
     columns: Mapping[str, npt.NDArray[Any]]  #: by name, what is known of each token, `[length, ...]`
+    prompt_experts: npt.NDArray[np.int16] | None = None  #: those of the prompt, `[prompt, layers, k]`
     number: int = 0  #: of the answer in its round
     fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
 
@@ -53,11 +55,22 @@ class Round:
     rewards: Tensor  #: [answers] fp64, weighted sums; NaN where nothing judged it
     scores: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [answers] fp64; NaN where it says nothing
     columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
+    prompt_experts: Tensor | None = None  #: [tokens of the prompts, one a group, layers, k] int16, with routing replay
 
     @property
     def owner(self) -> Tensor:
         """Number of the answer of each token, `[sum of lengths]` int64."""
         return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
+
+    @property
+    def varied(self) -> Tensor:
+        """Whether the answers of each group earned different rewards, `[groups]` bool; only then can they be compared."""
+        judged = ~self.rewards.isnan()
+        rewards, groups = self.rewards[judged], self.groups[judged]
+        count = int(self.groups.max()) + 1 if len(self.groups) else 0
+        nothing = torch.full((count,), torch.inf, dtype=rewards.dtype)
+        least = nothing.scatter_reduce(0, groups, rewards, "amin")
+        return least < (-nothing).scatter_reduce(0, groups, rewards, "amax")
 
     def having(self, columns: Mapping[str, Tensor]) -> Round:
         """Return the round with more columns."""
@@ -83,10 +96,14 @@ class Round:
         """Return the answers as examples; `prompts` are those of the whole data set, `fresh` holds for all of them."""
         bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
         tokens, columns = self.tokens.numpy(), {name: column.numpy() for name, column in self.columns.items()}
-        made = []
+        experts = None if self.prompt_experts is None else self.prompt_experts.numpy()
+        made: list[Rollout] = []
+        start = stop = 0  # of the prompt's experts
         for number, index in enumerate(self.prompts.tolist()):
             part = slice(bounds[number], bounds[number + 1])
             prompt = prompts[index]
+            if not number or self.groups[number] != self.groups[number - 1]:
+                start, stop = stop, stop + len(prompt.tokens)
             made.append(
                 Rollout(
                     f"{prompt.id}/{number}",
@@ -95,10 +112,12 @@ class Round:
                     tokens[part],
                     np.ones(part.stop - part.start, dtype=np.bool_),
                     {name: column[part] for name, column in columns.items()},
+                    None if experts is None else experts[start:stop],
                     number,
                     fresh,
                 )
             )
+        assert experts is None or stop == len(experts), "groups went, and the experts of their prompts did not"
         return made
 
 

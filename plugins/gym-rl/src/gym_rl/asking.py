@@ -16,6 +16,7 @@ from gym_rl.config import PolicyGradient
 from gym_rl.engine import Sampler
 from gym_rl.judge import Judgement
 from gym_rl.reward import Answer
+from gym_rl.routed import kept
 from gym_rl.sampled import check
 from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion
@@ -69,6 +70,7 @@ class Asking:
         if world > 1:
             found = sorted(gather_object(found), key=lambda answer: answer[0])
         _, every, totals, scores = zip(*found, strict=True)
+        experts, prompt_experts = kept(every, size) if self.config.routing_replay else (None, None)
         sampled = torch.tensor([value for answer in every for value in answer.log_probs], dtype=torch.float32)
         return Round(
             number=torch.tensor(number),
@@ -79,7 +81,12 @@ class Asking:
             finished=torch.tensor([answer.finished for answer in every]),
             rewards=_numbers(totals),
             scores={name: _numbers([row[name] for row in scores]) for name in scores[0]},
-            columns={"sampled": sampled, **({"old": sampled.clone()} if self.sampler.exact else {})},
+            columns={
+                "sampled": sampled,
+                **({"old": sampled.clone()} if self.sampler.exact else {}),
+                **({"experts": experts} if experts is not None else {}),
+            },
+            prompt_experts=prompt_experts,
         )
 
     def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int]) -> list[Completion]:

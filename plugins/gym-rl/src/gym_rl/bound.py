@@ -49,8 +49,9 @@ class Bound(Source):
 
 
 def _rollouts(config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> Rollouts:
+    free = config.model_copy(update={"routing_replay": False})  # nothing is routed here
     words = cast(Tokenizer, _Mute())
-    return Rollouts(Asking(config, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
+    return Rollouts(Asking(free, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
 
 
 class _Endless:

@@ -63,6 +63,8 @@ class PolicyGradient(TorchAlgorithm):
     """How often other prompts are asked in place of those to which all answers earn the same, which teaches nothing."""
     mask_truncated: bool = False
     """Whether answers that reach `max_new_tokens` are not learnt from; their rewards still count where others are compared."""
+    routing_replay: bool = False
+    """Send each token in the update to the experts that it went to when it was sampled; for mixtures of experts alone."""
     eval_samples: PositiveInt = 1
     """Answers to each held-out prompt, whose mean reward is taken."""
     eval_temperature: Annotated[float, Field(ge=0)] = 0.0

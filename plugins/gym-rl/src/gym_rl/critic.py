@@ -40,10 +40,10 @@ class Critic(Beside):
 class SharedCritic(Critic):
     """A head on the states of the policy, which learn from both."""
 
-    def __init__(self, model: LoadedModel) -> None:
-        """Take up the value head that lies beside the weights of the policy, or begin with an untrained one."""
+    def __init__(self, head: ScalarHead) -> None:
+        """Take the head."""
         super().__init__()
-        self.head = _head(model.model, model.path)
+        self.head = head
 
     def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
         """Apply the head."""
@@ -73,7 +73,7 @@ class SeparateCritic(Critic):
         loaded = load_frozen(config, policy.precision, policy.layout)
         _check(loaded, policy)
         self.base, self.path = named, loaded.path
-        self.head = _head(loaded.model, loaded.path)
+        self.head = head_of(loaded)
         self.adapted: Adapted = adapt(loaded.model, recipe)
         self.model: PreTrainedModel = self.adapted.model
         if not self.model.config.get_text_config().tie_word_embeddings:
@@ -119,8 +119,9 @@ class ActorCritic(Policy):
         return cast(Critic, self.beside["critic"])
 
 
-def _head(model: PreTrainedModel, path: Path) -> ScalarHead:
-    return ScalarHead.read(path) if (path / FILE).is_file() else ScalarHead.of(model)
+def head_of(model: LoadedModel) -> ScalarHead:
+    """Return the value head that lies beside the weights of a model, or an untrained one."""
+    return ScalarHead.read(model.path) if (model.path / FILE).is_file() else ScalarHead.of(model.model)
 
 
 def _check(critic: LoadedModel, policy: LoadedModel) -> None:

@@ -50,9 +50,10 @@ class Sampler(Protocol):
 class Engine(Component):
     """Answers prompts. Named by an algorithm's `rollouts`.
 
-    `build(adapted=..., words=Tokenizer, path=Path, precision=str, output=Path, ranks=Ranks)` returns a
+    `build(adapted=..., words=Tokenizer, path=Path, precision=str, output=Path, ranks=Ranks, routers=...)` returns a
     `gym_rl.engine.Sampler` for the weights of `adapted` (`gym_torch.adapted.Adapted`). `path` is the directory of the model
-    that was adapted, `precision` what the trainer computes in (`fp32` or `bf16`), `output` the directory of the run.
+    that was adapted, `precision` what the trainer computes in (`fp32` or `bf16`), `output` the directory of the run;
+    `routers` (`gym_torch.routing.Routers`) is None, or asks for the experts of each token in `Completion.routed`.
     """
 
     kind: ClassVar[str] = "rollouts"

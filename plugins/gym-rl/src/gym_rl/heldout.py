@@ -18,7 +18,8 @@ SAID = ("reward", "answer_tokens", "answers_cut_off")
 
 def greedy(config: PolicyGradient) -> PolicyGradient:
     """Return the options under which held-out prompts are answered."""
-    return config.model_copy(update={"group_size": config.eval_samples, "temperature": config.eval_temperature})
+    options = {"group_size": config.eval_samples, "temperature": config.eval_temperature, "routing_replay": False}
+    return config.model_copy(update=options)
 
 
 class HeldOutRewards:

@@ -10,14 +10,24 @@ from gym_data.tokenizer import Tokenizer
 from gym_rl.engine import Local
 from gym_torch.adapted import Adapted
 from gym_torch.generation.generator import Completion, Generator
+from gym_torch.routing import Routers
 
 
 class LocalSampler:
     """Answers in the precision that is trained in; in fp32 its log-probabilities are the trainer's."""
 
-    def __init__(self, config: Local, *, adapted: Adapted, words: Tokenizer, precision: str, **_: object) -> None:
+    def __init__(
+        self,
+        config: Local,
+        *,
+        adapted: Adapted,
+        words: Tokenizer,
+        precision: str,
+        routers: Routers | None = None,
+        **_: object,
+    ) -> None:
         """Use the model as it is at each call. Raises GymError where it keeps a state that rows cannot share."""
-        self.generator = Generator(adapted.model, words, config.max_batch)
+        self.generator = Generator(adapted.model, words, config.max_batch, routers)
         self.exact = precision == "fp32"
 
     def refresh(self) -> None:

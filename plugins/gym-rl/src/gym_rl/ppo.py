@@ -7,6 +7,7 @@ from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from gym_core import Run
 from gym_rl import PPO, losses
@@ -15,7 +16,7 @@ from gym_rl.aggregate import Aggregate, TokenMean
 from gym_rl.answers import Round
 from gym_rl.clipped import ClippedTokens
 from gym_rl.credit import token_rewards
-from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
+from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic, head_of
 from gym_rl.objective import RolloutBatch
 from gym_rl.scoring import Pass
 from gym_rl.trainer import RolloutTrainer
@@ -24,6 +25,7 @@ from gym_torch.batch import Batch
 from gym_torch.beside import Beside
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy, evaluating
+from gym_torch.scalar_head import ScalarHead
 
 
 class PPOTrainer(RolloutTrainer):
@@ -46,10 +48,14 @@ class PPOLoss(ClippedTokens):
     policy: ClassVar[type[Policy]] = ActorCritic
     aggregate: Aggregate = TokenMean()
 
-    def beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
-        """Return the critic."""
+    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+        """Return a critic on the states of the policy."""
+        return {"critic": SharedCritic(ScalarHead.of(model))}
+
+    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
+        """Return the critic that the options name, with the value head that lies beside its weights."""
         named = self.config.critic
-        return {"critic": SharedCritic(model) if named is None else SeparateCritic(named, run.recipe, model)}
+        return {"critic": SeparateCritic(named, run.recipe, model) if named else SharedCritic(head_of(model))}
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the sum over tokens of both losses, and each."""

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gym_rl.answers import Round
 from gym_rl.config import PolicyGradient
 from gym_rl.health import health
+from gym_torch.source import Examples
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,14 @@ class Drawn:
     carried: tuple[Round, ...] = ()  #: groups too many, for the next round
 
 
-def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask: Callable[[int], Round]) -> Drawn:
+def draw(
+    number: int,
+    wanted: int,
+    attempts: int,
+    carried: Sequence[Round],
+    ask: Callable[[int], Round],
+    prompts: Examples,
+) -> Drawn:
     """Return groups of unequal rewards for round `number`: those carried over first, then of prompts that are asked now.
 
     Each attempt asks as many prompts as are likely to give what is missing. Where the attempts are used up, groups of equal
@@ -40,6 +49,7 @@ def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask:
         attempts: how often prompts may be asked, at least once.
         carried: groups too many of the round before.
         ask: answers so many of the next prompts.
+        prompts: all that are asked in a run.
 
     """
     asked: list[Round] = []
@@ -47,15 +57,15 @@ def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask:
     while have + kept < wanted and len(asked) < attempts:
         missing = wanted - have - kept
         asked.append(ask(min(wanted, ceil(missing * tried / max(kept, 1))) if tried else missing))
-        tried, kept = tried + groups_of(asked[-1]), kept + int(varied(asked[-1]).sum())
-    useful = joined([*carried, *(only(each, varied(each)) for each in asked)])
-    equal = [only(each, ~varied(each)) for each in asked]
+        tried, kept = tried + groups_of(asked[-1]), kept + int(asked[-1].varied.sum())
+    useful = joined([*carried, *(only(each, each.varied, prompts) for each in asked)])
+    equal = [only(each, ~each.varied, prompts) for each in asked]
     everything = joined([useful, *equal])
     first = torch.arange(groups_of(everything)) < wanted
-    left = only(useful, ~first[: groups_of(useful)])
+    left = only(useful, ~first[: groups_of(useful)], prompts)
     said = {"prompts_asked": float(tried), "groups_filled": max(0, wanted - groups_of(useful)) / wanted}
     return Drawn(
-        replace(only(everything, first), number=torch.tensor(number)),
+        replace(only(everything, first, prompts), number=torch.tensor(number)),
         said | (health(joined(asked)) if asked else {}),
         (left,) if groups_of(left) else (),
     )
@@ -67,20 +77,8 @@ def learnt(round_: Round, config: PolicyGradient) -> Tensor:
     if config.mask_truncated:
         chosen &= round_.finished
     if config.max_resample:
-        chosen &= varied(round_)[round_.groups]
+        chosen &= round_.varied[round_.groups]
     return chosen
-
-
-def varied(round_: Round) -> Tensor:
-    """Return which groups hold unequal rewards, `[groups]` bool."""
-    count = groups_of(round_)
-    judged = ~round_.rewards.isnan()
-    rewards, groups = round_.rewards[judged], round_.groups[judged]
-    ends = [
-        torch.full((count,), start, dtype=rewards.dtype).scatter_reduce(0, groups, rewards, how)
-        for start, how in ((torch.inf, "amin"), (-torch.inf, "amax"))
-    ]
-    return ends[0] < ends[1]
 
 
 def groups_of(round_: Round) -> int:
@@ -88,8 +86,8 @@ def groups_of(round_: Round) -> int:
     return int(round_.groups[-1]) + 1 if len(round_.groups) else 0
 
 
-def only(round_: Round, groups: Tensor) -> Round:
-    """Return a round of the groups that `groups` `[groups]`, bool, says."""
+def only(round_: Round, groups: Tensor, prompts: Examples) -> Round:
+    """Return a round of the groups that `groups` `[groups]`, bool, says; `prompts` are those of the whole data set."""
     answers = groups[round_.groups]
     tokens = answers[round_.owner]
     return replace(
@@ -102,12 +100,22 @@ def only(round_: Round, groups: Tensor) -> Round:
         rewards=round_.rewards[answers],
         scores={name: said[answers] for name, said in round_.scores.items()},
         columns={name: column[tokens] for name, column in round_.columns.items()},
+        prompt_experts=_prompt_experts(round_, groups, prompts),
     )
+
+
+def _prompt_experts(round_: Round, groups: Tensor, prompts: Examples) -> Tensor | None:
+    if round_.prompt_experts is None:
+        return None
+    asked = round_.prompts[round_.groups.diff(prepend=torch.tensor([-1])) > 0]  # [groups]
+    lengths = torch.as_tensor(np.asarray(prompts.lengths))[asked]
+    return round_.prompt_experts[torch.repeat_interleave(groups, lengths)]
 
 
 def joined(rounds: Sequence[Round]) -> Round:
     """Return the groups of several rounds as one."""
     first = rounds[0]
+    experts = [each.prompt_experts for each in rounds if each.prompt_experts is not None]
     before = [sum(map(groups_of, rounds[:place])) for place in range(len(rounds))]
     return replace(
         first,
@@ -119,4 +127,5 @@ def joined(rounds: Sequence[Round]) -> Round:
         rewards=torch.cat([each.rewards for each in rounds]),
         scores={name: torch.cat([each.scores[name] for each in rounds]) for name in first.scores},
         columns={name: torch.cat([each.columns[name] for each in rounds]) for name in first.columns},
+        prompt_experts=torch.cat(experts) if experts else None,
     )

@@ -119,7 +119,7 @@ class Rollouts(Source):
 
         if not again:
             return Drawn(ask(end - first), {})
-        return draw(number, end - first, 1 + again, self.carried, ask)
+        return draw(number, end - first, 1 + again, self.carried, ask, self.prompts)
 
     def _share(self, round_: Round, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
         """Yield this process's batches of a whole round, as its steps will have them, each answer once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import cast
@@ -28,6 +29,7 @@ from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation
 from gym_torch.processes.strategies import FSDP
 from gym_torch.reference import Scorer, reference
+from gym_torch.routing import Routers
 from gym_torch.source import Examples, Source
 from gym_torch.trainer import Trainer
 
@@ -83,6 +85,7 @@ class RolloutTrainer(Trainer):
             precision=self.model.precision,
             output=self.run.output,
             ranks=self.run.ranks,
+            routers=Routers(self.adapted.model) if self.config.routing_replay else None,
         )
         return built
 
@@ -111,7 +114,8 @@ class RolloutTrainer(Trainer):
             passes["old"] = Scorer(self.policy)
         if config.beta:
             named = config.reference_model
-            passes["reference"] = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
+            score = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
+            passes["reference"] = lambda batch: score(replace(batch, experts=None))  # its routers choose for themselves
         return passes
 
     def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from gym_core import Run
 from gym_torch.batch import Batch, Example
@@ -37,9 +38,13 @@ class Objective(ABC):
         """Hold the options of the algorithm, the component that names this class in its `objective`, and the layout."""
         self.config, self.layout = config, layout
 
-    def beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
-        """Return what is trained beside the model, by name; `self.policy` uses it. Default: nothing."""
+    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+        """Return what is trained beside the model, by name, before any training; `self.policy` uses it. Default: nothing."""
         return {}
+
+    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
+        """Return it as a run begins with it. Override it where weights are there already; a plan asks `beside` alone."""
+        return self.beside(model.model)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
         """Lay examples out as a batch on the CPU.

@@ -146,7 +146,7 @@ class Trainer:
                 fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
             )
         objective: Objective = load_object(config.objective)(config, layout)
-        beside = objective.beside(run, self.model)
+        beside = objective.load_beside(run, self.model)
         if train.gradient_checkpointing:
             recompute_layers(model)
         strategy = (

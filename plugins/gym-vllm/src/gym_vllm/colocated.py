@@ -16,7 +16,7 @@ from gym_core import GymError, RecipeError
 from gym_data.tokenizer import Tokenizer
 from gym_torch.adapted import Adapted
 from gym_torch.generation.generator import Completion, stop_ids
-from gym_vllm.request import LOGPROBS, Asked
+from gym_vllm.request import LOGPROBS, Asked, refuse_routing
 
 if TYPE_CHECKING:
     from gym_vllm import Colocated
@@ -27,7 +27,16 @@ class ColocatedSampler:
 
     exact = False
 
-    def __init__(self, config: Colocated, *, adapted: Adapted, words: Tokenizer, path: Path, **_: object) -> None:
+    def __init__(
+        self,
+        config: Colocated,
+        *,
+        adapted: Adapted,
+        words: Tokenizer,
+        path: Path,
+        routers: object = None,
+        **_: object,
+    ) -> None:
         """Start vLLM. Raises GymError where it is not installed or cannot start, RecipeError with several processes."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise RecipeError(
@@ -35,6 +44,7 @@ class ColocatedSampler:
                 key="algorithm.rollouts",
                 fix="set `rollouts: {name: vllm}`: a server answers for all of them",
             )
+        refuse_routing(routers)
         self.config, self.adapted = config, adapted
         self.stop = stop_ids(adapted.model, words)
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)

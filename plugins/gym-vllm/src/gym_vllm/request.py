@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gym_core import GymError
+from gym_core import GymError, RecipeError
 from gym_torch.generation.generator import Completion
 from gym_torch.generation.sampling import uniform
 
@@ -61,3 +61,13 @@ class Asked:
                 fix="raise `max_length`, or the server's --max-model-len: prompt and answer must fit into it",
             )
         return Completion(list(tokens), list(log_probs), finished)
+
+
+def refuse_routing(routers: object) -> None:
+    """Raise RecipeError where the experts of each token are asked for."""
+    if routers is not None:
+        raise RecipeError(
+            "vLLM is not asked which experts a token went to",
+            key="algorithm.routing_replay",
+            fix="set `rollouts: local`, or leave `routing_replay` out",
+        )

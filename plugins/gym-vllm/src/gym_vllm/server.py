@@ -22,7 +22,7 @@ from gym_torch.adapted import Adapted
 from gym_torch.generation.generator import Completion, stop_ids
 from gym_vllm.client import Client, Refused
 from gym_vllm.launch import Server
-from gym_vllm.request import LOGPROBS, Asked
+from gym_vllm.request import LOGPROBS, Asked, refuse_routing
 
 if TYPE_CHECKING:
     from gym_vllm import VLLM
@@ -36,9 +36,19 @@ class ServerSampler:
     exact = False
 
     def __init__(
-        self, config: VLLM, *, adapted: Adapted, words: Tokenizer, path: Path, output: Path, ranks: Ranks, **_: object
+        self,
+        config: VLLM,
+        *,
+        adapted: Adapted,
+        words: Tokenizer,
+        path: Path,
+        output: Path,
+        ranks: Ranks,
+        routers: object = None,
+        **_: object,
     ) -> None:
         """Reach or start the server. Raises GymError unless it serves this model, with its tokens, as training needs it."""
+        refuse_routing(routers)
         self.config, self.adapted, self.ranks = config, adapted, ranks
         self.stop = stop_ids(adapted.model, words)
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)

@@ -52,7 +52,7 @@ def validates(recipe: dict[str, Any], bench: Bench) -> None:
 @laws("its recipes run", _is_recipe)
 def runs(recipe: dict[str, Any], bench: Bench) -> None:
     """The recipe trains two steps of the tiny model on tiny data."""
-    for need in _needs(_resolved(recipe)):
+    for need in _needs(list(vars(_resolved(recipe)).values())):
         pytest.skip(f"needs {need}")
     assert bench.run(bench.shrink(recipe)).outcome.artifact.path.exists()
 

@@ -21,7 +21,7 @@ from gym_testkit.law import laws_of
 from gym_torch.adapted import Full
 from gym_torch.generation.generator import Completion, stop_ids
 
-laws = laws_of("rollouts", "rollout engine")
+laws = laws_of("rollouts", "rollout")
 
 LONGEST = 12
 PROMPTS = [[5, 9, 17], [30], [5, 9, 17], [40, 41, 42, 43, 44, 45, 46], [30, 31]]
@@ -66,7 +66,7 @@ def _trial(brought: Brought, bench: Bench) -> Iterator[_Trial]:
     output.mkdir(exist_ok=True)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     words = Tokenizer(path)
-    context = {"words": words, "path": path, "precision": "fp32", "output": output, "ranks": Ranks()}
+    context = {"words": words, "path": path, "precision": "fp32", "output": output, "ranks": Ranks(), "routers": None}
     sampler = cast(Sampler, brought.sample().build(adapted=Full(None, model), **context))
     try:
         sampler.refresh()
