@@ -59,12 +59,12 @@ class PolicyGradient(TorchAlgorithm):
     """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.offpolicy`."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
     """Mean difference of sampled and trained log-probabilities on the first batch, in nats, above which a run refuses."""
+    routing_replay: bool = False
+    """Send each token in the update to the experts that it went to when it was sampled; for mixtures of experts alone."""
     max_resample: Annotated[int, Field(ge=0)] = 0
     """How often other prompts are asked in place of those to which all answers earn the same, which teaches nothing."""
     mask_truncated: bool = False
     """Whether answers that reach `max_new_tokens` are not learnt from; their rewards still count where others are compared."""
-    routing_replay: bool = False
-    """Send each token in the update to the experts that it went to when it was sampled; for mixtures of experts alone."""
     eval_samples: PositiveInt = 1
     """Answers to each held-out prompt, whose mean reward is taken."""
     eval_temperature: Annotated[float, Field(ge=0)] = 0.0
