@@ -12,7 +12,7 @@ from gym_rl_bench import arbitrary, rounds
 
 from gym_rl import Answer
 from gym_rl.answers import Round
-from gym_rl.resampling import draw, groups_of, joined, learnt, only, varied
+from gym_rl.resampling import draw, groups_of, joined, learnt, only
 from gym_rl.rollouts import Rollouts
 from gym_torch.source import Step
 
@@ -45,8 +45,8 @@ def same(one: Round, other: Round) -> bool:
 
 def test_groups_are_taken_out_and_put_together_again() -> None:
     whole = round_of((1, 0), (1, 1), (0, 0, 1), (math.nan, 1))
-    assert varied(whole).tolist() == [True, False, True, False]
-    good, bad = only(whole, varied(whole)), only(whole, ~varied(whole))
+    assert whole.varied.tolist() == [True, False, True, False]
+    good, bad = only(whole, whole.varied), only(whole, ~whole.varied)
     assert good.groups.tolist() == [0, 0, 1, 1, 1] and good.prompts.tolist() == [0, 0, 2, 2, 2]
     answers = whole.tokens.split(whole.lengths.tolist())
     assert good.tokens.tolist() == torch.cat([answers[n] for n in (0, 1, 4, 5, 6)]).tolist()
@@ -101,7 +101,7 @@ def test_a_round_that_finds_too_few_goes_on_with_what_there_is() -> None:
     ask = Asked(5)
     found = draw(0, 4, 3, (), ask)
     assert ask.counts == [4, 4, 4]
-    assert groups_of(found.round) == 4 and int(varied(found.round).sum()) == 1
+    assert groups_of(found.round) == 4 and int(found.round.varied.sum()) == 1
     assert found.round.prompts[0] == 5 and found.health["groups_filled"] == 0.75 and not found.carried
 
 

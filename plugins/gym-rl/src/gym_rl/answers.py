@@ -62,6 +62,16 @@ class Round:
         """Number of the answer of each token, `[sum of lengths]` int64."""
         return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
 
+    @property
+    def varied(self) -> Tensor:
+        """Whether the answers of each group earned different rewards, `[groups]` bool; only then can they be compared."""
+        judged = ~self.rewards.isnan()
+        rewards, groups = self.rewards[judged], self.groups[judged]
+        count = int(self.groups.max()) + 1 if len(self.groups) else 0
+        nothing = torch.full((count,), torch.inf, dtype=rewards.dtype)
+        least = nothing.scatter_reduce(0, groups, rewards, "amin")
+        return least < (-nothing).scatter_reduce(0, groups, rewards, "amax")
+
     def having(self, columns: Mapping[str, Tensor]) -> Round:
         """Return the round with more columns."""
         return replace(self, columns={**self.columns, **columns})

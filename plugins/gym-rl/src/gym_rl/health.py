@@ -12,7 +12,6 @@ def health(round_: Round) -> dict[str, float]:
     """Return rewards, groups that teach nothing, lengths, entropy, and what a reference or a critic says where there is one."""
     rewards = round_.rewards
     judged = rewards[~rewards.isnan()]
-    spread = [float(part.max() - part.min()) for part in rewards.view(-1, int((round_.groups == 0).sum()))]
     each = {
         f"reward/{name}": fmean(said)
         for name, scores in round_.scores.items()
@@ -22,7 +21,7 @@ def health(round_: Round) -> dict[str, float]:
         "reward": float(judged.mean()) if len(judged) else 0.0,
         "reward_std": float(judged.std()) if len(judged) > 1 else 0.0,
         **each,
-        "groups_without_spread": fmean(not apart > 0 for apart in spread),
+        "groups_without_spread": 1 - float(round_.varied.double().mean()),
         "answer_tokens": float(round_.lengths.double().mean()),
         "answers_cut_off": 1 - float(round_.finished.double().mean()),
         # What is drawn from a distribution is as surprising on average as its entropy says.

@@ -48,9 +48,9 @@ def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask:
     while have + kept < wanted and len(asked) < attempts:
         missing = wanted - have - kept
         asked.append(ask(min(wanted, ceil(missing * tried / max(kept, 1))) if tried else missing))
-        tried, kept = tried + groups_of(asked[-1]), kept + int(varied(asked[-1]).sum())
-    useful = joined([*carried, *(only(each, varied(each)) for each in asked)])
-    equal = [only(each, ~varied(each)) for each in asked]
+        tried, kept = tried + groups_of(asked[-1]), kept + int(asked[-1].varied.sum())
+    useful = joined([*carried, *(only(each, each.varied) for each in asked)])
+    equal = [only(each, ~each.varied) for each in asked]
     everything = joined([useful, *equal])
     first = torch.arange(groups_of(everything)) < wanted
     left = only(useful, ~first[: groups_of(useful)])
@@ -68,20 +68,8 @@ def learnt(round_: Round, config: PolicyGradient) -> Tensor:
     if config.mask_truncated:
         chosen &= round_.finished
     if config.max_resample:
-        chosen &= varied(round_)[round_.groups]
+        chosen &= round_.varied[round_.groups]
     return chosen
-
-
-def varied(round_: Round) -> Tensor:
-    """Return which groups hold unequal rewards, `[groups]` bool."""
-    count = groups_of(round_)
-    judged = ~round_.rewards.isnan()
-    rewards, groups = round_.rewards[judged], round_.groups[judged]
-    ends = [
-        torch.full((count,), start, dtype=rewards.dtype).scatter_reduce(0, groups, rewards, how)
-        for start, how in ((torch.inf, "amin"), (-torch.inf, "amax"))
-    ]
-    return ends[0] < ends[1]
 
 
 def groups_of(round_: Round) -> int:
