@@ -15,13 +15,14 @@ from statistics import fmean
 
 import report
 from peers.material import write_model, write_prompts
-from peers.rollouts import Rolled, Rolling
+from peers.rollouts import GROUP, Rolled, Rolling
 from peers.runs import best, run
 from peers.shape import SMALL
 
 from gym_torch import probe
 
-DATA, WARM = "alpaca_en_demo", 1
+DATA = "alpaca_en_demo"
+ROWS, WARM = 24, 1  #: samples in a step, and steps that warm up
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,13 @@ class Task:
     prompt: int  #: tokens
     longest: int  #: tokens of an answer
     ends: int  #: tokens that end an answer
-    rows: int  #: samples in a step
-    update: float  #: target
+    update: float | None  #: target, where there is one
     whole: float  #: target
 
 
 TASKS = {
-    "long prompts": Task(512, 64, ends=1, rows=24, update=5, whole=3.5),
-    "mixed answers": Task(32, 256, ends=SMALL // 128, rows=24, update=0, whole=1.5),
+    "long prompts": Task(512, 64, ends=1, update=5, whole=3.5),
+    "mixed answers": Task(32, 256, ends=SMALL // 128, update=None, whole=1.5),
 }
 
 
@@ -52,13 +52,21 @@ def measure(out: report.Report, quick: bool) -> None:
 
 
 def _compare(out: report.Report, scratch: Path, name: str, task: Task, precision: str, quick: bool) -> None:
-    steps = 2 if quick else 3
+    steps, rows = WARM + 1, 16 if quick else ROWS
     model, prompts = write_model(scratch / "model", SMALL, DATA, task.ends), scratch / "prompts.jsonl"
-    write_prompts(prompts, model, DATA, steps * task.rows // 8, task.prompt)
-    spec = Rolling(model=str(model), prompts=str(prompts), output=str(scratch / "run"), steps=steps, rows=task.rows,
-                   longest=task.longest, precision=precision, accumulate=task.rows // 8, learning_rate=1e-5)  # fmt: skip
-    settings = [spec, replace(spec, accumulate=1), replace(spec, cache="static")]
-    theirs = best("trl", settings[: 1 if quick else 3], steps=2)
+    write_prompts(prompts, model, DATA, steps * rows // GROUP, task.prompt)
+    spec = Rolling(
+        model=str(model),
+        prompts=str(prompts),
+        output=str(scratch / "run"),
+        steps=steps,
+        rows=rows,
+        accumulate=rows // GROUP,
+        precision=precision,
+        learning_rate=1e-5,
+        longest=task.longest,
+    )
+    theirs = best("trl", [spec, *([] if quick else [replace(spec, cache="static")])], steps=1, skip=0)
     runs: dict[str, list[Rolled]] = {"gym": [], "trl": []}
     for _ in range(1 if quick else 2):
         runs["gym"].append(run("gym", spec))
@@ -68,7 +76,7 @@ def _compare(out: report.Report, scratch: Path, name: str, task: Task, precision
     update = {who: max(_tokens_per_second(one, one.updates) for one in each) / length for who, each in runs.items()}
     peaks = {who: min(one.peak_bytes - one.base_bytes for one in each) for who, each in runs.items()}
     out.figures[name] = {
-        "trl_setting": {"accumulate": theirs.accumulate, "cache": theirs.cache or "dynamic"},
+        "trl_cache": theirs.cache or "dynamic",
         "answer_tokens": {who: round(fmean(each[0].tokens), 1) for who, each in runs.items()},
         "samples_per_second": {who: round(rate, 2) for who, rate in whole.items()},
         "samples_per_second_update": {who: round(rate, 2) for who, rate in update.items()},

@@ -28,9 +28,9 @@ def run(peer: str, spec: Spec) -> Any:
     return spec.result(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def best(peer: str, settings: Iterable[Any], steps: int = 4) -> Any:
-    """Return the fastest of some settings, by a short trial of each."""
-    found = [
-        (run(peer, replace(spec, steps=steps)).speed(skip=1), number, spec) for number, spec in enumerate(settings)
-    ]
-    return max(found)[2] if len(found) > 1 else found[0][2]
+def best(peer: str, settings: Iterable[Any], steps: int = 4, skip: int = 1) -> Any:
+    """Return the fastest of some settings, by a short trial of each, whose first steps do not count."""
+    tried = [(spec, replace(spec, steps=steps)) for spec in settings]
+    if len(tried) == 1:
+        return tried[0][0]
+    return max(tried, key=lambda pair: run(peer, pair[1]).speed(skip))[0]

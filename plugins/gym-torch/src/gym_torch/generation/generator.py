@@ -18,6 +18,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from gym_core import GymError
 from gym_torch.generation.kvcache import RowCache, fill
 from gym_torch.generation.sampling import choose, uniform
+from gym_torch.generation.shared import Shared, shares
 from gym_torch.policy import evaluating
 from gym_torch.routing import Routers
 
@@ -46,6 +47,7 @@ class _Batch:
     lengths: list[int]  #: tokens in the cache
     last: Tensor  #: token chosen last, not in the cache yet
     cache: RowCache = field(default_factory=RowCache)
+    shared: Shared | None = None  #: the prompts, where they are not in the cache
 
     def keep(self, rows: list[int]) -> None:
         """Drop all other rows, and the columns that only they used."""
@@ -55,6 +57,8 @@ class _Batch:
             self.lengths = [self.lengths[row] for row in order]
             self.last = self.last[order]
             self.cache.keep(order, max(self.lengths, default=0))
+            if self.shared:
+                self.shared.keep(order)
 
 
 class Generator:
@@ -144,6 +148,7 @@ class Generator:
             batch.keep(going)
 
         batch = _Batch([], [], torch.empty(0, dtype=torch.long, device=self.model.device))
+        batch.shared = Shared() if shares(self.model, prompts) else None
         with evaluating(self.model):
             while waiting or batch.requests:
                 free = self.max_batch - len(batch.requests)
@@ -174,22 +179,26 @@ class Generator:
             for request in requests:
                 done[request].routed.append(own[numbers[tuple(prompts[request])]])
         rows = torch.tensor([numbers[tuple(prompts[request])] for request in requests], device=device)
+        if batch.shared:
+            batch.shared.take(cache, list(map(len, texts)), rows.tolist())
         batch.cache.append(cache, rows)
         batch.requests += requests
-        batch.lengths += [len(prompts[request]) for request in requests]
+        batch.lengths += [0 if batch.shared else len(prompts[request]) for request in requests]
         batch.last = torch.cat([batch.last, rows])
         return logits[rows]
 
     def _step(self, batch: _Batch, done: list[Completion]) -> Tensor:
         """Run the tokens chosen last; return the logits `[rows, vocabulary]` that follow."""
         batch.lengths = [length + 1 for length in batch.lengths]
-        logits, routed = self._forward(batch.last[:, None], batch.lengths, batch.cache)
+        logits, routed = self._forward(batch.last[:, None], batch.lengths, batch.cache, batch.shared)
         if routed is not None:
             for request, experts in zip(batch.requests, routed, strict=True):
                 done[request].routed.append(experts)
         return logits
 
-    def _forward(self, tokens: Tensor, lengths: list[int], cache: Cache) -> tuple[Tensor, Tensor | None]:
+    def _forward(
+        self, tokens: Tensor, lengths: list[int], cache: Cache, shared: Shared | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Run `tokens` `[rows, new]`, after which row i has `lengths[i]` tokens in the cache, aligned at the right.
 
         Returns logits `[rows, vocabulary]` and, where they are recorded, experts `[rows, new, layers, k]` on the CPU.
@@ -197,14 +206,17 @@ class Generator:
         width = cache.get_seq_length() + tokens.shape[1]
         padding = width - torch.tensor(lengths, device=tokens.device)[:, None]
         columns = torch.arange(width, device=tokens.device)
+        positions = (columns[-tokens.shape[1] :] - padding).clamp(min=0)
+        extra = {"shared": shared.attend} if shared else {}
         run = partial(
             self.model,
             input_ids=tokens,
             attention_mask=columns >= padding,
-            position_ids=(columns[-tokens.shape[1] :] - padding).clamp(min=0),
+            position_ids=positions + torch.tensor(shared.starts())[:, None] if shared else positions,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **extra,
         )
         if self.routers is None:
             return run().logits[:, -1], None
