@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from gym_core import Artifact, Component, GymError, Recipe
 
@@ -157,6 +158,13 @@ def recompute_layers(model: PreTrainedModel) -> None:
     with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def recomputes(model: PreTrainedModel) -> bool:
+    """Whether layers compute anew for the backward pass what they did not keep."""
+    return any(
+        isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing for layer in model.modules()
+    )
 
 
 def check_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:

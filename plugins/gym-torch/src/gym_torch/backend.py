@@ -16,7 +16,6 @@ from transformers.utils import logging
 
 from gym_core import GymError, Run, locate
 from gym_torch import probe
-from gym_torch.allocation import give_back_freed
 from gym_torch.console import say
 from gym_torch.layout import PACKED, PADDED, Layout, layout_for
 from gym_torch.plan.machine import Meter
@@ -46,7 +45,6 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
     model wants to run code of its own and the recipe does not allow it.
     """
-    give_back_freed()
     run.notes["meter"] = Meter(probe.device())
     path, shape = _located(config)
     width = shape.get_text_config().hidden_size

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from gym_torch.adapted import recomputes
 from gym_torch.batch import Piece
 from gym_torch.console import say
 from gym_torch.layout import Layout, hidden_states
@@ -66,7 +67,7 @@ def decide(asked: bool | str, model: PreTrainedModel, layout: Layout, bf16: bool
     layers = layers_of(model)
     if asked != "auto" or not layers:
         return asked is True
-    shape = json.dumps([model.config.to_dict(), layout.name, bf16, model.is_gradient_checkpointing], default=str)
+    shape = json.dumps([model.config.to_dict(), layout.name, bf16, recomputes(model)], default=str)
     passes = _passes(model, layout, bf16)
     eager = remembered("layer", shape, lambda: {"ms": milliseconds(partial(passes, layers[0]))})["ms"]
     if eager / 1000 * len(layers) * tokens / TOKENS < LONG:

@@ -8,7 +8,7 @@ import torch
 
 from gym_core import GymError, Recipe, Run, Train
 from gym_torch.console import say
-from gym_torch.plan.machine import MARGIN, memory_at_hand
+from gym_torch.plan.machine import room
 from gym_torch.plan.memory import objective_of, predict
 from gym_torch.plan.skeleton import Skeleton, skeleton
 from gym_torch.plan.workload import full_batch, longest
@@ -31,7 +31,7 @@ def settle(run: Run, path: Path, precision: str, device: torch.device) -> Train:
     def find() -> int:
         """Return the number of the run that is resumed, or look for one."""
         before: int | None = run.record.read().get("batch_tokens")
-        return before or largest(run.recipe, skeleton(run.recipe, path, precision, device), memory_at_hand(device))
+        return before or largest(run.recipe, skeleton(run.recipe, path, precision, device), room(device))
 
     tokens = run.ranks.agree(find)
     run.record.update(batch_tokens=tokens)
@@ -40,7 +40,7 @@ def settle(run: Run, path: Path, precision: str, device: torch.device) -> Train:
 
 
 def largest(recipe: Recipe, built: Skeleton, memory: int) -> int:
-    """Return the largest power of two, within bounds, at which the predicted peak leaves a margin of `memory` bytes.
+    """Return the largest power of two, within bounds, whose predicted peak is at most `memory` bytes.
 
     Raises GymError when not even the smallest fits.
     """
@@ -49,7 +49,7 @@ def largest(recipe: Recipe, built: Skeleton, memory: int) -> int:
         train = recipe.train.model_copy(update={"batch_tokens": tokens, "accumulate": 1})
         batch = full_batch(recipe, objective, train, min(tokens, longest(recipe))).batch
         peak = predict(recipe, built, batch).memory.peak
-        if peak <= MARGIN * memory:
+        if peak <= memory:
             return tokens
         if tokens == SMALLEST:
             break

@@ -14,7 +14,7 @@ from gym_torch import probe
 from gym_torch.adapted import Full, stored_dtype
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.plan.auto import largest
-from gym_torch.plan.machine import memory_at_hand
+from gym_torch.plan.machine import memory_at_hand, room
 from gym_torch.plan.memory import Memory, objective_of, predict
 from gym_torch.plan.rate import rate
 from gym_torch.plan.skeleton import Skeleton, skeleton
@@ -35,6 +35,7 @@ class Plan:
     based_on: str
     memory: Memory
     available: int  #: bytes of memory of this machine
+    room: int  #: bytes of it that tensors may take
     checkpoint_bytes: int  #: of one checkpoint
     checkpoints: int  #: most that are on the disk at once: those kept, and the one being written
     model_bytes: int  #: of what the run makes in the end
@@ -60,15 +61,14 @@ def plan(recipe: Recipe) -> Plan:
     path, device = locate(backend.path, backend.revision, weights=False), probe.device()
     precision = _precision(recipe, backend, path)
     built = skeleton(recipe, path, precision, device)
-    available = memory_at_hand(device)
     train = recipe.train
     if train.batch_tokens == "auto":
-        train = train.model_copy(update={"batch_tokens": largest(recipe, built, available)})
+        train = train.model_copy(update={"batch_tokens": largest(recipe, built, room(device))})
     work = workload(recipe, objective_of(recipe, built.layout), path, train)
-    return _plan(recipe, built, work, available)
+    return _plan(recipe, built, work)
 
 
-def _plan(recipe: Recipe, built: Skeleton, work: Workload, available: int) -> Plan:
+def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
     train, batch = recipe.train, work.batch
     found = predict(recipe, built, batch)
     speed = rate(built.model.config.get_text_config().hidden_size, built.precision)
@@ -85,7 +85,8 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload, available: int) -> Pl
         length=batch.tokens.shape[1],
         based_on=work.note,
         memory=found.memory,
-        available=available,
+        available=memory_at_hand(built.device),
+        room=room(built.device),
         checkpoint_bytes=exact + found.memory.optimizer,
         checkpoints=min(saves, train.keep_last + 1),
         model_bytes=final,

@@ -7,7 +7,6 @@ from datetime import timedelta
 from rich.console import Console
 from rich.table import Table
 
-from gym_torch.plan.machine import MARGIN
 from gym_torch.plan.plan import Plan
 
 
@@ -52,9 +51,9 @@ def size(count: float) -> str:
 
 def _verdict(plan: Plan) -> str:
     at_hand = size(plan.available)
-    if plan.memory.peak <= MARGIN * plan.available:
+    if plan.memory.peak <= plan.room:
         return f"fits: this machine has {at_hand}"
-    return f"does not fit: this machine has {at_hand}, and a tenth of it must stay free"
+    return f"does not fit: tensors may take {size(plan.room)} of the {at_hand} of this machine"
 
 
 def _checkpoints(plan: Plan) -> str:
