@@ -1,4 +1,4 @@
-"""Write the generated pages: docs/hooks.md, docs/kinds.md, and the catalogue that error messages use.
+"""Write the generated pages: docs/hooks.md, docs/kinds.md, docs/algorithms/, and the catalogue that error messages use.
 
 Run with `nox -s reference`; a test fails when what is written is not what the code says.
 """
@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import inspect
 import tomllib
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from gym_core.component import Component, load_object
 from gym_core.discovery import PREFIX
@@ -70,14 +74,78 @@ def kinds() -> str:
     return "\n".join(lines)
 
 
+def algorithms() -> dict[str, tuple[str, type[Component]]]:
+    """Return package and class of every algorithm of the tree, by name."""
+    found = {}
+    for project in projects():
+        for name, value in project.get("entry-points", {}).get(f"{PREFIX}algorithms", {}).items():
+            found[name] = project["name"], load_object(value)
+    return dict(sorted(found.items()))
+
+
+def index() -> str:
+    """Return docs/algorithms/README.md: all algorithms in a table."""
+    lines = [
+        "# Algorithms",
+        "",
+        "Each is named in a recipe as `algorithm: NAME`. `gym --plugins list` shows those of other packages too.",
+        "",
+    ]
+    lines += ["| Name | Package | What it is | Paper |", "|---|---|---|---|"]
+    for name, (package, base) in algorithms().items():
+        first = (inspect.getdoc(base) or "").partition("\n")[0]
+        lines += [f"| [`{name}`]({name}.md) | {package} | {first} | {paper(base)} |"]
+    return "\n".join([*lines, ""])
+
+
+def algorithm(name: str) -> str:
+    """Return docs/algorithms/NAME.md: what it is, its paper, and every option with its default."""
+    package, base = algorithms()[name]
+    source = f"Paper: {paper(base)}. " if base.paper else ""
+    lines = [
+        f"# `{name}`",
+        "",
+        inspect.getdoc(base) or "",
+        "",
+        f"{source}Package: `pip install gym-core {package}`.",
+        "",
+    ]
+    lines += ["| Option | Default | Meaning |", "|---|---|---|"]
+    for key, field in base.model_fields.items():
+        default = "required" if field.is_required() else f"`{plain(field.get_default(call_default_factory=True))}`"
+        lines += [f"| `{key}` | {default} | {' '.join((field.description or '').split())} |"]
+    return "\n".join([*lines, ""])
+
+
+def paper(base: type[Component]) -> str:
+    """Return a link to where a component comes from."""
+    number = base.paper.removeprefix("arXiv:")
+    return f"[{base.paper}](https://arxiv.org/abs/{number})" if number != base.paper else base.paper
+
+
+def plain(value: object) -> str:
+    """Write a default as a recipe would."""
+    if isinstance(value, Component):
+        return next(name for name, point in points(value.kind).items() if point.endswith(f":{type(value).__name__}"))
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
+
+
+def points(kind: str) -> dict[str, str]:
+    """Return the components of a kind in the tree, as `module:Class` by name."""
+    return {
+        k: v for project in projects() for k, v in project.get("entry-points", {}).get(f"{PREFIX}{kind}", {}).items()
+    }
+
+
+def projects() -> list[dict[str, Any]]:
+    """Return the `project` tables of all packages."""
+    paths = [ROOT / "gym-core/pyproject.toml", *sorted((ROOT / "plugins").glob("*/pyproject.toml"))]
+    return [tomllib.loads(path.read_text(encoding="utf-8"))["project"] for path in paths]
+
+
 def added_kinds() -> dict[str, type[Component]]:
     """Return the kinds that packages of the tree add to those of the kernel."""
-    found = {}
-    for path in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
-        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-        for kind, value in project.get("entry-points", {}).get(f"{PREFIX}kinds", {}).items():
-            found[kind] = load_object(value)
-    return found
+    return {kind: load_object(value) for kind, value in points("kinds").items()}
 
 
 def declarations(base: type[Component]) -> list[str]:
@@ -95,11 +163,10 @@ def declarations(base: type[Component]) -> list[str]:
 def catalogue() -> str:
     """Return the distribution of every first-party component and flat selector, from the packages' own metadata."""
     lines = []
-    for path in sorted([ROOT / "gym-core/pyproject.toml", *(ROOT / "plugins").glob("*/pyproject.toml")]):
-        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-        for group, points in project.get("entry-points", {}).items():
+    for project in projects():
+        for group, found in project.get("entry-points", {}).items():
             if group.startswith(PREFIX):
-                lines += [f"{group.removeprefix(PREFIX)}/{name} {project['name']}" for name in points]
+                lines += [f"{group.removeprefix(PREFIX)}/{name} {project['name']}" for name in found]
     head = "# kind/name distribution: where the first-party components live. Written by `nox -s reference`, held by a test."
     return "\n".join([head, *sorted(lines), ""])
 
@@ -107,9 +174,12 @@ def catalogue() -> str:
 PAGES = {
     ROOT / "docs/hooks.md": hooks,
     ROOT / "docs/kinds.md": kinds,
+    ROOT / "docs/algorithms/README.md": index,
+    **{ROOT / f"docs/algorithms/{name}.md": partial(algorithm, name) for name in algorithms()},
     ROOT / "gym-core/src/gym_core/catalogue.txt": catalogue,
 }
 
 if __name__ == "__main__":
     for page, write in PAGES.items():
+        page.parent.mkdir(exist_ok=True)
         page.write_text(write(), encoding="utf-8")
