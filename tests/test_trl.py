@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core.component import load_object
-from gym_grpo import CISPO, GRPO, DrGRPO
+from gym_grpo import CISPO, DAPO, GRPO, DrGRPO
 from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
 from gym_gspo import GSPO
 from gym_gspo.objective import GSPOLoss
@@ -54,12 +54,10 @@ CASES = {
         {"loss_type": "dr_grpo", "scale_rewards": "none"},
         DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST), PACKED),
     ),
-    "dapo": Case(
-        {"loss_type": "dapo", "epsilon_high": 0.28}, ClippedTokens(GRPO(rewards=REWARDS, clip_high=0.28), PACKED)
-    ),
+    "dapo": Case({"loss_type": "dapo", "epsilon_high": 0.28}, ClippedTokens(DAPO(rewards=REWARDS), PACKED)),
     "dapo with k3": Case(
-        {"loss_type": "dapo", "beta": 0.1, "use_bias_correction_kl": False},
-        ClippedTokens(GRPO(rewards=REWARDS, beta=0.1, kl="k3"), PACKED),
+        {"loss_type": "dapo", "epsilon_high": 0.28, "beta": 0.1, "use_bias_correction_kl": False},
+        ClippedTokens(DAPO(rewards=REWARDS, beta=0.1, kl="k3"), PACKED),
     ),
     # TRL's mean is over the tokens of a pass, so a step of several passes depends on how it is cut.
     "bnpo": Case({"loss_type": "bnpo"}, ClippedTokens(GRPO(rewards=REWARDS), PACKED), passes=(1,)),
