@@ -112,9 +112,9 @@ def case(options: dict[str, Any]) -> dict[str, int]:
 
     from gym_core import load_recipe
     from gym_core.ranks import Ranks
+    from gym_optim.config import AdamW
     from gym_torch.adapted import adapt
     from gym_torch.allocation import give_back_freed
-    from gym_torch.config import AdamW
     from gym_torch.layout import layout_for
     from gym_torch.loop import Job, optimizer_step
     from gym_torch.observer import Observer, Progress

@@ -7,7 +7,7 @@ from math import isclose
 import pytest
 
 from gym_core import Scheduler
-from gym_torch import Constant, Cosine, Linear
+from gym_optim.config import Constant, Cosine, Linear
 
 
 def shape(scheduler: Scheduler, total: int = 10, warmup: int = 0) -> list[float]:
