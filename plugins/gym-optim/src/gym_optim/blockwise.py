@@ -142,6 +142,6 @@ class BAdam(Blockwise):
         if options["order"] == "random":
             Random(f"{options['seed']}/{round_}").shuffle(every)
             return frozenset({every[turn]})
-        first = options["start"] if options["start"] is not None else 0 if options["order"] == "ascending" else -1
+        first = options["start"] if options["start"] is not None else -(options["order"] == "descending")
         turn = {"ascending": turn, "descending": -turn, "fixed": 0}[options["order"]]
         return frozenset({every[(first + turn) % len(every)]})
