@@ -81,6 +81,19 @@ def test_a_checkpoint_goes_on_bit_for_bit(name: str, kind: type[Optimizer], tmp_
         assert torch.equal(left, right)
 
 
+INSIDE = {name: kind for name, kind in components().items() if "in_backward" in kind.model_fields}
+
+
+@pytest.mark.parametrize(("name", "kind"), INSIDE.items())
+def test_in_the_backward_pass_it_takes_the_same_steps(name: str, kind: type[Optimizer]) -> None:
+    plain, inside = model_for(kind), model_for(kind)
+    train(plain, built(kind, plain), range(4))
+    options = small(kind).model_dump() | {"in_backward": True}
+    train(inside, kind(**options).build(parameters=groups_of(inside), learning_rate=1e-3), range(4))
+    for left, right in zip(plain.parameters(), inside.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "kind"), components().items())
 def test_it_learns(name: str, kind: type[Optimizer]) -> None:
     """One batch again and again, at the best of a few rates: every optimizer brings its loss down."""

@@ -56,6 +56,8 @@ class APOLLO(Mixed):
         options = {"lr": lr, "rank": rank, "interval": interval, "scale": scale, "per": per, "modules": modules}
         adam = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
         super().__init__(params, options | adam | {"seed": seed})
+        every = (parameter for group in self.param_groups for parameter in group["params"])
+        self._numbers: dict[Tensor, int] = {parameter: number for number, parameter in enumerate(every)}
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take the matrices inside the model that `modules` names."""
@@ -63,11 +65,10 @@ class APOLLO(Mixed):
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
-        if "number" not in state:
-            state["number"] = sum("number" in other for other in self.state.values())
+        number = self._numbers.setdefault(parameter, len(self._numbers))
         wide = gradient if gradient.shape[0] <= gradient.shape[1] else gradient.T  # [short, long]
         period = state.get("step", 0) // group["interval"]
-        projection = drawn(wide, group["rank"], f"{group['seed']}/{state['number']}/{period}")
+        projection = drawn(wide, group["rank"], f"{group['seed']}/{number}/{period}")
         kept = projection @ wide  # [rank, long]
         adam = adam_direction(kept, state, group)
         across = 0 if group["per"] == "channel" else (0, 1)

@@ -11,28 +11,23 @@ from gym_core import Flat
 from gym_optim.config.base import AdamOptions, Alone, Epsilon, Groups, Shape, coded, each
 from gym_optim.roles import Names, is_matrix, is_named
 
+Side = Literal["short", "long", "left", "right"]
 _SIDES = {"std": "short", "reverse_std": "long"}
 
 
-class GaLore(AdamOptions, Alone):
-    """AdamW on the leading singular vectors of each matrix's gradient."""
+class _Projected(AdamOptions, Alone):
+    """The options of optimizers that project a gradient onto its leading singular vectors."""
 
-    target: ClassVar[str] = "gym_optim.galore:GaLore"
-    paper: ClassVar[str] = "arXiv:2403.03507"
-
-    rank: Annotated[PositiveInt, Flat("galore_rank", default=16)] = 128
+    rank: PositiveInt = 128
     """Dimensions of the projected gradient; a quarter of the model's is usual."""
-    interval: Annotated[PositiveInt, Flat("galore_update_interval")] = 200
+    interval: PositiveInt = 200
     """Steps between two projections."""
-    scale: Annotated[PositiveFloat, Flat("galore_scale", default=2.0)] = 0.25
+    scale: PositiveFloat = 0.25
     """Of the update of a projected matrix."""
-    side: Annotated[Literal["short", "long", "left", "right"], Flat("galore_proj_type", convert=_SIDES)] = "short"
+    side: Side = "short"
     """Side of the matrix that is projected."""
-    modules: Annotated[Names, Flat("galore_target")] = "all"
+    modules: Names = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
-    in_backward: Annotated[bool, Flat("galore_layerwise")] = False
-    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
-    clipping and further processes."""
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of a projected matrix's basis and moments, and of two moments for the rest."""
@@ -54,14 +49,35 @@ class GaLore(AdamOptions, Alone):
         return min(self.rank, *shape), dim
 
 
-class Fira(GaLore):
+class GaLore(_Projected):
+    """AdamW on the leading singular vectors of each matrix's gradient."""
+
+    target: ClassVar[str] = "gym_optim.galore:GaLore"
+    paper: ClassVar[str] = "arXiv:2403.03507"
+
+    rank: Annotated[PositiveInt, Flat("galore_rank", default=16)] = 128
+    """Dimensions of the projected gradient; a quarter of the model's is usual."""
+    interval: Annotated[PositiveInt, Flat("galore_update_interval")] = 200
+    """Steps between two projections."""
+    scale: Annotated[PositiveFloat, Flat("galore_scale", default=2.0)] = 0.25
+    """Of the update of a projected matrix."""
+    side: Annotated[Side, Flat("galore_proj_type", convert=_SIDES)] = "short"
+    """Side of the matrix that is projected."""
+    modules: Annotated[Names, Flat("galore_target")] = "all"
+    """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
+    in_backward: Annotated[bool, Flat("galore_layerwise")] = False
+    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
+    clipping and further processes."""
+
+
+class Fira(_Projected):
     """GaLore, with what the projection leaves out added at the scale of what it keeps."""
 
     target: ClassVar[str] = "gym_optim.fira:Fira"
     paper: ClassVar[str] = "arXiv:2410.01623"
 
 
-class QGaLore(GaLore):
+class QGaLore(_Projected):
     """GaLore with a 4-bit basis, 8-bit moments, and rarer projections where they hardly change."""
 
     target: ClassVar[str] = "gym_optim.q_galore:QGaLore"
