@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent
 FOLDERS = [ROOT / "gym-core", *sorted((ROOT / "plugins").glob("gym-*"))]
 PACKAGES = {tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"]: folder for folder in FOLDERS}
 CONSTRAINTS = str(ROOT / "constraints.txt")
-TOOLS = ["pytest", "pytest-xdist", "hypothesis", "mypy", "types-PyYAML", "jsonschema"]
+TOOLS = ["pytest", "pytest-xdist", "hypothesis", "mypy", "types-PyYAML", "jsonschema", "trl"]
 WORKSHOP = ROOT / ".nox" / "workshop"
 
 nox.options.sessions = ["demo"]
@@ -147,9 +147,7 @@ def gpu(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """Run every benchmark into one table, with the peers beside us."""
-    python = workshop(session)
-    session.run(python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, "trl", external=True)
-    session.run(python, "benchmarks/table.py", *session.posargs, external=True)
+    session.run(workshop(session), "benchmarks/table.py", *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")

@@ -12,9 +12,10 @@ from pathlib import Path
 from statistics import fmean
 
 import report
-from peers.material import LARGE, source, write_model, write_samples
+from peers.material import source, write_model, write_samples
 from peers.runs import run
-from peers.worker import Spec
+from peers.shape import LARGE
+from peers.supervised import Tuning
 
 DATA, CUTOFF, ROWS, LENGTH = "alpaca_en_demo", 1024, 8, 512
 
@@ -25,7 +26,7 @@ def measure(out: report.Report, quick: bool) -> None:
         scratch = Path(folder)
         model = write_model(scratch / "model", LARGE, DATA)
         lengths = [len(row["input_ids"]) for row in write_samples(scratch / "samples.jsonl", model, DATA, CUTOFF)]
-        whole = Spec(
+        whole = Tuning(
             model=str(model),
             samples=str(scratch / "samples.jsonl"),
             data=source(DATA, CUTOFF),

@@ -17,21 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from peers.shape import LARGE, SHAPE, SMALL
 from report import Report, main
 
 WITHIN = 0.1
-BENCHMARK: dict[str, Any] = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "hidden_size": 512,
-    "num_hidden_layers": 8,
-    "intermediate_size": 1536,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 4096,
-}
 LLAMA_70B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -52,11 +41,11 @@ TOKENS = {"fp32": (512, 1024, 2048, 4096), "bf16": (512,)}
 
 def measure(report: Report, quick: bool) -> None:
     """Fill the report."""
-    cases = product([8192] if quick else [8192, 151936], ["full", "lora"], ["fp32"] if quick else ["fp32", "bf16"])
+    cases = product([SMALL] if quick else [SMALL, LARGE], ["full", "lora"], ["fp32"] if quick else ["fp32", "bf16"])
     figures = report.figures.setdefault("memory", [])
     for vocabulary, adapter, precision in cases:
         for tokens in TOKENS[precision][:: 2 if quick else 1]:
-            recipe = _recipe(BENCHMARK | {"vocab_size": vocabulary}, adapter, precision)
+            recipe = _recipe(SHAPE | {"vocab_size": vocabulary}, adapter, precision)
             found = _child("case", recipe | {"tokens": tokens})
             ratio = found["predicted"] / found["measured"]
             figures.append({"vocabulary": vocabulary, "adapter": adapter, "precision": precision, "tokens": tokens}
@@ -158,10 +147,10 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     spread.place(model)
     policy = spread.wrap(Policy(model, bf16=options["precision"] == "bf16")).train()
     samples = [Blank(str(number), length) for number, length in enumerate(lengths)]
-    optimizer = build_optimizer(AdamW(), model, 1e-4)
+    optimizer = build_optimizer(AdamW(), policy, 1e-4)
     job = Job(
         train=recipe.train, accelerator=accelerator, ranks=Ranks(), spread=spread, policy=policy, objective=objective,
-        optimizer=optimizer, factor=lambda step: 1.0, source=None, validation=None, observer=Observer(),
+        optimizer=optimizer, factor=lambda step: 1.0, source=None, evaluation=None, observer=Observer(),
         save=lambda: None, signals=Signals(), progress=Progress(total=2),
     )  # fmt: skip
     for _ in range(2):

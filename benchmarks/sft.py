@@ -16,9 +16,10 @@ from statistics import fmean
 
 import report
 import torch
-from peers.material import SMALL, source, write_model, write_samples
+from peers.material import source, write_model, write_samples
 from peers.runs import best, run
-from peers.worker import Result, Spec
+from peers.shape import SMALL
+from peers.supervised import Tuned, Tuning
 
 from gym_torch import probe
 
@@ -42,7 +43,7 @@ def measure(out: report.Report, quick: bool) -> None:
 def _compare(out: report.Report, scratch: Path, data: str, steps: int, precisions: list[str]) -> None:
     model = write_model(scratch / "model", SMALL, data)
     rows = write_samples(scratch / "samples.jsonl", model, data, CUTOFF)
-    spec = Spec(
+    spec = Tuning(
         model=str(model),
         samples=str(scratch / "samples.jsonl"),
         data=source(data, CUTOFF),
@@ -52,7 +53,7 @@ def _compare(out: report.Report, scratch: Path, data: str, steps: int, precision
     )
     lengths = [len(row["input_ids"]) for row in rows]
     per_step = ROWS * fmean(lengths)
-    found: dict[str, Result] = {}
+    found: dict[str, Tuned] = {}
     for precision in precisions:
         plain = replace(spec, precision=precision)
         found[f"gym {precision}"] = run("gym", plain)
@@ -79,7 +80,7 @@ def _compare(out: report.Report, scratch: Path, data: str, steps: int, precision
 
 
 def _check(
-    out: report.Report, data: str, found: dict[str, Result], speeds: dict[str, float], mine: str, usage: float
+    out: report.Report, data: str, found: dict[str, Tuned], speeds: dict[str, float], mine: str, usage: float
 ) -> None:
     fastest = {
         peer: max(speed for name, speed in speeds.items() if name.startswith(peer)) for peer in ("trainer", "trl ")

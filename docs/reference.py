@@ -9,7 +9,7 @@ import inspect
 import tomllib
 from pathlib import Path
 
-from gym_core.component import Component
+from gym_core.component import Component, load_object
 from gym_core.discovery import PREFIX
 from gym_core.hooks import Seams
 from gym_core.kinds import KINDS
@@ -57,16 +57,27 @@ def kinds() -> str:
         "entry-point group. `build` imports what `target` names and calls it with the configuration and the context given here.",
         "",
     ]
-    for kind, base in KINDS.items():
+    for kind, base in {**KINDS, **added_kinds()}.items():
         section = SECTION_OF.get(kind)
         default = f", default `{SLOTS[section].default}`" if section and SLOTS[section].default else ""
         where = f"section `{section}`{default}" if section else "named inside other components"
-        lines += [f"## `{kind}`: `gym_core.{base.__name__}`", "", f"Group `{PREFIX}{kind}`, {where}.", ""]
+        package = base.__module__.partition(".")[0]
+        lines += [f"## `{kind}`: `{package}.{base.__name__}`", "", f"Group `{PREFIX}{kind}`, {where}.", ""]
         lines += [inspect.getdoc(base) or "", ""]
         declared = declarations(base)
         if declared:
             lines += ["Declared as data on the class:", "", *declared, ""]
     return "\n".join(lines)
+
+
+def added_kinds() -> dict[str, type[Component]]:
+    """Return the kinds that packages of the tree add to those of the kernel."""
+    found = {}
+    for path in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        for kind, value in project.get("entry-points", {}).get(f"{PREFIX}kinds", {}).items():
+            found[kind] = load_object(value)
+    return found
 
 
 def declarations(base: type[Component]) -> list[str]:

@@ -10,40 +10,36 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from gym_core import load_recipe
 from gym_tiny.family import MODEL as TINY
+from peers.shape import SHAPE, SMALL
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("GYM_DATA", ROOT.parent / "shared" / "data"))
-SMALL, LARGE = 8_192, 151_936  #: entries of the two vocabularies
 SPECIAL = json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
 
 
-def write_model(into: Path, vocabulary: int, data: str) -> Path:
-    """Write a model whose tokenizer was trained on a dataset; a large vocabulary has rows that no text uses."""
+def write_model(into: Path, vocabulary: int, data: str, ends: int = 1) -> Path:
+    """Write a model whose tokenizer was trained on a dataset; a large vocabulary has rows that no text uses.
+
+    `ends` tokens end an answer, the last ones of the vocabulary beside the usual one: random weights give all tokens
+    about the same probability, so the lengths of answers are spread geometrically around `vocabulary / ends`.
+    """
     into.mkdir(parents=True)
     tokenizer = _tokenizer(data)
     tokenizer.save(str(into / "tokenizer.json"))
     for name in ("tokenizer_config.json", "chat_template.jinja"):
         (into / name).write_bytes((TINY / name).read_bytes())
     end = tokenizer.token_to_id("<|im_end|>")
-    shape = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=512,
-        intermediate_size=1536,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=64,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        eos_token_id=end,
-        pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
+    shape = AutoConfig.for_model(
+        **SHAPE, vocab_size=vocabulary, eos_token_id=end, pad_token_id=tokenizer.token_to_id("<|endoftext|>")
     )
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(shape).save_pretrained(into)
+    model = AutoModelForCausalLM.from_config(shape)
+    model.generation_config.eos_token_id = [end, *range(vocabulary - ends + 1, vocabulary)]
+    model.save_pretrained(into)
     return into
 
 
@@ -59,6 +55,23 @@ def write_samples(into: Path, model: Path, data: str, cutoff: int) -> list[dict[
         rows.append({"input_ids": example.tokens.tolist(), "labels": labels})
     into.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return rows
+
+
+def write_prompts(into: Path, model: Path, data: str, count: int, length: int) -> None:
+    """Write prompts of `length` tokens each, cut from the text of a dataset, as messages."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    empty = tokenizer.apply_chat_template(
+        [{"role": "user", "content": ""}], add_generation_prompt=True, return_dict=False
+    )
+    words = " ".join(_texts(data)).split()
+    lines = []
+    for _ in range(count):
+        text = words.pop(0)
+        while (short := length - len(empty) - len(tokenizer.encode(text))) > 0:
+            # The last places are filled with a letter, one token each, for words are of several.
+            text += " a" if short < 8 else f" {words.pop(0)}"
+        lines.append(json.dumps({"prompt": [{"role": "user", "content": text}]}) + "\n")
+    into.write_text("".join(lines), encoding="utf-8")
 
 
 def source(data: str, cutoff: int) -> dict[str, Any]:

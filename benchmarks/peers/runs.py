@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from peers.worker import Result, Spec
-
-WORKER = Path(__file__).parent / "worker.py"
+from peers.process import Spec
 
 
-def run(peer: str, spec: Spec) -> Result:
-    """Run one peer in a process of its own."""
+def run(peer: str, spec: Spec) -> Any:
+    """Run one peer in a process of its own, and return its result, an object of `spec.result`."""
     done = subprocess.run(
-        [sys.executable, str(WORKER), peer, json.dumps(asdict(spec))], capture_output=True, text=True, check=False
+        [sys.executable, "-m", type(spec).__module__, peer, json.dumps(asdict(spec))],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"{peer} failed\n{done.stderr[-3000:]}")
-    return Result(**json.loads(done.stdout.strip().splitlines()[-1]))
+    return spec.result(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def best(peer: str, settings: Iterable[Spec], steps: int = 4) -> Spec:
-    """Return the fastest of some settings, by a short trial of each."""
-    found = [
-        (run(peer, replace(spec, steps=steps)).speed(skip=1), number, spec) for number, spec in enumerate(settings)
-    ]
-    return max(found)[2] if len(found) > 1 else found[0][2]
+def best(peer: str, settings: Iterable[Any], steps: int = 4, skip: int = 1) -> Any:
+    """Return the fastest of some settings, by a short trial of each, whose first steps do not count."""
+    tried = [(spec, replace(spec, steps=steps)) for spec in settings]
+    if len(tried) == 1:
+        return tried[0][0]
+    return max(tried, key=lambda pair: run(peer, pair[1]).speed(skip))[0]

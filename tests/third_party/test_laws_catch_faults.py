@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import ClassVar
 
@@ -103,6 +104,12 @@ class Nudges(Full):
         self.model.get_input_embeddings().weight.data.mul_(1.1)
 
 
+class Stays(Full):
+    """Says that it can be left out, and is not."""
+
+    without = nullcontext
+
+
 @pytest.mark.parametrize(
     ("kind", "law"),
     [
@@ -110,6 +117,7 @@ class Nudges(Full):
         (HalfState, adapters.learns),
         (Drifts, adapters.base_untouched),
         (Nudges, adapters.unchanged),
+        (Stays, adapters.leaves_out),
     ],
 )
 def test_adapter(bench, kind, law):

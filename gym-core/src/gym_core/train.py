@@ -58,11 +58,11 @@ class Train(Config):
     keep_last: Annotated[PositiveInt, Flat("save_total_limit")] = 2
     """Checkpoints kept; an older one goes only after the newest was verified."""
     keep_best: bool = False
-    """Whether to write and keep a checkpoint at the lowest `eval_loss` too; needs `eval_every` and a validation split."""
+    """Whether to write and keep a checkpoint at the best evaluation too; needs `eval_every` and a validation split."""
     skip_steps: tuple[PositiveInt, ...] = ()
     """Steps that update nothing, counted from 1; may be set when a run goes on, for steps not yet taken."""
     plot: Annotated[bool, Flat("plot_loss")] = True
-    """Whether to draw the loss to `loss.png`."""
+    """Whether to draw the loss to `loss.png`, and what else the algorithm improves, such as `reward.png`."""
     overwrite: Annotated[bool, Flat("overwrite_output_dir")] = False
     """Whether a finished or different run in the output directory may be set aside; an unfinished same run is resumed."""
 

@@ -13,11 +13,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from gym_grpo import CISPO, GRPO, DrGRPO
+from gym_core import GymError, load_recipe
+from gym_core.component import load_object
+from gym_grpo import BNPO, CISPO, DAPO, GRPO, DrGRPO
 from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
-from gym_rl.answers import Rollout
+from gym_rl.answers import Rollout, Round
+from gym_rl.clipped import ClippedTokens
 from gym_rl.objective import PolicyObjective
-from gym_rl.rewards import Length
+from gym_rl.rewards import Length, Overlong
 from gym_testkit import tiny
 from gym_torch.batch import Piece
 from gym_torch.policy import Policy
@@ -35,25 +38,25 @@ def answers() -> list[Rollout]:
         prompt = Piece(f"row {number // 2}", tokens if number % 2 == 0 else made[-1].prompt.tokens, np.zeros(5, bool))
         said = random.integers(3, 60, length).astype(np.int32)
         sampled = random.uniform(-6, -3, length).astype(np.float32)
-        advantage = float(random.normal())
-        made.append(Rollout(str(number), number // 2, prompt, said, np.ones(length, bool), sampled, advantage))
+        columns = {"sampled": sampled, "old": sampled, "advantages": np.full(length, random.normal(), np.float32)}
+        made.append(Rollout(str(number), number // 2, prompt, said, np.ones(length, bool), columns))
     return made
 
 
 def clipped(log_probs: Tensor, answer: Rollout, low: float, high: float) -> Tensor:
     """Return PPO's loss of each token."""
-    each = []
-    for log_prob, old in zip(log_probs, answer.sampled.tolist(), strict=True):
+    each, advantage = [], float(answer.columns["advantages"][0])
+    for log_prob, old in zip(log_probs, answer.columns["old"].tolist(), strict=True):
         ratio = torch.exp(log_prob - old)
         bounded = torch.clamp(ratio, 1 - low, 1 + high)
-        each.append(-torch.minimum(ratio * answer.advantage, bounded * answer.advantage))
+        each.append(-torch.minimum(ratio * advantage, bounded * advantage))
     return torch.stack(each)
 
 
 def weighted(log_probs: Tensor, answer: Rollout, cap: float) -> Tensor:
-    each = []
-    for log_prob, old in zip(log_probs, answer.sampled.tolist(), strict=True):
-        each.append(-min(math.exp(float(log_prob.detach()) - old), cap) * answer.advantage * log_prob)
+    each, advantage = [], float(answer.columns["advantages"][0])
+    for log_prob, old in zip(log_probs, answer.columns["old"].tolist(), strict=True):
+        each.append(-min(math.exp(float(log_prob.detach()) - old), cap) * advantage * log_prob)
     return torch.stack(each)
 
 
@@ -71,9 +74,21 @@ CASES: dict[str, tuple[PolicyObjective, Callable[[Tensor, Rollout], Tensor], Cal
         torch.sum,
         4 * LONGEST,
     ),
+    "dapo": (
+        ClippedTokens(DAPO(rewards=REWARDS)),
+        lambda scores, answer: clipped(scores, answer, 0.2, 0.28),
+        torch.sum,
+        14,
+    ),
+    "bnpo": (
+        ClippedTokens(BNPO(rewards=REWARDS)),
+        lambda scores, answer: clipped(scores, answer, 0.2, 0.2),
+        torch.sum,
+        14,
+    ),
     "cispo": (
-        CISPOLoss(CISPO(rewards=REWARDS, cap=2.0)),
-        lambda scores, answer: weighted(scores, answer, 2.0),
+        CISPOLoss(CISPO(rewards=REWARDS, cap=1.2)),
+        lambda scores, answer: weighted(scores, answer, 1.2),
         torch.sum,
         14,
     ),
@@ -99,3 +114,51 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(tmp_path: Path, nam
     wanted.backward()
     for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
         assert (ours.grad.double() - theirs.grad).norm() <= 1e-4 * theirs.grad.norm() + 1e-9
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_clipped_is_counted_in_tokens(tmp_path: Path, name: str) -> None:
+    objective, *_ = CASES[name]
+    model = AutoModelForCausalLM.from_pretrained(tiny.write_model(tmp_path / "model", 0), dtype=torch.float32)
+    batch, policy = objective.collate(answers()), Policy(model)
+    _, metrics = objective.loss(policy, batch)
+    ratio, each = (policy(batch).detach() - batch.old).exp().tolist(), batch.advantages.tolist()
+    if isinstance(objective.config, CISPO):
+        wanted = sum(value > 1.2 for value in ratio)
+    else:
+        high = 1 + objective.config.clip_high
+        wanted = sum((r < 0.8 and a < 0) or (r > high and a > 0) for r, a in zip(ratio, each, strict=True))
+    assert metrics["clipped"].tolist() == [wanted, len(ratio)]
+    assert 0 < wanted < len(ratio)
+
+
+def test_naming_dapo_is_all_that_it_needs() -> None:
+    named = load_recipe({"model": "tiny", "data": "none.jsonl", "algorithm": {"name": "dapo", "rewards": ["exact"]}})
+    config = named.algorithm
+    assert (config.clip_low, config.clip_high, config.max_resample, config.mask_truncated) == (0.2, 0.28, 3, True)
+    assert config.judges()[1:] == [Overlong(maximum=256, buffer=51)]  # a fifth, as 4,096 of 20,480 are
+    own = Overlong(maximum=100, buffer=10)
+    assert DAPO(rewards=[*REWARDS, own]).judges() == [*REWARDS, own]
+    assert DAPO(rewards=REWARDS, overlong=0).judges() == REWARDS
+
+
+def judged(*rewards: float) -> Round:
+    count = torch.ones(len(rewards), dtype=torch.int64)
+    numbers = {"groups": torch.arange(len(rewards)) // 4, "prompts": count, "lengths": count, "tokens": count.int()}
+    return Round(
+        number=torch.tensor(0), finished=count > 0, rewards=torch.tensor(rewards, dtype=torch.float64), **numbers
+    )
+
+
+def test_bnpo_asks_for_rewards_within_bounds() -> None:
+    credit = load_object(BNPO.credit)
+    found = credit(judged(1, 0, 0, 0, 1, 1, 0, math.nan), BNPO(rewards=REWARDS))["advantages"]
+    assert found[0] > 0 > found[1] and found[7] == 0 and found[4] == found[5] > 0
+    wide = credit(judged(4, -2, -2, -2, 4, 4, -2, math.nan), BNPO(rewards=REWARDS, lowest=-2, highest=4))["advantages"]
+    torch.testing.assert_close(wide, found)
+    for reward, key in ((1.5, "algorithm.highest"), (-1.0, "algorithm.lowest")):
+        with pytest.raises(GymError, match="is not between 0 and 1") as caught:
+            credit(judged(1, 0, 0, reward), BNPO(rewards=REWARDS))
+        assert caught.value.problems[0].key == key
+    with pytest.raises(ValueError, match="not below"):
+        BNPO(rewards=REWARDS, lowest=1.0)

@@ -41,8 +41,8 @@ def answers(model: PreTrainedModel) -> list[Rollout]:
             logits = model(input_ids=torch.tensor([[*prompt.tokens.tolist(), *said.tolist()]])).logits[0, 4:-1]
         scores = logits.log_softmax(1).gather(1, torch.tensor(said, dtype=torch.long)[:, None])[:, 0].numpy()
         sampled = (scores + random.normal(0, 0.2, length)).astype(np.float32)
-        advantage = float(random.normal())
-        made.append(Rollout(str(number), number, prompt, said, np.ones(length, bool), sampled, advantage))
+        columns = {"sampled": sampled, "old": sampled, "advantages": np.full(length, random.normal(), np.float32)}
+        made.append(Rollout(str(number), number, prompt, said, np.ones(length, bool), columns))
     return made
 
 
@@ -52,18 +52,21 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(
 ) -> None:
     exact, given = copy.deepcopy(model).double(), answers(model)
     batch = objective.collate(given)
-    loss, _ = objective.loss(Policy(model), batch)
-    wanted, held = torch.zeros((), dtype=torch.float64), 0
+    loss, metrics = objective.loss(Policy(model), batch)
+    wanted, held, lost = torch.zeros((), dtype=torch.float64), 0, 0
     for answer in given:
         text = answer.prompt.tokens.tolist() + answer.tokens.tolist()
         logits = exact(input_ids=torch.tensor([text])).logits[0, 4:-1]
         scores = logits.log_softmax(1).gather(1, torch.tensor(answer.tokens, dtype=torch.long)[:, None])[:, 0]
-        ratio = torch.exp((scores - torch.tensor(answer.sampled.tolist(), dtype=torch.float64)).mean())
+        ratio = torch.exp((scores - torch.tensor(answer.columns["old"].tolist(), dtype=torch.float64)).mean())
         bounded = torch.clamp(ratio, 0.95, 1.08)
         held += not math.isclose(float(ratio.detach()), float(bounded.detach()))
-        wanted = wanted - torch.minimum(ratio * answer.advantage, bounded * answer.advantage)
+        advantage = float(answer.columns["advantages"][0])
+        wanted = wanted - torch.minimum(ratio * advantage, bounded * advantage)
+        lost += len(answer.tokens) * bool(bounded * advantage < ratio * advantage)
     assert 0 < held < 4, "some ratios should be clipped, and some not"
     assert objective.weight(batch) == 4
+    assert metrics["clipped"].tolist() == [lost, 14]
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
     loss.backward()
     wanted.backward()

@@ -106,7 +106,7 @@ def test_the_model_of_a_schedule_free_run_is_the_average(bench: Any) -> None:
     state, trained = load_file(step / "optimizer.safetensors"), load_file(step / "model.safetensors")
     made = load_file(output / "model" / "model.safetensors")
     for name, weight in trained.items():
-        average = torch.lerp(weight, state[f"{name}//z"], 1 - 1 / 0.9)
+        average = torch.lerp(weight, state[f"model.{name}//z"], 1 - 1 / 0.9)
         torch.testing.assert_close(made[name], average)
         assert not torch.equal(made[name], weight) or weight.dim() < 2
 

@@ -153,3 +153,33 @@ def test_nothing_at_all() -> None:
         assert getattr(advantages, name)(none, group).tolist() == []
     assert advantages.gae(none, none, group, 0).tolist() == []
     assert advantages.normalized(tensor([math.nan] * 2), torch.tensor([0, 0])).tolist() == [0.0, 0.0]
+
+
+def test_beta_normalization_by_hand() -> None:
+    rewards, group = tensor([1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0, math.nan, math.nan]), torch.arange(14) // 4
+    shares = [0.25, 0.5, 0.75]
+    mean, variance = fmean(shares), stdev(shares) ** 2
+    a, b = ((mean * (1 - mean) / variance - 1) * part for part in (mean, 1 - mean))
+    alpha, beta = 1 + a / 3, 1 + b / 3
+    whole = math.exp(math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(alpha + beta))
+    wanted = [
+        0.0 if math.isnan(r) else (r - p) * whole / (p ** (alpha - 1) * (1 - p) ** (beta - 1))
+        for r, p in zip(rewards.tolist(), [shares[min(2, n // 4)] for n in range(14)], strict=True)
+    ]
+    torch.testing.assert_close(advantages.beta_normalized(rewards, group), tensor(wanted), rtol=0, atol=1e-9)
+    doubled = advantages.beta_normalized(4 * rewards - 2, group, -2.0, 2.0)
+    torch.testing.assert_close(doubled, tensor(wanted), rtol=0, atol=1e-9)
+    mirrored = advantages.beta_normalized(1 - rewards, group)
+    torch.testing.assert_close(mirrored, -tensor(wanted), rtol=0, atol=1e-9)
+
+
+def test_beta_normalization_without_a_distribution_is_a_baseline_alone() -> None:
+    one = tensor([1, 0, 0, 1, 0.5])
+    for group in (
+        torch.zeros(5, dtype=torch.int64),
+        torch.tensor([0, 0, 1, 1, 2]),
+    ):  # one group, and three of equal means
+        found = advantages.beta_normalized(one, group)
+        torch.testing.assert_close(found, advantages.centred(one, group), rtol=0, atol=1e-9)
+    equal = advantages.beta_normalized(tensor([1, 1, 0, 0, 1, 1]), torch.arange(6) // 2)
+    assert (equal == 0).all()

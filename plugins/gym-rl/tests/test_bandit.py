@@ -19,6 +19,7 @@ Pull = Callable[[Tensor, Tensor, Tensor], Tensor]
 ALGORITHMS: dict[str, tuple[Callable[[Tensor], Tensor], Pull]] = {
     "grpo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
     "dr_grpo": (lambda r: advantages.centred(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
+    "bnpo": (lambda r: advantages.beta_normalized(r.clamp(0, 1), GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
     "dapo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.28)),
     "gspo": (
         lambda r: advantages.normalized(r, GROUP),
@@ -67,3 +68,26 @@ def test_the_best_arm_is_found_with_every_seed(name: str) -> None:
             (slope,) = torch.autograd.grad(value, logits)
             logits = (logits.detach() - RATE * slope).requires_grad_()
         assert float(logits.detach().softmax(0)[means.argmax()]) >= 0.95, seed
+
+
+def test_the_best_arm_is_found_by_what_a_critic_expects() -> None:
+    """PPO: four updates to each round of answers, and a critic that has one number to learn."""
+    for seed in range(10):
+        draw = torch.Generator().manual_seed(seed)
+        means = torch.randperm(ARMS, generator=draw) / (ARMS - 1)
+        logits, value = torch.zeros(ARMS, requires_grad=True), torch.zeros((), requires_grad=True)
+        for _ in range(STEPS // 4):
+            with torch.no_grad():
+                arms = torch.multinomial(logits.softmax(0), len(OWNER), replacement=True, generator=draw)
+                rewards = means[arms] + 0.1 * torch.randn(len(OWNER), generator=draw)
+                old, before = logits.log_softmax(0)[arms], value.expand(len(OWNER)).clone()
+                surprise = advantages.gae(rewards, before, OWNER, len(OWNER))
+                better, returns = advantages.whiten(surprise), surprise + before
+            for _ in range(4):
+                loss = losses.ppo(logits.log_softmax(0)[arms], old, better, 0.2, 0.2).mean()
+                loss = loss + losses.value(value.expand(len(OWNER)), before, returns, 0.2).mean() / 2
+                slopes = torch.autograd.grad(loss, (logits, value))
+                logits = (logits.detach() - RATE * slopes[0]).requires_grad_()
+                value = (value.detach() - 0.5 * slopes[1]).requires_grad_()
+        assert float(logits.detach().softmax(0)[means.argmax()]) >= 0.95, seed
+        assert abs(float(value.detach()) - 1) < 0.2, seed

@@ -14,14 +14,17 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import DataError, Train
 from gym_data.tokenizer import Tokenizer
-from gym_rl import RLOO, Answer
+from gym_rl import RLOO, Answer, Local
+from gym_rl.asking import Asking
 from gym_rl.judge import Judgement
+from gym_rl.local import LocalSampler
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
 from gym_rl.rewards import Length
 from gym_rl.rollouts import Rollouts
+from gym_rl.scoring import Scoring, scored
 from gym_testkit import tiny
-from gym_torch.generation.generator import Generator
+from gym_torch.adapted import Full
 from gym_torch.layout import PACKED, PADDED, layout_for
 from gym_torch.policy import Policy
 from gym_torch.source import Step
@@ -71,16 +74,27 @@ def prompts(number: int) -> Prompts:
     return made
 
 
-def source(model: PreTrainedModel, path: Path, fingerprint: str = "a", **options: Any) -> Rollouts:
+def engine(model: PreTrainedModel, words: Tokenizer) -> LocalSampler:
+    return LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
+
+
+def source(
+    model: PreTrainedModel,
+    path: Path,
+    fingerprint: str = "a",
+    scoring: Scoring = lambda round_, batches: {},
+    **options: Any,
+) -> Rollouts:
     words = Tokenizer(path)
     train = Train(**{"batch_size": 4, "accumulate": 2, **options.pop("train", {})})
     config = RLOO(rewards=[Length()], **{"group_size": 4, "max_new_tokens": LIMIT, **options})
-    return Rollouts(config, prompts(6), train, PACKED, Generator(model, words), words, judge, fingerprint)
+    asking = Asking(config, prompts(6), engine(model, words), words, judge, train.seed)
+    return Rollouts(asking, train, PACKED, fingerprint, scoring)
 
 
 def answers(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
     return [
-        (answer.id, answer.tokens.tolist(), answer.sampled.tolist(), answer.advantage)
+        (answer.id, answer.tokens.tolist(), {name: each.tolist() for name, each in answer.columns.items()})
         for step in steps
         for batch in step.batches
         for answer in batch
@@ -159,7 +173,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(model, path, layout
             prompt = answer.prompt.tokens.tolist()
             logits = exact(input_ids=torch.tensor([prompt + answer.tokens.tolist()])).logits[0, len(prompt) - 1 : -1]
             chosen = logits.log_softmax(1).gather(1, torch.tensor(answer.tokens, dtype=torch.long)[:, None]).sum()
-            wanted = wanted - answer.advantage * chosen
+            wanted = wanted - float(answer.columns["advantages"][0]) * chosen
     assert weight == 8
     assert total.item() == pytest.approx(wanted.item(), rel=1e-4)
     total.backward()
@@ -186,5 +200,51 @@ def test_a_group_larger_than_a_pass_is_cut(model, path) -> None:
 def test_answers_that_nothing_judged_teach_nothing(model, path) -> None:
     rollouts = source(model, path)
     next(rollouts.steps(0))
-    judged = rollouts.round.rewards.isnan()
-    assert judged.any() and (rollouts.round.advantages[judged] == 0).all()
+    unjudged = rollouts.round.rewards.isnan()[rollouts.round.owner]
+    assert unjudged.any() and (rollouts.round.columns["advantages"][unjudged] == 0).all()
+
+
+def passes(model: PreTrainedModel) -> Scoring:
+    """Return a scoring with what the policy says, and the position of each token in its batch."""
+    objective, policy = Reinforce(RLOO(rewards=[Length()]), PACKED), Policy(model)
+    columns = {"trainer": policy, "place": lambda batch: batch.target_index.float()}
+    return lambda round_, batches: scored(round_, batches(), columns, objective.collate, torch.device("cpu"))
+
+
+def test_what_is_scored_before_a_round_is_what_its_update_computes(model, path) -> None:
+    """Bit for bit: a pass sees the very batches of the update."""
+    objective, policy = Reinforce(RLOO(rewards=[Length()]), PACKED), Policy(model)
+    steps = list(source(model, path, scoring=passes(model), mini_batches=2, max_new_tokens=4).steps(0))
+    assert len(steps) > 2
+    for batch in (objective.collate(answers) for step in steps for answers in step.batches):
+        torch.testing.assert_close(batch.columns["trainer"], policy(batch), rtol=0, atol=0)
+        assert torch.equal(batch.columns["place"], batch.target_index.float())
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_share_what_is_scored(model, path, world: int) -> None:
+    """Each answer is scored in one process; together they have all of them, in order."""
+    rollouts = source(model, path)
+    next(rollouts.steps(0))
+    shares = [
+        [answer.number for batch in rollouts._share(rollouts.round, rank, world) for answer in batch]
+        for rank in range(world)
+    ]
+    assert sum(map(bool, shares)) == 2, "there are two batches"
+    assert sorted(number for share in shares for number in share) == list(range(8))
+
+
+def test_scored_columns_are_kept_in_a_checkpoint(model, path) -> None:
+    rollouts = source(model, path, scoring=passes(model), mini_batches=2, train={"batch_size": 4, "accumulate": 1})
+    steps = rollouts.steps(0)
+    next(steps)
+    state, tensors = rollouts.state_dict(), {name: value.clone() for name, value in rollouts.tensors().items()}
+    assert tensors["columns/trainer"].shape == tensors["tokens"].shape
+    wanted = answers([next(steps)])
+
+    def never(round_: object, batches: object) -> dict[str, torch.Tensor]:
+        raise AssertionError("a round under way is not scored again")
+
+    again = source(model, path, scoring=never, mini_batches=2, train={"batch_size": 4, "accumulate": 1})
+    again.load_state_dict(state, tensors)
+    assert answers([next(again.steps(1))]) == wanted

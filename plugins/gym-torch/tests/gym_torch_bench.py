@@ -80,9 +80,16 @@ class Memory(Data):
 
 
 class NextToken(Objective):
+    largest: ClassVar[frozenset[str]] = frozenset({"surprise"})
+
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         log_probs = policy(batch)
-        return -log_probs.sum(), {"likelihood": log_probs.detach().exp().sum()}
+        likely = log_probs.detach().exp()
+        return -log_probs.sum(), {
+            "likelihood": likely.sum(),
+            "by_sample": torch.stack([likely.sum(), likely.new_tensor(len(batch.segments))]),
+            "surprise": (-log_probs.detach()).max() if len(likely) else likely.new_zeros(()),
+        }
 
 
 class Counting(TorchAlgorithm):

@@ -6,13 +6,15 @@ from itertools import pairwise
 
 import pytest
 import torch
-from architectures import ready
+from architectures import build, ready
 from gym_torch_decoding import PROMPTS, Words, one_by_one
 from transformers import AutoConfig, LlamaForCausalLM
 
 from gym_core import GymError
 from gym_torch.attention import NAME
 from gym_torch.generation.generator import Completion, Generator, complete
+from gym_torch.generation.shared import shares
+from gym_torch.layout import PACKED, layout_for
 
 GROUPS = [prompt for prompt in PROMPTS[:5] for _ in range(3)]
 LIMITS = [1 + (7 * number) % 17 for number in range(len(GROUPS))]
@@ -67,6 +69,28 @@ def test_rows_leave_and_enter_and_do_not_notice(family: str, temperature: float)
         assert [made.tokens for made in together] == [made.tokens for made in alone]
         for one, other in zip(alone, together, strict=True):
             assert other.log_probs == pytest.approx(one.log_probs, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe", "gpt2", "mistral", "gemma2"])
+@pytest.mark.parametrize("max_batch", [13, 64])
+def test_answers_to_a_long_prompt_share_what_is_kept_of_it(family: str, max_batch: int) -> None:
+    """Prompts of unequal length, so that some are padded; rows of one leave before those of another."""
+    model = build(family, None)
+    longer = [[1 + (number * number + len(prompt)) % 48 for number in range(60 + 2 * len(prompt))] for prompt in GROUPS]
+    plain = Generator(model, Words(), max_batch).generate(longer, LIMITS, temperature=1.0, stop_ids=[])
+    assert not shares(model, longer)
+    assert layout_for(model) is PACKED
+    once = shares(model, longer)
+    assert once == (family not in ("mistral", "gemma2"))
+    widths: list[int] = []
+    with model.register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(kwargs["past_key_values"].get_seq_length()), with_kwargs=True
+    ):
+        made = Generator(model, Words(), max_batch).generate(longer, LIMITS, temperature=1.0, stop_ids=[])
+    assert (max(widths) < max(LIMITS)) == once, "a row keeps its own tokens alone"
+    assert [each.tokens for each in made] == [each.tokens for each in plain]
+    for one, other in zip(made, plain, strict=True):
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("max_batch", [4, 7, 13, 64])

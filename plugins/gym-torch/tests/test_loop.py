@@ -60,6 +60,27 @@ def test_sixteen_at_once_and_one_by_one_are_the_same(model_path: Path, tmp_path:
             assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+def test_metrics_are_divided_by_what_they_count_and_the_largest_is_kept(model_path: Path, tmp_path: Path) -> None:
+    trained(model_path, tmp_path / "each", batch_size=4, accumulate=4, data=Memory(rows=16, held_out=5), eval_every=2)
+    trained(model_path, tmp_path / "window", batch_size=16, log_every=3, data=Memory(rows=16))
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    batch = padded([samples(16)[index] for index in range(16)])
+    log_probs = Policy(model)(batch).detach()
+    lines = metrics(tmp_path / "each")
+    assert lines[0]["likelihood"] == pytest.approx(float(log_probs.exp().mean()), rel=1e-5)
+    assert lines[0]["by_sample"] == pytest.approx(float(log_probs.exp().sum()) / 16, rel=1e-5)
+    assert lines[0]["surprise"] == pytest.approx(float(-log_probs.min()), rel=1e-5)
+    (window,) = metrics(tmp_path / "window")
+    steps = [line for line in lines if "loss" in line]
+    assert window["by_sample"] == pytest.approx(sum(line["by_sample"] for line in steps) / 3, rel=1e-4)
+    assert window["surprise"] == pytest.approx(max(line["surprise"] for line in steps), rel=1e-4)
+    final = Policy(AutoModelForCausalLM.from_pretrained(tmp_path / "each" / "model"))
+    held_out = final(padded([samples(5, seed=1)[index] for index in range(5)])).detach()
+    measured = [line for line in lines if "eval_loss" in line][-1]
+    assert measured["eval_by_sample"] == pytest.approx(float(held_out.exp().sum()) / 5, rel=1e-4)
+    assert measured["eval_surprise"] == pytest.approx(float(-held_out.min()), rel=1e-4)
+
+
 def test_the_gradient_of_a_step_is_the_same_however_it_is_cut(model_path: Path, tmp_path: Path) -> None:
     """One step of plain descent, so long that the weights before it are lost in rounding, leaves the gradient."""
     settings = {"max_steps": 1, "warmup": 0.0, "learning_rate": 1e6, "max_grad_norm": 0.0}

@@ -98,6 +98,17 @@ class Lora:
             model = cast(PreTrainedModel, merging.merge_and_unload(safe_merge=True))
         return model.requires_grad_(False)
 
+    @contextmanager
+    def without(self) -> Iterator[None]:
+        """Leave the update out, and the modules trained whole too."""
+        trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+        try:
+            with self._peft.disable_adapter():
+                yield
+        finally:
+            for weight in trained:  # peft marks what it enables
+                weight.requires_grad_(True)
+
 
 def _own_weight(layer: nn.Module) -> None:
     """Give a layer a copy of a weight that it shares."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from gym_rl import Clipping, PolicyGradient
+from gym_rl import Clipping, PolicyGradient, Reward
+from gym_rl.rewards import Overlong
 
 __version__ = "0.1.0"
-__all__ = ["CISPO", "GRPO", "DrGRPO"]
+__all__ = ["BNPO", "CISPO", "DAPO", "GRPO", "DrGRPO"]
 
 
 class GRPO(Clipping):
@@ -26,6 +27,55 @@ class DrGRPO(Clipping):
     paper: ClassVar[str] = "arXiv:2503.20783"
     objective: ClassVar[str] = "gym_grpo.objective:DrGRPOLoss"
     advantage: ClassVar[str] = "gym_rl.advantages:centred"
+
+
+class DAPO(Clipping):
+    """GRPO with every token alike, more room upwards, and no prompt that all answers solve or none: for long reasoning."""
+
+    paper: ClassVar[str] = "arXiv:2503.14476"
+    objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
+    advantage: ClassVar[str] = "gym_rl.advantages:normalized"
+
+    clip_high: Annotated[float, Field(ge=0)] = 0.28
+    """How far above 1 the ratio may push: further than down, so that unlikely tokens can become likely."""
+    max_resample: Annotated[int, Field(ge=0)] = 3
+    """How often other prompts are asked in place of those to which all answers earn the same, which teaches nothing."""
+    mask_truncated: bool = True
+    """Whether answers that reach `max_new_tokens` are not learnt from; their rewards still count where others are compared."""
+    overlong: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Share of `max_new_tokens` before its end over which an answer loses up to 1 for its length, where no reward of the
+    recipe is an `overlong` one; 0 for no loss."""
+
+    def judges(self) -> list[Reward]:
+        """Return the rewards of the recipe, and the punishment of long answers."""
+        buffer = round(self.overlong * self.max_new_tokens)
+        if not buffer or any(isinstance(reward, Overlong) for reward in self.rewards):
+            return self.rewards
+        return [*self.rewards, Overlong(maximum=self.max_new_tokens, buffer=buffer)]
+
+
+class BNPO(Clipping):
+    """GRPO whose rewards are normalised by a Beta distribution, fitted to how often prompts are solved; every token alike.
+
+    Not what TRL calls `bnpo`: that is GRPO's advantage with every token of a pass alike, here `dapo` without its extras.
+    """
+
+    paper: ClassVar[str] = "arXiv:2506.02864"
+    objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
+    credit: ClassVar[str] = "gym_grpo.credit:beta"
+
+    kl: Literal["k2", "k3", "k3_is"] = "k3_is"
+    """How a departure from the reference costs: an estimator of `gym_rl.kl` as a term of the loss."""
+    lowest: float = 0.0
+    """Least that an answer can earn from all rewards together."""
+    highest: float = 1.0
+    """Most that an answer can earn."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.lowest >= self.highest:
+            raise ValueError("`lowest` is not below `highest`")
+        return self
 
 
 class CISPO(PolicyGradient):

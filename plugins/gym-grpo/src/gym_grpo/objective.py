@@ -11,6 +11,7 @@ from gym_rl import losses
 from gym_rl.aggregate import Aggregate, AnswerMean, Constant, TokenMean
 from gym_rl.clipped import ClippedTokens
 from gym_rl.objective import PolicyObjective, RolloutBatch
+from gym_rl.ratio import token_ratio
 from gym_torch.layout import PADDED, Layout
 
 
@@ -36,6 +37,7 @@ class CISPOLoss(PolicyObjective):
     aggregate: Aggregate = TokenMean()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
-        """Return the loss of each token."""
-        each = batch.advantages[batch.owner]
-        return {"loss": losses.cispo(log_probs, batch.sampled, each, self.config.cap)}
+        """Return the loss of each token, and whether its weight is capped."""
+        loss = losses.cispo(log_probs, batch.old, batch.advantages, self.config.cap)
+        capped = token_ratio(log_probs.detach(), batch.old) > self.config.cap
+        return {"loss": loss, "clipped": capped.float()}

@@ -11,6 +11,7 @@ from gym_rl import losses
 from gym_rl.aggregate import Aggregate, AnswerMean
 from gym_rl.clipped import ClippedAnswers
 from gym_rl.objective import PolicyObjective, RolloutBatch
+from gym_rl.ratio import mean_ratio
 
 
 class GSPOLoss(ClippedAnswers):
@@ -26,7 +27,9 @@ class GSPOTokenLoss(PolicyObjective):
     aggregate: Aggregate = AnswerMean()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
-        """Return the loss of each token."""
-        low, high, each = self.config.clip_low, self.config.clip_high, batch.advantages[batch.owner]
-        count = len(batch.advantages)
-        return {"loss": losses.gspo_token(log_probs, batch.sampled, each, batch.owner, count, low, high)}
+        """Return the loss of each token, and whether clipping takes its gradient away."""
+        low, high, owner, each = self.config.clip_low, self.config.clip_high, batch.owner, batch.advantages
+        ratio = mean_ratio(log_probs.detach(), batch.old, owner, batch.answers)[owner]
+        held = losses.outside(ratio, each, low, high)
+        loss = losses.gspo_token(log_probs, batch.old, each, owner, batch.answers, low, high)
+        return {"loss": loss, "clipped": held.float()}

@@ -12,8 +12,11 @@ INSIDE = ("matrix", "query_key")
 
 
 def is_matrix(group: Mapping[str, Any], shape: tuple[int, ...]) -> bool:
-    """Whether a parameter of this shape is a matrix inside the model: neither embedding nor head nor vector nor a stack."""
-    return len(shape) == 2 and group.get("role", "matrix") in INSIDE
+    """Whether a parameter of this shape is a matrix inside the model: neither embedding nor head nor vector nor a stack.
+
+    One row or column, such as the head of a critic, is a vector to methods for matrices.
+    """
+    return len(shape) == 2 and min(shape) > 1 and group.get("role", "matrix") in INSIDE
 
 
 def is_named(name: str, modules: Names) -> bool:

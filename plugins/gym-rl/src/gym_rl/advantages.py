@@ -69,6 +69,22 @@ def decoupled(rewards: Tensor, weights: Tensor, group: Tensor, epsilon: float = 
     return whiten(each @ weights.to(each.dtype), epsilon)
 
 
+def beta_normalized(rewards: Tensor, group: Tensor, lowest: float = 0.0, highest: float = 1.0) -> Tensor:
+    """Return reward minus the mean p of its group, over the density of p in a Beta distribution: BNPO, arXiv:2506.02864.
+
+    Rewards are first mapped to 0 .. 1 from `lowest` .. `highest`. The density is that of Beta(1 + a/3, 1 + b/3), where Beta(a, b)
+    has the moments of p over the groups; for a = b = 3/2 this is GRPO on binary rewards, but for a factor. Where p varies
+    too little or too much, as with a single group, the density is 1: REINFORCE with a baseline. Unlike the others it sees
+    where the rewards of a group lie, so a constant added to them changes it.
+    """
+    judged = _Judged.of((rewards - lowest) / (highest - lowest), group)
+    mean, share = judged.mean(), judged.means()
+    alpha, beta = (1 + each.clamp(min=0) / 3 for each in _beta_of(share))
+    inside = mean.clamp(1e-6, 1 - 1e-6)  # at 0 and 1 no reward differs from the mean
+    density = (alpha - 1) * inside.log() + (beta - 1) * (1 - inside).log() - _log_beta(alpha, beta)
+    return judged.all((judged.values - mean) * (-density).exp())
+
+
 def to_go(rewards: Tensor, owner: Tensor, count: int, discount: float = 1.0) -> Tensor:
     """Return for each token the discounted sum of the rewards `[n]` from it to the end of its answer."""
     return gae(rewards, torch.zeros_like(rewards), owner, count, discount, 1.0)
@@ -112,6 +128,18 @@ def whiten(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     return (values - values.mean()) / (values.std() + epsilon)
 
 
+def _beta_of(shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a and b of the Beta distribution that has the mean and the unbiased variance of these numbers; 0 for none."""
+    mean = shares.mean() if len(shares) else shares.new_zeros(())
+    variance = shares.var() if len(shares) > 1 else shares.new_zeros(())
+    count = (mean * (1 - mean) / variance - 1).nan_to_num(0.0, 0.0, 0.0)
+    return count * mean, count * (1 - mean)
+
+
+def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
+    return torch.lgamma(alpha) + torch.lgamma(beta) - torch.lgamma(alpha + beta)
+
+
 @dataclass(frozen=True)
 class _Judged:
     """The rewards that are numbers, and their groups."""
@@ -137,6 +165,11 @@ class _Judged:
         total = sums(share * self.values, self.group, self.count)
         tiny = torch.finfo(self.values.dtype).tiny  # a group that weighs nothing has the mean 0
         return (total / sums(share, self.group, self.count).clamp(min=tiny))[self.group]
+
+    def means(self) -> Tensor:
+        """Return the mean of each group in which anything was judged."""
+        total = sums(self.values, self.group, self.count)
+        return (total / self.sizes.clamp(min=1))[self.sizes > 0]
 
     def all(self, values: Tensor) -> Tensor:
         """Return values of the judged answers as those of all answers, `[answers]`."""

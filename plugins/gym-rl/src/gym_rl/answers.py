@@ -1,8 +1,22 @@
-"""The answers of one round of rollouts: what was sampled, how it was judged, and as what it is learnt from."""
+"""The answers of one round of rollouts: what was sampled, how it was judged, and as what it is learnt from.
+
+What is known of every token stands in columns, by name: each stage of a round adds its own, and whoever learns reads those it
+needs. `sampled` and `advantages` are always there in the end.
+
+| Column | Holds, `[n]` fp32 |
+|---|---|
+| `sampled` | log-probability where the token was sampled |
+| `old` | log-probability under the policy when the round began, as training computes it; absent where that is the policy itself |
+| `reference` | log-probability under the reference, where departing from it costs |
+| `advantages` | how much better than expected, without a gradient |
+| `experts` | with routing replay, int16 `[n, layers, k]`: the experts that the token went to, see `gym_torch.routing` |
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +36,10 @@ class Rollout:
     prompt: Example
     tokens: npt.NDArray[np.int32]  #: of the answer alone, `[length]`, the one that ends it included
     trained: npt.NDArray[np.bool_]  #: all of them, `[length]`
-    sampled: npt.NDArray[np.float32]  #: log-probability of each token where it was sampled, `[length]`
-    advantage: float
+    columns: Mapping[str, npt.NDArray[Any]]  #: by name, what is known of each token, `[length, ...]`
+    prompt_experts: npt.NDArray[np.int16] | None = None  #: those of the prompt, `[prompt, layers, k]`
+    number: int = 0  #: of the answer in its round
+    fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
 
 
 @dataclass(frozen=True)
@@ -35,32 +51,71 @@ class Round:
     prompts: Tensor  #: [answers] int64, index of the prompt that each answers
     lengths: Tensor  #: [answers] int64
     tokens: Tensor  #: [sum of lengths] int32
-    log_probs: Tensor  #: [sum of lengths] fp32, where they were sampled
     finished: Tensor  #: [answers] bool, whether the model ended it
     rewards: Tensor  #: [answers] fp64, weighted sums; NaN where nothing judged it
-    advantages: Tensor  #: [answers] fp64
+    scores: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [answers] fp64; NaN where it says nothing
+    columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
+    prompt_experts: Tensor | None = None  #: [groups, longest prompt, layers, k] int16, with routing replay
+
+    @property
+    def owner(self) -> Tensor:
+        """Number of the answer of each token, `[sum of lengths]` int64."""
+        return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
+
+    @property
+    def varied(self) -> Tensor:
+        """Whether the answers of each group earned different rewards, `[groups]` bool; only then can they be compared."""
+        judged = ~self.rewards.isnan()
+        rewards, groups = self.rewards[judged], self.groups[judged]
+        count = int(self.groups.max()) + 1 if len(self.groups) else 0
+        nothing = torch.full((count,), torch.inf, dtype=rewards.dtype)
+        least = nothing.scatter_reduce(0, groups, rewards, "amin")
+        return least < (-nothing).scatter_reduce(0, groups, rewards, "amax")
+
+    def having(self, columns: Mapping[str, Tensor]) -> Round:
+        """Return the round with more columns."""
+        return replace(self, columns={**self.columns, **columns})
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all of it by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {each.name: value for each in fields(self) if isinstance(value := getattr(self, each.name), Tensor)}
+        tables = {f"{table}/{name}": value for table in _TABLES for name, value in getattr(self, table).items()}
+        return plain | tables
 
-    def rollouts(self, prompts: Examples) -> list[Rollout]:
-        """Return the answers as examples; `prompts` are those of the whole data set."""
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Round:
+        """Return the round that `tensors` told."""
+        plain = {name: value for name, value in tensors.items() if "/" not in name}
+        tables: dict[str, dict[str, Tensor]] = {table: {} for table in _TABLES}
+        for name in tensors.keys() - plain.keys():
+            table, _, column = name.partition("/")
+            tables[table][column] = tensors[name]
+        return cls(**plain, **tables)  # type: ignore[arg-type]  # names of fields, each with its type
+
+    def rollouts(self, prompts: Examples, fresh: bool = True) -> list[Rollout]:
+        """Return the answers as examples; `prompts` are those of the whole data set, `fresh` holds for all of them."""
         bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
-        tokens, log_probs = self.tokens.numpy(), self.log_probs.numpy()
+        tokens, columns = self.tokens.numpy(), {name: column.numpy() for name, column in self.columns.items()}
+        experts = None if self.prompt_experts is None else self.prompt_experts.numpy()
         made = []
         for number, index in enumerate(self.prompts.tolist()):
             part = slice(bounds[number], bounds[number + 1])
             prompt = prompts[index]
+            group = int(self.groups[number])
             made.append(
                 Rollout(
                     f"{prompt.id}/{number}",
-                    int(self.groups[number]),
+                    group,
                     prompt,
                     tokens[part],
                     np.ones(part.stop - part.start, dtype=np.bool_),
-                    log_probs[part],
-                    float(self.advantages[number]),
+                    {name: column[part] for name, column in columns.items()},
+                    None if experts is None else experts[group, : len(prompt.tokens)],
+                    number,
+                    fresh,
                 )
             )
         return made
+
+
+_TABLES = ("scores", "columns")

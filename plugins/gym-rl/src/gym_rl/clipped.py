@@ -19,8 +19,8 @@ class ClippedTokens(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether clipping takes its gradient away."""
-        low, high, each = self.config.clip_low, self.config.clip_high, batch.advantages[batch.owner]
-        ratio = token_ratio(log_probs, batch.sampled)
+        low, high, each = self.config.clip_low, self.config.clip_high, batch.advantages
+        ratio = token_ratio(log_probs, batch.old)
         held = losses.outside(ratio.detach(), each, low, high)
         return {"loss": losses.clipped(ratio, each, low, high), "clipped": held.float()}
 
@@ -32,8 +32,8 @@ class ClippedAnswers(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token's answer, and whether clipping takes its gradient away."""
-        low, high = self.config.clip_low, self.config.clip_high
-        ratio = mean_ratio(log_probs, batch.sampled, batch.owner, len(batch.advantages))
-        held = losses.outside(ratio.detach(), batch.advantages, low, high)
-        loss = losses.clipped(ratio, batch.advantages, low, high)
+        low, high, each = self.config.clip_low, self.config.clip_high, batch.answer_advantages
+        ratio = mean_ratio(log_probs, batch.old, batch.owner, batch.answers)
+        held = losses.outside(ratio.detach(), each, low, high)
+        loss = losses.clipped(ratio, each, low, high)
         return {"loss": loss[batch.owner], "clipped": held.float()[batch.owner]}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, SerializeAsAny
+from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Slot
+from gym_rl.engine import Engine, Local
 from gym_rl.reward import Reward
 from gym_torch import TorchAlgorithm
 
@@ -19,16 +20,21 @@ class PolicyGradient(TorchAlgorithm):
 
     target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
     rows: ClassVar[str] = "prompt"
+    schedule: ClassVar[str] = "gym_rl.bound:Bound"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     advantage: ClassVar[str] = ""
     """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
+    credit: ClassVar[str] = "gym_rl.credit:of_answers"
+    """`module:function` from a round to what each of its tokens earned; see `gym_rl.credit`."""
 
     rewards: Annotated[
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],
         Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),
     ]
     """What judges the answers; their scores are added up by their weights."""
+    rollouts: Annotated[SerializeAsAny[Engine], Slot("rollouts", default="local")] = Local()
+    """What answers the prompts."""
     reward_timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds that a reward may take for the answers of a round."""
     on_error: Literal["stop", "mask"] = "stop"
@@ -43,6 +49,46 @@ class PolicyGradient(TorchAlgorithm):
     """Of the distribution that answers are drawn from, and that is trained."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Draw from the most likely tokens that have this probability together; 1 from all of them."""
+    beta: Annotated[float, Field(ge=0)] = 0.0
+    """What a departure from the reference costs, times its KL divergence; 0 needs no reference."""
+    kl: Literal["k2", "k3", "k3_is", "reward"] = "k3_is"
+    """How it costs: an estimator of `gym_rl.kl` as a term of the loss, or `reward`, k1 taken from the reward of each token."""
+    reference_model: str | None = None
+    """What is departed from: a family, a folder or a Hub id; by default the model as it was before training."""
+    correction: Literal["none", "tis", "tis_answers", "icepop", "mis", "geo"] = "tis"
+    """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.offpolicy`."""
+    max_mismatch: Annotated[float, Field(gt=0)] = 0.1
+    """Mean difference of sampled and trained log-probabilities on the first batch, in nats, above which a run refuses."""
+    routing_replay: bool = False
+    """Send each token in the update to the experts that it went to when it was sampled; for mixtures of experts alone."""
+    max_resample: Annotated[int, Field(ge=0)] = 0
+    """How often other prompts are asked in place of those to which all answers earn the same, which teaches nothing."""
+    mask_truncated: bool = False
+    """Whether answers that reach `max_new_tokens` are not learnt from; their rewards still count where others are compared."""
+    eval_samples: PositiveInt = 1
+    """Answers to each held-out prompt, whose mean reward is taken."""
+    eval_temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Temperature of these answers; 0 takes the likeliest token each time."""
+    keep_rollouts: Annotated[int, Field(ge=0)] = 1
+    """Keep the answers of every n-th round, and of evaluations, for `gym rollouts show`; 0 keeps none."""
+
+    def judges(self) -> list[Reward]:
+        """Return all that judges the answers: `rewards`, and what an algorithm adds."""
+        return self.rewards
+
+    @model_validator(mode="after")
+    def _differ(self) -> Self:
+        if self.max_resample and self.group_size == 1:
+            raise ValueError("`max_resample` compares answers to one prompt, and `group_size` is 1")
+        if self.eval_samples > 1 and not self.eval_temperature:
+            raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")
+        return self
+
+    @model_validator(mode="after")
+    def _refers(self) -> Self:
+        if self.reference_model is not None and not self.beta:
+            raise ValueError("`reference_model` does nothing where `beta` is 0")
+        return self
 
 
 class Clipping(PolicyGradient):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import cast
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,11 @@ from torch import Tensor
 from gym_rl.aggregate import Aggregate, TokenMean
 from gym_rl.answers import Rollout
 from gym_rl.config import PolicyGradient
-from gym_rl.ratio import log_ratio
+from gym_rl.kl import ESTIMATORS
+from gym_rl.offpolicy import CORRECTIONS
+from gym_rl.ragged import means
+from gym_rl.ratio import log_ratio, token_ratio
+from gym_rl.routed import laid_out
 from gym_torch.batch import Batch, Example, Piece
 from gym_torch.layout import PADDED, Layout
 from gym_torch.objective import Objective, Scores
@@ -26,25 +30,56 @@ class RolloutBatch(Batch):
     """A batch of answers; its targets are their tokens."""
 
     owner: Tensor  #: [n] int64, number of the answer of each target
-    sampled: Tensor  #: [n] fp32, log-probability of each target where it was sampled
-    advantages: Tensor  #: [answers] fp32
+    answers: int
+    fresh: bool  #: whether the policy is still the one that answered
+    columns: Mapping[str, Tensor]  #: by name, [n, ...]; see `gym_rl.answers`
+
+    @property
+    def sampled(self) -> Tensor:
+        """Log-probability of each target where it was sampled, `[n]`."""
+        return self.columns["sampled"]
+
+    @property
+    def old(self) -> Tensor:
+        """Log-probability of each target under the policy when the round began, `[n]`."""
+        return self.columns["old"]
+
+    @property
+    def advantages(self) -> Tensor:
+        """How much better than expected each target was, `[n]`."""
+        return self.columns["advantages"]
+
+    @property
+    def answer_advantages(self) -> Tensor:
+        """Mean advantage of each answer, `[answers]`; where its tokens have one in common, exactly that."""
+        # In fp64 a sum of equal fp32 numbers is exact, and so is their mean.
+        return means(self.advantages.double(), self.owner, self.answers).to(self.advantages.dtype)
+
+    def having(self, columns: Mapping[str, Tensor]) -> Self:
+        """Return the batch with more columns."""
+        return replace(self, columns={**self.columns, **columns})
 
 
 class PolicyObjective(Objective):
     """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
 
     aggregate: Aggregate = TokenMean()
+    largest: ClassVar[frozenset[str]] = frozenset({"ratio_largest"})
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
         """Hold the options; the temperature that answers are drawn at is the one they are scored at."""
         super().__init__(config, layout)
         self.temperature = config.temperature
+        self.penalty = (
+            ESTIMATORS.get(config.kl) if config.beta else None
+        )  # what is taken from rewards is no term of the loss
+        self.correction = CORRECTIONS[config.correction]
 
     @abstractmethod
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return `loss` and perhaps other measures of each token, `[n]`.
 
-        `batch.sampled` are the log-probabilities of the policy that answered.
+        `batch.old` are the log-probabilities under the policy when the round began.
         """
 
     def collate(self, examples: Sequence[Example]) -> RolloutBatch:
@@ -63,24 +98,41 @@ class PolicyObjective(Objective):
                 pieces.append(answer)
                 prefixes.append(at)
         batch = self.layout.lay_out(pieces, prefixes)
+        batch = replace(batch, experts=laid_out(self.layout, pieces, prefixes, answers))
         number = torch.tensor([prefix is not None for prefix in prefixes]).cumsum(0) - 1
         return RolloutBatch(
             **{field.name: getattr(batch, field.name) for field in fields(Batch)},
             owner=number[batch.target_segment],
-            sampled=torch.from_numpy(np.concatenate([answer.sampled for answer in answers])),
-            advantages=torch.tensor([answer.advantage for answer in answers], dtype=torch.float32),
+            answers=len(answers),
+            fresh=answers[0].fresh,
+            columns={
+                name: torch.from_numpy(np.concatenate([answer.columns[name] for answer in answers]))
+                for name in answers[0].columns
+                if name != "experts"
+            },
         )
 
     def weight(self, batch: Batch) -> float:
         """Return the share of the batch in the denominator of its step."""
         batch = cast(RolloutBatch, batch)
-        return self.aggregate.weight(batch.owner, len(batch.advantages))
+        return self.aggregate.weight(batch.owner, batch.answers)
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the aggregated loss and, aggregated likewise, how far the policy is from the one that answered."""
-        batch = cast(RolloutBatch, batch)
-        log_probs = policy(batch)
-        apart = log_ratio(log_probs.detach(), batch.sampled)
-        terms = {"kl_sampled": apart.exp() - 1 - apart, **self.tokens(log_probs, batch)}
-        totals = {name: self.aggregate.total(each, batch.owner, len(batch.advantages)) for name, each in terms.items()}
-        return totals.pop("loss"), totals
+        """Return the aggregated loss, and means over tokens: what `tokens` measures, and how far the policy has gone."""
+        log_probs, batch = policy(batch), cast(RolloutBatch, batch)
+        batch = batch.having({"old": batch.columns.get("old", log_probs.detach())})
+        terms = {**self.tokens(log_probs, batch), **drift(log_probs.detach(), batch)}
+        loss = terms.pop("loss")
+        if self.penalty:
+            loss = loss + self.config.beta * self.penalty(log_probs, batch.columns["reference"], batch.old)
+        loss = loss * self.correction(log_ratio(batch.old, batch.sampled), batch.owner, batch.answers)
+        metrics = {name: torch.stack([each.sum(), each.new_tensor(len(each))]) for name, each in terms.items()}
+        metrics["ratio_largest"] = terms["ratio"].amax() if len(loss) else loss.new_zeros(())
+        return self.aggregate.total(loss, batch.owner, batch.answers), metrics
+
+
+def drift(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:
+    """Return, for each token, how far the policy is from the one that answered and from itself when the round began."""
+    apart, ratio = log_ratio(log_probs, batch.sampled), token_ratio(log_probs, batch.old)
+    found = {"kl_sampled": apart.exp() - 1 - apart, "ratio": ratio, "ratio_spread": (ratio - 1).abs()}
+    return found | ({"mismatch": apart.abs()} if batch.fresh else {})

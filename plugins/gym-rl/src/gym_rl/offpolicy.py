@@ -7,6 +7,7 @@ the losses of tokens. With no cap they are the ratios themselves, and the gradie
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -50,3 +51,19 @@ def not_strayed(ratio: Tensor, advantages: Tensor, owner: Tensor, count: int, bo
     """
     strayed = (advantages < 0) & (-means(ratio, owner, count) > bound)
     return (~strayed).to(ratio.dtype)[owner]
+
+
+def none(ratio: Tensor, owner: Tensor, count: int) -> Tensor:
+    """Return 1 for every token."""
+    return torch.ones_like(ratio)
+
+
+#: What the key `correction` names: from log-ratios `[n]`, owners `[n]` and the number of answers to weights `[n]`.
+CORRECTIONS: Mapping[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "none": none,
+    "tis": lambda ratio, owner, count: truncated(ratio),
+    "tis_answers": truncated_answers,
+    "icepop": lambda ratio, owner, count: within(ratio),
+    "mis": masked_answers,
+    "geo": near,
+}

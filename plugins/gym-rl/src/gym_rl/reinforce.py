@@ -19,6 +19,5 @@ class Reinforce(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token."""
-        count = len(batch.advantages)
-        ratio = sequence_ratio(log_probs.detach(), batch.sampled, batch.owner, count)
-        return {"loss": losses.reinforce(log_probs, (ratio * batch.advantages)[batch.owner])}
+        ratio = sequence_ratio(log_probs.detach(), batch.old, batch.owner, batch.answers)
+        return {"loss": losses.reinforce(log_probs, ratio[batch.owner] * batch.advantages)}

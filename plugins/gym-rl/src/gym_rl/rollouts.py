@@ -1,7 +1,8 @@
 """Steps over answers that the policy gives itself: prompts to groups of answers, to rewards, to advantages, to batches.
 
 Round `k` is a function of the recipe and of the weights when it begins: which prompts it asks, and the random numbers of every
-answer. A checkpoint in the middle of a round holds its answers.
+answer. With dynamic sampling, which asks until it has what it wants, it is one of all rounds before, too. A checkpoint in the
+middle of a round holds its answers.
 """
 
 from __future__ import annotations
@@ -9,39 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from statistics import fmean
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
-import torch
-from accelerate.utils import gather_object
 from torch import Tensor
 
-from gym_core import Train
+from gym_core import RecipeError, Train
 from gym_core.component import load_object
-from gym_data.tokenizer import Tokenizer
 from gym_rl.answers import Rollout, Round
+from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
-from gym_rl.judge import Judgement
-from gym_rl.reward import Answer
-from gym_torch.batch import Example
-from gym_torch.generation.generator import Completion, Generator
+from gym_rl.credit import Credit
+from gym_rl.health import health
+from gym_rl.resampling import Drawn, draw, learnt
+from gym_rl.scoring import Scoring
 from gym_torch.layout import Layout
-from gym_torch.source import Dataset, Examples, Source, Step, dealt
+from gym_torch.source import Dataset, Source, Step, dealt
 
-
-class Prompt(Example, Protocol):
-    """A prompt as gym-data prepares it."""
-
-    @property
-    def messages(self) -> Sequence[Mapping[str, Any]]:
-        """Roles and contents."""
-        ...
-
-    @property
-    def row(self) -> Mapping[str, Any]:
-        """All columns."""
-        ...
+CARRIED = "carried "  #: how the names of tensors begin that belong to the next round
 
 
 class Rollouts(Source):
@@ -49,28 +35,32 @@ class Rollouts(Source):
 
     def __init__(
         self,
-        config: PolicyGradient,
-        prompts: Examples,
+        asking: Asking,
         train: Train,
         layout: Layout,
-        generator: Generator,
-        words: Tokenizer,
-        judge: Callable[[Sequence[Answer]], Judgement],
         fingerprint: str = "",
+        scoring: Scoring = lambda round_, batches: {},
+        keep: Callable[[Round], None] = lambda round_: None,
     ) -> None:
-        """Plan the whole run; `generator` answers with the weights as they are when it is asked."""
-        self.config, self.prompts, self.train, self.layout = config, prompts, train, layout
-        self.generator, self.words, self.judge = generator, words, judge
+        """Plan the whole run.
+
+        `fingerprint` names the prompts, `scoring` adds columns to the answers of a round, `keep` is told of each finished round
+        before it is learnt from.
+        """
+        config = asking.config
+        self.asking, self.config, self.prompts = asking, config, asking.prompts
+        self.train, self.layout, self.scoring, self.keep = train, layout, scoring, keep
         self.step_size = train.batch_size * train.accumulate
-        asked = self.step_size * config.mini_batches // config.group_size
         rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
-        schedule = {"batch_size": asked, "accumulate": 1, "max_steps": rounds}
-        self.order = Dataset(prompts, train.model_copy(update=schedule), fingerprint, layout)
+        schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
+        self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
         last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
         whole = (self.order.total - 1) * config.mini_batches
         self.total = train.max_steps or whole + math.ceil(last / self.step_size)
-        self.advantage = load_object(type(config).advantage)
+        self.credit: Credit = load_object(type(config).credit)
         self.round: Round | None = None
+        self.carried: tuple[Round, ...] = ()  #: groups too many, for the next round
+        self.begun = self.cursor = 0  #: prompts asked before the round under way, and up to its end
         self.health: dict[str, float] = {}  #: of the round, logged with each of its steps
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
@@ -78,68 +68,86 @@ class Rollouts(Source):
         for step in range(start, self.total):
             number, part = divmod(step, self.config.mini_batches)
             if self.round is None or int(self.round.number) != number:
-                self.round, self.health = self._answer(number, rank, world)
+                self.round, self.health = self._round(number, rank, world)
+                self.keep(self.round)
             yield self._step(self.round, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what names the prompts and their order, and how the round under way went."""
-        return {**self.order.state_dict(), "health": self.health}
+        """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
+        return {**self.order.state_dict(), "asked": [self.begun, self.cursor], "health": self.health}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the round that is under way."""
-        return self.round.tensors() if self.round else {}
+        """Return the round that is under way, and what is carried over to the next."""
+        rounds = {"": (self.round,) if self.round else (), CARRIED: self.carried}
+        return {
+            at + name: value for at, some in rounds.items() for each in some for name, value in each.tensors().items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take the round up again. Raises DataError when the prompts are others."""
         self.order.load_state_dict(state, {})
-        self.round = Round(**tensors) if tensors else None
+        later = {name.removeprefix(CARRIED): value for name, value in tensors.items() if name.startswith(CARRIED)}
+        now = {name: value for name, value in tensors.items() if not name.startswith(CARRIED)}
+        self.round = Round.of(now) if now else None
+        self.carried = (Round.of(later),) if later else ()
+        self.begun, self.cursor = state["asked"]
         self.health = dict(state["health"])
 
-    def _answer(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
-        """Answer the prompts of a round, each process its share, and judge the answers."""
-        config = self.config
-        chosen = self.order.samples(int(self.order.bounds[number]), int(self.order.bounds[number + 1]))
-        asked = np.repeat(chosen, config.group_size)
-        mine = [place for place in range(len(asked)) if place // config.group_size % world == rank]
-        prompts = [cast(Prompt, self.prompts[int(asked[place])]) for place in mine]
-        made = self.generator.generate(
-            [prompt.tokens.tolist() for prompt in prompts],
-            config.max_new_tokens,
-            config.temperature,
-            config.top_p,
-            seed=self.train.seed,
-            streams=[number * self.step_size * config.mini_batches + place for place in mine],
-        )
-        judged = self.judge([self._read(*pair) for pair in zip(prompts, made, strict=True)])
-        rows = [dict(zip(judged.scores, row, strict=True)) for row in zip(*judged.scores.values(), strict=True)]
-        found = list(zip(mine, made, judged.totals, rows, strict=True))
-        if world > 1:
-            found = sorted(gather_object(found), key=lambda answer: answer[0])
-        _, every, totals, scores = zip(*found, strict=True)
-        rewards = torch.tensor([math.nan if total is None else total for total in totals], dtype=torch.float64)
-        group = torch.arange(len(asked)) // config.group_size
-        round_ = Round(
-            number=torch.tensor(number),
-            groups=group,
-            prompts=torch.from_numpy(asked.astype(np.int64)),
-            lengths=torch.tensor([len(answer.tokens) for answer in every]),
-            tokens=torch.tensor([token for answer in every for token in answer.tokens], dtype=torch.int32),
-            log_probs=torch.tensor([value for answer in every for value in answer.log_probs], dtype=torch.float32),
-            finished=torch.tensor([answer.finished for answer in every]),
-            rewards=rewards,
-            advantages=self.advantage(rewards, group),
-        )
-        return round_, health(round_, scores)
+    def _round(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
+        """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
+        self.asking.sampler.refresh()
+        drawn = self._drawn(number, rank, world)
+        judged, self.carried = drawn.round, drawn.carried
+        scored = judged.having(self.scoring(judged, lambda: self._share(judged, rank, world)))
+        made = scored.having(self.credit(scored, self.config))
+        counted = learnt(made, self.config)[made.owner]
+        made = made.having({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
+        return made, health(made) | drawn.health
 
-    def _read(self, prompt: Prompt, made: Completion) -> Answer:
-        text = self.words.decode(made.tokens[:-1] if made.finished else made.tokens)
-        return Answer(text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished)
+    def _drawn(self, number: int, rank: int, world: int) -> Drawn:
+        """Return the answers to the prompts whose turn it is, judged, and those to others in place of what teaches nothing."""
+        first, end = map(int, self.order.bounds[number : number + 2])
+        again = self.config.max_resample
+        self.begun = self.cursor = self.cursor if again else first
+
+        def ask(count: int) -> Round:
+            places = range(self.cursor, self.cursor + count)
+            self.cursor = places.stop
+            asked = np.repeat(self.order.samples(places.start, places.stop), self.config.group_size)
+            streams = range(places.start * self.config.group_size, places.stop * self.config.group_size)
+            return self.asking(number, asked, streams, rank, world)
+
+        if not again:
+            return Drawn(ask(end - first), {})
+        return draw(number, end - first, 1 + again, self.carried, ask)
+
+    def _share(self, round_: Round, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
+        """Yield this process's batches of a whole round, as its steps will have them, each answer once."""
+        for part in range(math.ceil(len(round_.prompts) / self.step_size)):
+            batches, spare = self._batches(self._part(round_, part), rank, world)
+            yield from batches[: len(batches) - spare]
 
     def _step(self, round_: Round, part: int, rank: int, world: int) -> Step:
-        """Cut mini-batch `part` of a round into batches; answers to one prompt stay together as far as they fit."""
-        config = self.config
-        rollouts = round_.rollouts(self.prompts)[part * self.step_size : (part + 1) * self.step_size]
-        size = min(config.group_size, self.train.batch_size)
+        """Return mini-batch `part` of a round."""
+        answers, counted = self._part(round_, part), learnt(round_, self.config)
+        # Where nothing is to be learnt from, the step changes nothing: the advantages are 0.
+        some = [answer for answer in answers if counted[answer.number]] or answers
+        batches, spare = self._batches(some, rank, world)
+        share = min((part + 1) * self.step_size, len(round_.prompts)) / len(round_.prompts)
+        epoch = round((self.begun + (self.cursor - self.begun) * share) / len(self.prompts), 6)
+        return Step(batches, epoch, spare, self.health)
+
+    def _part(self, round_: Round, part: int) -> list[Rollout]:
+        """Return the answers of mini-batch `part` of a round."""
+        chosen = slice(part * self.step_size, (part + 1) * self.step_size)
+        return round_.rollouts(self.prompts, fresh=part == 0)[chosen]
+
+    def _batches(self, rollouts: Sequence[Rollout], rank: int, world: int) -> tuple[list[list[Rollout]], int]:
+        """Cut answers into batches; those to one prompt stay together as far as they fit.
+
+        Returns those of this process, and how many of them at the end count for nothing.
+        """
+        size = min(self.config.group_size, self.train.batch_size)
         units: list[Sequence[Rollout]] = []
         for _, group in groupby(rollouts, key=lambda answer: answer.group):
             members = list(group)
@@ -147,27 +155,22 @@ class Rollouts(Source):
         lengths = np.array([len(unit[0].prompt.tokens) + sum(len(each.tokens) for each in unit) for unit in units])
         fitting = self.train.model_copy(update={"batch_size": max(1, self.train.batch_size // size)})
         mine, spare = dealt(self.layout.cut(lengths, fitting), rank, world)
-        batches = [[answer for unit in batch for answer in units[int(unit)]] for batch in mine]
-        done = min((part + 1) * self.step_size, len(round_.prompts)) / config.group_size
-        epoch = round((int(self.order.bounds[int(round_.number)]) + done) / len(self.prompts), 6)
-        return Step(batches, epoch, spare, self.health)
+        return [[answer for unit in batch for answer in units[int(unit)]] for batch in mine], spare
 
 
-def health(round_: Round, scores: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    """Return what is logged of a round: rewards, groups that teach nothing, and lengths."""
-    rewards = round_.rewards
-    judged = rewards[~rewards.isnan()]
-    spread = [float(part.max() - part.min()) for part in rewards.view(-1, int((round_.groups == 0).sum()))]
-    each = {
-        f"reward/{name}": fmean(values)
-        for name in scores[0]
-        if (values := [score for row in scores if (score := row[name]) is not None])
-    }
-    return {
-        "reward": float(judged.mean()) if len(judged) else 0.0,
-        "reward_std": float(judged.std()) if len(judged) > 1 else 0.0,
-        **each,
-        "groups_without_spread": fmean(not apart > 0 for apart in spread),
-        "answer_tokens": float(round_.lengths.double().mean()),
-        "answers_cut_off": 1 - float(round_.finished.double().mean()),
-    }
+def prompts_in(train: Train, config: PolicyGradient) -> int:
+    """Return the number of prompts in a round. Raises RecipeError where its answers do not make groups."""
+    if train.batch_tokens is not None:
+        raise RecipeError(
+            "a step is counted in answers here, whose tokens nobody knows before",
+            key="train.batch_tokens",
+            fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
+        )
+    answers = train.batch_size * train.accumulate * config.mini_batches
+    if answers % config.group_size:
+        raise RecipeError(
+            f"{answers} answers in a round do not make groups of {config.group_size}",
+            key="train.batch_size",
+            fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
+        )
+    return answers // config.group_size

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import islice
+from typing import cast
+
+from torch import Tensor
+
 from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
+from gym_rl import mismatch
+from gym_rl.answers import Rollout, Round
+from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
+from gym_rl.engine import Sampler
+from gym_rl.heldout import HeldOutRewards, greedy
 from gym_rl.judge import Judge, named
+from gym_rl.kept import HELD_OUT, TRAINING, Kept
+from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts import Rollouts
+from gym_rl.samples import samples
+from gym_rl.scoring import Batches, Pass, scored
 from gym_torch.backend import LoadedModel
-from gym_torch.generation.generator import Generator
 from gym_torch.layout import Layout
+from gym_torch.loop import Evaluation
 from gym_torch.processes.strategies import FSDP
-from gym_torch.source import Source
+from gym_torch.reference import Scorer, reference
+from gym_torch.routing import Routers
+from gym_torch.source import Examples, Source
 from gym_torch.trainer import Trainer
 
 
@@ -21,14 +40,15 @@ class RolloutTrainer(Trainer):
     def __init__(self, config: PolicyGradient, run: Run, model: LoadedModel) -> None:
         """Prepare prompts, rewards and what answers. Raises RecipeError where a step cannot be cut into groups."""
         self.config = config
-        self.judge = Judge(named(config.rewards), config.reward_timeout, config.on_error)
+        self.judge = Judge(named(config.judges()), config.reward_timeout, config.on_error)
         super().__init__(config, run, model)
 
     def train(self) -> Artifact:
-        """Train to the end, and end what judged."""
+        """Train to the end, and end what answered and judged."""
         try:
             return super().train()
         finally:
+            self.sampler.close()
             self.judge.close()
 
     def source(self, layout: Layout) -> Source:
@@ -40,33 +60,81 @@ class RolloutTrainer(Trainer):
                 key="distributed",
                 fix="set `distributed: ddp`",
             )
-        if self.data.validation:
-            raise RecipeError(
-                "prompts that are held out are not answered and judged yet",
-                key="data.validation",
-                fix="leave it out; `metrics.jsonl` has the rewards of training",
-            )
-        if train.batch_tokens is not None:
-            raise RecipeError(
-                "a step is counted in answers here, whose tokens nobody knows before",
-                key="train.batch_tokens",
-                fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
-            )
-        answers = train.batch_size * train.accumulate * config.mini_batches
-        if answers % config.group_size:
-            raise RecipeError(
-                f"{answers} answers in a round do not make groups of {config.group_size}",
-                key="train.batch_size",
-                fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
-            )
-        words = Tokenizer(self.model.path)
-        return Rollouts(
-            config,
-            self.data.train,
-            train,
-            layout,
-            generator=Generator(self.adapted.model, words),
-            words=words,
-            judge=self.judge,
-            fingerprint=self.data.fingerprint,
+        asking = self._asking(config, self.data.train)
+        return Rollouts(asking, train, layout, self.data.fingerprint, self.score, self._keep_round)
+
+    def evaluation(self, examples: Examples, layout: Layout) -> Evaluation:
+        """Return what answers the held-out prompts and has the answers judged."""
+        return HeldOutRewards(self._asking(greedy(self.config), examples), partial(self._keep_held_out, examples))
+
+    def _asking(self, config: PolicyGradient, prompts: Examples) -> Asking:
+        return Asking(config, prompts, self.sampler, self.words, self.judge, self.train_options.seed)
+
+    @cached_property
+    def words(self) -> Tokenizer:
+        """The tokenizer of the model."""
+        return Tokenizer(self.model.path)
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """What answers."""
+        built: Sampler = self.config.rollouts.build(
+            adapted=self.adapted,
+            words=self.words,
+            path=self.model.path,
+            precision=self.model.precision,
+            output=self.run.output,
+            ranks=self.run.ranks,
+            routers=Routers(self.adapted.model) if self.config.routing_replay else None,
         )
+        return built
+
+    def _keep_round(self, round_: Round) -> None:
+        """Write the answers of a round down, where its turn has come."""
+        number, parts, every = int(round_.number), self.config.mini_batches, self.config.keep_rollouts
+        if self.accelerator.is_main_process and every and number % every == 0:
+            steps = number * parts + 1, min((number + 1) * parts, self.job.progress.total)
+            self._kept.write(TRAINING, list(samples(round_, self.data.train, self.words, steps)))
+
+    def _keep_held_out(self, prompts: Examples, round_: Round, step: int) -> None:
+        if self.accelerator.is_main_process and self.config.keep_rollouts:
+            self._kept.write(HELD_OUT, list(samples(round_, prompts, self.words, (step, step))))
+
+    @property
+    def _kept(self) -> Kept:
+        return Kept(self.run.output)
+
+    def passes(self) -> dict[str, Pass]:
+        """Return what fills columns of a round before it is learnt from, by their names; asked once, before the first.
+
+        A trainer with more models adds a pass for each. Nothing is computed where there is none.
+        """
+        config, passes = self.config, dict[str, Pass]()
+        if config.mini_batches > 1 and not self.sampler.exact:  # else the policy that learns is the one that answered
+            passes["old"] = Scorer(self.policy)
+        if config.beta:
+            named = config.reference_model
+            score = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
+            passes["reference"] = lambda batch: score(replace(batch, experts=None))  # its routers choose for themselves
+        return passes
+
+    def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:
+        """Return the columns that `passes` makes of a round.
+
+        Raises GymError where the first answers of a run were not sampled by the policy that is trained.
+        """
+        if not int(round_.number):
+            first = self._scored(round_, islice(batches(), 1), {"trainer": Scorer(self.policy)})
+            mismatch.check(first["trainer"], round_.columns["sampled"], self.config.max_mismatch)
+        return self._scored(round_, batches(), self._passes)
+
+    def _scored(
+        self, round_: Round, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]
+    ) -> dict[str, Tensor]:
+        collate = cast(PolicyObjective, self.job.objective).collate
+        device, world = self.accelerator.device, self.accelerator.num_processes
+        return scored(round_, batches, passes, collate, device, world)
+
+    @cached_property
+    def _passes(self) -> dict[str, Pass]:
+        return self.passes()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -53,6 +54,14 @@ class Adapted(Protocol):
         """Return one plain model that computes what `model` computes, leaving `model` untouched and trainable."""
         ...
 
+    @property
+    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What makes a context in which `model` computes what it did before anything was trained.
+
+        None where training changes the weights of the model itself: only a second model then computes that.
+        """
+        ...
+
 
 @runtime_checkable
 class Uniform(Protocol):
@@ -65,6 +74,8 @@ class Uniform(Protocol):
 
 class Full:
     """Trains weights of the model itself: all of them, or those that `trained` names."""
+
+    without: Callable[[], AbstractContextManager[None]] | None = None
 
     def __init__(
         self,

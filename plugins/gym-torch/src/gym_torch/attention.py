@@ -24,6 +24,7 @@ from transformers.masking_utils import sdpa_mask
 from gym_core import GymError
 
 NAME = "gym_segments"
+Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 NO_MASK = torch.empty(1, 1, 0, 0)  #: transformers hands masks of four dimensions on as they are
 
 
@@ -91,6 +92,7 @@ def segment_attention(
     attention_mask: Tensor | None,
     *,
     spans: Spans | None = None,
+    shared: Attend | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -106,6 +108,7 @@ def segment_attention(
         value: as `key`.
         attention_mask: what `sdpa` would be given; not looked at where there are spans.
         spans: the segments of the row.
+        shared: attends in place of all this, given the number of the layer and the scale, where rows share what they continue.
         scaling: factor on the scores; `head_dim ** -0.5` by default.
         dropout: probability of dropping a weight.
         sliding_window: most positions back that a token sees, itself included.
@@ -116,7 +119,9 @@ def segment_attention(
 
     """
     rule = _Rule(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap, dropout)
-    if spans is not None:
+    if shared is not None:
+        out = shared(module.layer_idx, query, key, value, attention_mask, rule.scale)
+    elif spans is not None:
         out = (_blockwise if query.device.type != "cpu" else _piecewise)(query, key, value, spans, rule)
     elif softcap is not None:
         seen = _triangle(query.shape[2], key.shape[2], None, query.device) if attention_mask is None else attention_mask

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from gym_core import GymError, Run, locate
@@ -46,28 +48,64 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     """
     give_back_freed()
     run.notes["meter"] = Meter(probe.device())
-    pretrained = config.init == "pretrained"
-    path = locate(config.path, config.revision, weights=pretrained)
-    _check_code(path, config.trust_remote_code)
-    if pretrained:
-        check_weights(path)
-    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
-    try:
-        shape = AutoConfig.from_pretrained(path, **options)
-        width = shape.get_text_config().hidden_size
-        precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
-        if config.attention != "auto":
-            options["attn_implementation"] = config.attention
-        options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
-        model = _pretrained(path, options) if pretrained else _random(shape, run.recipe.train.seed, options)
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0][:300]
-        raise GymError(f"the model cannot be loaded: {reason}", where=str(path), key="model") from error
+    path, shape = _located(config)
+    width = shape.get_text_config().hidden_size
+    precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
+    model = _weights(config, path, shape, precision, run.recipe.train.seed)
     layout = layout_for(model) if config.attention == "auto" else PADDED
     if layout is not PACKED:
         why = "this model cannot attend by segments" if config.attention == "auto" else "model.attention is set"
         say(f"samples are padded, not packed: {why}")
     return LoadedModel(model, path, config.path, precision, layout, config.compile)
+
+
+def load_frozen(config: Transformers, precision: str, layout: Layout, seed: int = 0) -> LoadedModel:
+    """Load a further model, frozen, beside the one that is trained: for the same batches, and as it was before any training.
+
+    `precision` is what the run computes in, `layout` that of its batches, `seed` that of its random weights. Raises what
+    `load` raises, and GymError where the model cannot compute batches of that layout.
+    """
+    path, shape = _located(config)
+    model = _weights(config, path, shape, precision, seed).requires_grad_(False).eval()
+    if layout is PACKED and layout_for(model) is not PACKED:
+        raise GymError(
+            f"{type(model).__name__} cannot attend by segments, and the model that is trained does",
+            where=config.path,
+            fix="set `model: {attention: sdpa}`: then samples are padded for both",
+        )
+    return LoadedModel(model, path, config.path, precision, layout)
+
+
+def _located(config: Transformers) -> tuple[Path, PretrainedConfig]:
+    """Return where a model lies, checked, and what its `config.json` says."""
+    pretrained = config.init == "pretrained"
+    path = locate(config.path, config.revision, weights=pretrained)
+    _check_code(path, config.trust_remote_code)
+    if pretrained:
+        check_weights(path)
+    with _said(path):
+        return path, AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, local_files_only=True)
+
+
+def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precision: str, seed: int) -> PreTrainedModel:
+    """Load the weights, or draw them."""
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
+    if config.attention != "auto":
+        options["attn_implementation"] = config.attention
+    pretrained = config.init == "pretrained"
+    with _said(path):
+        options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
+        return read_weights(path, options) if pretrained else _random(shape, seed, options)
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Say what transformers could not load."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0][:300]
+        raise GymError(f"the model cannot be loaded: {reason}", where=str(path), key="model") from error
 
 
 def check_weights(path: Path) -> None:
@@ -109,13 +147,13 @@ def _check_code(path: Path, allowed: bool) -> None:
         )
 
 
-def _pretrained(path: Path, options: dict[str, Any]) -> PreTrainedModel:
-    """Load weights quietly, and never train with any that were not there, did not fit or are not numbers."""
+def read_weights(path: Path, options: dict[str, Any], kind: Any = AutoModelForCausalLM) -> PreTrainedModel:
+    """Load weights quietly into a model of a kind. Raises GymError for any that were not there, did not fit or are no numbers."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     report: dict[str, Any]
-    model, report = AutoModelForCausalLM.from_pretrained(
+    model, report = kind.from_pretrained(
         path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     logging.set_verbosity(verbosity)

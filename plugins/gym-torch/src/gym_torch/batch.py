@@ -6,9 +6,9 @@ rows; it knows nothing of losses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens and the labels among them. Subclass it to carry more tensors; `to` moves them all."""
+    """Tokens and the labels among them. Subclass it to carry more tensors, or mappings of them; `to` moves them all."""
 
     tokens: Tensor  #: [rows, length] int64
     positions: Tensor  #: [rows, length] int64; each segment counts from 0, or on from its prefix
@@ -71,18 +71,35 @@ class Batch:
     target_segment: Tensor  #: [n] int64, number of the segment that each target belongs to
     segments: tuple[Segment, ...]
     spans: Spans | None = None  #: where the segments of a packed row lie; None where each row is one sample
+    experts: Tensor | None = (
+        None  #: [rows, length, layers, k] int16, where each token is routed to; see `gym_torch.routing`
+    )
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the batch with every tensor changed, those in mappings too."""
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                changed[field.name] = change(value)
+            elif isinstance(value, Mapping):
+                changed[field.name] = {key: change(tensor) for key, tensor in value.items()}
+        return replace(self, **changed)
 
     def to(self, device: torch.device) -> Self:
         """Return the batch with all tensors on `device`."""
-        tensors = {
-            field.name: value for field in fields(self) if isinstance(value := self.__dict__[field.name], Tensor)
-        }
-        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+        return self.each(lambda tensor: tensor.to(device, non_blocking=True))
 
     @property
     def size(self) -> int:
         """Tokens that belong to a segment, so padding is not counted."""
         return sum(len(segment) for segment in self.segments)
+
+    @property
+    def ends(self) -> Tensor:
+        """Flat position (of rows * length) of the last token of each segment, `[segments]` int64."""
+        places = [segment.row * self.tokens.shape[1] + segment.stop - 1 for segment in self.segments]
+        return torch.tensor(places, device=self.tokens.device)
 
     @property
     def ids(self) -> list[str]:

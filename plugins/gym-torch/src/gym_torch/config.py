@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -35,6 +35,12 @@ class Transformers(Backend):
     trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
     """Whether Python code that comes with the model may run. It can do anything that you can."""
 
+    def other(self, path: str) -> Self:
+        """Return the options for a further model, loaded as this one is; that this one's code may run says nothing of its."""
+        own = path == self.path
+        change = {"revision": self.revision if own else None, "trust_remote_code": own and self.trust_remote_code}
+        return self.model_copy(update={"path": path, "init": "pretrained", **change})
+
 
 class TorchAlgorithm(Algorithm):
     """Base of every algorithm that trains with the loop of gym-torch: subclass it, point at an objective."""
@@ -43,17 +49,20 @@ class TorchAlgorithm(Algorithm):
     needs: ClassVar[tuple[str, ...]] = ("model", "data")
     objective: ClassVar[str] = ""
     """`module:class` of a `gym_torch.objective.Objective`, called with this configuration."""
+    schedule: ClassVar[str] = "gym_torch.source:recorded"
+    """`module:function` from (this configuration, samples, training options, layout) to a `gym_torch.source.Source` of steps as
+    large as those of a run may be: what `gym plan` looks at, without a model."""
 
 
 class EarlyStopping(Callback):
-    """Ends a run when the validation loss no longer falls; needs a validation split and `eval_every`."""
+    """Ends a run when what the algorithm improves no longer does on a validation split; needs one, and `eval_every`."""
 
     target: ClassVar[str] = "gym_torch.callbacks.early_stopping:EarlyStop"
 
     patience: Annotated[int, Field(ge=1)] = 3
     """Evaluations in a row without improvement after which to stop."""
     least: Annotated[float, Field(ge=0)] = 0.0
-    """How much smaller `eval_loss` must be to count as an improvement."""
+    """How much better than the best so far it must be to count as an improvement."""
 
 
 class SafetensorsExporter(Exporter):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -92,11 +92,14 @@ def layout_for(model: PreTrainedModel) -> Layout:
     return PADDED
 
 
-def hidden_states(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """Return the last hidden states `[n, dim]` that predict `batch.targets`."""
-    extra = {} if batch.spans is None else {"spans": batch.spans, "attention_mask": NO_MASK}
+def hidden_states(model: PreTrainedModel, batch: Batch, places: Tensor | None = None) -> Tensor:
+    """Return the last hidden states `[n, dim]` at flat `places` `[n]`, by default those that predict `batch.targets`."""
+    extra: dict[str, Any] = {} if batch.spans is None else {"spans": batch.spans, "attention_mask": NO_MASK}
+    if batch.experts is not None:
+        extra["experts"] = batch.experts
     states = model.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, **extra)
-    return cast(Tensor, states.last_hidden_state.flatten(0, 1)[batch.target_index])
+    chosen = batch.target_index if places is None else places
+    return cast(Tensor, states.last_hidden_state.flatten(0, 1)[chosen])
 
 
 def _by_tokens(ranked: Sequence[int], lengths: Ints, capacity: int) -> list[list[int]]:

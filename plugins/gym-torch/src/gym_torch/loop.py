@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from signal import SIGINT, SIGTERM
@@ -26,10 +26,13 @@ from gym_optim.schedule_free import to_use
 from gym_torch.batch import Example
 from gym_torch.nonfinite import check_weights, explain
 from gym_torch.objective import Objective
-from gym_torch.observer import Observer, Progress
+from gym_torch.observer import Observer, Progress, gain
 from gym_torch.processes.spread import Replicated
 from gym_torch.signals import Signals
 from gym_torch.source import Source, Step
+
+Evaluation = Callable[["Job"], Mapping[str, float] | None]
+"""Measures the policy on what was held out; the same in every process. None where a signal, or the samples, left nothing."""
 
 
 @dataclass
@@ -45,12 +48,14 @@ class Job:
     optimizer: torch.optim.Optimizer
     factor: Callable[[int], float]  #: learning-rate factor after so many steps
     source: Source
-    validation: Step | None  #: all of the validation split, or this process's part of it
+    evaluation: Evaluation | None  #: None where nothing was held out
     observer: Observer
     save: Callable[[], None]  #: write a checkpoint of the state as it is
     signals: Signals
     progress: Progress
-    window: dict[str, float] = field(default_factory=dict)  #: sums since the last log line, by metric
+    measure: str = "loss"  #: what training improves
+    better: str = "lower"  #: which way: `lower` or `higher`
+    window: dict[str, tuple[float, int]] = field(default_factory=dict)  #: sums since the last log line, and of how many
     saved: int = -1  #: step of the last checkpoint
     last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number
 
@@ -67,12 +72,12 @@ def run(job: Job) -> None:
     job.observer.started(progress)
     while True:
         # What is due after a step comes first in the next round: a resumed run does what was left undone.
-        evaluating = job.validation and progress.evaluated < progress.step and _due(progress, train.eval_every)
+        evaluating = job.evaluation and progress.evaluated < progress.step and _due(progress, train.eval_every)
         if job.window and (evaluating or _due(progress, train.log_every)):
             _log(job)
-        if job.validation and evaluating:
+        if job.evaluation and evaluating:
             with to_use(job.optimizer):
-                evaluate(job, job.validation)
+                evaluate(job, job.evaluation)
         asked = _agree_to_stop(job)
         best = train.keep_best and progress.best_step == progress.step
         if (asked or best or _due(progress, train.save_every)) and job.saved != progress.step:
@@ -112,12 +117,12 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     seeds = range(job.accelerator.process_index, world * len(step.batches), world)
     batches = []
     for seed, examples in zip(seeds, step.batches, strict=True):
-        job.ranks.at(_place(progress.step, examples))
+        job.ranks.at(place(progress.step, examples))
         reseed(train.seed, progress.step, seed)
         batches.append(job.objective.collate(examples))
     counted = batches[: len(batches) - step.spare]
     sizes = [(job.objective.weight(batch), batch.size, len(batch.segments)) for batch in counted]
-    weight, tokens, samples = _over_processes(job, [sum(column) for column in zip((0.0, 0, 0), *sizes, strict=True)])
+    weight, tokens, samples = over_processes(job, [sum(column) for column in zip((0.0, 0, 0), *sizes, strict=True)])
     if not weight:
         names = [name for batch in batches for name in batch.ids]
         raise DataError(f"step {progress.step + 1} has nothing to learn from: {', '.join(names[:5])}", key="data")
@@ -126,20 +131,20 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     sums: dict[str, Tensor] = {}
     for number, (seed, batch) in enumerate(zip(seeds, batches, strict=True), start=1):
         share = 1 / weight if number <= len(counted) else 0.0
-        job.ranks.at(_place(progress.step, step.batches[number - 1]))
+        job.ranks.at(place(progress.step, step.batches[number - 1]))
         reseed(train.seed, progress.step, seed)
         with job.spread.backward(job.policy, last=number == len(batches)):
             loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
             job.accelerator.backward(loss * (share * world))  # gradients are averaged over processes, hence `world`
-        _add(sums, {"loss": loss, **metrics}, share)
+        add(sums, {"loss": loss, **metrics}, share, job.objective.largest)
         if job.signals.received and world == 1 and not isinstance(job.optimizer, InBackward):
             job.optimizer.zero_grad()
             return False
     trained = [weight for group in job.optimizer.param_groups for weight in group["params"]]
     norm = job.spread.clip(trained, train.max_grad_norm)
     # The one wait for the device in a step: nothing is updated before the numbers are known to be finite.
-    *local, norm_value = torch.stack([*sums.values(), norm]).tolist()
-    values = dict(zip(sums, _over_processes(job, local), strict=True))
+    *local, norm_value = torch.cat([value.flatten() for value in (*sums.values(), norm)]).tolist()
+    values = together(job, sums, local)
     if not all(map(math.isfinite, [*values.values(), norm_value])):
         policy = job.accelerator.unwrap_model(job.policy)
         check_weights(policy, job.last, train.skip_steps)
@@ -153,39 +158,25 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     seconds = time.monotonic() - began
     progress.seconds += seconds
     values |= step.metrics
-    values |= {"grad_norm": norm_value, "steps": 1, "tokens": tokens, "seconds": seconds}
+    values |= {"grad_norm": norm_value, "tokens": tokens, "seconds": seconds}
     for name, value in values.items():
-        job.window[name] = job.window.get(name, 0.0) + value
+        before, count = job.window.get(name, (0.0, 0))
+        largest = name in job.objective.largest
+        job.window[name] = (max(before, value) if count else value, 1) if largest else (before + value, count + 1)
     return True
 
 
-@torch.no_grad()
-def evaluate(job: Job, validation: Step) -> None:
-    """Measure the loss on the validation split and tell the observer; a signal abandons it."""
-    job.policy.eval()
-    sums: dict[str, Tensor] = {}
-    weight = 0.0
-    for number, examples in enumerate(validation.batches, start=1):
-        job.ranks.at(_place(job.progress.step, examples, "evaluation after step"))
-        batch = job.objective.collate(examples)
-        share = 1.0 if number <= len(validation.batches) - validation.spare else 0.0
-        weight += job.objective.weight(batch) * share
-        loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
-        _add(sums, {"loss": loss, **metrics}, share)
-        if job.signals.received and job.accelerator.num_processes == 1:
-            break
-    job.policy.train()
-    if job.signals.received and job.accelerator.num_processes == 1:
+def evaluate(job: Job, evaluation: Evaluation) -> None:
+    """Measure the policy on what was held out and tell the observer; where nothing was measured, do nothing."""
+    progress, found = job.progress, evaluation(job)
+    if found is None:
         return
-    total, *values = _over_processes(job, [weight, *torch.stack(list(sums.values())).tolist()])
-    if not total:
-        raise DataError("nothing to predict in the validation split", key="data.validation")
-    job.progress.evaluated = job.progress.step
-    record = {f"eval_{name}": value / total for name, value in zip(sums, values, strict=True)}
-    job.progress.figures.update(record)
-    if record["eval_loss"] < (math.inf if job.progress.best_loss is None else job.progress.best_loss):
-        job.progress.best_step, job.progress.best_loss = job.progress.step, record["eval_loss"]
-    job.observer.evaluated(job.progress, {"step": job.progress.step, "epoch": job.progress.epoch, **record})
+    progress.evaluated = progress.step
+    record = {f"eval_{name}": value for name, value in found.items()}
+    progress.figures.update(record)
+    if gain(found[job.measure], progress.best, job.better) > 0:
+        progress.best_step, progress.best = progress.step, found[job.measure]
+    job.observer.evaluated(progress, {"step": progress.step, "epoch": progress.epoch, **record})
 
 
 def reseed(seed: int, step: int, number: int) -> None:
@@ -197,9 +188,12 @@ def reseed(seed: int, step: int, number: int) -> None:
 def _log(job: Job) -> None:
     progress, window = job.progress, dict(job.window)
     job.window.clear()
-    steps, tokens, seconds = window.pop("steps"), window.pop("tokens"), window.pop("seconds")
-    means = {name: value / steps for name, value in window.items()}
-    progress.figures = {"first_loss": means["loss"], **progress.figures, "loss": means["loss"]}
+    (tokens, _), (seconds, _) = window.pop("tokens"), window.pop("seconds")
+    means = {
+        name: total / count for name, (total, count) in window.items()
+    }  # a source need not say everything each step
+    shown = {name: means[name] for name in ("loss", job.measure)}
+    progress.figures = {f"first_{name}": value for name, value in shown.items()} | progress.figures | shown
     record = {"step": progress.step, "epoch": progress.epoch, **means}
     record |= {"learning_rate": job.optimizer.param_groups[0]["lr"], "tokens": progress.tokens}
     job.observer.logged(progress, record | {"tokens_per_second": tokens / max(seconds, 1e-9)})
@@ -214,19 +208,39 @@ def _agree_to_stop(job: Job) -> int:
     """Let all processes know what one was told; return the number of a signal that asks for an end, or 0."""
     told = job.signals.received
     signals = [told == SIGINT, told not in (0, SIGINT)]
-    interrupted, terminated, stopped = _over_processes(job, [*signals, bool(job.progress.stop)])
+    interrupted, terminated, stopped = over_processes(job, [*signals, bool(job.progress.stop)])
     if stopped:
         job.progress.stop = job.progress.stop or "another process asked for it"
     return SIGINT if interrupted else SIGTERM if terminated else 0
 
 
-def _add(sums: dict[str, Tensor], values: Mapping[str, Tensor], share: float) -> None:
+def add(sums: dict[str, Tensor], values: Mapping[str, Tensor], share: float, largest: Collection[str] = ()) -> None:
+    """Add a share of each value to the sum of its name; of what `largest` names, keep the larger."""
     for name, value in values.items():
-        scaled = value.detach().float() * share
-        sums[name] = sums[name] + scaled if name in sums else scaled
+        found = value.detach().float()
+        if name in largest:
+            sums[name] = torch.maximum(sums[name], found) if name in sums else found
+        else:
+            sums[name] = sums[name] + found * share if name in sums else found * share
 
 
-def _place(step: int, examples: Sequence[Example], what: str = "step") -> str:
+def together(job: Job, sums: Mapping[str, Tensor], local: Sequence[float], weight: float = 1.0) -> dict[str, float]:
+    """Return the metrics of all processes, by the names of `sums`; `local` are the numbers in it, one after another.
+
+    A sum is divided by `weight`, one that comes with how many it is the sum of by that.
+    """
+    found, every, largest = {}, iter(over_processes(job, local)), job.objective.largest & sums.keys()
+    for name, value in sums.items():
+        total = next(every)
+        count = next(every) if value.numel() == 2 else 1.0 if name in largest else weight
+        found[name] = total / count if count else 0.0
+    if largest and job.accelerator.num_processes > 1:
+        own = torch.stack([sums[name] for name in sorted(largest)])
+        found |= zip(sorted(largest), job.accelerator.gather(own[None]).amax(0).tolist(), strict=True)
+    return found
+
+
+def place(step: int, examples: Sequence[Example], what: str = "step") -> str:
     """Name a batch."""
     names = [example.id for example in examples[:4]]
     more = f" and {len(examples) - 4} more" if len(examples) > 4 else ""
@@ -239,7 +253,7 @@ def _gathered(job: Job, values: Sequence[str]) -> list[str]:
     return found
 
 
-def _over_processes(job: Job, values: Sequence[float]) -> list[float]:
+def over_processes(job: Job, values: Sequence[float]) -> list[float]:
     """Sum each number over all processes."""
     if job.accelerator.num_processes == 1:
         return list(values)

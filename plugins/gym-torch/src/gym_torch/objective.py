@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from gym_core import Run
 from gym_torch.batch import Batch, Example
+from gym_torch.beside import Beside
 from gym_torch.layout import PADDED, Layout
+from gym_torch.policy import Policy
+
+if TYPE_CHECKING:
+    from gym_torch.backend import LoadedModel
 
 Scores = Callable[[Batch], Tensor]
 
@@ -21,11 +28,23 @@ class Objective(ABC):
     and divides every `loss` by that sum. How a step is cut into batches therefore changes nothing.
     """
 
+    policy: ClassVar[type[Policy]] = Policy
+    """What is trained, and scores batches. A subclass may return more than log-probabilities."""
+    largest: ClassVar[frozenset[str]] = frozenset()
+    """Metrics of which the largest of a step is logged, rather than the mean."""
     temperature: float = 1.0  #: of the distribution that `policy` scores labels under
 
     def __init__(self, config: Any, layout: Layout = PADDED) -> None:
         """Hold the options of the algorithm, the component that names this class in its `objective`, and the layout."""
         self.config, self.layout = config, layout
+
+    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+        """Return what is trained beside the model, by name, before any training; `self.policy` uses it. Default: nothing."""
+        return {}
+
+    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
+        """Return it as a run begins with it. Override it where weights are there already; a plan asks `beside` alone."""
+        return self.beside(model.model)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
         """Lay examples out as a batch on the CPU.
@@ -43,5 +62,6 @@ class Objective(ABC):
         """Return the loss, summed and not divided by anything, and sums of further metrics by name.
 
         `policy(batch)` returns log-probabilities `[n]` of `batch.targets`, in fp32. Metrics are divided by the
-        same weight as the loss and logged beside it; their names must not depend on the batch.
+        same weight as the loss and logged beside it; a metric `[2]` is a sum and how many it is the sum of, and is divided
+        by that. Their names must not depend on the batch.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,11 +23,12 @@ class Progress:
     samples: int = 0  #: samples seen
     seconds: float = 0.0  #: time spent training, over all processes that worked on the run one after another
     evaluated: int = 0  #: step of the last evaluation
-    best_step: int = -1  #: step of the evaluation with the lowest `eval_loss`
-    best_loss: float | None = None  #: that `eval_loss`
+    best_step: int = -1  #: step of the best evaluation so far
+    best: float | None = None  #: what it measured of what the algorithm improves
     skipped: list[int] = field(default_factory=list)  #: finished steps that updated nothing, counted from 1
     loss: float = 0.0  #: sum over the finished steps of their loss
-    figures: dict[str, float] = field(default_factory=dict)  #: newest `loss` and `eval_loss`, and `first_loss`
+    figures: dict[str, float] = field(default_factory=dict)
+    """First and newest `loss` and what else the algorithm improves, and all of the newest evaluation."""
     stop: str = ""  #: why to end before `total`; an observer may set it
 
     @property
@@ -38,6 +40,13 @@ class Progress:
     def mean_loss(self) -> float:
         """Mean of the loss over the steps that updated the weights."""
         return self.loss / max(1, self.step - len(self.skipped))
+
+
+def gain(new: float, old: float | None, better: str) -> float:
+    """Return by how much a measure of which `lower` or `higher` is better improved; infinite over nothing."""
+    if old is None:
+        return math.inf
+    return old - new if better == "lower" else new - old
 
 
 class Observer:
@@ -59,7 +68,7 @@ class Observer:
         """A line of `metrics.jsonl` is due: loss, grad_norm, learning_rate, tokens, ..."""
 
     def evaluated(self, progress: Progress, record: Record) -> None:
-        """An evaluation is finished: eval_loss, ..."""
+        """An evaluation is finished: `eval_` and the name of what the algorithm improves, ..."""
 
     def saving(self, progress: Progress) -> None:
         """A checkpoint is about to be written: what was observed so far must be on disk."""

@@ -1,14 +1,21 @@
-"""The model as an objective sees it: batches in, log-probabilities of labels out. It knows no losses."""
+"""The model as an objective sees it: batches in, log-probabilities of labels out. It knows no losses.
+
+Its parameters are all that a run has: those of the model, and those of what is trained beside it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_torch.batch import Batch
+from gym_torch.beside import Beside
 from gym_torch.layout import hidden_states
 from gym_torch.logprobs import Head, head_of, label_log_probs, rows_at_once
 
@@ -17,24 +24,52 @@ class Policy(nn.Module):
     """A causal language model that scores the labels of a batch, in mixed precision if asked."""
 
     def __init__(
-        self, model: PreTrainedModel, bf16: bool = False, head: Head | None = None, temperature: float = 1.0
+        self,
+        model: PreTrainedModel,
+        bf16: bool = False,
+        head: Head | None = None,
+        temperature: float = 1.0,
+        beside: Mapping[str, Beside] | None = None,
     ) -> None:
         """Wrap a causal language model; with `bf16` its matrix products run in bf16 over fp32 weights.
 
-        `head` is found out and checked against the model unless it is given. `temperature` divides the logits.
+        `head` is found out and checked against the model unless it is given. `temperature` divides the logits. `beside`
+        is what is trained beside the model, by name.
         """
         super().__init__()
         self.model = model
+        self.beside = nn.ModuleDict(beside or {})
         self.bf16 = bf16
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             self.head = replace(head or head_of(model), temperature=temperature)
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)
 
+    @property
+    def companions(self) -> list[Beside]:
+        """What is trained beside the model."""
+        return [cast(Beside, module) for module in self.beside.values()]
+
     def forward(self, batch: Batch) -> Tensor:
-        """Return the log-probabilities `[n]` of `batch.targets`, in fp32."""
+        """Return what the objective is given; here log-probabilities, see `log_probs`."""
+        return self.log_probs(batch)
+
+    def log_probs(self, batch: Batch, hidden: Tensor | None = None) -> Tensor:
+        """Return the log-probabilities `[n]` of `batch.targets`, in fp32; `hidden` are their states where those are known."""
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            return label_log_probs(self.hidden(batch), self.head, batch.targets, self.chunk)
+            states = self.hidden(batch) if hidden is None else hidden
+            return label_log_probs(states, self.head, batch.targets, self.chunk)
 
     def hidden(self, batch: Batch) -> Tensor:
         """Return the last hidden states `[n, dim]` that predict `batch.targets`."""
         return hidden_states(self.model, batch)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode for a while: without dropout."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)

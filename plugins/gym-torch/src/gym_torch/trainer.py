@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
-from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError, Optimizer, RecipeError, Run, Train
 from gym_core.component import load_object
@@ -24,16 +23,17 @@ from gym_torch.adapted import adapt, recompute_layers
 from gym_torch.backend import LoadedModel
 from gym_torch.callbacks.bar import ProgressBar
 from gym_torch.callbacks.card import ModelCard
-from gym_torch.callbacks.llamafactory import PLOT, LlamaFactoryFiles
+from gym_torch.callbacks.llamafactory import LlamaFactoryFiles
 from gym_torch.callbacks.metrics import Metrics
-from gym_torch.callbacks.plot import LossPlot
+from gym_torch.callbacks.plot import Curves
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
+from gym_torch.evaluation import HeldOutLoss
 from gym_torch.export import copy_tokenizer
 from gym_torch.layout import Layout
-from gym_torch.loop import Job
+from gym_torch.loop import Evaluation, Job
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers, Progress
 from gym_torch.parameters import groups_of
@@ -41,7 +41,7 @@ from gym_torch.plan.auto import settle
 from gym_torch.plan.machine import Meter
 from gym_torch.plan.memory import predict
 from gym_torch.plan.skeleton import skeleton
-from gym_torch.plan.workload import of_source
+from gym_torch.plan.workload import of_examples
 from gym_torch.policy import Policy
 from gym_torch.processes.spread import Replicated
 from gym_torch.processes.strategies import DDP
@@ -101,12 +101,10 @@ class Trainer:
         self.checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
         found = run.ranks.agree(lambda: str(self.checkpoints.latest() or "")) if run.resuming else ""
         self.found = Path(found) if found else None
-        if self.found:
-            resume.load(self.found, self.adapted)
         self.job = self._job(config)
         self.conditions = {"the precision": model.precision}
-        trained = sum(weight.numel() for weight in self.adapted.model.parameters() if weight.requires_grad)
-        every = sum(weight.numel() for weight in self.adapted.model.parameters())
+        trained = sum(weight.numel() for weight in self.policy.parameters() if weight.requires_grad)
+        every = sum(weight.numel() for weight in self.policy.parameters())
         world = self.accelerator.num_processes
         say(
             f"training {trained:,} of {every:,} parameters on {len(self.data.train):,} samples, "
@@ -117,7 +115,7 @@ class Trainer:
         """Train to the end, write the model to `output/model` and say how it went."""
         job = self.job
         if self.found:
-            resume.restore(self.found, job, self.adapted, self.conditions)
+            resume.restore(self.found, job, self.policy, self.conditions)
             say(f"continuing from {self.found.name}")
         resume.check_skips(self.run.recipe.train.skip_steps, job.progress)
         with self.signals:
@@ -134,11 +132,14 @@ class Trainer:
         """Return where the steps come from: the prepared data. An algorithm that makes its samples overrides this."""
         return Dataset(self.data.train, self.train_options, self.data.fingerprint, layout)
 
+    def evaluation(self, examples: Examples, layout: Layout) -> Evaluation:
+        """Return what measures the policy on held-out samples: its loss. An algorithm that makes samples overrides this."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        return HeldOutLoss(once(examples, self.train_options, layout, rank, world))
+
     def _job(self, config: TorchAlgorithm) -> Job:
         run, train, accelerator = self.run, self.train_options, self.accelerator
-        world, rank = accelerator.num_processes, accelerator.process_index
         layout = self.model.layout
-        source = self.source(layout)
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
@@ -148,19 +149,28 @@ class Trainer:
                 key="train.keep_best",
                 fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
             )
+        objective: Objective = load_object(config.objective)(config, layout)
+        beside = objective.load_beside(run, self.model)
         if train.gradient_checkpointing:
             recompute_layers(model)
-        strategy = run.recipe.distributed if world > 1 and isinstance(run.recipe.distributed, DDP) else DDP()
+        strategy = (
+            run.recipe.distributed
+            if accelerator.num_processes > 1 and isinstance(run.recipe.distributed, DDP)
+            else DDP()
+        )
         spread: Replicated = load_object(strategy.spread)(accelerator)
         spread.place(model)
+        bf16 = self.model.precision == "bf16"
+        self.policy = objective.policy(model, bf16, temperature=objective.temperature, beside=beside)
+        if self.found:
+            resume.load(self.found, self.adapted, self.policy)
+        source = self.source(layout)
         self._compile(source)
-        objective: Objective = load_object(config.objective)(config, layout)
-        scores = Policy(model, bf16=self.model.precision == "bf16", temperature=objective.temperature)
-        policy = spread.wrap(scores)
+        policy = spread.wrap(self.policy)
         policy.train()
-        optimizer = build_optimizer(run.recipe.optimizer or AdamW(), model, train.learning_rate)
+        optimizer = build_optimizer(run.recipe.optimizer or AdamW(), self.policy, train.learning_rate)
         if isinstance(optimizer, InBackward):
-            check_in_backward(train, world)
+            check_in_backward(train, accelerator.num_processes)
         scheduler = run.recipe.scheduler or Linear()
         warmup = round(train.warmup * source.total) if train.warmup < 1 else round(train.warmup)
         return Job(
@@ -173,11 +183,13 @@ class Trainer:
             optimizer=optimizer,
             factor=scheduler.build(total=source.total, warmup=warmup),
             source=source,
-            validation=once(validation, train, layout, rank, world) if validation else None,
+            evaluation=self.evaluation(validation, layout) if validation else None,
             observer=Observers(self._observers() if accelerator.is_main_process else []),
             save=self._save,
             signals=self.signals,
             progress=Progress(total=source.total),
+            measure=config.measure,
+            better=config.better,
         )
 
     def _compile(self, source: Source) -> None:
@@ -195,29 +207,29 @@ class Trainer:
     def _observers(self) -> list[Observer]:
         run, output = self.run, self.run.output
         data = {"samples": len(self.data.train), "fingerprint": self.data.fingerprint}
-        plot = [LossPlot(output, ["loss.png", PLOT])] if run.recipe.train.plot else []
+        measure = run.recipe.algorithm.measure
+        plot = [Curves(output, ["loss", measure])] if run.recipe.train.plot else []
         card = ModelCard(run, self.model.name, data)
-        bar = ProgressBar(run.recipe.algorithm.measure)
-        own = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output), *plot, card, bar]
+        logs = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output, measure)]
+        own = [*logs, *plot, card, ProgressBar(measure)]
         return [*own, *(callback.build(run=run) for callback in run.recipe.callbacks)]
 
     def _save(self) -> None:
         job = self.job
         self.run.ranks.at("")  # a large model takes its time
-        optimizer = job.spread.optimizer(job.optimizer, self.adapted.model)
-
+        optimizer = job.spread.optimizer(job.optimizer, self.policy)
         best = job.progress.best_step if job.train.keep_best else None
 
         def write(path: Path) -> None:
-            resume.write(path, job, self.adapted, self.model.name, self.conditions, optimizer)
+            resume.write(path, job, self.adapted, self.policy, self.model.name, self.conditions, optimizer)
 
-        with job.spread.whole(self.adapted.model):
+        with job.spread.whole(self.policy):
             self.run.ranks.agree(lambda: self.checkpoints.save(job.progress.step, write, best).name)
 
     def _keep(self) -> Artifact:
         """Write what was made to `output/model`, all or nothing."""
         self.run.ranks.at("")
-        with to_use(self.job.optimizer), self.job.spread.whole(self.adapted.model):
+        with to_use(self.job.optimizer), self.job.spread.whole(self.policy):
             made = self.run.ranks.agree(lambda: self._write().to_json())
         return Artifact(**made | {"path": Path(made["path"])})
 
@@ -225,7 +237,7 @@ class Trainer:
         path, building = self.run.output / "model", self.run.output / ".model.building"
         shutil.rmtree(path, ignore_errors=True)
         with whole_or_gone(building, path, "the model", "the last checkpoint"):
-            made = replace(self.adapted.save(building, self.model.name), path=path)
+            made = replace(resume.save(building, self.adapted, self.policy, self.model.name), path=path)
             self._copy_tokenizer(building)
             to_disk(building)
             building.rename(path)
@@ -239,7 +251,7 @@ class Trainer:
             (into / "chat_template.jinja").write_text(data.template.build(), encoding="utf-8")
 
     def _summarize(self, artifact: Artifact) -> None:
-        progress, run = self.job.progress, self.run
+        progress, run, measure = self.job.progress, self.run, self.job.measure
         if not self.accelerator.is_main_process:
             return
         run.record.update(
@@ -253,7 +265,7 @@ class Trainer:
                 "seconds": round(progress.seconds, 3),
                 "stopped": progress.stop or None,
                 "skipped": progress.skipped,
-                "best": {"step": progress.best_step, "eval_loss": progress.best_loss} if progress.evaluated else None,
+                "best": {"step": progress.best_step, f"eval_{measure}": progress.best} if progress.evaluated else None,
                 "precision": self.model.precision,
                 "device": probe.device_name(),
                 "processes": self.accelerator.num_processes,
@@ -265,29 +277,29 @@ class Trainer:
         say(f"{progress.step:,} steps, {progress.tokens:,} tokens in {progress.seconds:.1f} s ({speed})")
         if progress.stop:
             say(f"ended early: {progress.stop}")
-        if "loss" in progress.figures:
-            measured = f", eval_loss {progress.figures['eval_loss']:.4f}" if "eval_loss" in progress.figures else ""
-            say(f"loss {progress.figures['first_loss']:.4f} -> {progress.figures['loss']:.4f}{measured}")
+        figures = {name: f"{value:.4f}" for name, value in progress.figures.items()}
+        if measure in figures:
+            held_out = f", held out {figures[f'eval_{measure}']}" if progress.evaluated else ""
+            say(f"{measure} {figures[f'first_{measure}']} -> {figures[measure]}{held_out}")
         say(f"{artifact.kind}: {artifact.path}")
 
     def _predicted(self) -> int | None:
         """Return the peak that `gym plan` predicts for the largest batch; None where it cannot, or would take too long."""
-        recipe, model, source = self.run.recipe, self.model, self.job.source
-        known = isinstance(recipe.model, Transformers) and isinstance(source, Dataset)
-        if not known or self.job.progress.seconds < BRIEF:
+        recipe, model = self.run.recipe, self.model
+        if not isinstance(recipe.model, Transformers) or self.job.progress.seconds < BRIEF:
             return None
         try:
             built = skeleton(recipe, model.path, model.precision, self.accelerator.device)
-            batch = of_source(source, self.job.objective).batch
+            batch = of_examples(recipe, self.job.objective, self.data.train, self.train_options).batch
             return predict(recipe, built, batch).memory.peak
         except Exception as error:  # code of plugins, which may not work on tensors without data
             warn(f"the memory of this run cannot be predicted: {error}")
             return None
 
 
-def build_optimizer(optimizer: Optimizer, model: PreTrainedModel, learning_rate: float) -> torch.optim.Optimizer:
+def build_optimizer(optimizer: Optimizer, policy: Policy, learning_rate: float) -> torch.optim.Optimizer:
     """Build the optimizer over what is trained, in named groups by role; vectors do not decay."""
-    groups = groups_of(model)
+    groups = groups_of(policy.model, policy)
     if not groups:
         raise GymError("nothing is trained: every weight is frozen", key="adapter")
     built: torch.optim.Optimizer = optimizer.build(parameters=groups, learning_rate=learning_rate)

@@ -17,6 +17,7 @@ __all__ = [
     "Layout",
     "Length",
     "Math",
+    "Model",
     "Overlong",
     "PythonFunction",
     "Regex",
@@ -239,6 +240,23 @@ class Http(Reward):
     """Times a request is sent again after a broken connection, a timeout or status 429, 500, 502, 503 or 504."""
     backoff: Annotated[float, Field(ge=0, le=60)] = 0.5
     """Seconds before the first repetition; twice as long before each further one."""
+
+
+class Model(Reward):
+    """What a reward model says of prompt and answer.
+
+    A causal language model with a value head (`value_head.safetensors`), or a sequence classifier of transformers with one
+    label and a linear head on its last state. It is held in memory beside the model that is trained.
+    """
+
+    target: ClassVar[str] = "gym_rl.rewards.model:ModelScore"
+
+    path: Annotated[str, Field(min_length=1, examples=["runs/reward"])]
+    """The directory of a run that made one, a model directory, or an id on the Hugging Face Hub."""
+    revision: str | None = None
+    """Branch, tag or commit on the Hub."""
+    batch: Count = 16
+    """Answers in one forward pass."""
 
 
 class PythonFunction(Reward):

@@ -64,6 +64,22 @@ def merges(brought: Brought, bench: Bench) -> None:
     assert torch.equal(_logits(adapted.model), expected), "merging changed the adapted model"
 
 
+@laws("left out, it leaves the base")
+def leaves_out(brought: Brought, bench: Bench) -> None:
+    """Where an adapter can be left out for a while, the model computes meanwhile what the base does, and then goes on."""
+    base = _base(bench)
+    wanted = _logits(base)
+    adapted = _adapt(brought, base)
+    _train(adapted)
+    if adapted.without is None:  # training changed the base
+        return
+    expected, marked = _logits(adapted.model), [weight.requires_grad for weight in adapted.model.parameters()]
+    with adapted.without():
+        _close(_logits(adapted.model), wanted)
+    assert torch.equal(_logits(adapted.model), expected), "leaving it out changed it"
+    assert [weight.requires_grad for weight in adapted.model.parameters()] == marked, "other weights train now"
+
+
 @laws("state round-trips bit for bit")
 def round_trips(brought: Brought, bench: Bench) -> None:
     """What `state` returns, loaded into an adapted base, gives the same output in every bit."""

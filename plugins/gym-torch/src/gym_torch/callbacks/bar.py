@@ -51,8 +51,9 @@ class ProgressBar(Observer):
         say(f"step {progress.step} is skipped as asked: {', '.join(names[:5])}{more}")
 
     def evaluated(self, progress: Progress, record: Record) -> None:
-        """Show the validation loss."""
-        self._note(progress, f"eval_loss {record['eval_loss']:.4f}", every=0.0)
+        """Show what was measured on the validation split."""
+        name = f"eval_{self.measure}"
+        self._note(progress, f"{name} {record[name]:.4f}", every=0.0)
 
     def closed(self) -> None:
         """Leave the terminal as it was."""

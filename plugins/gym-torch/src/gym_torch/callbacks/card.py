@@ -62,7 +62,7 @@ A {kind} made by Gym. It was trained on {samples} samples (data fingerprint `{fi
 |---|---|
 {figures}
 
-Not evaluated: a loss says how well the training text is predicted, not how good or how safe the answers are.
+Not evaluated: these figures say how training went, on its own terms, not how good or how safe the answers are.
 
 ## Recipe
 

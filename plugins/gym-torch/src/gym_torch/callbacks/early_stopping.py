@@ -1,13 +1,12 @@
-"""Ends a run whose validation loss no longer falls."""
+"""Ends a run in which what training improves no longer improves on the validation split."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gym_core import RecipeError, Run
-from gym_torch.observer import Observer, Progress, Record
+from gym_torch.observer import Observer, Progress, Record, gain
 
 if TYPE_CHECKING:
     from gym_torch.config import EarlyStopping
@@ -25,23 +24,23 @@ class EarlyStop(Observer):
                 fix="set `train: {eval_every: 100}`",
             )
         self.config = config
-        self.best = math.inf
+        self.name, self.better = f"eval_{run.recipe.algorithm.measure}", run.recipe.algorithm.better
+        self.best: float | None = None
         self.misses = 0
 
     def evaluated(self, progress: Progress, record: Record) -> None:
         """Ask for the end when patience is used up."""
-        if record["eval_loss"] < self.best - self.config.least:
-            self.best, self.misses = record["eval_loss"], 0
+        if gain(record[self.name], self.best, self.better) > self.config.least:
+            self.best, self.misses = record[self.name], 0
             return
         self.misses += 1
         if self.misses >= self.config.patience:
-            progress.stop = f"eval_loss has not improved on {self.best:.4f} for {self.misses} evaluations"
+            progress.stop = f"{self.name} has not improved on {self.best:.4f} for {self.misses} evaluations"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the count; a best value that does not exist yet is None."""
-        return {"best": self.best if math.isfinite(self.best) else None, "misses": self.misses}
+        return {"best": self.best, "misses": self.misses}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the count."""
-        self.best = math.inf if state["best"] is None else state["best"]
-        self.misses = state["misses"]
+        self.best, self.misses = state["best"], state["misses"]

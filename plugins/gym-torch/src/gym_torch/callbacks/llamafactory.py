@@ -11,25 +11,25 @@ from gym_core import Artifact
 from gym_torch.callbacks.jsonlines import JsonLines
 from gym_torch.observer import Progress, Record
 
-PLOT = "training_loss.png"
-
 
 class LlamaFactoryFiles(JsonLines):
     """Writes `trainer_log.jsonl` while training; train, eval and all `_results.json` after."""
 
-    def __init__(self, output: Path) -> None:
-        """Write under the output directory."""
+    def __init__(self, output: Path, measure: str = "loss") -> None:
+        """Write under the output directory; `measure` is the key of what training improves."""
         super().__init__(output / "trainer_log.jsonl")
-        self.output = output
+        self.output, self.measure = output, measure
 
     def logged(self, progress: Progress, record: Record) -> None:
-        """Append a line with the loss."""
+        """Append a line with the loss, and with what training improves."""
+        values = {name: record[name] for name in ("loss", self.measure)}
         extra = {"throughput": round(record["tokens_per_second"], 2), "total_tokens": record["tokens"]}
-        self.append(self._line(progress, {"loss": record["loss"], "lr": record["learning_rate"]}) | extra)
+        self.append(self._line(progress, values | {"lr": record["learning_rate"]}) | extra)
 
     def evaluated(self, progress: Progress, record: Record) -> None:
-        """Append a line with the validation loss."""
-        self.append(self._line(progress, {"eval_loss": record["eval_loss"]}))
+        """Append a line with what training improves, on the validation split."""
+        name = f"eval_{self.measure}"
+        self.append(self._line(progress, {name: record[name]}))
 
     def ended(self, progress: Progress, artifact: Artifact) -> None:
         """Write the summaries."""

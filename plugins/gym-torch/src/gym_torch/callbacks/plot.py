@@ -1,4 +1,4 @@
-"""`loss.png`: the loss over the steps, as measured and smoothed, with the validation loss."""
+"""`loss.png`, and a plot of what else an algorithm improves: over the steps, as measured and smoothed, with validation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PAUSE = 30.0  #: least seconds between two drawings during training
 SMOOTHING = 0.9  #: share of the running mean that each new point leaves
 
 
-class LossPlot(Observer):
+class Curves(Observer):
     """Draws from `metrics.jsonl`, so a resumed run shows all of its steps."""
 
-    def __init__(self, output: Path, names: Sequence[str]) -> None:
-        """Draw to files of these names under the output directory."""
-        self.output, self.names = output, names
+    def __init__(self, output: Path, measures: Sequence[str]) -> None:
+        """Draw each of these keys to `<key>.png` under the output directory, and where LLaMA-Factory's users look."""
+        self.output, self.measures = output, dict.fromkeys(measures)
         self.drawn = time.monotonic()
 
     def saving(self, progress: Progress) -> None:
@@ -35,25 +35,37 @@ class LossPlot(Observer):
 
     def _draw(self) -> None:
         records = read_lines(self.output / FILE)
-        for name in self.names:
-            draw(records, self.output / name)
+        for measure in self.measures:
+            name = measure.replace("/", "_")
+            for path in (self.output / f"{name}.png", self.output / f"training_{name}.png"):
+                draw(records, path, measure)
         self.drawn = time.monotonic()
 
 
-def draw(records: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the plot of the `loss` and `eval_loss` of these records to a PNG file, in one piece."""
+def draw(records: Sequence[dict[str, Any]], path: Path, measure: str = "loss") -> None:
+    """Write the plot of a measure to a PNG file, in one piece: training, validation, and the parts it is the sum of.
+
+    The parts of `reward` are `reward/<name>`; a single part, which is the whole, is not drawn.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="optimizer step", ylabel="loss")
-    steps, losses = _series(records, "loss")
-    axes.plot(steps, losses, color="tab:blue", alpha=0.35, label="training")
-    axes.plot(steps, smooth(losses), color="tab:blue", label="training, smoothed")
-    steps, losses = _series(records, "eval_loss")
-    if losses:
-        axes.plot(steps, losses, color="tab:orange", marker="o", label="validation")
+    axes = figure.add_subplot(xlabel="optimizer step", ylabel=measure)
+    steps, values = _series(records, measure)
+    axes.plot(steps, values, color="tab:blue", alpha=0.35, label="training")
+    axes.plot(steps, smooth(values), color="tab:blue", label="training, smoothed")
+    steps, values = _series(records, f"eval_{measure}")
+    if values:
+        axes.plot(steps, values, color="tab:orange", marker="o", label="validation")
+    parts = sorted({name for record in records for name in record if name.startswith(f"{measure}/")})
+    for number, name in enumerate(parts if len(parts) > 1 else []):
+        colour = f"C{2 + number}"  # the first two are taken
+        steps, values = _series(records, name)
+        axes.plot(steps, smooth(values), color=colour, linewidth=1, label=name.removeprefix(f"{measure}/"))
+        steps, values = _series(records, f"eval_{name}")
+        axes.plot(steps, values, color=colour, linewidth=0, marker="o", markersize=4)
     axes.legend()
     axes.grid(alpha=0.3)
     part = path.with_name(f".{path.name}")

@@ -10,11 +10,12 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from gym_core import GymError, RecipeError
+from gym_core import Artifact, GymError, RecipeError
 from gym_torch.adapted import Adapted
 from gym_torch.checkpoints import optimizer_state
 from gym_torch.loop import Job
 from gym_torch.observer import Progress
+from gym_torch.policy import Policy
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -23,7 +24,13 @@ FIX = "make it what it was, or start over in another `output`"
 
 
 def write(
-    path: Path, job: Job, adapted: Adapted, base: str, conditions: Mapping[str, Any], optimizer: optimizer_state.State
+    path: Path,
+    job: Job,
+    adapted: Adapted,
+    policy: Policy,
+    base: str,
+    conditions: Mapping[str, Any],
+    optimizer: optimizer_state.State,
 ) -> None:
     """Write model, optimizer and state into an empty directory.
 
@@ -31,7 +38,7 @@ def write(
 
     `conditions` is what must be the same when the run goes on, by the name a user would call it.
     """
-    adapted.save(path, base, exact=True)
+    save(path, adapted, policy, base, exact=True)
     tensors, plain = optimizer
     save_file(tensors, path / OPTIMIZER)
     if made := job.source.tensors():
@@ -43,22 +50,32 @@ def write(
         "observers": job.observer.state_dict(),
         "optimizer": plain,
         "conditions": conditions,
-        "shapes": _shapes(adapted),
+        "shapes": _shapes(policy),
     }
     (path / STATE).write_text(json.dumps(state), encoding="utf-8")
 
 
-def load(path: Path, adapted: Adapted) -> None:
+def save(path: Path, adapted: Adapted, policy: Policy, base: str, exact: bool = False) -> Artifact:
+    """Write the weights of the model, and beside them those of what is trained beside it; return what that makes."""
+    made = adapted.save(path, base, exact)
+    for module in policy.companions:
+        module.save(path, exact)
+    return made
+
+
+def load(path: Path, adapted: Adapted, policy: Policy) -> None:
     """Put back the weights, before they are laid out over processes. Raises GymError where others are trained now."""
-    old, new = json.loads((path / STATE).read_text(encoding="utf-8"))["shapes"], _shapes(adapted)
+    old, new = json.loads((path / STATE).read_text(encoding="utf-8"))["shapes"], _shapes(policy)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             was, now = old.get(name, "absent"), new.get(name, "absent")
             raise GymError(f"the trained parameters differ: {name} was {was}, is {now}", where=str(path), fix=FIX)
     adapted.load(adapted.read(path))
+    for module in policy.companions:
+        module.restore(path)
 
 
-def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any]) -> None:
+def restore(path: Path, job: Job, policy: Policy, conditions: Mapping[str, Any]) -> None:
     """Put a job whose weights are back where it was when the checkpoint was written.
 
     Raises GymError where data or conditions are others, naming the difference.
@@ -74,7 +91,7 @@ def restore(path: Path, job: Job, adapted: Adapted, conditions: Mapping[str, Any
             )
     job.source.load_state_dict(state["source"], load_file(path / SOURCE) if (path / SOURCE).exists() else {})
     tensors = load_file(path / OPTIMIZER)
-    optimizer_state.put(job.optimizer, adapted.model, tensors, state["optimizer"], job.spread.like)
+    optimizer_state.put(job.optimizer, policy, tensors, state["optimizer"], job.spread.like)
     job.observer.load_state_dict(state["observers"])
     job.window.update(state["window"])
     job.progress = Progress(**state["progress"])
@@ -94,5 +111,5 @@ def check_skips(steps: Sequence[int], progress: Progress) -> None:
             )
 
 
-def _shapes(adapted: Adapted) -> dict[str, list[int]]:
-    return {name: list(weight.shape) for name, weight in adapted.model.named_parameters() if weight.requires_grad}
+def _shapes(policy: Policy) -> dict[str, list[int]]:
+    return {name: list(weight.shape) for name, weight in policy.named_parameters() if weight.requires_grad}

@@ -45,7 +45,7 @@ class Course:
     def of(cls, output: Path) -> Course:
         """Read it off a finished run."""
         lines = read_lines(output / FILE)
-        return cls(lines[-1]["step"], frozenset(line["step"] for line in lines if "eval_loss" in line))
+        return cls(lines[-1]["step"], frozenset(line["step"] for line in lines if _evaluates(line)))
 
 
 class Watch:
@@ -77,7 +77,7 @@ class Watch:
         for phase in _SIGNS:
             if phase in signs:
                 return phase, step
-        evaluated = any(line["step"] == step and "eval_loss" in line for line in self._lines)
+        evaluated = any(line["step"] == step and _evaluates(line) for line in self._lines)
         if step in self.course.evaluations and not evaluated:
             return EVALUATION, step
         if step < self.course.total:
@@ -96,6 +96,10 @@ class Watch:
             for path in self.output.glob(pattern):
                 with suppress(FileNotFoundError):
                     yield phase, path.name, path.stat().st_ctime_ns
+
+
+def _evaluates(line: dict[str, Any]) -> bool:
+    return any(name.startswith("eval_") for name in line)
 
 
 def newest(output: Path) -> int:

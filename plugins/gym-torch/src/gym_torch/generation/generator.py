@@ -6,9 +6,9 @@ is the one bridge from messages to texts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,9 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from gym_core import GymError
 from gym_torch.generation.kvcache import RowCache, fill
 from gym_torch.generation.sampling import choose, uniform
+from gym_torch.generation.shared import Shared, shares
+from gym_torch.policy import evaluating
+from gym_torch.routing import Routers
 
 if TYPE_CHECKING:
     from gym_data.tokenizer import Tokenizer
@@ -32,6 +35,8 @@ class Completion:
     tokens: list[int] = field(default_factory=list)  #: the token that ended it included
     log_probs: list[float] = field(default_factory=list)  #: of each token; see `gym_torch.generation.sampling.choose`
     finished: bool = False  #: whether a stop token ended it, rather than the length
+    routed: list[Tensor] = field(default_factory=list)
+    """Experts of the prompt and of each token but the last, which no pass has seen: `[tokens, layers, k]` int16, to be joined."""
 
 
 @dataclass
@@ -42,6 +47,7 @@ class _Batch:
     lengths: list[int]  #: tokens in the cache
     last: Tensor  #: token chosen last, not in the cache yet
     cache: RowCache = field(default_factory=RowCache)
+    shared: Shared | None = None  #: the prompts, where they are not in the cache
 
     def keep(self, rows: list[int]) -> None:
         """Drop all other rows, and the columns that only they used."""
@@ -51,18 +57,23 @@ class _Batch:
             self.lengths = [self.lengths[row] for row in order]
             self.last = self.last[order]
             self.cache.keep(order, max(self.lengths, default=0))
+            if self.shared:
+                self.shared.keep(order)
 
 
 class Generator:
     """Generates with a causal language model, many prompts at a time."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Tokenizer, max_batch: int = 64) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: Tokenizer, max_batch: int = 64, routers: Routers | None = None
+    ) -> None:
         """Use a model as it is at each call: a model in training may be given once and asked again and again.
 
         Args:
             model: any transformers causal language model with full or sliding-window attention.
             tokenizer: names the token that ends a turn.
             max_batch: most rows in one forward pass.
+            routers: those of the model, where the experts of every token are to be recorded.
 
         Raises:
             GymError: the model keeps a state that rows cannot leave or enter.
@@ -75,9 +86,8 @@ class Generator:
             )
         self.model = model
         self.max_batch = max_batch
-        ends = model.generation_config.eos_token_id if model.generation_config else None
-        ends = ends if isinstance(ends, list) else [ends]
-        self._stop = {token for token in (tokenizer.eos_id, *ends) if token is not None}
+        self.routers = routers
+        self._stop = stop_ids(model, tokenizer)
 
     @torch.no_grad()
     def generate(
@@ -138,7 +148,8 @@ class Generator:
             batch.keep(going)
 
         batch = _Batch([], [], torch.empty(0, dtype=torch.long, device=self.model.device))
-        with _without_dropout(self.model):
+        batch.shared = Shared() if shares(self.model, prompts) else None
+        with evaluating(self.model):
             while waiting or batch.requests:
                 free = self.max_batch - len(batch.requests)
                 # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
@@ -147,12 +158,14 @@ class Generator:
                     # A group that does not fit beside the others waits, so that its prompt is computed once.
                     while waiting and prompts[waiting[-1]] == prompts[entering[-1]] != prompts[entering[0]]:
                         waiting.append(entering.pop())
-                    extend(batch, self._enter(batch, entering, prompts))
+                    extend(batch, self._enter(batch, entering, prompts, done))
                 if batch.requests:
-                    extend(batch, self._step(batch))
+                    extend(batch, self._step(batch, done))
         return done
 
-    def _enter(self, batch: _Batch, requests: list[int], prompts: Sequence[Sequence[int]]) -> Tensor:
+    def _enter(
+        self, batch: _Batch, requests: list[int], prompts: Sequence[Sequence[int]], done: list[Completion]
+    ) -> Tensor:
         """Run the prompts, each distinct one once, add their rows to the batch, and return the logits that follow."""
         texts = list(dict.fromkeys(tuple(prompts[request]) for request in requests))
         numbers = {text: number for number, text in enumerate(texts)}
@@ -160,45 +173,62 @@ class Generator:
         device = self.model.device
         tokens = torch.tensor([(0,) * (width - len(text)) + text for text in texts], device=device)
         cache = DynamicCache()
-        logits = self._forward(tokens, list(map(len, texts)), cache)
+        logits, routed = self._forward(tokens, list(map(len, texts)), cache)
+        if routed is not None:
+            own = [experts[width - len(text) :].clone() for experts, text in zip(routed, texts, strict=True)]
+            for request in requests:
+                done[request].routed.append(own[numbers[tuple(prompts[request])]])
         rows = torch.tensor([numbers[tuple(prompts[request])] for request in requests], device=device)
+        if batch.shared:
+            batch.shared.take(cache, list(map(len, texts)), rows.tolist())
         batch.cache.append(cache, rows)
         batch.requests += requests
-        batch.lengths += [len(prompts[request]) for request in requests]
+        batch.lengths += [0 if batch.shared else len(prompts[request]) for request in requests]
         batch.last = torch.cat([batch.last, rows])
         return logits[rows]
 
-    def _step(self, batch: _Batch) -> Tensor:
+    def _step(self, batch: _Batch, done: list[Completion]) -> Tensor:
         """Run the tokens chosen last; return the logits `[rows, vocabulary]` that follow."""
         batch.lengths = [length + 1 for length in batch.lengths]
-        return self._forward(batch.last[:, None], batch.lengths, batch.cache)
+        logits, routed = self._forward(batch.last[:, None], batch.lengths, batch.cache, batch.shared)
+        if routed is not None:
+            for request, experts in zip(batch.requests, routed, strict=True):
+                done[request].routed.append(experts)
+        return logits
 
-    def _forward(self, tokens: Tensor, lengths: list[int], cache: Cache) -> Tensor:
-        """Run `tokens` `[rows, new]`, after which row i has `lengths[i]` tokens in the cache, aligned at the right."""
+    def _forward(
+        self, tokens: Tensor, lengths: list[int], cache: Cache, shared: Shared | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run `tokens` `[rows, new]`, after which row i has `lengths[i]` tokens in the cache, aligned at the right.
+
+        Returns logits `[rows, vocabulary]` and, where they are recorded, experts `[rows, new, layers, k]` on the CPU.
+        """
         width = cache.get_seq_length() + tokens.shape[1]
         padding = width - torch.tensor(lengths, device=tokens.device)[:, None]
         columns = torch.arange(width, device=tokens.device)
-        output = self.model(
+        positions = (columns[-tokens.shape[1] :] - padding).clamp(min=0)
+        extra = {"shared": shared.attend} if shared else {}
+        run = partial(
+            self.model,
             input_ids=tokens,
             attention_mask=columns >= padding,
-            position_ids=(columns[-tokens.shape[1] :] - padding).clamp(min=0),
+            position_ids=positions + torch.tensor(shared.starts())[:, None] if shared else positions,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **extra,
         )
-        logits: Tensor = output.logits[:, -1]
-        return logits
+        if self.routers is None:
+            return run().logits[:, -1], None
+        output, routed = self.routers.record(run)
+        return output.logits[:, -1], routed.unflatten(0, tokens.shape).cpu()
 
 
-@contextmanager
-def _without_dropout(model: PreTrainedModel) -> Iterator[None]:
-    """Put a model into evaluation mode for a while."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
+def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
+    """Return the tokens that end a completion: those of the tokenizer and of the model."""
+    ends = model.generation_config.eos_token_id if model.generation_config else None
+    ends = ends if isinstance(ends, list) else [ends]
+    return {token for token in (tokenizer.eos_id, *ends) if token is not None}
 
 
 def complete(

@@ -8,11 +8,10 @@ import torch
 
 from gym_core import GymError, Recipe, Run, Train
 from gym_torch.console import say
-from gym_torch.plan.batch import lengths_of, planned
 from gym_torch.plan.machine import MARGIN, memory_at_hand
 from gym_torch.plan.memory import objective_of, predict
 from gym_torch.plan.skeleton import Skeleton, skeleton
-from gym_torch.plan.workload import longest
+from gym_torch.plan.workload import full_batch, longest
 
 SMALLEST = 512
 #: Most tokens of a batch. A CPU is busy with far fewer, and a batch that leaves its caches far behind only costs memory;
@@ -47,7 +46,9 @@ def largest(recipe: Recipe, built: Skeleton, memory: int) -> int:
     """
     objective, tokens = objective_of(recipe, built.layout), MOST.get(built.device.type, MOST["cuda"])
     while True:
-        peak = predict(recipe, built, planned(objective, lengths_of(tokens, min(tokens, longest(recipe))))).memory.peak
+        train = recipe.train.model_copy(update={"batch_tokens": tokens, "accumulate": 1})
+        batch = full_batch(recipe, objective, train, min(tokens, longest(recipe))).batch
+        peak = predict(recipe, built, batch).memory.peak
         if peak <= MARGIN * memory:
             return tokens
         if tokens == SMALLEST:

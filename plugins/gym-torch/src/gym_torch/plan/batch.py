@@ -30,6 +30,27 @@ class Blank:
         return np.ones(self.length, dtype=np.bool_)
 
 
+@dataclass(frozen=True)
+class Blanks:
+    """A data set of such samples, all of one length."""
+
+    length: int
+    count: int
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """Tokens of each sample."""
+        return np.full(self.count, self.length)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.count
+
+    def __getitem__(self, index: int, /) -> Blank:
+        """Return one sample."""
+        return Blank(f"planned/{index}", self.length)
+
+
 def planned(objective: Objective, lengths: Sequence[int]) -> Batch:
     """Return a batch of samples of these lengths."""
     return objective.collate([Blank(f"planned/{number}", length) for number, length in enumerate(lengths)])

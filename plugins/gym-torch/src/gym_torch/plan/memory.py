@@ -28,7 +28,6 @@ from gym_torch.objective import Objective
 from gym_torch.plan.layers import left_out
 from gym_torch.plan.skeleton import Skeleton
 from gym_torch.plan.trace import Timeline, Trace
-from gym_torch.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,15 @@ def _trace(built: Skeleton, objective: Objective, batch: Batch) -> Timeline:
     """Do one forward and backward pass, as the loop does it."""
     model, trace = built.model, Trace()
     with built.mode:
-        policy = Policy(model, bf16=built.precision == "bf16", head=declared_head(model))
-        trace.ignore([*model.parameters(), *model.buffers()])
+        with built.device:
+            beside = objective.beside(model)
+        policy = objective.policy(model, built.precision == "bf16", declared_head(model), beside=beside)
+        trace.ignore([*policy.parameters(), *policy.buffers()])
         trace.ignore(value for value in vars(batch).values() if isinstance(value, Tensor))
         with trace, _marking(model.base_model, trace):
             loss, metrics = objective.loss(policy, batch)
             (loss * 1.0).backward()  # type: ignore[no-untyped-call]
-            model.zero_grad()
+            policy.zero_grad()
             del loss, metrics
     return trace.timeline()
 

@@ -6,7 +6,7 @@ run will. The device need not be there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,13 +54,7 @@ class Skeleton:
 
     def lend(self, batch: B) -> B:
         """Return the batch with tensors that can meet those of the model."""
-        tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
-        lent = {
-            name: FakeTensor(self.mode, value.to("meta"), self.device)
-            for name, value in tensors.items()
-            if isinstance(value, Tensor)
-        }
-        return replace(batch, **lent)
+        return batch.each(lambda tensor: FakeTensor(self.mode, tensor.to("meta"), self.device))
 
 
 def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -> Skeleton:

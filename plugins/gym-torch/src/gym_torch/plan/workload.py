@@ -7,12 +7,13 @@ from itertools import islice
 from pathlib import Path
 
 from gym_core import GymError, Recipe, Train
+from gym_core.component import load_object
 from gym_data import DatasetConfig
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
 from gym_torch.objective import Objective
-from gym_torch.plan.batch import lengths_of, planned
-from gym_torch.source import Dataset, Source
+from gym_torch.plan.batch import Blanks
+from gym_torch.source import Examples, Source
 
 LOOK = 200  #: steps whose batches are looked at for the largest
 UNKNOWN = 2048  #: tokens of the longest sample where neither data nor recipe tells
@@ -31,38 +32,37 @@ class Workload:
 def workload(recipe: Recipe, objective: Objective, path: Path, train: Train) -> Workload:
     """Return the work of a recipe; `path` is the directory of the model, `train` has its batch size settled.
 
-    Raises GymError for an algorithm that makes its samples itself.
+    Raises RecipeError where the steps cannot be laid out as the recipe says.
     """
-    if recipe.algorithm.rows == "prompt":
-        raise GymError(
-            "how long the answers will be is not known before they are given, so their memory is not planned yet",
-            key="algorithm",
-            fix="`train.batch_size` is the number of answers in a pass: begin with few",
-        )
     try:
-        source = _source(recipe, objective, path, train)
+        examples = _prepared(recipe, path, train)
     except GymError as error:  # the border to the data plugin: a plan can do without
         return _assumed(recipe, objective, train, str(error.problems[0].why))
-    return of_source(source, objective)
+    return of_examples(recipe, objective, examples, train)
 
 
-def of_source(source: Source, objective: Objective) -> Workload:
-    """Return the work of prepared data."""
+def of_examples(recipe: Recipe, objective: Objective, examples: Examples, train: Train) -> Workload:
+    """Return the work of prepared samples."""
+    source = steps_over(recipe, objective, examples, train)
     largest, tokens, seen = None, 0, 0
-    for step in islice(source.steps(0), LOOK):
+    for step in islice(source.steps(0), 1 if source.note else LOOK):
         seen += 1
-        for examples in step.batches:
-            batch = objective.collate(examples)
+        for batch in map(objective.collate, step.batches):
             tokens += batch.size
-            if largest is None or (batch.tokens.numel(), len(batch.targets)) > _extent(largest):
+            if largest is None or _extent(batch) > _extent(largest):
                 largest = batch
     assert largest is not None
-    return Workload(
-        largest,
-        source.total,
-        round(tokens / seen * source.total),
-        f"the largest batch of the first {seen:,} steps" if seen < source.total else "the largest batch of the run",
-    )
+    some = f"the largest batch of the first {seen:,} steps"
+    note = source.note or (some if seen < source.total else "the largest batch of the run")
+    return Workload(largest, source.total, round(tokens / seen * source.total), note)
+
+
+def steps_over(recipe: Recipe, objective: Objective, examples: Examples, train: Train) -> Source:
+    """Return steps over samples, as large as those of a run may be."""
+    algorithm = recipe.algorithm
+    assert isinstance(algorithm, TorchAlgorithm)
+    source: Source = load_object(algorithm.schedule)(algorithm, examples, train, objective.layout)
+    return source
 
 
 def longest(recipe: Recipe) -> int:
@@ -70,24 +70,31 @@ def longest(recipe: Recipe) -> int:
     return recipe.data.cutoff if isinstance(recipe.data, DatasetConfig) else UNKNOWN
 
 
+def full_batch(recipe: Recipe, objective: Objective, train: Train, length: int) -> Workload:
+    """Return the work of one step over samples of `length` tokens, all trained, as many as there may be in it."""
+    many = Blanks(length, train.batch_tokens if isinstance(train.batch_tokens, int) else train.batch_size)
+    return of_examples(recipe, objective, many, train.model_copy(update={"max_steps": 1}))
+
+
 def _extent(batch: Batch) -> tuple[int, int]:
     return batch.tokens.numel(), len(batch.targets)
 
 
-def _source(recipe: Recipe, objective: Objective, path: Path, train: Train) -> Dataset:
+def _prepared(recipe: Recipe, path: Path, train: Train) -> Examples:
     """Prepare the data as a run would. Raises GymError where it cannot be."""
     if not any(path.glob("tokenizer*")):
         raise GymError("there is no tokenizer beside config.json")
     assert isinstance(recipe.algorithm, TorchAlgorithm) and recipe.data is not None
-    prepared = recipe.data.build(tokenizer=path, rows=recipe.algorithm.rows, seed=train.seed)
-    return Dataset(prepared.train, train, prepared.fingerprint, objective.layout)
+    examples: Examples = recipe.data.build(tokenizer=path, rows=recipe.algorithm.rows, seed=train.seed).train
+    return examples
 
 
 def _assumed(recipe: Recipe, objective: Objective, train: Train, why: str) -> Workload:
-    """Plan for samples as long as they may be, every token trained."""
+    """Plan for samples as long as they may be."""
     length = longest(recipe)
-    size = train.batch_tokens
-    lengths = lengths_of(size, length) if isinstance(size, int) else [length] * train.batch_size
-    batch = planned(objective, lengths)
-    tokens = train.max_steps * train.accumulate * batch.size if train.max_steps else None
-    return Workload(batch, train.max_steps, tokens, f"without data ({why}): samples of {length:,} tokens, all trained")
+    found = full_batch(recipe, objective, train, length)
+    assert found.tokens is not None
+    tokens = train.max_steps * found.tokens if train.max_steps else None
+    return Workload(
+        found.batch, train.max_steps, tokens, f"without data ({why}): samples of {length:,} tokens, all trained"
+    )

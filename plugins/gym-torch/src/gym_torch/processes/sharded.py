@@ -39,7 +39,7 @@ class Sharded(Replicated):
             raise GymError(f"{odd} is quantized, and fsdp cannot cut it", key="distributed", fix="set distributed: ddp")
         device = self.accelerator.device
         mesh = init_device_mesh(device.type, (self.accelerator.num_processes,))
-        for layer in layers_of(policy.model):
+        for layer in layers_of(policy):
             fully_shard(layer, mesh=mesh)
         fully_shard(policy, mesh=mesh)
         self._policy = policy
@@ -54,19 +54,19 @@ class Sharded(Replicated):
         norm = nn.utils.clip_grad_norm_(trained, most or math.inf)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-    def optimizer(self, optimizer: torch.optim.Optimizer, model: PreTrainedModel) -> State:
+    def optimizer(self, optimizer: torch.optim.Optimizer, policy: nn.Module) -> State:
         """Gather the state tensor by tensor; only the main process keeps them."""
         self._reshard()
         main = self.accelerator.is_main_process
-        return take(optimizer, model, lambda tensor: self.full(tensor) if main else self.full(tensor).to("meta"))
+        return take(optimizer, policy, lambda tensor: self.full(tensor) if main else self.full(tensor).to("meta"))
 
     @contextmanager
-    def whole(self, model: PreTrainedModel) -> Iterator[None]:
+    def whole(self, policy: nn.Module) -> Iterator[None]:
         """Put whole parameters, on the CPU, in the place of the shards, and the shards back afterwards."""
         self._reshard()
         places = [
             (module, name, weight)
-            for module in model.modules()
+            for module in policy.modules()
             for name, weight in module._parameters.items()
             if isinstance(weight, DTensor)
         ]

@@ -43,13 +43,13 @@ class Replicated:
         """Scale the gradients down to an L2 norm of `most`, where that is not 0; return the norm before, a scalar."""
         return nn.utils.clip_grad_norm_(trained, most or math.inf)
 
-    def optimizer(self, optimizer: torch.optim.Optimizer, model: PreTrainedModel) -> State:
+    def optimizer(self, optimizer: torch.optim.Optimizer, policy: nn.Module) -> State:
         """Return the state of the optimizer, whole in the main process; every process must ask."""
-        return take(optimizer, model, self.full)
+        return take(optimizer, policy, self.full)
 
     @contextmanager
-    def whole(self, model: PreTrainedModel) -> Iterator[None]:
-        """Have the parameters of the model whole in the main process, on the CPU or where they are, to be read."""
+    def whole(self, policy: nn.Module) -> Iterator[None]:
+        """Have the parameters of the policy whole in the main process, on the CPU or where they are, to be read."""
         yield
 
     def full(self, tensor: Tensor) -> Tensor:

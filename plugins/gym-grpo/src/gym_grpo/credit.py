@@ -1,0 +1,23 @@
+"""What tokens earn under BNPO."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gym_core import GymError
+from gym_grpo import BNPO
+from gym_rl.advantages import beta_normalized
+from gym_rl.answers import Round
+
+
+def beta(round_: Round, config: BNPO) -> dict[str, Tensor]:
+    """Give every token the advantage of its answer. Raises GymError for a reward that is not between the bounds."""
+    low, high = config.lowest, config.highest
+    outside = [reward for reward in round_.rewards.tolist() if not low <= reward <= high and reward == reward]
+    if outside:
+        raise GymError(
+            f"an answer earned {outside[0]:g}, which is not between {low:g} and {high:g}",
+            key="algorithm.highest" if outside[0] > high else "algorithm.lowest",
+            fix="set `lowest` and `highest` to what the rewards can add up to",
+        )
+    return {"advantages": beta_normalized(round_.rewards, round_.groups, low, high).float()[round_.owner]}

@@ -1,0 +1,134 @@
+"""Critics: what says, before each token of an answer, how much reward is still to come.
+
+A critic is a head on the states of the policy, or a model of its own under a head. Either is trained beside the policy.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gym_core import GymError, Recipe
+from gym_data.tokenizer import Tokenizer
+from gym_torch.adapted import Adapted, adapt, recompute_layers
+from gym_torch.backend import LoadedModel, load_frozen
+from gym_torch.batch import Batch
+from gym_torch.beside import Beside
+from gym_torch.config import Transformers
+from gym_torch.export import copy_tokenizer
+from gym_torch.layout import hidden_states
+from gym_torch.policy import Policy
+from gym_torch.scalar_head import FILE, ScalarHead
+
+FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
+
+
+class Critic(Beside):
+    """What expects."""
+
+    @abstractmethod
+    def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
+        """Return the value before each target of a batch, `[n]` fp32; `states` returns the policy's there, `[n, dim]`."""
+
+
+class SharedCritic(Critic):
+    """A head on the states of the policy, which learn from both."""
+
+    def __init__(self, head: ScalarHead) -> None:
+        """Take the head."""
+        super().__init__()
+        self.head = head
+
+    def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
+        """Apply the head."""
+        values: Tensor = self.head(states())
+        return values
+
+    def save(self, path: Path, exact: bool = False) -> None:
+        """Write the head."""
+        self.head.save(path, exact)
+
+    def restore(self, path: Path) -> None:
+        """Read the head."""
+        self.head.restore(path)
+
+
+class SeparateCritic(Critic):
+    """A model of its own under a head, adapted as the policy is."""
+
+    def __init__(self, named: str, recipe: Recipe, policy: LoadedModel) -> None:
+        """Load the model, and its value head where it has one.
+
+        Raises GymError where it cannot be loaded or does not fit the policy.
+        """
+        super().__init__()
+        own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(policy.path))
+        loaded = load_frozen(own.other(named), policy.precision, policy.layout)
+        _check(loaded, policy)
+        self.base, self.path = named, loaded.path
+        self.head = head_of(loaded)
+        self.adapted: Adapted = adapt(loaded.model, recipe)
+        self.model: PreTrainedModel = self.adapted.model
+        if not self.model.config.get_text_config().tie_word_embeddings:
+            self.model.get_output_embeddings().requires_grad_(False)  # nothing comes of its logits
+        if recipe.train.gradient_checkpointing:
+            recompute_layers(self.model)
+
+    def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
+        """Run the model, whose routers choose for themselves, and apply the head."""
+        values: Tensor = self.head(hidden_states(self.model, replace(batch, experts=None)))
+        return values
+
+    def save(self, path: Path, exact: bool = False) -> None:
+        """Write the model, or its adapter, and the head into a folder."""
+        (path / FOLDER).mkdir(exist_ok=True)
+        self.adapted.save(path / FOLDER, self.base, exact)
+        self.head.save(path / FOLDER, exact)
+        copy_tokenizer(self.path, path / FOLDER)
+
+    def restore(self, path: Path) -> None:
+        """Read them."""
+        self.adapted.load(self.adapted.read(path / FOLDER))
+        self.head.restore(path / FOLDER)
+
+
+class ActorCritic(Policy):
+    """A policy whose critic looks at the same batches."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log-probabilities of `batch.targets` and the values before them, `[2, n]` fp32."""
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            hidden = self.hidden(batch)
+            return torch.stack([self.log_probs(batch, hidden), self._critic(batch, lambda: hidden)])
+
+    def values(self, batch: Batch) -> Tensor:
+        """Return the values alone, `[n]` fp32."""
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            found: Tensor = self._critic(batch, lambda: self.hidden(batch))
+        return found
+
+    @property
+    def _critic(self) -> Critic:
+        return cast(Critic, self.beside["critic"])
+
+
+def head_of(model: LoadedModel) -> ScalarHead:
+    """Return the value head that lies beside the weights of a model, or an untrained one."""
+    return ScalarHead.read(model.path) if (model.path / FILE).is_file() else ScalarHead.of(model.model)
+
+
+def _check(critic: LoadedModel, policy: LoadedModel) -> None:
+    if Tokenizer(critic.path).fingerprint != Tokenizer(policy.path).fingerprint:
+        raise GymError(
+            "a critic must have the tokenizer of the policy",
+            where=critic.name,
+            key="algorithm.critic",
+            fix="name a model of the same family",
+        )

@@ -1,0 +1,51 @@
+"""The engine that every installation has: the generator of gym-torch over the weights that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gym_data.tokenizer import Tokenizer
+from gym_rl.engine import Local
+from gym_torch.adapted import Adapted
+from gym_torch.generation.generator import Completion, Generator
+from gym_torch.routing import Routers
+
+
+class LocalSampler:
+    """Answers in the precision that is trained in; in fp32 its log-probabilities are the trainer's."""
+
+    def __init__(
+        self,
+        config: Local,
+        *,
+        adapted: Adapted,
+        words: Tokenizer,
+        precision: str,
+        routers: Routers | None = None,
+        **_: object,
+    ) -> None:
+        """Use the model as it is at each call. Raises GymError where it keeps a state that rows cannot share."""
+        self.generator = Generator(adapted.model, words, config.max_batch, routers)
+        self.exact = precision == "fp32"
+
+    def refresh(self) -> None:
+        """Do nothing: the weights are the trainer's own."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        streams: Sequence[int] | None = None,
+    ) -> list[Completion]:
+        """Return the completions: see `gym_torch.generation.generator.Generator.generate`."""
+        device = self.generator.model.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=not self.exact):
+            return self.generator.generate(prompts, max_new_tokens, temperature, top_p, seed, streams=streams)
+
+    def close(self) -> None:
+        """Do nothing."""

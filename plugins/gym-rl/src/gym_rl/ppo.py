@@ -1,0 +1,82 @@
+"""Proximal policy optimization (arXiv:1707.06347): a critic says what was to be expected, and learns from what came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gym_core import Run
+from gym_rl import PPO, losses
+from gym_rl.advantages import gae, whiten
+from gym_rl.aggregate import Aggregate, TokenMean
+from gym_rl.answers import Round
+from gym_rl.clipped import ClippedTokens
+from gym_rl.credit import token_rewards
+from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic, head_of
+from gym_rl.objective import RolloutBatch
+from gym_rl.scoring import Pass
+from gym_rl.trainer import RolloutTrainer
+from gym_torch.backend import LoadedModel
+from gym_torch.batch import Batch
+from gym_torch.beside import Beside
+from gym_torch.objective import Scores
+from gym_torch.policy import Policy, evaluating
+from gym_torch.scalar_head import ScalarHead
+
+
+class PPOTrainer(RolloutTrainer):
+    """Asks the critic about every token of a round when the round begins."""
+
+    def passes(self) -> dict[str, Pass]:
+        """Add the values."""
+        return {**super().passes(), "values": self._values}
+
+    def _values(self, batch: RolloutBatch) -> Tensor:
+        policy = cast(ActorCritic, self.policy)
+        with evaluating(policy):
+            return policy.values(batch)
+
+
+class PPOLoss(ClippedTokens):
+    """The clipped loss of the policy and the clipped squared error of the critic, every token alike."""
+
+    config: PPO
+    policy: ClassVar[type[Policy]] = ActorCritic
+    aggregate: Aggregate = TokenMean()
+
+    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+        """Return a critic on the states of the policy."""
+        return {"critic": SharedCritic(ScalarHead.of(model))}
+
+    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
+        """Return the critic that the options name, with the value head that lies beside its weights."""
+        named = self.config.critic
+        return {"critic": SeparateCritic(named, run.recipe, model) if named else SharedCritic(head_of(model))}
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the sum over tokens of both losses, and each."""
+        batch, config = cast(RolloutBatch, batch), self.config
+        log_probs, values = policy(batch)
+        loss, metrics = super().loss(lambda _: log_probs, batch)
+        old, returns = batch.columns["values"], batch.columns["returns"]
+        errors = losses.value(values, old, returns.nan_to_num(), config.value_clip)
+        errors = torch.where(returns.isnan(), 0.0, errors)
+        value_loss = self.aggregate.total(errors, batch.owner, batch.answers)
+        return loss + config.value_coefficient * value_loss, {**metrics, "value_loss": value_loss.detach()}
+
+
+def estimated(round_: Round, config: PPO) -> dict[str, Tensor]:
+    """Return whitened advantages and the returns that the critic learns: generalized advantage estimates over the round.
+
+    What an answer earns is `gym_rl.credit.token_rewards`. One that nothing judged has advantages of 0 and returns of NaN.
+    """
+    owner, values = round_.owner, round_.columns["values"].double()
+    judged = ~round_.rewards.isnan()[owner]
+    advantages = gae(token_rewards(round_, config), values, owner, len(round_.lengths), config.discount, config.decay)
+    whitened = torch.zeros_like(advantages).masked_scatter(judged, whiten(advantages[judged]))
+    returns = torch.where(judged, advantages + values, torch.nan)
+    return {"advantages": whitened.float(), "returns": returns.float()}

@@ -1,0 +1,128 @@
+"""Scores from a reward model: the number that a linear head makes of one state of a language model.
+
+It reads what its own chat template makes of the messages and the answer. A value head looks at the token that ends the answer,
+where it was trained; a classifier of transformers at the last token of the text, whatever a template puts behind the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+
+from gym_core import Artifact, GymError, locate
+from gym_core.record import RunRecord
+from gym_data.tokenizer import Tokenizer
+from gym_rl.reward import Answer
+from gym_torch import probe
+from gym_torch.backend import check_weights, read_weights
+from gym_torch.batch import Piece, padded
+from gym_torch.export import open_artifact
+from gym_torch.layout import hidden_states, layout_for
+from gym_torch.scalar_head import ScalarHead
+
+if TYPE_CHECKING:
+    from gym_rl.rewards import Model
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A reward model in memory."""
+
+    model: PreTrainedModel
+    head: ScalarHead
+    path: Path  #: where its tokenizer is
+    to_the_end: bool  #: whether it looks at what the template puts behind an answer
+
+
+class ModelScore:
+    """Scores answers, a few at a time."""
+
+    def __init__(self, config: Model) -> None:
+        """Load the model. Raises GymError where there is none, or none that makes one number of a text."""
+        self.config = config
+        opened = _open(config)
+        self.words, self.to_the_end = Tokenizer(opened.path), opened.to_the_end
+        self.layout = layout_for(opened.model)
+        self.model = opened.model.to(probe.device()).requires_grad_(False).eval()
+        self.head = opened.head.to(probe.device())
+
+    @torch.no_grad()
+    def __call__(self, answers: Sequence[Answer]) -> list[float]:
+        """Return a score for each answer."""
+        texts = [self._read(answer) for answer in answers]
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number].tokens))
+        scores = [0.0] * len(texts)
+        for start in range(0, len(order), self.config.batch):
+            chosen = order[start : start + self.config.batch]
+            batch = self.layout.lay_out([texts[number] for number in chosen], ()).to(self.model.device)
+            found = self.head(hidden_states(self.model, batch, batch.ends)).tolist()
+            for number, score in zip(chosen, found, strict=True):
+                scores[number] = score
+        return scores
+
+    def _read(self, answer: Answer) -> Piece:
+        said = {"role": "assistant", "content": answer.text}
+        tokens, own = self.words.chat([*map(dict, answer.messages), said])
+        if not self.to_the_end:
+            tokens = tokens[: int(np.flatnonzero(own)[-1]) + 1]
+        return Piece(answer.id, tokens, np.zeros(len(tokens), dtype=np.bool_))
+
+
+def _open(config: Model) -> _Opened:
+    folder = Path(config.path).expanduser()
+    made = RunRecord(folder / "run.json").read().get("artifact")
+    if made:
+        artifact = Artifact(**made | {"path": folder / Path(made["path"]).name})
+        return _Opened(open_artifact(artifact).model, ScalarHead.read(artifact.path), artifact.path, False)
+    path = locate(config.path, config.revision)
+    check_weights(path)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    dtype = torch.float32 if probe.device().type == "cpu" else "auto"
+    try:
+        shape = AutoConfig.from_pretrained(path, **options)
+        if not any(name.endswith("ForSequenceClassification") for name in shape.architectures or ()):
+            return _Opened(read_weights(path, {**options, "dtype": dtype}), ScalarHead.read(path), path, False)
+        if shape.num_labels != 1:
+            raise _error(path, f"has {shape.num_labels} labels, and a reward is one number")
+        model = read_weights(path, {**options, "dtype": dtype}, AutoModelForSequenceClassification)
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        raise _error(path, f"cannot be loaded: {str(error).strip().splitlines()[0][:300]}") from error
+    return _Opened(model, _head_of(model, path), path, True)
+
+
+@torch.no_grad()
+def _head_of(model: PreTrainedModel, path: Path) -> ScalarHead:
+    """Return the head of a classifier, checked against what the classifier says itself."""
+    score = dict(model.named_children()).get("score")
+    if not isinstance(score, nn.Linear):
+        raise _error(path, f"is a {type(model).__name__}, whose score is no linear map of its last state")
+    head = ScalarHead(score.in_features)
+    head.weight.copy_(score.weight)
+    if score.bias is not None:
+        head.bias.copy_(score.bias)
+    tokens = np.array([token for token in range(1, 6) if token != model.config.pad_token_id][:3], dtype=np.int32)
+    batch = padded([Piece("probe", tokens, np.zeros(3, dtype=np.bool_))])
+    model.eval()
+    expected = model(input_ids=batch.tokens).logits[0].float()
+    found = head(hidden_states(model, batch, batch.ends))
+    rounding = 1e-4 if model.dtype == torch.float32 else 5e-2
+    if not torch.allclose(found, expected, rtol=rounding, atol=rounding):
+        raise _error(path, f"is a {type(model).__name__}, which does more than a linear map of its last state")
+    return head
+
+
+def _error(path: Path, why: str) -> GymError:
+    return GymError(
+        f"the reward model {why}",
+        where=str(path),
+        key="algorithm.rewards",
+        fix="name a run that trained a value head, or a sequence classifier with one label",
+    )

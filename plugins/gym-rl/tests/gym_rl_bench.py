@@ -1,0 +1,75 @@
+"""What tests of rollouts share: prompts in memory, a judge that knows nothing, and rounds over the tiny model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from gym_core import Train
+from gym_data.tokenizer import Tokenizer
+from gym_rl import RLOO, Answer, PolicyGradient
+from gym_rl.asking import Asking
+from gym_rl.engine import Local
+from gym_rl.judge import Judgement
+from gym_rl.local import LocalSampler
+from gym_rl.rewards import Length
+from gym_rl.rollouts import Rollouts
+from gym_torch.adapted import Full
+from gym_torch.layout import PACKED, layout_for
+
+Judging = Callable[[Sequence[Answer]], Sequence[float | None]]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    id: str
+    tokens: np.ndarray
+    trained: np.ndarray
+    messages: Sequence[Mapping[str, Any]] = ()
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Prompts(list[Prompt]):
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.array([len(prompt.tokens) for prompt in self])
+
+
+def prompts(number: int) -> Prompts:
+    """Draw prompts of 3 to 8 tokens, named `row 0`, `row 1`, ..."""
+    random = np.random.default_rng(0)
+    made = Prompts()
+    for index in range(number):
+        tokens = random.integers(5, 60, int(random.integers(3, 9))).astype(np.int32)
+        made.append(Prompt(f"row {index}", tokens, np.zeros(len(tokens), dtype=bool)))
+    return made
+
+
+def arbitrary(answers: Sequence[Answer]) -> list[float]:
+    """Judge by the text, and by nothing that matters."""
+    return [float(sum(map(ord, answer.text)) % 7) for answer in answers]
+
+
+def algorithm(**options: Any) -> PolicyGradient:
+    return RLOO(rewards=[Length()], **{"group_size": 4, "max_new_tokens": 6, **options})
+
+
+def rounds(path: Path, judging: Judging = arbitrary, count: int = 6, **options: Any) -> Rollouts:
+    """Return rollouts of the model under `path` over `count` prompts; `train` among the options are those of training."""
+    model, words = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), Tokenizer(path)
+    assert layout_for(model) is PACKED
+    train = Train(**{"batch_size": 4, "accumulate": 2, **options.pop("train", {})})
+
+    def judge(answers: Sequence[Answer]) -> Judgement:
+        scores = list(judging(answers))
+        return Judgement({"judging": scores}, scores, {})
+
+    sampler = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
+    asking = Asking(algorithm(**options), prompts(count), sampler, words, judge, train.seed)
+    return Rollouts(asking, train, PACKED, "a")

@@ -1,0 +1,67 @@
+"""Plans for answers that nobody has given yet: the bound holds, and `gym plan` and the record of a run say it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from gym_rl_bench import algorithm, prompts, rounds
+
+from gym_core import RecipeError, Train
+from gym_rl.bound import Bound
+from gym_rl.reinforce import Reinforce
+from gym_testkit.bench import Bench
+from gym_torch.layout import PACKED
+from gym_torch.plan.commands import plan
+
+
+def test_no_step_of_a_run_is_larger_than_the_bound(model_path: Path) -> None:
+    config, train = algorithm(), Train(batch_size=4, accumulate=2)
+    bound, objective = Bound(config, prompts(6), train, PACKED), Reinforce(config, PACKED)
+    real = rounds(model_path)
+    assert bound.total == real.total
+    most = max(objective.collate(batch).size for batch in next(bound.steps(0)).batches)
+    longest = max(len(prompt.tokens) for prompt in prompts(6))
+    assert most == longest + 4 * 6
+    assert all(objective.collate(batch).size <= most for step in real.steps(0) for batch in step.batches)
+    assert len(list(bound.steps(1))) == bound.total - 1
+
+
+def test_a_step_that_cannot_be_cut_into_groups_is_refused() -> None:
+    for train, key in ((Train(batch_size=6), "train.batch_size"), (Train(batch_tokens=64), "train.batch_tokens")):
+        with pytest.raises(RecipeError) as caught:
+            Bound(algorithm(), prompts(6), train, PACKED)
+        assert caught.value.problems[0].key == key
+
+
+def test_the_plan_of_a_recipe_is_an_upper_bound(bench: Bench) -> None:
+    algorithm = {
+        "name": "rloo",
+        "rewards": [{"name": "exact"}],
+        "group_size": 4,
+        "max_new_tokens": 32,
+    }
+    recipe = bench.recipe(algorithm, "prompt", max_steps=3, accumulate=2)
+    file = bench.path("recipe.yaml")
+    made = {}
+    for name, data in (("known", recipe["data"]), ("unknown", str(bench.root / "nowhere.jsonl"))):
+        file.write_text(yaml.safe_dump({**recipe, "data": {"sources": [data], "cutoff": 64}}), encoding="utf-8")
+        done = CliRunner().invoke(plan, [str(file), "--json"], catch_exceptions=False)
+        made[name] = json.loads(done.output)
+    known, unknown = made["known"], made["unknown"]
+    assert known["steps"] == 3 and known["based_on"].startswith("at most: answers of 32 tokens")
+    assert unknown["batch_tokens"] == 2 * (64 + 4 * 32) > known["batch_tokens"] > 2 * 4 * 32
+    assert unknown["tokens"] == 3 * 2 * unknown["batch_tokens"]
+    auto = {**recipe, "train": {"batch_tokens": "auto", "max_steps": 3, "precision": "fp32"}}
+    file.write_text(yaml.safe_dump(auto), encoding="utf-8")
+    with pytest.raises(RecipeError, match="counted in answers"):
+        CliRunner().invoke(plan, [str(file)], catch_exceptions=False)
+
+
+def test_a_run_records_what_was_predicted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gym_torch.trainer.BRIEF", 0.0)
+    run = bench.run(bench.recipe({"name": "rloo", "rewards": [{"name": "exact"}], "max_new_tokens": 4}, "prompt"))
+    assert json.loads((run.outcome.output / "run.json").read_text())["memory"]["predicted_bytes"] > 0

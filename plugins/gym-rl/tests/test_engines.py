@@ -1,0 +1,102 @@
+"""Rollout engines: how a recipe names one, what is believed of its answers, and the local one in both precisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from gym_adapters import LoRA
+from gym_core import GymError, PluginError, RecipeError, load_recipe
+from gym_data.tokenizer import Tokenizer
+from gym_rl import Local
+from gym_rl.local import LocalSampler
+from gym_rl.sampled import check
+from gym_torch.adapted import Full
+from gym_torch.generation.generator import Completion, Generator
+
+PROMPTS = [[5, 9, 17], [30], [5, 9, 17]]
+REWARDS = [{"name": "length", "maximum": 2, "slack": 14}]
+
+
+def named(bench: Any, rollouts: Any) -> Any:
+    return load_recipe(bench.recipe({"name": "rloo", "rewards": REWARDS, **rollouts}, "prompt")).algorithm.rollouts
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "expected"),
+    [
+        ({}, Local()),
+        ({"rollouts": "local"}, Local()),
+        ({"rollouts": {"max_batch": 3}}, Local(max_batch=3)),
+        ({"rollouts": {"name": "local", "max_batch": 3}}, Local(max_batch=3)),
+    ],
+)
+def test_a_recipe_names_an_engine(bench, rollouts, expected) -> None:
+    assert named(bench, rollouts) == expected
+
+
+def test_an_engine_that_is_not_there_or_has_no_such_option(bench) -> None:
+    with pytest.raises(PluginError, match="no installed plugin"):
+        named(bench, {"rollouts": "telepathy"})
+    with pytest.raises(RecipeError, match="unknown key"):
+        named(bench, {"rollouts": {"max_bach": 3}})
+
+
+def test_how_many_are_answered_at_once_changes_nothing(bench) -> None:
+    recipes = [
+        bench.recipe(
+            {"name": "rloo", "rewards": REWARDS, "max_new_tokens": 8, "rollouts": {"max_batch": most}}, "prompt"
+        )
+        for most in (64, 3)
+    ]
+    first, second = (bench.run(recipe, name=f"run-{n}") for n, recipe in enumerate(recipes))
+    assert first.series("reward") == second.series("reward")
+    assert first.series("loss") == pytest.approx(second.series("loss"), abs=1e-5)
+
+
+GOOD = Completion([1, 2], [-0.5, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        ([GOOD], "returned 1 answers to 2 prompts"),
+        ([GOOD, GOOD, GOOD], "returned 3 answers to 2 prompts"),
+        ([GOOD, Completion([], [])], "an answer of 0 tokens"),
+        ([GOOD, Completion([1] * 5, [-1.0] * 5)], "an answer of 5 tokens, where 1 to 4"),
+        ([GOOD, Completion([1, 2], [-0.5])], "1 log-probabilities for 2 tokens"),
+        ([GOOD, Completion([1], [float("nan")])], "returned nan"),
+        ([GOOD, Completion([1], [float("-inf")])], "returned -inf"),
+        ([GOOD, Completion([1], [0.7])], "returned 0.7"),
+    ],
+)
+def test_answers_that_cannot_be_stop_the_run(made, why) -> None:
+    check([GOOD, GOOD], ["a", "b"], 4)
+    with pytest.raises(GymError) as caught:
+        check(made, ["row a", "row b"], 4)
+    assert why in str(caught.value)
+    assert len(made) != 2 or "row b" in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 4
+
+
+def test_the_local_engine_answers_in_the_precision_that_is_trained_in(tiny_model) -> None:
+    model, words = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32), Tokenizer(tiny_model)
+    full = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
+    half = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="bf16")
+    assert full.exact and not half.exact
+    exact, close = (sampler.generate(PROMPTS, 8, 0.0) for sampler in (full, half))
+    assert [answer.log_probs for answer in exact] == [
+        answer.log_probs for answer in Generator(model, words).generate(PROMPTS, 8)
+    ]
+    first = torch.tensor([[a.log_probs[0], b.log_probs[0]] for a, b in zip(exact, close, strict=True)])
+    assert 0 < float((first[:, 0] - first[:, 1]).abs().max()) < 0.1
+
+
+def test_the_local_engine_answers_where_frozen_weights_are_in_bf16(tiny_model) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16)
+    adapted = LoRA(rank=4).build(model=model, seed=0)
+    sampler = LocalSampler(Local(), adapted=adapted, words=Tokenizer(tiny_model), precision="bf16")
+    check(sampler.generate(PROMPTS, 8, 1.0), ["a", "b", "c"], 8)

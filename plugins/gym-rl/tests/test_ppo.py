@@ -1,0 +1,263 @@
+"""PPO: loss and estimates against formulas in float64, critics of both kinds in whole runs, and what they cost."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from gym_core import Callback, GymError, execute, load_recipe
+from gym_core.record import RunRecord
+from gym_core.run import Run
+from gym_rl import PPO
+from gym_rl.answers import Rollout, Round
+from gym_rl.critic import ActorCritic, SharedCritic
+from gym_rl.health import health
+from gym_rl.ppo import PPOLoss, estimated
+from gym_rl.rewards import Length
+from gym_testkit import tiny
+from gym_testkit.bench import Bench, fingerprint
+from gym_torch.batch import Piece
+from gym_torch.layout import PACKED, PADDED, layout_for
+from gym_torch.observer import Observer, Progress
+from gym_torch.plan.plan import plan
+from gym_torch.scalar_head import FILE, ScalarHead
+
+torch.set_num_threads(1)
+REWARDS = [Length()]
+LENGTHS = (4, 1, 7, 2)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_model(tmp_path_factory.mktemp("ppo") / "model", 0)
+
+
+def load(path: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+
+
+def answers() -> list[Rollout]:
+    """Draw answers off the policy; nothing judged the third."""
+    random = np.random.default_rng(0)
+    made = []
+    for number, length in enumerate(LENGTHS):
+        tokens = random.integers(3, 60, 5).astype(np.int32)
+        prompt = Piece(f"row {number // 2}", tokens if number % 2 == 0 else made[-1].prompt.tokens, np.zeros(5, bool))
+        said = random.integers(3, 60, length).astype(np.int32)
+        columns = {name: random.normal(size=length).astype(np.float32) for name in ("advantages", "values", "returns")}
+        columns["sampled"] = columns["old"] = random.uniform(-6, -3, length).astype(np.float32)
+        if number == 2:
+            columns |= {"advantages": np.zeros(length, np.float32), "returns": np.full(length, np.nan, np.float32)}
+        made.append(Rollout(str(number), number // 2, prompt, said, np.ones(length, bool), columns, number))
+    return made
+
+
+@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
+def test_loss_and_gradient_agree_with_the_formula_in_float64(path: Path, layout: Any) -> None:
+    model = load(path)
+    if layout is PACKED:
+        assert layout_for(model) is PACKED
+    exact = copy.deepcopy(load(path)).double()
+    config = PPO(rewards=REWARDS, value_coefficient=0.7, value_clip=0.3)
+    critic = SharedCritic(ScalarHead.of(model))
+    with torch.no_grad():
+        critic.head.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(0))
+        critic.head.bias.fill_(0.2)
+    head = copy.deepcopy(critic.head).double()
+    objective = PPOLoss(config, layout)
+    batch = objective.collate(answers())
+    loss, metrics = objective.loss(ActorCritic(model, beside={"critic": critic}), batch)
+    wanted, value_loss = (torch.zeros((), dtype=torch.float64) for _ in range(2))
+    for answer in answers():
+        text = torch.tensor([answer.prompt.tokens.tolist() + answer.tokens.tolist()])
+        output = exact(input_ids=text, output_hidden_states=True)
+        log_probs = output.logits[0, 4:-1].log_softmax(1)
+        values = head(output.hidden_states[-1][0, 4:-1])
+        known = {name: column.tolist() for name, column in answer.columns.items()}
+        for place, token in enumerate(answer.tokens.tolist()):
+            advantage, old, returned = (known[name][place] for name in ("advantages", "values", "returns"))
+            ratio = torch.exp(log_probs[place, token] - known["old"][place])
+            wanted = wanted - torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+            if not np.isnan(returned):
+                near = old + (values[place] - old).clamp(-0.3, 0.3)
+                value_loss = value_loss + torch.maximum((values[place] - returned) ** 2, (near - returned) ** 2) / 2
+    wanted = wanted + 0.7 * value_loss
+    assert objective.weight(batch) == sum(LENGTHS)
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert metrics["value_loss"].item() == pytest.approx(value_loss.item(), rel=1e-5)
+    loss.backward()
+    wanted.backward()
+    pairs = [
+        *zip(model.parameters(), exact.parameters(), strict=True),
+        *zip(critic.parameters(), head.parameters(), strict=True),
+    ]
+    for ours, theirs in pairs:
+        assert (ours.grad.double() - theirs.grad).norm() <= 1e-4 * theirs.grad.norm() + 1e-9
+
+
+def round_of(rewards: list[float], values: Tensor, lengths: list[int]) -> Round:
+    total = sum(lengths)
+    return Round(
+        number=torch.tensor(0),
+        groups=torch.arange(len(lengths)),
+        prompts=torch.arange(len(lengths)),
+        lengths=torch.tensor(lengths),
+        tokens=torch.zeros(total, dtype=torch.int32),
+        finished=torch.ones(len(lengths), dtype=torch.bool),
+        rewards=torch.tensor(rewards, dtype=torch.float64),
+        columns={"values": values},
+    )
+
+
+def test_estimates_by_hand() -> None:
+    lengths, rewards = [3, 1, 2], [1.0, float("nan"), -2.0]
+    values = torch.randn(6, generator=torch.Generator().manual_seed(0))
+    config = PPO(rewards=REWARDS, discount=0.9, decay=0.8)
+    found = estimated(round_of(rewards, values, lengths), config)
+    wanted, start = [], 0
+    for length, reward in zip(lengths, rewards, strict=True):
+        known = [*values[start : start + length].tolist(), 0.0]
+        surprise = [0.9 * known[t + 1] - known[t] + (reward if t == length - 1 else 0) for t in range(length)]
+        wanted += [sum((0.9 * 0.8) ** (k - t) * surprise[k] for k in range(t, length)) for t in range(length)]
+        start += length
+    raw, judged = np.array(wanted), [0, 1, 2, 4, 5]
+    mean, deviation = raw[judged].mean(), raw[judged].std(ddof=1)
+    whitened = [(raw[t] - mean) / (deviation + 1e-4) if t in judged else 0.0 for t in range(6)]
+    assert found["advantages"].tolist() == pytest.approx(whitened, abs=1e-5)
+    assert found["returns"][judged].tolist() == pytest.approx((raw + values.numpy())[judged].tolist(), abs=1e-5)
+    assert found["returns"].isnan().tolist() == [False, False, False, True, False, False]
+
+
+def test_nothing_judged_teaches_nothing() -> None:
+    found = estimated(round_of([float("nan")] * 2, torch.ones(5), [2, 3]), PPO(rewards=REWARDS))
+    assert (found["advantages"] == 0).all() and found["returns"].isnan().all()
+
+
+@pytest.mark.parametrize(("share", "explained"), [(0.0, 0.0), (0.5, 0.75), (1.0, 1.0)])
+def test_how_much_the_critic_foresaw(share: float, explained: float) -> None:
+    returns = torch.tensor([1.0, -2.0, 0.5, 3.0, float("nan")])
+    columns = {"returns": returns, "sampled": torch.zeros(5)}
+    judged = round_of([1.0, 2.0], share * returns.nan_to_num() + 7, [4, 1])
+    assert health(judged.having(columns))["values_explained"] == pytest.approx(explained, abs=1e-6)
+    unknown = columns | {"returns": torch.full((5,), float("nan"))}
+    assert health(judged.having(unknown))["values_explained"] == 0
+
+
+def recipe(bench: Bench, algorithm: dict[str, Any] | None = None, **train: Any) -> dict[str, Any]:
+    rewards = [{"name": "length", "maximum": 2, "slack": 14}]
+    options = {"name": "ppo", "rewards": rewards, "max_new_tokens": 16, **(algorithm or {})}
+    return bench.recipe(options, "prompt", **{"batch_size": 4, "accumulate": 2, "max_steps": 6, **train})
+
+
+class Crash(Exception):
+    """Stands for whatever ends a process without warning."""
+
+
+class CrashAfter(Callback):
+    """Crashes after a step."""
+
+    step: int
+    """Which."""
+
+    def build(self, **context: Any) -> Observer:
+        return Crashing(self)
+
+
+class Crashing(Observer):
+    def __init__(self, config: CrashAfter) -> None:
+        self.config = config
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self.config.step:
+            raise Crash
+
+
+LORA = {"name": "lora", "rank": 4}
+
+
+@pytest.mark.parametrize(
+    ("separate", "adapter"), [(False, LORA), (True, LORA), (True, None)], ids=["head-lora", "model-lora", "model-full"]
+)
+def test_crashed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
+    tmp_path: Path, adapter: Any, separate: bool
+) -> None:
+    bench = Bench(tmp_path)
+    algorithm = {"critic": str(bench.model(1))} if separate else {}
+    made = recipe(bench, algorithm, save_every=3) | ({"adapter": adapter} if adapter else {})
+    whole = bench.run(made, "whole").outcome.artifact.path
+    folder = whole / "critic" if separate else whole
+    head = ScalarHead.read(folder)
+    assert head.weight.abs().max() > 0 and head.bias.abs().max() > 0
+    assert separate == (whole / "critic").is_dir()
+    if separate and not adapter:
+        own, before = (load_file(place / "model.safetensors") for place in (folder, bench.model(1)))
+        assert own.keys() == before.keys() and any(not torch.equal(own[name], before[name]) for name in own)
+    output = bench.path("crashed")
+    again = load_recipe({**made, "output": str(output)})
+    with pytest.raises(Crash):
+        execute(replace(again, callbacks=(CrashAfter(step=5),)))
+    checkpoint = output / "checkpoints" / "step-00000003"
+    assert {"columns/values", "columns/returns"} <= load_file(checkpoint / "source.safetensors").keys()
+    resumed = execute(again).artifact.path
+    assert fingerprint(resumed, ".safetensors") == fingerprint(whole, ".safetensors")
+
+
+def test_a_critic_goes_on_from_what_lies_beside_the_weights(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    first = bench.run(recipe(bench, {"critic": str(bench.model(1))}, max_steps=4), "first").outcome.artifact.path
+    begun = bench.run(recipe(bench, {"critic": str(first / "critic")}, max_steps=1, learning_rate=1e-30), "second")
+    found, left = (load_file(place / "critic" / FILE) for place in (begun.outcome.artifact.path, first))
+    torch.testing.assert_close(found, left)
+
+
+def test_it_can_be_planned(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    file = bench.path("recipe.yaml")
+    file.write_text(json.dumps(recipe(bench)))
+    planned = plan(load_recipe(file))
+    assert planned.steps == 6 and 0 < planned.memory.activations < planned.memory.peak
+
+
+def test_a_critic_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with pytest.raises(GymError, match="tokenizer of the policy"):
+        bench.run(recipe(bench, {"critic": str(bench.model_for(["<x>"]))}))
+
+
+def test_what_a_parameter_costs(tmp_path: Path) -> None:
+    """Weight, gradient and two moments, each fp32, for every model that trains: 16 bytes; PPO's critic doubles that."""
+    bench = Bench(tmp_path)
+    parameters = sum(weight.numel() for weight in load(bench.model()).parameters())
+    costs = {}
+    for name, options in {"critic": {"critic": str(bench.model(1))}, "head": {}}.items():
+        loaded = load_recipe({**recipe(bench, options, max_steps=1), "output": str(bench.path(name))})
+        (tmp_path / name).mkdir()
+        run = Run(loaded, tmp_path / name, RunRecord(tmp_path / name / "run.json"))
+        trainer = loaded.algorithm.build(run=run, model=loaded.model.build(run=run))
+        trainer.train()
+        weights = sum(2 * weight.nbytes for weight in trainer.policy.parameters())  # each has a gradient in a step
+        state = trainer.job.optimizer.state.values()
+        moments = sum(value.nbytes for each in state for value in each.values() if value.dim())
+        costs[name] = (weights + moments) / parameters
+    head = 16 * (32 + 1) / parameters
+    assert costs["head"] == pytest.approx(16 + head) and costs["critic"] == pytest.approx(32 + head)
+
+
+def test_what_is_logged(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    lines = bench.run(recipe(bench)).metrics
+    assert all(
+        {"reward", "value_loss", "values_explained", "clipped"} <= line.keys() for line in lines if "loss" in line
+    )
+    assert lines[0]["values_explained"] == 0  # an untrained head says 0 everywhere
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "finished"

@@ -1,0 +1,153 @@
+"""Laws of rollout engines, asked with the tiny model: an answer for each prompt, sampled from the weights as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from gym_core.ranks import Ranks
+from gym_data.tokenizer import Tokenizer
+from gym_rl.engine import Engine, Sampler
+from gym_rl.sampled import check
+from gym_testkit.bench import Bench
+from gym_testkit.distribution import Brought
+from gym_testkit.law import laws_of
+from gym_torch.adapted import Full
+from gym_torch.generation.generator import Completion, stop_ids
+
+laws = laws_of("rollouts", "rollout")
+
+LONGEST = 12
+PROMPTS = [[5, 9, 17], [30], [5, 9, 17], [40, 41, 42, 43, 44, 45, 46], [30, 31]]
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """An engine under test and the model it answers for."""
+
+    sampler: Sampler
+    model: PreTrainedModel
+    words: Tokenizer
+
+    def ask(
+        self, prompts: Sequence[Sequence[int]] = PROMPTS, temperature: float = 1.0, **more: Any
+    ) -> list[Completion]:
+        """Return answers that hold to what every engine promises."""
+        made = self.sampler.generate(prompts, LONGEST, temperature, **more)
+        check(made, [str(number) for number in range(len(prompts))], LONGEST)
+        return made
+
+    @torch.no_grad()
+    def scores(self, prompt: Sequence[int], answer: Completion, temperature: float = 1.0) -> Tensor:
+        """Return the log-probabilities `[tokens, vocabulary]` that the model itself gives where each token was chosen."""
+        logits = self.model(input_ids=torch.tensor([[*prompt, *answer.tokens[:-1]]])).logits[0, len(prompt) - 1 :]
+        return cast(Tensor, (logits.float() / temperature).log_softmax(-1))
+
+    def apart(self, prompt: Sequence[int], answer: Completion, temperature: float = 1.0) -> float:
+        """Return the largest difference between the log-probabilities of an answer and the model's own."""
+        own = self.scores(prompt, answer, temperature).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+        return float((own - torch.tensor(answer.log_probs)).abs().max())
+
+    @property
+    def rounding(self) -> float:
+        """What may lie between the engine's log-probabilities and the model's."""
+        return 1e-3 if self.sampler.exact else 0.25
+
+
+@contextmanager
+def _trial(brought: Brought, bench: Bench) -> Iterator[_Trial]:
+    path, output = bench.model(), bench.root / "run"
+    output.mkdir(exist_ok=True)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    words = Tokenizer(path)
+    context = {"words": words, "path": path, "precision": "fp32", "output": output, "ranks": Ranks(), "routers": None}
+    sampler = cast(Sampler, brought.sample().build(adapted=Full(None, model), **context))
+    try:
+        sampler.refresh()
+        yield _Trial(sampler, model, words)
+    finally:
+        sampler.close()
+
+
+def _inside(brought: Brought) -> bool:
+    return not cast(type[Engine], brought.cls).outside
+
+
+@laws("an answer for each prompt, in their order", _inside)
+def each(brought: Brought, bench: Bench) -> None:
+    """Asked one by one or in another order, the prompts get the same answers; no prompts, no answers."""
+    with _trial(brought, bench) as trial:
+        there = trial.ask(temperature=0.0)
+        assert [trial.ask([prompt], temperature=0.0)[0].tokens for prompt in PROMPTS] == [one.tokens for one in there]
+        back = trial.ask(PROMPTS[::-1], temperature=0.0)
+        assert [answer.tokens for answer in back[::-1]] == [answer.tokens for answer in there]
+        assert trial.ask([]) == []
+
+
+@laws("an answer ends at a token that ends a turn, or at the limit", _inside)
+def ends(brought: Brought, bench: Bench) -> None:
+    """The token that ended it is part of the answer, and nothing stands behind it."""
+    with _trial(brought, bench) as trial:
+        stop = stop_ids(trial.model, trial.words)
+        for answer in trial.ask([[30]] * 64, temperature=2.0):
+            assert not stop & {*answer.tokens[:-1]}, "tokens behind the one that ends a turn"
+            assert answer.finished == (answer.tokens[-1] in stop), (
+                "`finished` does not say whether such a token ended it"
+            )
+            assert answer.finished or len(answer.tokens) == LONGEST, "ended before the limit, by nothing"
+
+
+@laws("log-probabilities are those of the model", _inside)
+def truthful(brought: Brought, bench: Bench) -> None:
+    """Of the distribution at the temperature that was asked for; at temperature 0 of the one at 1."""
+    with _trial(brought, bench) as trial:
+        for asked, scored in ((1.0, 1.0), (0.7, 0.7), (0.0, 1.0)):
+            for prompt, answer in zip(PROMPTS, trial.ask(temperature=asked), strict=True):
+                apart = trial.apart(prompt, answer, scored)
+                assert apart <= trial.rounding, f"{apart:.2g} from the model's own at temperature {asked}"
+
+
+@laws("temperature 0 takes the likeliest token", _inside)
+def greedy(brought: Brought, bench: Bench) -> None:
+    """So does a temperature near 0."""
+    with _trial(brought, bench) as trial:
+        for temperature in (0.0, 1e-3):
+            for prompt, answer in zip(PROMPTS, trial.ask(temperature=temperature), strict=True):
+                scores = trial.scores(prompt, answer)
+                lost = scores.max(1).values - scores.gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+                assert float(lost.max()) <= trial.rounding, f"took a less likely token at temperature {temperature}"
+
+
+@laws("a seed and a stream give one answer, whatever is asked beside it", _inside)
+def reproducible(brought: Brought, bench: Bench) -> None:
+    """Asked again the answer is the same, alone too; with another seed or another stream it is another."""
+    with _trial(brought, bench) as trial:
+        prompts = [[30]] * 6
+        first = [answer.tokens for answer in trial.ask(prompts, seed=1)]
+        assert [answer.tokens for answer in trial.ask(prompts, seed=1)] == first, "asked twice, it says two things"
+        assert len(set(map(tuple, first))) > 1, "one prompt gets one answer, whatever its stream"
+        alone = trial.ask([[30], [40, 41]], seed=1, streams=[4, 9])[0].tokens
+        assert alone == first[4], "the answer depends on what is asked beside it"
+        assert [answer.tokens for answer in trial.ask(prompts, seed=2)] != first, "the seed changes nothing"
+
+
+@laws("it answers with the weights of the moment", _inside)
+def follows(brought: Brought, bench: Bench) -> None:
+    """After an update and `refresh`, answers are those of the updated model."""
+    with _trial(brought, bench) as trial:
+        before = trial.ask(temperature=0.0)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for weight in trial.model.parameters():
+                weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.05)
+        trial.sampler.refresh()
+        after = trial.ask(temperature=0.0)
+        assert [answer.log_probs for answer in after] != [answer.log_probs for answer in before]
+        for prompt, answer in zip(PROMPTS, after, strict=True):
+            assert trial.apart(prompt, answer) <= trial.rounding, "answers with other weights than the model has"

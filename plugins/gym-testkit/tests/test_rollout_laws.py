@@ -1,0 +1,161 @@
+"""Every law of rollout engines fails for the fault it is about, and holds for the healthy engine beside it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+pytest.importorskip("gym_rl")
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from gym_core import GymError
+from gym_rl import RLOO, Local
+from gym_rl.local import LocalSampler
+from gym_rl.rewards import Length
+from gym_testkit.distribution import Brought
+from gym_testkit.laws import readme, rollouts
+from gym_torch.adapted import Full
+
+torch.set_num_threads(1)
+
+
+class Engine(Local):
+    """The local engine with a fault: what is asked goes through `asked`, what is answered through `made`."""
+
+    def build(self, **context):
+        engine, sampler = self, LocalSampler(self, **self.over(context))
+
+        class Faulty:
+            exact, refresh, close = sampler.exact, sampler.refresh, sampler.close
+
+            def generate(self, prompts, longest, temperature=0.0, top_p=1.0, seed=0, streams=None):
+                streams = range(len(prompts)) if streams is None else streams
+                asked = engine.asked(list(prompts), temperature, seed, list(streams))
+                return engine.made(sampler.generate(asked[0], longest, asked[1], top_p, asked[2], streams=asked[3]))
+
+        return Faulty()
+
+    def over(self, context):
+        return context
+
+    def asked(self, prompts, temperature, seed, streams):
+        return prompts, temperature, seed, streams
+
+    def made(self, answers):
+        return answers
+
+
+class Backwards(Engine):
+    def made(self, answers):
+        return answers[::-1]
+
+
+class Few(Engine):
+    def made(self, answers):
+        return answers[:1]
+
+
+class Open(Engine):
+    def made(self, answers):
+        for answer in answers:
+            answer.finished = False
+        return answers
+
+
+class Trimmed(Engine):
+    def made(self, answers):
+        for answer in answers:
+            if answer.finished and len(answer.tokens) > 1:
+                answer.tokens.pop(), answer.log_probs.pop()
+        return answers
+
+
+class NotANumber(Engine):
+    def made(self, answers):
+        answers[0].log_probs[0] = float("nan") if answers else 0.0
+        return answers
+
+
+class Warmer(Engine):
+    def asked(self, prompts, temperature, seed, streams):
+        return prompts, temperature and temperature * 1.5, seed, streams
+
+
+class Random(Engine):
+    def asked(self, prompts, temperature, seed, streams):
+        return prompts, temperature or 1.0, seed, streams
+
+
+class Deaf(Engine):
+    def asked(self, prompts, temperature, seed, streams):
+        return prompts, temperature, 0, streams
+
+
+class Alike(Engine):
+    def asked(self, prompts, temperature, seed, streams):
+        return prompts, temperature, seed, [0] * len(prompts)
+
+
+class Crowd(Engine):
+    def asked(self, prompts, temperature, seed, streams):
+        return prompts, temperature, seed + len(prompts), streams
+
+
+class Restless(Engine):
+    calls: ClassVar = 0
+
+    def asked(self, prompts, temperature, seed, streams):
+        Restless.calls += 1
+        return prompts, temperature, seed + Restless.calls, streams
+
+
+class Stale(Engine):
+    def over(self, context):
+        return context | {"adapted": Full(None, AutoModelForCausalLM.from_pretrained(context["path"]).eval())}
+
+
+LAWS = [law.check for law in rollouts.laws.laws]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
+def test_a_healthy_engine_holds_to_every_law(bench, law):
+    law(Brought("rollouts", "healthy", Engine), bench)
+
+
+@pytest.mark.parametrize(
+    ("cls", "law"),
+    [
+        (Backwards, rollouts.each),
+        (Few, rollouts.each),
+        (Open, rollouts.ends),
+        (Trimmed, rollouts.ends),
+        (NotANumber, rollouts.truthful),
+        (Warmer, rollouts.truthful),
+        (Random, rollouts.greedy),
+        (Deaf, rollouts.reproducible),
+        (Alike, rollouts.reproducible),
+        (Crowd, rollouts.reproducible),
+        (Restless, rollouts.reproducible),
+        (Stale, rollouts.follows),
+    ],
+)
+def test_a_law_catches_its_fault(bench, cls, law):
+    with pytest.raises((AssertionError, GymError)):
+        law(Brought("rollouts", "faulty", cls), bench)
+
+
+def test_laws_are_asked_of_engines_that_need_nothing_from_outside():
+    class Remote(Engine):
+        """Asks somebody else."""
+
+        outside: ClassVar[str] = "a server"
+
+    for law in rollouts.laws.laws:
+        assert law.applies(Brought("rollouts", "healthy", Engine))
+        assert not law.applies(Brought("rollouts", "remote", Remote))
+    algorithm = RLOO(rewards=[Length()], rollouts=Remote())
+    assert list(readme._needs([{}, algorithm])) == ["a server"]
+    assert list(readme._needs([RLOO(rewards=[Length()])])) == []

@@ -1,0 +1,96 @@
+"""What a run improves is what it shows, keeps the best of and stops for, whatever it is called and whichever way is better."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from gym_torch_bench import Counting, Memory, make_run, metrics, train
+
+from gym_torch import EarlyStopping
+from gym_torch.layout import Layout
+from gym_torch.loop import Evaluation, Job
+from gym_torch.observer import gain
+from gym_torch.source import Dataset, Examples, Source, Step
+from gym_torch.trainer import Trainer
+
+SETTINGS: dict[str, Any] = {"max_steps": 6, "eval_every": 1, "keep_best": True, "keep_last": 1, "log_every": 2}
+
+
+class Likely(Counting):
+    """Next-token prediction, known by how likely tokens are."""
+
+    measure: ClassVar[str] = "likelihood"
+    better: ClassVar[str] = "higher"
+
+
+class Hill(Trainer):
+    """Is measured by something of its own, which is best in the middle; and says something in every other step."""
+
+    def source(self, layout: Layout) -> Source:
+        return Halves(self.data.train, self.train_options, self.data.fingerprint, layout)
+
+    def evaluation(self, examples: Examples, layout: Layout) -> Evaluation:
+        def height(job: Job) -> Mapping[str, float] | None:
+            step = job.progress.step
+            return None if step == 2 else {"likelihood": 10.0 - abs(step - 3), "samples": float(len(examples))}
+
+        return height
+
+
+class Halves(Dataset):
+    def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
+        for number, step in enumerate(super().steps(start, rank, world), start):
+            yield replace(step, metrics={"odd": float(number)} if number % 2 else {})
+
+
+class Climbing(Likely):
+    """Measured by `Hill`."""
+
+    def build(self, **context: Any) -> Trainer:
+        return Hill(self, **context)
+
+
+def test_gain_is_what_is_better() -> None:
+    assert gain(1.0, 3.0, "lower") == 2.0 == gain(3.0, 1.0, "higher")
+    assert gain(5.0, None, "higher") == gain(5.0, None, "lower") == float("inf")
+
+
+def test_what_the_algorithm_improves_is_followed_everywhere(
+    model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(make_run(model_path, tmp_path, Memory(held_out=6), Likely(), plot=True, **SETTINGS))
+    found = {line["step"]: line["eval_likelihood"] for line in metrics(tmp_path) if "eval_likelihood" in line}
+    best = max(found, key=lambda step: found[step])
+    record = json.loads((tmp_path / "run.json").read_text())["training"]
+    assert record["best"] == {"step": best, "eval_likelihood": found[best]}
+    assert record["first_likelihood"] < record["likelihood"] and record["eval_likelihood"] == found[6]
+    figures = [f"{record[name]:.4f}" for name in ("first_likelihood", "likelihood", "eval_likelihood")]
+    assert "likelihood {} -> {}, held out {}\n".format(*figures) in capsys.readouterr().err
+    for name in ("loss", "training_loss", "likelihood", "training_likelihood"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    logged = [json.loads(line) for line in (tmp_path / "trainer_log.jsonl").read_text().splitlines()]
+    assert {"loss", "likelihood"} <= next(line for line in logged if "loss" in line).keys()
+    assert [line["eval_likelihood"] for line in logged if "eval_likelihood" in line] == list(found.values())
+
+
+def test_an_evaluation_of_ones_own_is_kept_and_stopped_by(model_path: Path, tmp_path: Path) -> None:
+    stop = {"callbacks": (EarlyStopping(patience=2),)}
+    train(make_run(model_path, tmp_path, Memory(held_out=6), Climbing(), stop, **SETTINGS))
+    lines = metrics(tmp_path)
+    assert [(line["step"], line["eval_likelihood"]) for line in lines if "eval_likelihood" in line] == [
+        (1, 8.0), (3, 10.0), (4, 9.0), (5, 8.0)
+    ]  # fmt: skip
+    record = json.loads((tmp_path / "run.json").read_text())["training"]
+    assert record["best"] == {"step": 3, "eval_likelihood": 10.0} and record["eval_samples"] == 6
+    assert record["stopped"].startswith("eval_likelihood has not improved on 10.0000")
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-00000003", "step-00000005"}
+
+
+def test_what_is_said_in_some_steps_is_averaged_over_those(model_path: Path, tmp_path: Path) -> None:
+    train(make_run(model_path, tmp_path, algorithm=Climbing(), max_steps=6, log_every=3))
+    assert [line.get("odd") for line in metrics(tmp_path)] == [1.0, 4.0]

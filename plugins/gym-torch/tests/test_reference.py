@@ -1,0 +1,125 @@
+"""References: an adapter left out, a second copy and a separate load are the same model, and none of them is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from gym_adapters import LoRA
+from gym_core import GymError, Recipe, load_recipe
+from gym_testkit import tiny
+from gym_torch.adapted import Adapted, adapt
+from gym_torch.backend import LoadedModel
+from gym_torch.batch import Batch, Piece, packed
+from gym_torch.layout import PACKED, layout_for
+from gym_torch.policy import Policy
+from gym_torch.reference import reference
+
+torch.set_num_threads(1)
+
+
+def batch() -> Batch:
+    random = np.random.default_rng(0)
+    return packed(
+        [Piece(str(n), random.integers(3, 60, n).astype(np.int32), np.ones(n, dtype=bool)) for n in (9, 4, 7)]
+    )
+
+
+def trained(path: Path, adapter: str | None) -> tuple[LoadedModel, Adapted, Policy, Recipe]:
+    """Return a model after a few steps of training."""
+    recipe = load_recipe(
+        {"model": str(path), "data": "none.jsonl", "algorithm": "sft", **({"adapter": adapter} if adapter else {})}
+    )
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    loaded = LoadedModel(model, path, str(path), "fp32", layout_for(model))
+    assert loaded.layout is PACKED
+    adapted = adapt(model, recipe)
+    policy = Policy(adapted.model)
+    optimizer = torch.optim.SGD([weight for weight in policy.parameters() if weight.requires_grad], lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (-policy(batch()).sum()).backward()
+        optimizer.step()
+    return loaded, adapted, policy, recipe
+
+
+def moved(policy: Policy, path: Path) -> torch.Tensor:
+    """Return how far training moved the labels."""
+    plain = Policy(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32))
+    with torch.no_grad():
+        return (policy(batch()) - separate(plain)).abs()
+
+
+def separate(plain: Policy) -> torch.Tensor:
+    """Return what a model loaded by itself says, segment after segment, with its own attention."""
+    whole = batch()
+    with torch.no_grad():
+        parts = []
+        for segment in whole.segments:
+            tokens = whole.tokens[:, segment.start : segment.stop]
+            logits = plain.model.eval()(input_ids=tokens).logits[0, :-1].log_softmax(1)
+            parts.append(logits.gather(1, tokens[0, 1:, None])[:, 0])
+    return torch.cat(parts)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tiny.write_model(tmp_path / "model", 0)
+
+
+@pytest.mark.parametrize("adapter", [None, "lora"])
+def test_it_is_the_base_as_loaded_by_itself(path: Path, adapter: str | None) -> None:
+    model, adapted, policy, recipe = trained(path, adapter)
+    plain = Policy(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32))
+    assert float(moved(policy, path).max()) > 0.1, "training should have moved the policy away"
+    before = policy(batch())
+    marks = {name: weight.requires_grad for name, weight in policy.named_parameters()}
+    found = reference(policy, adapted, model, recipe)(batch())
+    torch.testing.assert_close(found, separate(plain), rtol=0, atol=1e-5)
+    assert not found.requires_grad
+    assert torch.equal(policy(batch()), before), "scoring the reference changed the policy"
+    assert {name: weight.requires_grad for name, weight in policy.named_parameters()} == marks
+    assert policy.training
+
+
+def test_an_adapter_needs_no_second_model(path: Path) -> None:
+    model, adapted, policy, recipe = trained(path, "lora")
+    assert reference(policy, adapted, model, recipe).policy is policy
+    model, adapted, policy, recipe = trained(path, None)
+    other = reference(policy, adapted, model, recipe).policy
+    assert other is not policy
+    assert not any(weight.requires_grad for weight in other.parameters())
+
+
+def test_another_model_may_be_named(path: Path, tmp_path: Path) -> None:
+    other = tiny.write_model(tmp_path / "other", 1)
+    model, adapted, policy, recipe = trained(path, "lora")
+    found = reference(policy, adapted, model, recipe, str(other))(batch())
+    plain = Policy(AutoModelForCausalLM.from_pretrained(other, dtype=torch.float32))
+    torch.testing.assert_close(found, separate(plain), rtol=0, atol=1e-5)
+
+
+def test_a_model_of_other_tokens_is_refused(path: Path, tmp_path: Path) -> None:
+    other = tiny.write_model(tmp_path / "other", 1, extra=["<tool>"])
+    model, adapted, policy, recipe = trained(path, None)
+    with pytest.raises(GymError, match="tokenizer"):
+        reference(policy, adapted, model, recipe, str(other))
+
+
+def test_modules_trained_whole_are_left_out_too(path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    adapted = LoRA(modules="q_proj", extra="norm").build(model=model, seed=0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(0.1)
+    tokens = batch().tokens
+    plain = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with adapted.without(), torch.no_grad():
+        torch.testing.assert_close(model.eval()(input_ids=tokens).logits, plain.eval()(input_ids=tokens).logits)
+    with torch.no_grad():
+        assert not torch.allclose(model(input_ids=tokens).logits, plain(input_ids=tokens).logits, atol=1e-3)

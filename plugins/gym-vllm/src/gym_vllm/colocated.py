@@ -1,0 +1,135 @@
+"""The engine in the training process: vLLM's `LLM` on the same GPU, given the weights in memory, asleep in training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from gym_core import GymError, RecipeError
+from gym_data.tokenizer import Tokenizer
+from gym_torch.adapted import Adapted
+from gym_torch.generation.generator import Completion, stop_ids
+from gym_vllm.request import LOGPROBS, Asked, refuse_routing
+
+if TYPE_CHECKING:
+    from gym_vllm import Colocated
+
+
+class ColocatedSampler:
+    """Answers with an engine of its own. What it holds on the GPU while it sleeps is next to nothing."""
+
+    exact = False
+
+    def __init__(
+        self,
+        config: Colocated,
+        *,
+        adapted: Adapted,
+        words: Tokenizer,
+        path: Path,
+        routers: object = None,
+        **_: object,
+    ) -> None:
+        """Start vLLM. Raises GymError where it is not installed or cannot start, RecipeError with several processes."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise RecipeError(
+                "an engine in the training process answers for one process alone",
+                key="algorithm.rollouts",
+                fix="set `rollouts: {name: vllm}`: a server answers for all of them",
+            )
+        refuse_routing(routers)
+        self.config, self.adapted = config, adapted
+        self.stop = stop_ids(adapted.model, words)
+        self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)
+        self.llm, self._params = _start(config, path)
+        self._awake, self._stale = True, True
+        self._rest()
+
+    def refresh(self) -> None:
+        """Have the weights handed over before the next answer."""
+        self._stale = True
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        streams: Sequence[int] | None = None,
+    ) -> list[Completion]:
+        """Return the completions. Raises GymError where vLLM answers what cannot be."""
+        asked = Asked(max_new_tokens, temperature, top_p, seed, sorted(self.stop))
+        streams = range(len(prompts)) if streams is None else streams
+        self._wake()
+        params = [self._params(**asked.params(stream)) for stream in streams]
+        found = self.llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], params, use_tqdm=False)
+        self._rest()
+        if len(found) != len(prompts):
+            raise GymError(f"vLLM gave {len(found)} answers to {len(prompts)} prompts", key="algorithm.rollouts")
+        return [self._read(asked, one.outputs[0]) for one in found]
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        self.llm = None
+
+    def _read(self, asked: Asked, output: Any) -> Completion:
+        tokens = list(output.token_ids)
+        log_probs = [place[token].logprob for place, token in zip(output.logprobs, tokens, strict=True)]
+        return asked.completion(tokens, log_probs, self.vocabulary)
+
+    def _wake(self) -> None:
+        """Make room first for weights, fill them in, and only then make room for keys and values."""
+        if not self._awake:
+            torch.cuda.empty_cache()  # what training no longer uses
+            self.llm.wake_up(tags=["weights"])
+        if self._stale or not self._awake:
+            weights = checkpoint_weights(self.adapted.merged())
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            self.llm.reset_prefix_cache()
+        if not self._awake:
+            self.llm.wake_up(tags=["kv_cache"])
+        self._awake, self._stale = True, False
+
+    def _rest(self) -> None:
+        if self.config.sleep:
+            self.llm.sleep(level=2)  # drops the weights: the trainer has them
+            self._awake = False
+
+
+def checkpoint_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights by the names that they have in checkpoints, tied ones once; a model may fuse them in memory."""
+    tied = set(model.all_tied_weights_keys)
+    weights = {name: weight.detach() for name, weight in model.state_dict().items() if name not in tied}
+    yield from revert_weight_conversion(model, weights).items()
+
+
+def _start(config: Colocated, path: Path) -> tuple[Any, Any]:
+    """Return an engine for the model of this directory, and the class of its sampling parameters."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = (
+        "0"  # weights are handed over in this process, and its order is repeatable
+    )
+    try:
+        from vllm import LLM, SamplingParams
+    except ImportError as error:
+        raise GymError(
+            f"vLLM cannot be imported: {error}", key="algorithm.rollouts", fix="pip install 'gym-vllm[vllm]'"
+        ) from error
+    engine = LLM(
+        model=str(path),
+        dtype=config.dtype,
+        gpu_memory_utilization=config.memory,
+        max_model_len=config.max_length,
+        enable_sleep_mode=config.sleep,
+        logprobs_mode=LOGPROBS,
+        generation_config="vllm",
+        seed=0,
+    )
+    return engine, SamplingParams

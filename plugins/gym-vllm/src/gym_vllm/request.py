@@ -1,0 +1,73 @@
+"""What vLLM is asked for and what it says, in both engines: tokens in, tokens and their log-probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gym_core import GymError, RecipeError
+from gym_torch.generation.generator import Completion
+from gym_torch.generation.sampling import uniform
+
+LOGPROBS = "processed_logprobs"  #: vLLM's name for log-probabilities at the temperature that is sampled at
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How answers are sampled; everything is said, because a server fills gaps from files of the model."""
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    stop: Sequence[int]  #: tokens that end an answer, and no others do
+
+    def params(self, stream: int) -> dict[str, Any]:
+        """Return the sampling parameters of one answer, by vLLM's names.
+
+        Each has a seed of its own: with one for all, answers would depend on how they are put into batches.
+        """
+        return {
+            "max_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": 0,
+            "min_p": 0.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "seed": int(uniform(self.seed, stream, 0) * (1 << 53)),
+            "logprobs": 0,
+            "ignore_eos": True,
+            "stop_token_ids": sorted(self.stop),
+            "skip_special_tokens": False,
+        }
+
+    def completion(self, tokens: Sequence[int], log_probs: Sequence[float], vocabulary: int) -> Completion:
+        """Return an answer. Raises GymError when it can be none of this model."""
+        strange = [token for token in tokens if not 0 <= token < vocabulary]
+        if strange:
+            raise GymError(
+                f"vLLM answered with token {strange[0]}, and the model has {vocabulary}",
+                key="algorithm.rollouts",
+                fix="let it serve the model of the recipe",
+            )
+        finished = bool(tokens) and tokens[-1] in self.stop
+        if not finished and len(tokens) < self.max_new_tokens:
+            raise GymError(
+                f"vLLM ended an answer after {len(tokens)} of {self.max_new_tokens} tokens, and none that ends a turn",
+                key="algorithm.rollouts",
+                fix="raise `max_length`, or the server's --max-model-len: prompt and answer must fit into it",
+            )
+        return Completion(list(tokens), list(log_probs), finished)
+
+
+def refuse_routing(routers: object) -> None:
+    """Raise RecipeError where the experts of each token are asked for."""
+    if routers is not None:
+        raise RecipeError(
+            "vLLM is not asked which experts a token went to",
+            key="algorithm.routing_replay",
+            fix="set `rollouts: local`, or leave `routing_replay` out",
+        )

@@ -1,0 +1,341 @@
+"""The server's contract, against a server that speaks as vLLM does: what is asked, what is believed, and what stops the run."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from gym_vllm_standin import ROUTES, Desk, StandIn
+from transformers import AutoModelForCausalLM
+
+from gym_adapters import LoRA
+from gym_core import GymError, execute, load_recipe
+from gym_core.ranks import Ranks
+from gym_data.tokenizer import Tokenizer
+from gym_testkit.distribution import Brought
+from gym_testkit.laws import rollouts as laws
+from gym_testkit.tiny import write_model
+from gym_torch.adapted import Full
+from gym_vllm import VLLM
+from gym_vllm.server import ServerSampler
+
+PROMPTS = [[5, 9, 17], [30], [5, 9, 17]]
+
+
+class Case:
+    """A trainer's side: a model of its own, and the engine that the options give."""
+
+    def __init__(self, path: Path, output: Path, **options) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        self.config = VLLM(**{"retries": 0, "timeout": 20.0, **options})
+        self.adapted, self.words, self.path, self.output = Full(None, self.model), Tokenizer(path), path, output
+
+    def sampler(self) -> ServerSampler:
+        return self.config.build(
+            adapted=self.adapted, words=self.words, path=self.path, precision="fp32", output=self.output, ranks=Ranks()
+        )
+
+    def move(self, amount: float = 0.05) -> None:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for weight in self.model.parameters():
+                weight.add_(torch.randn_like(weight), alpha=amount)
+
+
+@pytest.fixture
+def case(model_path, desk, tmp_path) -> Case:
+    return Case(model_path, tmp_path, url=desk.url)
+
+
+def breaks(desk: Desk, path: str, reply) -> None:
+    """Have the server reply so on one route."""
+    desk.bend = lambda asked, usual: (reply(usual) if callable(reply) else reply) if asked == path else usual
+
+
+def choice(**changes):
+    def bend(reply):
+        reply["choices"][0].update(changes)
+        return reply
+
+    return bend
+
+
+LAWS = [law.check for law in laws.laws.laws]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
+def test_it_holds_to_the_laws_of_engines(bench, desk, law) -> None:
+    class There(VLLM):
+        url: str = desk.url
+
+    law(Brought("rollouts", "vllm", There), bench)
+
+
+def test_log_probabilities_arrive_as_they_were_sampled(case, desk) -> None:
+    sampler = case.sampler()
+    case.move()
+    sampler.refresh()
+    made = sampler.generate(PROMPTS, 8, 0.7, 1.0, seed=3)
+    for prompt, answer in zip(PROMPTS, made, strict=True):
+        logits = case.model(torch.tensor([[*prompt, *answer.tokens[:-1]]])).logits[0, len(prompt) - 1 :] / 0.7
+        own = logits.log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+        assert torch.allclose(own, torch.tensor(answer.log_probs), atol=1e-4)
+
+
+def test_an_adapter_arrives_merged(case, desk) -> None:
+    case.adapted = LoRA(rank=4).build(model=case.model, seed=0)
+    sampler = case.sampler()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in case.adapted.model.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn_like(weight), alpha=0.2)
+    sampler.refresh()
+    (answer,) = sampler.generate([[5, 9]], 8, 1.0)
+    for model, same in ((case.adapted.merged(), True), (AutoModelForCausalLM.from_pretrained(case.path), False)):
+        logits = model.eval()(torch.tensor([[5, 9, *answer.tokens[:-1]]])).logits[0, 1:]
+        own = logits.log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+        assert torch.allclose(own, torch.tensor(answer.log_probs), atol=1e-4) is same
+
+
+def test_what_a_killed_run_left_on_its_way_is_removed(case, desk) -> None:
+    sampler = case.sampler()
+    sampler.folder.mkdir()
+    (sampler.folder / "model-00009-of-00009.safetensors").write_text("half of it")
+    again = case.sampler()
+    again.refresh()
+    assert again.folder == sampler.folder and list(case.output.iterdir()) == []
+
+
+def test_a_folder_for_weights_that_cannot_be_written(model_path, desk, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    sampler = Case(model_path, tmp_path, url=desk.url, weights=str(tmp_path / "file")).sampler()
+    with pytest.raises(GymError, match="cannot be written"):
+        sampler.refresh()
+
+
+def test_a_round_gives_the_weights_a_name_and_forgets_cached_prompts(case, desk) -> None:
+    sampler = case.sampler()
+    desk.seen.clear()
+    sampler.refresh()
+    sampler.generate([[5]], 2, 1.0)
+    paths = [path for path, _ in desk.seen]
+    assert paths == [
+        "/collective_rpc",
+        "/reset_prefix_cache",
+        "/update_weight_version",
+        "/v1/completions",
+        "/weight_info",
+    ]
+    assert desk.version == sampler.version
+    assert list(case.output.iterdir()) == [], "weights are left on the disk"
+    before = desk.version
+    sampler.refresh()
+    assert desk.version != before
+
+
+def test_every_answer_has_a_seed_of_its_own_and_every_setting_is_said(case, desk) -> None:
+    case.sampler().generate([[5]] * 3, 4, 0.9, 0.8, seed=1, streams=[7, 8, 9])
+    asked = [content for path, content in desk.seen if path == "/v1/completions"]
+    assert len({content["seed"] for content in asked}) == 3
+    for content in asked:
+        assert (content["temperature"], content["top_p"], content["max_tokens"]) == (0.9, 0.8, 4)
+        assert content["top_k"] == 0 and content["min_p"] == 0 and content["repetition_penalty"] == 1
+
+
+def test_a_restarted_server_is_noticed(case, desk, model_path) -> None:
+    sampler = case.sampler()
+    case.move()
+    sampler.refresh()
+    sampler.generate(PROMPTS, 4, 1.0)
+    desk.model, desk.version = StandIn(model_path), "default"  # as it was started
+    with pytest.raises(GymError, match="no longer has the weights that it was given"):
+        sampler.generate(PROMPTS, 4, 1.0)
+    sampler.refresh()
+    sampler.generate(PROMPTS, 4, 1.0)
+
+
+def test_a_broken_connection_is_tried_again(model_path, desk, tmp_path, monkeypatch) -> None:
+    sampler = Case(model_path, tmp_path, url=desk.url, retries=2).sampler()
+    monkeypatch.setattr(sampler.client, "backoff", 0.01)
+    replies = [None, 503]
+    desk.bend = lambda path, usual: replies.pop() if path == "/v1/completions" and replies else usual
+    assert len(sampler.generate([[5]], 4, 1.0)) == 1
+    assert not replies
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "why"),
+    [
+        ("/v1/completions", 500, "status 500, it says no"),
+        ("/v1/completions", None, "does not answer /v1/completions"),
+        ("/v1/completions", 503, "status 503"),
+        ("/v1/completions", "no json", "replied with no JSON"),
+        ("/v1/completions", {"choices": []}, "without tokens"),
+        ("/v1/completions", {"error": "?"}, "without `choices`"),
+        ("/v1/completions", choice(token_ids=None), "without tokens"),
+        ("/v1/completions", choice(logprobs=None), "without tokens"),
+        ("/v1/completions", choice(token_ids=["a"]), "without tokens"),
+        ("/v1/completions", choice(token_ids=[999]), "token 999"),
+        ("/v1/completions", choice(token_ids=[5]), "ended an answer after 1 of 8"),
+        ("/v1/completions", choice(prompt_token_ids=[1]), "read other tokens"),
+        ("/collective_rpc", 500, "status 500"),
+        ("/reset_prefix_cache", {"success": False}, "keeps prompts"),
+        ("/update_weight_version", 404, "VLLM_SERVER_DEV_MODE"),
+        ("/weight_info", {"weight_version": "another"}, "no longer has the weights"),
+    ],
+)
+def test_what_a_server_does_wrong_stops_the_run_in_four_lines(case, desk, path, reply, why) -> None:
+    sampler = case.sampler()
+    breaks(desk, path, reply)
+    with pytest.raises(GymError) as caught:
+        sampler.refresh()
+        sampler.generate(PROMPTS, 8, 1.0)
+    assert why in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 4
+    assert list(case.output.iterdir()) == []
+
+
+def test_a_log_probability_that_is_no_number_is_none(case, desk) -> None:
+    from gym_rl.sampled import check
+
+    sampler = case.sampler()
+
+    def bend(reply):
+        reply["choices"][0]["logprobs"]["token_logprobs"][0] = NAN
+        return reply
+
+    breaks(desk, "/v1/completions", bend)
+    with pytest.raises(GymError, match="returned nan as the log-probability"):
+        check(sampler.generate([[5]], 4, 1.0), ["row 1"], 4)
+
+
+def test_a_slow_server_is_not_waited_for_forever(model_path, desk, tmp_path) -> None:
+    sampler = Case(model_path, tmp_path, url=desk.url, timeout=0.3).sampler()
+
+    def late(path, usual):
+        time.sleep(1.0 if path == "/v1/completions" else 0.0)
+        return usual
+
+    desk.bend = late
+    began = time.monotonic()
+    with pytest.raises(GymError, match="timed out"):
+        sampler.generate([[5]], 4, 1.0)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda desk: setattr(desk, "mode", "raw_logprobs"), "reports raw_logprobs"),
+        (lambda desk: desk.routes.discard("/server_info"), "VLLM_SERVER_DEV_MODE"),
+        (lambda desk: desk.routes.discard("/weight_info"), "cannot say which weights"),
+        (lambda desk: setattr(desk, "key", "secret"), "token: VLLM_API_KEY"),
+        (lambda desk: breaks(desk, "/v1/models", {"data": []}), "without `0`"),
+        (lambda desk: breaks(desk, "/tokenize", {"tokens": [1, 2]}), "another tokenizer"),
+    ],
+)
+def test_a_server_that_training_cannot_use_is_refused_at_the_start(case, desk, change, why) -> None:
+    change(desk)
+    with pytest.raises(GymError) as caught:
+        case.sampler()
+    assert why in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 4
+
+
+def test_another_tokenizer_is_refused(desk, tmp_path) -> None:
+    path = write_model(tmp_path / "model")
+    file = path / "tokenizer.json"
+    file.write_text(file.read_text().replace('"A": 65', '"A": 66').replace('"B": 66', '"B": 65'))
+    with pytest.raises(GymError, match="another tokenizer"):
+        Case(path, tmp_path, url=desk.url).sampler()
+
+
+def test_no_server(model_path, tmp_path) -> None:
+    with pytest.raises(GymError) as caught:
+        Case(model_path, tmp_path, url="http://127.0.0.1:9").sampler()
+    assert "http://127.0.0.1:9" in str(caught.value) and "see that it runs" in str(caught.value)
+    with pytest.raises(GymError, match="is no address"):
+        Case(model_path, tmp_path, url="localhost:8000").sampler()
+
+
+def test_a_key_comes_from_the_environment(model_path, desk, tmp_path, monkeypatch) -> None:
+    desk.key = "secret"
+    monkeypatch.setenv("SERVER_KEY", "secret")
+    assert Case(model_path, tmp_path, url=desk.url, token="SERVER_KEY").sampler().generate([[5]], 2, 1.0)
+    with pytest.raises(GymError, match="OTHER_KEY is not set"):
+        Case(model_path, tmp_path, url=desk.url, token="OTHER_KEY").sampler()
+
+
+def test_a_server_that_cannot_say_its_weights_is_used_on_request(model_path, desk, tmp_path) -> None:
+    desk.routes = set(ROUTES) - {"/weight_info", "/update_weight_version"}
+    sampler = Case(model_path, tmp_path, url=desk.url, verify=False).sampler()
+    sampler.refresh()
+    assert sampler.generate([[5]], 2, 1.0)
+
+
+@pytest.fixture
+def recipe(bench, desk):
+    """Return a recipe that learns from the server."""
+    rewards = [{"name": "regex", "pattern": "[a-m]"}]
+    rollouts = {"name": "vllm", "url": desk.url, "retries": 0, "concurrency": 8}
+    algorithm = {"name": "rloo", "rewards": rewards, "max_new_tokens": 8, "group_size": 4, "rollouts": rollouts}
+    return bench.recipe(algorithm, "prompt")
+
+
+def test_a_run_learns_from_a_server_and_is_the_same_again(bench, desk, recipe) -> None:
+    whole = bench.run(recipe, max_steps=3)
+    updates = [content for path, content in desk.seen if path == "/collective_rpc"]
+    assert len(updates) == len(whole.series("reward")) == 3
+    again = bench.run(recipe, name="again", max_steps=3)
+    assert again.series("loss") == whole.series("loss"), "the same recipe gives other answers"
+    # On the policy that answered: the server sampled from the weights that the trainer has.
+    assert max(abs(value) for value in whole.series("kl_sampled")) < 1e-5
+
+
+def test_a_server_that_is_restarted_stops_the_run_which_then_goes_on(bench, desk, recipe, model_path) -> None:
+    whole = bench.run(recipe, name="whole", max_steps=4, save_every=1)
+    assert max(whole.series("reward_std")) > 0, "nothing is learnt here"
+    rounds = 0
+
+    def restarted(path, usual):
+        nonlocal rounds
+        rounds += path == "/collective_rpc"
+        if path == "/v1/completions" and rounds == 3 and desk.version != "default":
+            desk.model, desk.version = StandIn(model_path), "default"  # the answers under way are of old weights
+        return usual
+
+    desk.bend = restarted
+    settings = {
+        **recipe,
+        "train": {**recipe["train"], "max_steps": 4, "save_every": 1},
+        "output": str(bench.path("run")),
+    }
+    with pytest.raises(GymError, match="it was restarted"):
+        execute(load_recipe(settings))
+    desk.bend = lambda path, usual: usual
+    again = bench.finished(execute(load_recipe(settings)))
+    assert again.series("loss") == whole.series("loss")
+    assert again.series("reward") == whole.series("reward")
+
+
+def test_two_processes_ask_for_their_shares_and_one_sends_the_weights(bench, desk, recipe) -> None:
+    desk.seen.clear()
+    alone = bench.run(recipe, max_steps=2)
+    asked = [content["seed"] for path, content in desk.seen if path == "/v1/completions"]
+    desk.seen.clear()
+    file, output = bench.path("recipe.yaml"), bench.path("both")
+    file.write_text(json.dumps({**recipe, "train": {**recipe["train"], "max_steps": 2}, "output": str(output)}))
+    done = bench.gym("train", str(file), "--nproc", "2")
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [line["reward"] for line in lines] == alone.series("reward")
+    assert [line["loss"] for line in lines] == pytest.approx(alone.series("loss"), abs=1e-5)
+    assert sorted(content["seed"] for path, content in desk.seen if path == "/v1/completions") == sorted(asked)
+    assert [path for path, _ in desk.seen].count("/collective_rpc") == 2

@@ -1,0 +1,240 @@
+"""TRL's GRPOTrainer on the same rollouts: advantages, losses and gradients of every loss that both have.
+
+TRL gets tokens and rewards through its own `rollout_func` and reward function, and computes everything else itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gym_core.component import load_object
+from gym_grpo import CISPO, GRPO, DrGRPO
+from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
+from gym_gspo import GSPO
+from gym_gspo.objective import GSPOLoss
+from gym_rl.answers import Rollout
+from gym_rl.clipped import ClippedTokens
+from gym_rl.objective import PolicyObjective
+from gym_rl.rewards import Length
+from gym_testkit import tiny
+from gym_torch.batch import Piece
+from gym_torch.layout import PACKED, layout_for
+from gym_torch.policy import Policy
+
+pytestmark = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
+torch.set_num_threads(1)
+REWARDS, GROUP, LONGEST = [Length()], 4, 9
+POLICY, OLDER = 1, 2  #: seeds of the policy that learns and of the one that answered
+
+
+@dataclass(frozen=True)
+class Case:
+    """One loss: how TRL is asked for it, and what it is here."""
+
+    asked: dict[str, Any]
+    objective: PolicyObjective
+    passes: tuple[int, ...] = (1, 2)  #: in how many passes a step may be taken
+
+
+CASES = {
+    "grpo": Case({"loss_type": "grpo"}, GRPOLoss(GRPO(rewards=REWARDS), PACKED)),
+    "grpo with kl": Case({"loss_type": "grpo", "beta": 0.1}, GRPOLoss(GRPO(rewards=REWARDS, beta=0.1), PACKED)),
+    "dr_grpo": Case(
+        {"loss_type": "dr_grpo", "scale_rewards": "none"},
+        DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST), PACKED),
+    ),
+    "dapo": Case(
+        {"loss_type": "dapo", "epsilon_high": 0.28}, ClippedTokens(GRPO(rewards=REWARDS, clip_high=0.28), PACKED)
+    ),
+    "dapo with k3": Case(
+        {"loss_type": "dapo", "beta": 0.1, "use_bias_correction_kl": False},
+        ClippedTokens(GRPO(rewards=REWARDS, beta=0.1, kl="k3"), PACKED),
+    ),
+    # TRL's mean is over the tokens of a pass, so a step of several passes depends on how it is cut.
+    "bnpo": Case({"loss_type": "bnpo"}, ClippedTokens(GRPO(rewards=REWARDS), PACKED), passes=(1,)),
+    "cispo": Case({"loss_type": "cispo", "epsilon_high": 1.1}, CISPOLoss(CISPO(rewards=REWARDS, cap=1.1), PACKED)),
+    "cispo with kl": Case(
+        {"loss_type": "cispo", "epsilon_high": 1.1, "beta": 0.1},
+        CISPOLoss(CISPO(rewards=REWARDS, cap=1.1, beta=0.1), PACKED),
+    ),
+    "gspo": Case(
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03},
+        GSPOLoss(GSPO(rewards=REWARDS, clip_low=0.02, clip_high=0.03), PACKED),
+    ),
+    # TRL would correct its KL by the ratio of whole answers.
+    "gspo with k3": Case(
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03,
+         "beta": 0.1, "use_bias_correction_kl": False},
+        GSPOLoss(GSPO(rewards=REWARDS, clip_low=0.02, clip_high=0.03, beta=0.1, kl="k3"), PACKED),
+    ),
+}  # fmt: skip
+STEPS = [(name, passes) for name, case in CASES.items() for passes in case.passes]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_model(tmp_path_factory.mktemp("trl") / "model", 0)
+
+
+def load(path: Path, seed: int = 0) -> nn.Module:
+    """Return the model of the folder, or one near it; its attention goes segment by segment."""
+    found = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).train()
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weight in found.parameters() if seed else ():
+            weight += 0.1 * weight.std() * torch.randn_like(weight)
+    return found
+
+
+def sampled(path: Path) -> tuple[list[Rollout], list[float]]:
+    """Return two groups of answers, scored by a policy near the one that learns and by the reference, and their rewards."""
+    random = np.random.default_rng(0)
+    answers: list[Rollout] = []
+    for group, size in enumerate((5, 9)):
+        prompt = Piece(f"row {group}", random.integers(3, 60, size).astype(np.int32), np.zeros(size, bool))
+        for length in random.integers(1, LONGEST + 1, GROUP):
+            tokens = random.integers(3, 60, length).astype(np.int32)
+            answers.append(Rollout(str(len(answers)), group, prompt, tokens, np.ones(length, bool), {}))
+    batch = CASES["grpo"].objective.collate(answers)
+    for name, seed in {"old": OLDER, "reference": 0}.items():
+        model = load(path, seed)
+        assert layout_for(model) is PACKED
+        with torch.no_grad():
+            scores = Policy(model)(batch).split([len(one.tokens) for one in answers])
+        answers = [having(one, {name: score.numpy()}) for one, score in zip(answers, scores, strict=True)]
+    answers = [having(one, {"sampled": one.columns["old"]}) for one in answers]
+    return answers, random.normal(size=len(answers)).round(3).tolist()
+
+
+def having(answer: Rollout, columns: dict[str, np.ndarray]) -> Rollout:
+    return replace(answer, columns={**answer.columns, **columns})
+
+
+def trainer(case: Case, path: Path, answers: Sequence[Rollout], rewards: list[float], passes: int, output: Path) -> Any:
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    def rollouts(prompts: list[str], _trainer: Any) -> dict[str, Any]:
+        return {
+            "prompt_ids": [answer.prompt.tokens.tolist() for answer in answers],
+            "completion_ids": [answer.tokens.tolist() for answer in answers],
+            "logprobs": None,
+        }
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        return rewards
+
+    options = GRPOConfig(
+        output_dir=str(output),
+        per_device_train_batch_size=len(answers) // passes,
+        gradient_accumulation_steps=passes,
+        num_generations=GROUP,
+        max_completion_length=LONGEST,
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        report_to="none",
+        **case.asked,
+    )
+    made = GRPOTrainer(
+        model=load(path, POLICY),
+        reward_funcs=reward,
+        args=options,
+        train_dataset=Dataset.from_list([{"prompt": answer.prompt.id} for answer in answers]),
+        processing_class=AutoTokenizer.from_pretrained(path),
+        rollout_func=rollouts,
+    )
+    made.current_gradient_accumulation_steps = passes  # as its training loop sets it
+    return made
+
+
+def inputs(made: Any, answers: Sequence[Rollout], passes: int) -> list[dict[str, Any]]:
+    """Let TRL score the answers, and cut them into passes as it does."""
+    from trl.trainer.utils import split_tensor_dict
+
+    found = made._generate_and_score_completions([{"prompt": answer.prompt.id} for answer in answers])
+    found["old_per_token_logps"] = pad_sequence(
+        [torch.from_numpy(one.columns["old"]) for one in answers], batch_first=True
+    )
+    return split_tensor_dict(found, passes)
+
+
+def judged(case: Case, answers: Sequence[Rollout], rewards: list[float]) -> list[Rollout]:
+    """Let Gym compute the advantages."""
+    rule = load_object(type(case.objective.config).advantage)
+    advantages = rule(torch.tensor(rewards, dtype=torch.float64), torch.tensor([answer.group for answer in answers]))
+    return [
+        having(one, {"advantages": np.full(len(one.tokens), each, np.float32)})
+        for one, each in zip(answers, advantages.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("name", "passes"), STEPS)
+def test_loss_and_gradient_of_a_model_agree_with_trl(path: Path, tmp_path: Path, name: str, passes: int) -> None:
+    case = CASES[name]
+    answers, rewards = sampled(path)
+    peer = trainer(case, path, answers, rewards, passes, tmp_path)
+    parts = inputs(peer, answers, passes)
+    answers = judged(case, answers, rewards)
+    theirs = torch.cat([part["advantages"] for part in parts])
+    torch.testing.assert_close(
+        theirs, torch.tensor([one.columns["advantages"][0] for one in answers]), rtol=1e-5, atol=1e-6
+    )
+    wanted = sum(peer._compute_loss(peer.model, part) for part in parts)
+
+    model = load(path, POLICY)
+    assert layout_for(model) is PACKED
+    policy, size = Policy(model), len(answers) // passes
+    batches = [case.objective.collate(answers[start : start + size]) for start in range(0, len(answers), size)]
+    weight = sum(map(case.objective.weight, batches))
+    outcomes = [case.objective.loss(policy, batch) for batch in batches]
+    loss = sum(outcome[0] for outcome in outcomes) / weight
+    if "clipped" in outcomes[0][1]:
+        clipped, tokens = sum(outcome[1]["clipped"] for outcome in outcomes).tolist()
+        assert 0.01 < clipped / tokens < 0.9, "clipping is not tried"
+
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-4, abs=1e-6)
+    loss.backward()
+    wanted.backward()
+    for ours, other in zip(model.parameters(), peer.model.parameters(), strict=True):
+        assert (ours.grad - other.grad).norm() <= 1e-4 * other.grad.norm()
+        assert other.grad.norm() > 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_of_random_log_probabilities_agrees_with_trl(path: Path, tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    answers, rewards = sampled(path)
+    peer = trainer(case, path, answers, rewards, 1, tmp_path)
+    (part,) = inputs(peer, answers, 1)
+    mask = part["completion_mask"].bool()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        old = -3 * torch.rand(mask.shape)
+        theirs = (old + 0.3 * torch.randn(mask.shape)).requires_grad_()
+        part |= {"old_per_token_logps": old, "advantages": torch.randn(len(answers))}
+        part["ref_per_token_logps"] = old + 0.3 * torch.randn(mask.shape)
+        peer._get_per_token_logps_and_entropies = lambda *_, scores=theirs, **__: (scores, scores.detach(), None)
+        wanted = peer._compute_loss(peer.model, part)
+
+        ours = theirs.detach()[mask].requires_grad_()
+        batch = case.objective.collate(answers)
+        columns = {"old": old, "sampled": old, "reference": part["ref_per_token_logps"]}
+        batch = batch.having({name: each[mask] for name, each in columns.items()})
+        batch = batch.having({"advantages": part["advantages"][batch.owner]})
+        loss = case.objective.loss(lambda _, scores=ours: scores, batch)[0] / case.objective.weight(batch)
+        assert loss.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-6)
+        loss.backward()
+        wanted.backward()
+        torch.testing.assert_close(ours.grad, theirs.grad[mask], rtol=1e-5, atol=1e-7)
