@@ -104,8 +104,8 @@ def case(options: dict[str, Any]) -> dict[str, int]:
 
     from gym_core import load_recipe
     from gym_core.ranks import Ranks
+    from gym_optim.config import AdamW
     from gym_torch.adapted import adapt
-    from gym_torch.config import AdamW
     from gym_torch.layout import layout_for
     from gym_torch.loop import Job, optimizer_step
     from gym_torch.observer import Observer, Progress
@@ -148,7 +148,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     spread.place(model)
     policy = spread.wrap(Policy(model, bf16=options["precision"] == "bf16")).train()
     samples = [Blank(str(number), length) for number, length in enumerate(lengths)]
-    optimizer = build_optimizer(AdamW(), model, 1e-4)
+    optimizer = build_optimizer(AdamW(), policy, 1e-4)
     job = Job(
         train=recipe.train, accelerator=accelerator, ranks=Ranks(), spread=spread, policy=policy, objective=objective,
         optimizer=optimizer, factor=lambda step: 1.0, source=None, evaluation=None, observer=Observer(),

@@ -61,7 +61,7 @@ def test_optimizer(bench, kind, law):
     class Faulty(Optimizer):
         """Declares the state of plain gradient descent."""
 
-        def declared_bytes(self, shapes):
+        def declared_bytes(self, parameters):
             return 0
 
         def build(self, parameters, learning_rate):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gym_core.component import Config, Flat
@@ -44,13 +45,11 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     flat = {key: value for key, value in data.items() if key not in SECTIONS}
     if not flat:
         return sections
-    marks, keys = dict(found.marks), dict(found.keys)
-    found.marks, found.keys = marks, keys
+    found.marks, found.keys = dict(found.marks), dict(found.keys)
     whole = WHOLE in flat
     _select(sections, flat, whole, found)
-    for key, section in TOP.items():
-        if key in flat:
-            _put(sections, (section,), flat.pop(key), key, found)
+    for key in TOP.keys() & flat.keys():
+        _put(sections, (TOP[key],), flat.pop(key), key, found)
     for key, expected in STATED.items():
         if flat.pop(key, expected) != expected:
             found.problems.append(Problem("this command trains", found.where((key,)), key, f"set it to {expected}"))
@@ -98,12 +97,9 @@ def selected(sections: Mapping[str, Any]) -> dict[str, type[Config]]:
     for section, slot in SLOTS.items():
         raw = normalise(slot, sections.get(section))
         name = (raw.get(slot.selector) if isinstance(raw, dict) else None) or slot.default
-        if slot.many or not isinstance(name, str):
-            continue
-        try:
-            classes[section] = load_component(slot.kind, name)[1]
-        except PluginError:
-            continue
+        if isinstance(name, str) and not slot.many:
+            with suppress(PluginError):
+                classes[section] = load_component(slot.kind, name)[1]
     return classes
 
 
@@ -113,11 +109,15 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
         key, _, value = entry.name.partition(".")
         choices.setdefault(key, {}).setdefault(value, []).append(entry)
     first_party = {name.removeprefix("flat/").partition(".")[0] for name in catalogue() if name.startswith("flat/")}
-    for key in sorted(choices.keys() | (first_party & flat.keys())):
-        options = choices.get(key, {})
-        if flat.get(key) is not None:
-            value = str(flat.pop(key)).lower()
-            chosen = options.get(value, [])
+    keys, said = choices.keys() | (first_party & flat.keys()), dict[str, tuple[str, str]]()
+    for key in sorted(keys, key=lambda key: (flat.get(key) is None, key)):  # what is said outweighs what is left out
+        options, given = choices.get(key, {}), flat.get(key) is not None
+        if given:
+            take = flat.get if "*" in options else flat.pop  # where any value will do, it fills an option too
+            value = str(take(key)).lower()
+            chosen = options.get(value, options.get("*", []))
+            if value == "false" and not chosen:
+                continue
             if len(chosen) != 1:
                 problem = _no_choice(key, value, options, chosen, found)
                 found.problems.append(problem)
@@ -131,7 +131,10 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
         kind, name = _component_of(chosen[0])
         section = SECTION_OF[kind]
         if section not in sections:
+            said[section] = key, name
             _put(sections, (section,), {SLOTS[section].selector: name}, key, found)
+        elif given and said.get(section, (key, name))[1] != name:
+            found.problems.append(Problem(f"contradicts `{said[section][0]}`", found.where((key,)), key, "give one"))
 
 
 def _component_of(choice: Entry) -> tuple[str, str]:
@@ -139,9 +142,8 @@ def _component_of(choice: Entry) -> tuple[str, str]:
     for kind in SECTION_OF:
         for entry in entries(kind):
             if (entry.value, entry.dist) == (choice.value, choice.dist):
-                return kind, entry.qualified if len(
-                    [e for e in entries(kind) if e.name == entry.name]
-                ) > 1 else entry.name
+                alike = [other for other in entries(kind) if other.name == entry.name]
+                return kind, entry.qualified if len(alike) > 1 else entry.name
     raise PluginError(f"gym.flat `{choice.name}` leads to no component", where=f"{choice.dist} {choice.version}")
 
 
@@ -152,19 +154,16 @@ def _no_choice(
     if chosen:
         both = " and ".join(f"{entry.dist} {entry.version}" for entry in chosen)
         return Problem(f"two plugins bring `{value}`: {both}", where, key, "name the component in its own section")
-    package = catalogue().get(f"flat/{key}.{value}")
-    have = ", ".join(option for option in sorted(options) if option != "default")
-    fix = f"pip install {package}" if package else f"installed: {have}"
+    package = catalogue().get(f"flat/{key}.{value}") or catalogue().get(f"flat/{key}.*")
+    fix = f"pip install {package}" if package else f"installed: {', '.join(sorted({*options} - {'default'}))}"
     return Problem(f"no installed plugin brings `{value}`", where, key, fix)
 
 
 def _fill(sections: dict[str, Any], place: Place, value: Any, key: str, found: Findings) -> None:
     convert = place.mark.convert
     try:
-        if isinstance(convert, Mapping):
-            value = convert.get(value, value)
-        elif convert:
-            value = convert(value)
+        if convert:
+            value = convert.get(value, value) if isinstance(convert, Mapping) else convert(value)
     except (ValueError, TypeError) as error:
         found.problems.append(Problem(str(error), found.where((key,)), key))
         return
@@ -178,9 +177,8 @@ def _defaults(
     for key, targets in places.items():
         for place in targets:
             present = place.section in sections or place.section == "train" or SLOTS[place.section].implied
-            if place.mark.default is None or flat.get(key) is not None or not present:
-                continue
-            if place.field not in _mapping(sections, place.section):
+            missing = present and place.mark.default is not None and flat.get(key) is None
+            if missing and place.field not in _mapping(sections, place.section):
                 _fill(sections, place, place.mark.default, key, found)
 
 
@@ -218,12 +216,10 @@ def _homeless(key: str, found: Findings, places: Mapping[str, list[Place]]) -> P
             marks = [mark.key for info in cls.model_fields.values() for mark in info.metadata if isinstance(mark, Flat)]
             if key in marks or (key in cls.model_fields and not near):
                 noun = section if section != "export" else "exporter"
-                return Problem(
-                    f"belongs to {noun} `{entry.name}` ({entry.dist})", where, key, f"set `{section}: {entry.name}`"
-                )
-    return Problem(
-        "unknown key", where, key, f"did you mean `{near[0]}`?" if near else "see `gym schema` for every key"
-    )
+                why = f"belongs to {noun} `{entry.name}` ({entry.dist})"
+                return Problem(why, where, key, f"set `{section}: {entry.name}`")
+    fix = f"did you mean `{near[0]}`?" if near else "see `gym schema` for every key"
+    return Problem("unknown key", where, key, fix)
 
 
 def apply_override(data: dict[str, Any], text: str, value: Any) -> Path:

@@ -58,12 +58,17 @@ class Adapter(Component):
 
 
 class Optimizer(Component):
-    """Updates parameters. Section `optimizer`. `build(parameters=groups, learning_rate=float)` returns an optimizer."""
+    """Updates parameters. Section `optimizer`. `build(parameters=groups, learning_rate=float)` returns an optimizer.
+
+    A group is `{"params": [(name, parameter), ...], "role": str, ...}`; what the roles are: `gym_optim.groups`.
+    """
 
     kind: ClassVar[str] = "optimizers"
+    general: ClassVar[bool] = True
+    """Whether it works on any parameters, and not on those of one adapter alone."""
 
-    def declared_bytes(self, shapes: Sequence[tuple[int, ...]]) -> int:
-        """Return the bytes of state after the first step for fp32 parameters of these shapes; scalars do not count."""
+    def declared_bytes(self, parameters: Sequence[Mapping[str, Any]]) -> int:
+        """Return the bytes of state after a step for groups with shapes of fp32 parameters in their place; no scalars."""
         raise TypeError(f"{type(self).__name__} does not declare the size of its state")
 
 

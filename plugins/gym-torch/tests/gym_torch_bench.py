@@ -17,7 +17,8 @@ from torch import Tensor
 from gym_core import Artifact, Callback, Data, Optimizer, Recipe, Run, Train
 from gym_core.record import RunRecord
 from gym_core.sections import Resolved
-from gym_torch import AdamW, Linear, TorchAlgorithm, Transformers
+from gym_optim.config import AdamW, Linear
+from gym_torch import TorchAlgorithm, Transformers
 from gym_torch.batch import Batch
 from gym_torch.objective import Objective, Scores
 from gym_torch.observer import Observer, Progress

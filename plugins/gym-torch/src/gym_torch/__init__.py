@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 
 from gym_torch.config import (
-    AdamW,
-    Constant,
-    Cosine,
     EarlyStopping,
-    Linear,
     SafetensorsExporter,
     TorchAlgorithm,
     Transformers,
@@ -25,11 +21,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 __all__ = [
     "DDP",
     "FSDP",
-    "AdamW",
-    "Constant",
-    "Cosine",
     "EarlyStopping",
-    "Linear",
     "SafetensorsExporter",
     "TorchAlgorithm",
     "Transformers",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from gym_core import Algorithm, Backend, Callback, Exporter, Flat, Optimizer, Scheduler
+from gym_core import Algorithm, Backend, Callback, Exporter, Flat
 
 _ATTENTION = {"auto": "auto", "disabled": "eager", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 
@@ -54,50 +52,6 @@ class TorchAlgorithm(Algorithm):
     schedule: ClassVar[str] = "gym_torch.source:recorded"
     """`module:function` from (this configuration, samples, training options, layout) to a `gym_torch.source.Source` of steps as
     large as those of a run may be: what `gym plan` looks at, without a model."""
-
-
-class AdamW(Optimizer):
-    """Adam with decoupled weight decay, fused."""
-
-    target: ClassVar[str] = "gym_torch.optimizers:adamw"
-    paper: ClassVar[str] = "arXiv:1711.05101"
-
-    beta1: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta1")] = 0.9
-    """Decay of the running mean of the gradient."""
-    beta2: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta2")] = 0.999
-    """Decay of the running mean of its square."""
-    epsilon: Annotated[float, Field(gt=0), Flat("adam_epsilon", convert=float)] = 1e-8
-    """Added to the denominator."""
-    weight_decay: Annotated[float, Field(ge=0), Flat("weight_decay")] = 0.0
-    """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
-
-    def declared_bytes(self, shapes: Sequence[tuple[int, ...]]) -> int:
-        """Return the bytes of two fp32 moments for each parameter."""
-        return sum(8 * prod(shape) for shape in shapes)
-
-
-class Linear(Scheduler):
-    """Straight down to zero."""
-
-    target: ClassVar[str] = "gym_torch.schedulers:linear"
-    ends_at: ClassVar[float | None] = 0.0
-
-
-class Cosine(Scheduler):
-    """Half a cosine wave down."""
-
-    target: ClassVar[str] = "gym_torch.schedulers:cosine"
-    paper: ClassVar[str] = "arXiv:1608.03983"
-
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the peak that is left at the end."""
-
-
-class Constant(Scheduler):
-    """The peak all along, after warm-up."""
-
-    target: ClassVar[str] = "gym_torch.schedulers:constant"
-    ends_at: ClassVar[float | None] = 1.0
 
 
 class EarlyStopping(Callback):

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from gym_core import DataError, Interrupted, Train
 from gym_core.ranks import Ranks
+from gym_optim import InBackward
+from gym_optim.schedule_free import to_use
 from gym_torch.batch import Example
 from gym_torch.nonfinite import check_weights, explain
 from gym_torch.objective import Objective
@@ -74,7 +76,8 @@ def run(job: Job) -> None:
         if job.window and (evaluating or _due(progress, train.log_every)):
             _log(job)
         if job.evaluation and evaluating:
-            evaluate(job, job.evaluation)
+            with to_use(job.optimizer):
+                evaluate(job, job.evaluation)
         asked = _agree_to_stop(job)
         best = train.keep_best and progress.best_step == progress.step
         if (asked or best or _due(progress, train.save_every)) and job.saved != progress.step:
@@ -123,6 +126,8 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     if not weight:
         names = [name for batch in batches for name in batch.ids]
         raise DataError(f"step {progress.step + 1} has nothing to learn from: {', '.join(names[:5])}", key="data")
+    for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
     sums: dict[str, Tensor] = {}
     for number, (seed, batch) in enumerate(zip(seeds, batches, strict=True), start=1):
         share = 1 / weight if number <= len(counted) else 0.0
@@ -132,7 +137,7 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
             loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
             job.accelerator.backward(loss * (share * world))  # gradients are averaged over processes, hence `world`
         add(sums, {"loss": loss, **metrics}, share, job.objective.largest)
-        if job.signals.received and world == 1:
+        if job.signals.received and world == 1 and not isinstance(job.optimizer, InBackward):
             job.optimizer.zero_grad()
             return False
     trained = [weight for group in job.optimizer.param_groups for weight in group["params"]]
@@ -144,8 +149,6 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         policy = job.accelerator.unwrap_model(job.policy)
         check_weights(policy, job.last, train.skip_steps)
         raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, partial(_gathered, job))
-    for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
     job.optimizer.step()
     job.optimizer.zero_grad()
     progress.step, progress.epoch = progress.step + 1, step.epoch

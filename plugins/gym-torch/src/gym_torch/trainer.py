@@ -11,11 +11,13 @@ from typing import Any, Protocol
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
-from torch import nn
 
-from gym_core import Artifact, GymError, Optimizer, RecipeError, Run
+from gym_core import Artifact, GymError, Optimizer, RecipeError, Run, Train
 from gym_core.component import load_object
 from gym_data import DatasetConfig
+from gym_optim import InBackward
+from gym_optim.config import AdamW, Linear
+from gym_optim.schedule_free import to_use
 from gym_torch import compiling, loop, probe
 from gym_torch.adapted import adapt, recompute_layers
 from gym_torch.backend import LoadedModel
@@ -26,7 +28,7 @@ from gym_torch.callbacks.metrics import Metrics
 from gym_torch.callbacks.plot import Curves
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints, to_disk, whole_or_gone
-from gym_torch.config import AdamW, Linear, TorchAlgorithm, Transformers
+from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
 from gym_torch.evaluation import HeldOutLoss
 from gym_torch.export import copy_tokenizer
@@ -34,11 +36,13 @@ from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation, Job
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers, Progress
+from gym_torch.parameters import groups_of
 from gym_torch.plan.auto import settle
 from gym_torch.plan.machine import Meter
 from gym_torch.plan.memory import predict
 from gym_torch.plan.skeleton import skeleton
 from gym_torch.plan.workload import of_examples
+from gym_torch.policy import Policy
 from gym_torch.processes.spread import Replicated
 from gym_torch.processes.strategies import DDP
 from gym_torch.signals import Signals
@@ -164,7 +168,9 @@ class Trainer:
         self._compile(source)
         policy = spread.wrap(self.policy)
         policy.train()
-        optimizer = run.recipe.optimizer or AdamW()
+        optimizer = build_optimizer(run.recipe.optimizer or AdamW(), self.policy, train.learning_rate)
+        if isinstance(optimizer, InBackward):
+            check_in_backward(train, accelerator.num_processes)
         scheduler = run.recipe.scheduler or Linear()
         warmup = round(train.warmup * source.total) if train.warmup < 1 else round(train.warmup)
         return Job(
@@ -174,7 +180,7 @@ class Trainer:
             spread=spread,
             policy=policy,
             objective=objective,
-            optimizer=build_optimizer(optimizer, policy, train.learning_rate),
+            optimizer=optimizer,
             factor=scheduler.build(total=source.total, warmup=warmup),
             source=source,
             evaluation=self.evaluation(validation, layout) if validation else None,
@@ -223,7 +229,7 @@ class Trainer:
     def _keep(self) -> Artifact:
         """Write what was made to `output/model`, all or nothing."""
         self.run.ranks.at("")
-        with self.job.spread.whole(self.policy):
+        with to_use(self.job.optimizer), self.job.spread.whole(self.policy):
             made = self.run.ranks.agree(lambda: self._write().to_json())
         return Artifact(**made | {"path": Path(made["path"])})
 
@@ -291,18 +297,24 @@ class Trainer:
             return None
 
 
-def build_optimizer(optimizer: Optimizer, policy: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Build the optimizer over what is trained: matrices in one group, vectors in one that does not decay."""
-    trained = [weight for weight in policy.parameters() if weight.requires_grad]
-    if not trained:
+def build_optimizer(optimizer: Optimizer, policy: Policy, learning_rate: float) -> torch.optim.Optimizer:
+    """Build the optimizer over what is trained, in named groups by role; vectors do not decay."""
+    groups = groups_of(policy.model, policy)
+    if not groups:
         raise GymError("nothing is trained: every weight is frozen", key="adapter")
-    groups: list[dict[str, Any]] = [
-        {"params": [weight for weight in trained if weight.dim() >= 2]},
-        {"params": [weight for weight in trained if weight.dim() < 2], "weight_decay": 0.0},
-    ]
-    built: torch.optim.Optimizer = optimizer.build(
-        parameters=[group for group in groups if group["params"]], learning_rate=learning_rate
-    )
+    built: torch.optim.Optimizer = optimizer.build(parameters=groups, learning_rate=learning_rate)
     for group in built.param_groups:
         group.setdefault("initial_lr", group["lr"])
     return built
+
+
+def check_in_backward(train: Train, processes: int) -> None:
+    """Raise RecipeError for what an optimizer in the backward pass, which sees one gradient at a time, gets wrong."""
+    wrong = {
+        "train.accumulate": (train.accumulate > 1, "sum gradients of several passes", "train.accumulate: 1"),
+        "train.max_grad_norm": (train.max_grad_norm > 0, "clip by the norm of all gradients", "train.max_grad_norm: 0"),
+        "distributed": (processes > 1, "average gradients over processes", "--nproc 1"),
+    }
+    for key, (found, why, fix) in wrong.items():
+        if found:
+            raise RecipeError(f"an optimizer in the backward pass cannot {why}", key=key, fix=f"set {fix}")

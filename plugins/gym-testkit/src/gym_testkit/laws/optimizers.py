@@ -21,7 +21,11 @@ SHAPES = ((6, 4), (4,))
 laws = laws_of("optimizers", "optimizer")
 
 
-@laws("converges on a parabola")
+def _general(brought: Brought) -> bool:
+    return cast(type[Optimizer], brought.cls).general
+
+
+@laws("converges on a parabola", _general)
 def parabola(brought: Brought, bench: Bench) -> None:
     """Least squares with curvatures from 0.1 to 1: the loss falls to a thousandth."""
     goals = [_random(shape, seed) for seed, shape in enumerate(SHAPES)]
@@ -35,7 +39,7 @@ def parabola(brought: Brought, bench: Bench) -> None:
     assert ratio < 1e-3, f"the loss only fell to {ratio:.3g} of where it began, at the best of the rates {RATES}"
 
 
-@laws("converges on Rosenbrock's valley")
+@laws("converges on Rosenbrock's valley", _general)
 def rosenbrock(brought: Brought, bench: Bench) -> None:
     """Six copies of the curved valley, from different starts: the loss falls to a twentieth."""
 
@@ -48,7 +52,7 @@ def rosenbrock(brought: Brought, bench: Bench) -> None:
     assert ratio < 0.05, f"the loss only fell to {ratio:.3g} of where it began, at the best of the rates {RATES}"
 
 
-@laws("a learning rate of 0 changes nothing")
+@laws("a learning rate of 0 changes nothing", _general)
 def zero_rate(brought: Brought, bench: Bench) -> None:
     """Three steps with gradients leave every parameter as it was, bit for bit."""
     points = _parameters([_random(shape, 7) for shape in SHAPES])
@@ -57,7 +61,7 @@ def zero_rate(brought: Brought, bench: Bench) -> None:
     assert all(torch.equal(*pair) for pair in zip(before, points, strict=True))
 
 
-@laws("state round-trips bit for bit")
+@laws("state round-trips bit for bit", _general)
 def round_trips(brought: Brought, bench: Bench) -> None:
     """Five steps, state into a new optimizer, five more: the same parameters as ten steps without the change."""
     points = _parameters([_random(shape, 7) for shape in SHAPES])
@@ -71,20 +75,32 @@ def round_trips(brought: Brought, bench: Bench) -> None:
     assert all(torch.equal(*pair) for pair in zip(points, others, strict=True))
 
 
-@laws("declared state bytes are the measured bytes")
+@laws("declared state bytes are the measured bytes", _general)
 def state_bytes(brought: Brought, bench: Bench) -> None:
     """After one step, the tensors of the state take what the configuration says; scalars do not count."""
-    shapes = [(64, 48), (33, 17), (5,)]
-    points = _parameters([_random(shape, 7) for shape in shapes])
+    points = _parameters([_random(shape, 7) for shape in ((64, 48), (33, 17), (5,))])
     optimizer = _build(brought, points, 0.01)
     _steps(optimizer, points, range(1))
     measured = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(optimizer.state_dict()["state"]))
+    shapes = [
+        {**group, "params": [(name, tuple(point.shape)) for name, point in group["params"]]}
+        for group in _groups(points)
+    ]
     assert cast(Optimizer, brought.sample()).declared_bytes(shapes) == measured
 
 
 def _build(brought: Brought, points: Sequence[Tensor], rate: float) -> torch.optim.Optimizer:
-    groups = [{"params": list(points)}]
-    return cast(torch.optim.Optimizer, brought.sample().build(parameters=groups, learning_rate=rate))
+    return cast(torch.optim.Optimizer, brought.sample().build(parameters=_groups(points), learning_rate=rate))
+
+
+def _groups(points: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Tell an optimizer of matrices and vectors as the trainer does."""
+    named = [(f"layers.0.{number}.weight", point) for number, point in enumerate(points)]
+    roles = {
+        "matrix": [(name, point) for name, point in named if point.dim() >= 2],
+        "vector": [(name, point) for name, point in named if point.dim() < 2],
+    }
+    return [{"params": group, "role": role} for role, group in roles.items() if group]
 
 
 def _best(brought: Brought, loss: Callable[[Sequence[Tensor]], Tensor], start: Sequence[Tensor], steps: int) -> float:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.parameters import groups_of
 
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -90,6 +91,24 @@ def tensors_of(model: PreTrainedModel, repeat: Repeat) -> list[Tensor]:
     layers = layers_of(model)[2]
     block = [tensor for number in repeat.numbers(1) for tensor in _tensors(layers[number])]
     return _tensors(model) + max(0, repeat.times - 1) * block
+
+
+def groups_with(model: PreTrainedModel, repeat: Repeat) -> list[dict[str, Any]]:
+    """Return the groups of parameters of the whole model, with a shape in place of each; layers that are not there count on."""
+    layers, numbers = layers_of(model)[2], repeat.numbers(1)
+    number_of = {weight: number for number in numbers for weight in layers[number].parameters()}
+    groups = groups_of(model)
+    for group in groups:
+        there = group["params"]
+        group["params"] = [(name, tuple(weight.shape)) for name, weight in there]
+        for round in range(max(0, repeat.times - 1)):
+            more = len(layers) + round * repeat.period - repeat.start
+            group["params"] += [
+                (name.replace(f".{number_of[weight]}.", f".{number_of[weight] + more}.", 1), tuple(weight.shape))
+                for name, weight in there
+                if weight in number_of
+            ]
+    return groups
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

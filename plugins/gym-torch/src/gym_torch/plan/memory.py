@@ -19,8 +19,9 @@ from torch import Tensor
 
 from gym_core import Recipe
 from gym_core.component import load_object
+from gym_optim.config import AdamW
 from gym_torch.batch import Batch
-from gym_torch.config import AdamW, TorchAlgorithm
+from gym_torch.config import TorchAlgorithm
 from gym_torch.layout import Layout
 from gym_torch.logprobs import declared_head
 from gym_torch.objective import Objective
@@ -68,7 +69,7 @@ def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
     if built.repeat.times:
         with left_out(built.model, built.repeat.numbers(1)):
             timeline = _trace(built, objective, lent).extended(timeline, built.repeat.times)
-    state = (recipe.optimizer or AdamW()).declared_bytes(built.trained)
+    state = (recipe.optimizer or AdamW()).declared_bytes(built.groups)
     memory = Memory(
         weights=built.weights,
         gradients=built.gradients,

@@ -22,7 +22,7 @@ from gym_torch.attention import NAME
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
 from gym_torch.layout import PACKED, PADDED, Layout
-from gym_torch.plan.layers import Repeat, layers_of, leave_out, repeat_of, tensors_of
+from gym_torch.plan.layers import Repeat, groups_with, layers_of, leave_out, repeat_of, tensors_of
 
 B = TypeVar("B", bound=Batch)
 
@@ -37,10 +37,15 @@ class Skeleton:
     precision: str
     device: torch.device
     parameters: int
-    trained: tuple[tuple[int, ...], ...]  #: shapes of what is trained
+    groups: list[dict[str, Any]]  #: what is trained, as optimizers are told it, with shapes in place of parameters
     weights: int  #: bytes of weights and buffers, tied ones once
     gradients: int  #: bytes of all gradients
     layout: Layout
+
+    @property
+    def trained(self) -> list[tuple[int, ...]]:
+        """The shapes of what is trained."""
+        return [shape for group in self.groups for _, shape in group["params"]]
 
     @property
     def model(self) -> PreTrainedModel:
@@ -94,7 +99,7 @@ def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -
         precision,
         device,
         parameters=sum(weight.numel() for weight in weights),
-        trained=tuple(tuple(weight.shape) for weight in trained),
+        groups=groups_with(model, repeat),
         weights=sum(tensor.nbytes for tensor in tensors),
         gradients=sum(weight.nbytes for weight in trained),
         layout=PACKED if packs else PADDED,

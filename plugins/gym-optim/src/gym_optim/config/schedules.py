@@ -1,0 +1,77 @@
+"""The schedules of the learning rate as a recipe sees them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from gym_core import Flat, Scheduler
+
+
+def _share(value: Any) -> float:
+    """LLaMA-Factory lets the rate be stable for a third of the steps after warm-up, and fall for the rest."""
+    if isinstance(value, float):
+        return value
+    raise ValueError("write the section out: `scheduler: {name: wsd, decay: 0.2}`")
+
+
+class Constant(Scheduler):
+    """The peak all along, after warm-up."""
+
+    target: ClassVar[str] = "gym_optim.schedules:constant"
+    ends_at: ClassVar[float | None] = 1.0
+
+
+class Linear(Scheduler):
+    """Straight down to zero."""
+
+    target: ClassVar[str] = "gym_optim.schedules:linear"
+    ends_at: ClassVar[float | None] = 0.0
+
+
+class Polynomial(Scheduler):
+    """A power of the share of the steps that is left."""
+
+    target: ClassVar[str] = "gym_optim.schedules:polynomial"
+
+    power: PositiveFloat = 1.0
+    """Power; 1 falls in a straight line, 2 sooner."""
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the peak that is left at the end."""
+
+
+class Cosine(Scheduler):
+    """Half a cosine wave down, once or again and again."""
+
+    target: ClassVar[str] = "gym_optim.schedules:cosine"
+    paper: ClassVar[str] = "arXiv:1608.03983"
+
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the peak that is left at the end."""
+    cycles: PositiveInt = 1
+    """Waves in a row: each but the first is a warm restart at the peak."""
+
+
+class WSD(Scheduler):
+    """Warm-up, stable, decay: the peak until the last share of the steps, then down."""
+
+    target: ClassVar[str] = "gym_optim.schedules:wsd"
+    paper: ClassVar[str] = "arXiv:2404.06395"
+
+    decay: Annotated[float, Field(gt=0, le=1), Flat("lr_scheduler_kwargs", convert=_share, default=2 / 3)] = 0.2
+    """Share of the steps after warm-up in which the rate falls."""
+    shape: Literal["linear", "cosine", "sqrt"] = "linear"
+    """How it falls; `sqrt` is 1 - sqrt(share gone by), which arXiv:2405.18392 finds best."""
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the peak that is left at the end."""
+
+
+class InverseSqrt(Scheduler):
+    """One over the root of the number of steps: it has no end to know of."""
+
+    target: ClassVar[str] = "gym_optim.schedules:inverse_sqrt"
+    paper: ClassVar[str] = "arXiv:1706.03762"
+
+    timescale: PositiveInt | None = None
+    """Steps after warm-up in which the rate falls to 1 / sqrt(2); by default those of warm-up, or 10,000 without."""

@@ -1,0 +1,46 @@
+"""What an optimizer is told about the parameters it updates: their names, and in each group what they do in the model.
+
+`role` of a group is one of
+
+* `query_key`: projections to queries and keys of attention, whose rows come in heads of `head_dim`;
+* `matrix`: everything else with two dimensions or more inside the model;
+* `embedding`: input embeddings and the language-model head, with a row for each token;
+* `vector`: norms and biases, which do not decay.
+
+A group without a role is taken by the dimensions of its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+#: Last part of the names that models give to the projections to queries and keys.
+QUERY_KEY = frozenset({"q_proj", "k_proj", "wq", "wk", "query", "key"})
+
+
+def parameter_groups(
+    model: nn.Module, head: nn.Module | None = None, head_dim: int | None = None
+) -> list[dict[str, Any]]:
+    """Return what trains of a model as named parameters, in one group for each role.
+
+    Args:
+        model: any module; parameters without `requires_grad` are left out, tied ones come once.
+        head: the layer that maps to logits; unless it is tied to an embedding it cannot be told by its class.
+        head_dim: rows of one attention head; without it no projection is taken apart by heads.
+
+    """
+    outputs = set(head.modules()) if head is not None else set()
+    groups: dict[str, list[tuple[str, Tensor]]] = {"query_key": [], "matrix": [], "embedding": [], "vector": []}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            path = name.rpartition(".")[0]
+            owner = model.get_submodule(path)
+            by_head = head_dim and path.rpartition(".")[2] in QUERY_KEY and weight.shape[0] % head_dim == 0
+            role = "query_key" if by_head else "matrix"
+            role = "embedding" if isinstance(owner, nn.Embedding) or owner in outputs else role
+            groups["vector" if weight.dim() < 2 else role].append((name, weight))
+    more: Mapping[str, dict[str, Any]] = {"query_key": {"head_dim": head_dim}, "vector": {"weight_decay": 0.0}}
+    return [{"params": group, "role": role, **more.get(role, {})} for role, group in groups.items() if group]

@@ -1,0 +1,91 @@
+"""The optimizer inside the backward pass: a parameter is updated when its gradient is there, and the gradient goes.
+
+Then no more than one gradient is held at a time. What needs all of them at once, a sum over several backward passes,
+over processes, or a norm over all, would silently be something else; a second pass before `step` is refused here, and the
+trainer refuses the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gym_core import GymError
+from gym_optim.adafactor import Adafactor
+from gym_optim.base import Parameters, value_of
+
+
+class InBackward(torch.optim.Optimizer):
+    """Has an optimizer update each parameter during the backward pass; for those whose state is each parameter's own.
+
+    Learning rates are set before the backward pass. `step` ends a step, and updates what still has a gradient.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take over the parameters, groups and state of an optimizer, which is used through this from now on."""
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self.optimizer, self.state = optimizer, optimizer.state
+        self._updated: set[Tensor] = set()
+        self._group_of: dict[Tensor, int] = {}
+        for number, group in enumerate(self.param_groups):
+            for parameter in group["params"]:
+                self._group_of[parameter] = number
+                parameter.register_post_accumulate_grad_hook(self._arrived)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """End a step."""
+        loss = value_of(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter)
+        self._updated.clear()
+        return loss
+
+    def _arrived(self, parameter: Tensor) -> None:
+        if parameter in self._updated:
+            raise GymError(
+                "an optimizer in the backward pass cannot wait for a second backward pass",
+                key="optimizer",
+                fix="set train.accumulate: 1, or optimizer.in_backward: false",
+            )
+        self._update(parameter)
+        self._updated.add(parameter)
+
+    def _update(self, parameter: Tensor) -> None:
+        self.optimizer.state = self.state
+        self.optimizer.param_groups = [{**self.param_groups[self._group_of[parameter]], "params": [parameter]}]
+        self.optimizer.step()
+        parameter.grad = None
+
+
+def lomo(params: Parameters, lr: float = 1e-3, weight_decay: float = 0.0) -> InBackward:
+    """Return LOMO (arXiv:2306.09782): gradient descent in the backward pass, without any state."""
+    return InBackward(torch.optim.SGD(params, lr=lr, weight_decay=weight_decay))
+
+
+def adalomo(
+    params: Parameters,
+    lr: float = 1e-3,
+    decay: float = 0.8,
+    clip: float = 1.0,
+    epsilon: float = 1e-30,
+    floor: float = 1e-3,
+    weight_decay: float = 0.0,
+) -> InBackward:
+    """Return AdaLomo (arXiv:2310.10195): Adafactor with steps relative to the weights, in the backward pass."""
+    return InBackward(
+        Adafactor(
+            params,
+            lr=lr,
+            decay=decay,
+            clip=clip,
+            epsilon=epsilon,
+            relative=True,
+            floor=floor,
+            weight_decay=weight_decay,
+        )
+    )

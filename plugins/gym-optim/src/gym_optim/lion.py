@@ -1,0 +1,41 @@
+"""Lion (arXiv:2302.06675, algorithm 2): the sign of an interpolated momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gym_optim.base import Parameters, value_of
+
+
+class Lion(torch.optim.Optimizer):
+    """Every weight moves by the learning rate; half the state of AdamW, and about a tenth of its learning rate."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-4,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Hold parameters; `beta1` mixes the direction, `beta2` the momentum that is kept."""
+        super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        loss = value_of(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                direction = state["exp_avg"].lerp(parameter.grad, 1 - group["beta1"]).sign_()
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])
+                state["exp_avg"].lerp_(parameter.grad, 1 - group["beta2"])
+        return loss

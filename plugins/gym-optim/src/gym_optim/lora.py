@@ -1,0 +1,165 @@
+"""Optimizers for LoRA adapters: they know by the names peft gives which matrix is A [rank, in] and which is B [out, rank]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gym_core import GymError
+from gym_optim.base import Parameters, State, adam_direction, adamw_step, refuse_shards, value_of
+
+
+def lora_plus(
+    params: Parameters,
+    lr: float = 1e-4,
+    ratio: float = 16.0,
+    embedding_lr: float = 1e-6,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> torch.optim.AdamW:
+    """Return AdamW over the groups of `lora_plus_groups`."""
+    groups = lora_plus_groups(params, lr, ratio, embedding_lr)
+    return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay, fused=True)
+
+
+def lora_plus_groups(params: Parameters, lr: float, ratio: float, embedding_lr: float) -> list[dict[str, Any]]:
+    """Return groups in which every B learns `ratio` times as fast as A (LoRA+, arXiv:2402.12354), for any optimizer.
+
+    `params` are named, or groups of named parameters; `embedding_lr` is the rate of adapters of embeddings.
+
+    Raises GymError where no B is among them.
+    """
+    made = []
+    for group in _groups(params):
+        rates: dict[float, list[tuple[str, Tensor]]] = {}
+        for name, parameter in group["params"]:
+            parts = name.split(".")
+            rate = lr * ratio if "lora_B" in parts else lr
+            rate = embedding_lr if {"lora_embedding_A", "lora_embedding_B"} & {*parts} else rate
+            rates.setdefault(rate, []).append((name, parameter))
+        made += [{**group, "params": part, "lr": rate} for rate, part in rates.items()]
+    if not any("lora_B" in name.split(".") for group in made for name, _ in group["params"]):
+        raise GymError("LoRA+ finds no LoRA adapter", key="optimizer", fix="set adapter: lora")
+    return made
+
+
+class LoRAPro(torch.optim.Optimizer):
+    """LoRA-Pro (arXiv:2407.18242, algorithm 2): A and B move so that their product moves as the full matrix would with AdamW.
+
+    Its moments are those of the full matrix. What is not a LoRA pair is AdamW's.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-4,
+        scaling: float = 2.0,
+        delta: float = 1e-8,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Hold named parameters.
+
+        Args:
+            params: named tensors or groups of them.
+            lr: learning rate.
+            scaling: alpha / rank of the adapter, by which it multiplies B A.
+            delta: added to the diagonals of B^T B and A A^T, which are singular at the start.
+            beta1: decay of the running mean of the gradient.
+            beta2: decay of the running mean of its square.
+            epsilon: added to the denominator.
+            weight_decay: share of each parameter taken away per step, times the learning rate.
+
+        Raises:
+            GymError: there is no LoRA pair, or parameters are cut into shards.
+
+        """
+        adam = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        super().__init__(_groups(params), adam | {"scaling": scaling, "delta": delta, "fused": True})
+        named = {
+            name: parameter
+            for group in self.param_groups
+            for name, parameter in zip(group["param_names"], group["params"], strict=True)
+        }
+        self._pairs: dict[Tensor, Tensor] = {}  # A to B
+        for name, parameter in named.items():
+            refuse_shards(self, parameter)
+            other = named.get(name.replace("lora_A", "lora_B"))
+            if "lora_A" in name.split(".") and other is not None and parameter.dim() == other.dim() == 2:
+                self._pairs[parameter] = other
+        if not self._pairs:
+            raise GymError("LoRA-Pro finds no LoRA adapter", key="optimizer", fix="set adapter: lora")
+        self._second = {*self._pairs.values()}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update every pair of which both have a gradient, and everything else that has one."""
+        loss = value_of(closure)
+        for group in self.param_groups:
+            ready = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for parameter in ready:
+                if parameter in self._pairs and self._pairs[parameter].grad is not None:
+                    self._update(parameter, self._pairs[parameter], self.state[parameter], group)
+            alone = [weight for weight in ready if weight not in self._pairs and weight not in self._second]
+            adamw_step(alone, self.state, group)
+        return loss
+
+    def _update(self, a: Tensor, b: Tensor, state: State, group: dict[str, Any]) -> None:
+        scaling, delta = group["scaling"], group["delta"]
+        assert a.grad is not None and b.grad is not None
+        free = a.new_zeros(a.shape[0], a.shape[0])
+        toward_a, toward_b = adjusted(a, b, a.grad, b.grad, scaling, delta, free)
+        whole = adam_direction(scaling * (b @ toward_a + toward_b @ a), state, group)  # [out, in]
+        grad_a, grad_b = scaling * b.T @ whole, scaling * whole @ a.T
+        toward_a, toward_b = adjusted(a, b, grad_a, grad_b, scaling, delta)
+        for weight, toward in ((a, toward_a), (b, toward_b)):
+            weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(toward, alpha=group["lr"])
+
+
+def adjusted(
+    a: Tensor, b: Tensor, grad_a: Tensor, grad_b: Tensor, scaling: float, delta: float, free: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the directions of A and B that move the product as close to the full gradient as they can (theorem 2.1).
+
+    Args:
+        a: [rank, in].
+        b: [out, rank].
+        grad_a: gradient of A.
+        grad_b: gradient of B.
+        scaling: what B A is multiplied by.
+        delta: added to the diagonals of B^T B and A A^T.
+        free: [rank, rank], which moves A and B without moving the product; by default what keeps both closest to their
+            own gradients (theorem 2.2).
+
+    """
+    eye = torch.eye(a.shape[0], dtype=a.dtype, device=a.device)
+    gram_a, gram_b = a @ a.T + delta * eye, b.T @ b + delta * eye
+    near_a = torch.linalg.solve(gram_b, grad_a) / scaling**2
+    outside = grad_b - b @ torch.linalg.solve(gram_b, b.T @ grad_b)
+    near_b = torch.linalg.solve(gram_a, outside.T).T / scaling**2
+    if free is None:
+        free = _sylvester(gram_b, gram_a, -near_a @ a.T)
+    return near_a + free @ a, near_b - b @ free
+
+
+def _sylvester(left: Tensor, right: Tensor, value: Tensor) -> Tensor:
+    """Solve left X + X right = value for symmetric positive matrices."""
+    (one, turn), (two, back) = torch.linalg.eigh(left), torch.linalg.eigh(right)
+    return turn @ ((turn.T @ value @ back) / (one[:, None] + two[None, :])) @ back.T
+
+
+def _groups(params: Parameters) -> list[dict[str, Any]]:
+    """Return groups of named parameters; raises GymError where names are missing."""
+    given = list(params)
+    groups = [{**group, "params": list(group["params"])} for group in given] if isinstance(given[0], dict) else []
+    groups = groups or [{"params": given}]
+    if not all(isinstance(item, tuple) for group in groups for item in group["params"]):
+        raise GymError("LoRA pairs are told by the names of parameters", key="optimizer", fix="give (name, parameter)")
+    return groups

@@ -1,0 +1,79 @@
+"""Learning-rate schedules: functions from the number of finished steps to a factor between 0 and 1.
+
+All of them warm up in a straight line first. Step 0 already learns: it gets `1 / warmup`, not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import cos, pi, sqrt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gym_optim.config import WSD, Constant, Cosine, InverseSqrt, Linear, Polynomial
+
+Factor = Callable[[int], float]
+Shape = Callable[[float], float]
+
+#: Shapes of a decay, from a share of it gone by (0 to 1) to what is left.
+DECAYS: dict[str, Shape] = {
+    "linear": lambda share: 1 - share,
+    "cosine": lambda share: (1 + cos(pi * share)) / 2,
+    "sqrt": lambda share: 1 - sqrt(share),
+}
+
+
+def constant(config: Constant, total: int, warmup: int) -> Factor:
+    """Stay at 1 after warm-up."""
+    return _after_warmup(total, warmup, lambda share: 1.0)
+
+
+def linear(config: Linear, total: int, warmup: int) -> Factor:
+    """Fall from 1 after warm-up to 0 at `total`."""
+    return _after_warmup(total, warmup, lambda share: 1.0 - share)
+
+
+def polynomial(config: Polynomial, total: int, warmup: int) -> Factor:
+    """Fall from 1 after warm-up to `floor` at `total` with a power of what is left."""
+    return _after_warmup(total, warmup, lambda share: config.floor + (1 - config.floor) * (1 - share) ** config.power)
+
+
+def cosine(config: Cosine, total: int, warmup: int) -> Factor:
+    """Fall from 1 after warm-up to `floor` along half a cosine wave, `cycles` times in a row."""
+
+    def shape(share: float) -> float:
+        within = 1.0 if share == 1.0 else config.cycles * share % 1.0
+        return config.floor + (1 - config.floor) * (1 + cos(pi * within)) / 2
+
+    return _after_warmup(total, warmup, shape)
+
+
+def wsd(config: WSD, total: int, warmup: int) -> Factor:
+    """Stay at 1 after warm-up, and fall to `floor` in the last share `decay` of the steps."""
+
+    def shape(share: float) -> float:
+        gone = max(0.0, share - (1 - config.decay)) / config.decay
+        return config.floor + (1 - config.floor) * DECAYS[config.shape](min(1.0, gone))
+
+    return _after_warmup(total, warmup, shape)
+
+
+def inverse_sqrt(config: InverseSqrt, total: int, warmup: int) -> Factor:
+    """Fall after warm-up as one over the root of the steps, counted in units of `timescale`."""
+    scale = config.timescale or warmup or 10_000
+
+    def factor(step: int) -> float:
+        return (step + 1) / warmup if step < warmup else 1 / sqrt(1 + (step - warmup) / scale)
+
+    return factor
+
+
+def _after_warmup(total: int, warmup: int, shape: Shape) -> Factor:
+    """Rise in a straight line for `warmup` steps, then follow `shape` of the share of the rest gone by."""
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        return shape(min(1.0, (step - warmup) / max(1, total - warmup)))
+
+    return factor

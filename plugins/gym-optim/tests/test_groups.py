@@ -1,0 +1,58 @@
+"""Roles of parameters, and blocks by name."""
+
+from __future__ import annotations
+
+from optim_bench import tiny
+from peft import LoraConfig, inject_adapter_in_model
+from torch import nn
+
+from gym_optim import parameter_groups
+from gym_optim.roles import block_of, is_named
+
+
+def roles(groups: list[dict[str, object]]) -> dict[str, set[str]]:
+    return {str(group["role"]): {name for name, _ in group["params"]} for group in groups}  # type: ignore[attr-defined]
+
+
+def test_every_parameter_of_a_model_has_one_role() -> None:
+    model = tiny()
+    groups = parameter_groups(model, head=model.get_output_embeddings(), head_dim=8)
+    found = roles(groups)
+    assert found["embedding"] == {"model.embed_tokens.weight"}, "tied to the head, so it comes once"
+    assert {name.split(".")[-2] for name in found["query_key"]} == {"q_proj", "k_proj"}
+    assert {name.split(".")[-2] for name in found["matrix"]} == {
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
+    assert all("norm" in name for name in found["vector"])
+    assert sorted(name for group in found.values() for name in group) == sorted(dict(model.named_parameters()))
+    options = {group["role"]: group for group in groups}
+    assert options["query_key"]["head_dim"] == 8 and options["vector"]["weight_decay"] == 0.0
+
+
+def test_a_head_of_its_own_is_told_by_the_model() -> None:
+    model = nn.ModuleDict({"embed": nn.Embedding(9, 4), "proj": nn.Linear(4, 4), "head": nn.Linear(4, 9)})
+    model["proj"].bias.requires_grad_(False)
+    found = roles(parameter_groups(model, head=model["head"]))
+    assert found == {
+        "embedding": {"embed.weight", "head.weight"},
+        "matrix": {"proj.weight"},
+        "vector": {"head.bias"},
+    }
+    assert "head.weight" in roles(parameter_groups(model))["matrix"]
+
+
+def test_a_lora_pair_is_two_matrices() -> None:
+    model = inject_adapter_in_model(LoraConfig(target_modules=["q_proj"]), tiny())
+    found = roles(parameter_groups(model, head_dim=8))
+    assert set(found) == {"matrix"} and len(found["matrix"]) == 4
+
+
+def test_blocks_and_modules_are_told_by_name() -> None:
+    assert block_of("model.layers.3.mlp.experts.5.w1") == "model.layers.3"
+    assert block_of("model.norm.weight") == ""
+    assert is_named("layers.0.q_proj.weight", "q_proj,v_proj") and not is_named("layers.0.q_proj2.weight", "q_proj")
+    assert is_named("", "all") and not is_named("", ("mlp",)) and is_named("a.mlp.b", ("mlp",))

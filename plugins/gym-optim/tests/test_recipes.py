@@ -1,0 +1,173 @@
+"""Recipes that name an optimizer: LLaMA-Factory's keys, whole runs, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+import gym_optim
+import gym_torch.loop
+from gym_core import GymError, Recipe, RecipeError, execute, load_recipe
+from gym_optim.config import APOLLO, WSD, AdamMini, AdamW, BAdam, Cosine, GaLore, LoRAPlus, Muon
+from gym_torch.loop import reseed
+from gym_torch.plan.plan import plan
+
+
+def factory(**keys: Any) -> Recipe:
+    """Return the recipe that a file of LLaMA-Factory means."""
+    base = {"model_name_or_path": "tiny", "stage": "sft", "finetuning_type": "full", "dataset": "identity"}
+    return load_recipe(base | {"output_dir": "runs/x"} | keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "optimizer"),
+    [
+        ({}, AdamW()),
+        ({"use_galore": False, "adam_beta2": 0.95}, AdamW(beta2=0.95)),
+        (
+            {"use_galore": True, "galore_layerwise": True, "galore_target": "mlp,self_attn", "galore_rank": 64}
+            | {"galore_scale": 2.0, "galore_proj_type": "reverse_std", "galore_update_interval": 50},
+            GaLore(rank=64, scale=2.0, modules="mlp,self_attn", side="long", interval=50, in_backward=True),
+        ),
+        ({"use_galore": True}, GaLore(rank=16, scale=2.0)),
+        (
+            {"use_apollo": True, "apollo_rank": 1, "apollo_scale": 128.0, "apollo_scale_type": "tensor"}
+            | {"apollo_proj": "random"},
+            APOLLO(rank=1, scale=128.0, per="tensor"),
+        ),
+        (
+            {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "descending", "badam_switch_interval": 20}
+            | {"badam_verbose": 2, "badam_start_block": 3},
+            BAdam(order="descending", interval=20, start=3),
+        ),
+        ({"use_adam_mini": True, "weight_decay": 0.1}, AdamMini(weight_decay=0.1)),
+        ({"use_muon": True}, Muon()),
+        ({"finetuning_type": "lora", "loraplus_lr_ratio": 16.0}, LoRAPlus(ratio=16.0)),
+        ({"loraplus_lr_ratio": 4, "loraplus_lr_embedding": "1e-5"}, LoRAPlus(ratio=4.0, embedding_lr=1e-5)),
+    ],
+)
+def test_flat_keys_select_the_optimizer_and_its_options(keys: dict[str, Any], optimizer: Any) -> None:
+    assert factory(**keys).optimizer == optimizer
+
+
+def test_schedulers_of_the_flat_dialect() -> None:
+    assert factory(lr_scheduler_type="warmup_stable_decay").scheduler == WSD(decay=2 / 3)
+    assert factory(lr_scheduler_type="cosine_with_restarts").scheduler == Cosine()
+    with pytest.raises(RecipeError, match="write the section out"):
+        factory(lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs={"num_decay_steps": 10})
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"use_muon": True, "optim": "adafactor"}, "contradicts `optim`"),
+        ({"use_muon": True, "use_galore": True}, "contradicts `use_galore`"),
+        ({"galore_rank": 8}, "belongs to optimizer `galore`"),
+        ({"use_badam": True, "badam_mode": "ratio"}, "badam_mode"),
+        ({"optim": "adamw_of_tomorrow"}, "no installed plugin brings"),
+    ],
+)
+def test_flat_keys_that_mean_nothing_together_are_errors(keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(GymError, match=why):
+        factory(**keys)
+
+
+@pytest.mark.parametrize(
+    ("train", "key"),
+    [({}, "train.max_grad_norm"), ({"max_grad_norm": 0.0, "accumulate": 2, "batch_size": 4}, "train.accumulate")],
+)
+def test_an_optimizer_in_the_backward_pass_refuses_what_it_would_get_wrong(bench: Any, train: Any, key: str) -> None:
+    recipe = bench.recipe("sft", **train) | {"optimizer": "lomo"}
+    with pytest.raises(RecipeError, match="an optimizer in the backward pass cannot") as caught:
+        bench.run(recipe)
+    assert caught.value.problems[0].key == key
+
+
+def test_in_the_backward_pass_a_run_is_the_same_run(bench: Any) -> None:
+    recipe = bench.recipe("sft", max_steps=4, max_grad_norm=0.0)
+    plain = bench.run(recipe | {"optimizer": "adamw"}, "plain").series("loss")
+    inside = bench.run(recipe | {"optimizer": {"name": "adamw", "in_backward": True}}, "inside").series("loss")
+    assert inside == pytest.approx(plain, rel=1e-5)
+    assert plain[-1] < plain[0]
+
+
+def test_the_model_of_a_schedule_free_run_is_the_average(bench: Any) -> None:
+    recipe = bench.recipe("sft", max_steps=4, save_every=4)
+    recipe |= {"optimizer": "schedule_free_adamw", "scheduler": "constant"}
+    output = bench.run(recipe).outcome.output
+    step = next((output / "checkpoints").glob("step-*4"))
+    state, trained = load_file(step / "optimizer.safetensors"), load_file(step / "model.safetensors")
+    made = load_file(output / "model" / "model.safetensors")
+    for name, weight in trained.items():
+        average = torch.lerp(weight, state[f"model.{name}//z"], 1 - 1 / 0.9)
+        torch.testing.assert_close(made[name], average)
+        assert not torch.equal(made[name], weight) or weight.dim() < 2
+
+
+class Crash(Exception):
+    """Stands for whatever may end a process."""
+
+
+def crash(seed: int, step: int, number: int) -> None:
+    reseed(seed, step, number)
+    if step == 3:
+        raise Crash
+
+
+def test_a_schedule_free_run_that_evaluates_is_resumed_bit_for_bit(bench: Any, monkeypatch: Any) -> None:
+    """Evaluation uses other weights than those that train, and must leave them as they were."""
+    recipe = bench.recipe("sft", max_steps=6, save_every=2, eval_every=2)
+    recipe |= {"optimizer": "schedule_free_adamw", "scheduler": "constant"}
+    recipe["data"] = {"sources": [recipe["data"]], "validation": 0.25}
+    whole = bench.run(recipe, "whole")
+    without = bench.run(recipe | {"train": recipe["train"] | {"eval_every": 6}}, "without")
+    assert whole.series("loss") == without.series("loss")
+    again = recipe | {"output": str(bench.path("crashed"))}
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(gym_torch.loop, "reseed", crash)
+        execute(load_recipe(again))
+    left, right = (
+        load_file(outcome.output / "model" / "model.safetensors")
+        for outcome in (execute(load_recipe(again)), whole.outcome)
+    )
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_plan_knows_the_state_of_an_optimizer(bench: Any, tmp_path: Path) -> None:
+    recipe = bench.recipe("sft") | {"output": str(tmp_path / "x")}
+
+    def state(optimizer: Any) -> int:
+        return plan(load_recipe(recipe | {"optimizer": optimizer})).memory.optimizer
+
+    full, embedding = state("adamw"), 8 * 264 * 32
+    assert embedding < state({"name": "galore", "rank": 4}) < full
+    assert state("lomo") == 0
+    layer = (full - embedding - 8 * 32) // 2  # two layers and the last norm
+    assert state({"name": "lisa", "layers": 1}) == full - layer
+    assert state("badam") == max(layer, embedding + 8 * 32)
+
+
+def test_what_looks_at_whole_matrices_refuses_shards() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        names = ("layers.0.q.lora_A.x.weight", "layers.0.q.lora_B.x.weight")
+        shards = [(name, torch.nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))) for name in names]
+        for name in ("GaLore", "Muon", "SOAP", "AdamMini", "Adafactor", "LISA", "LoRAPro"):
+            with pytest.raises(GymError, match=f"{name} looks at whole matrices"):
+                getattr(gym_optim, name)(shards)
+        for kind in (gym_optim.Lion, gym_optim.ScheduleFreeAdamW):
+            optimizer = kind(shards, lr=0.1)
+            for _, shard in shards:
+                shard.grad = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+            optimizer.step()
+            assert (shards[0][1].full_tensor() < 1).all()
+    finally:
+        dist.destroy_process_group()
