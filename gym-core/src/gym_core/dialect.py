@@ -48,7 +48,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     found.marks, found.keys = dict(found.marks), dict(found.keys)
     whole = WHOLE in flat
     _select(sections, flat, whole, found)
-    for key in TOP.keys() & flat.keys():
+    for key in sorted(TOP.keys() & flat.keys()):
         _put(sections, (TOP[key],), flat.pop(key), key, found)
     for key, expected in STATED.items():
         if flat.pop(key, expected) != expected:
