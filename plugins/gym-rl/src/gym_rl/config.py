@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
-from gym_core import Slot
+from gym_core import Flat, Slot
 from gym_rl.engine import Engine, Local
 from gym_rl.reward import Reward
 from gym_torch import TorchAlgorithm
@@ -31,6 +31,7 @@ class PolicyGradient(TorchAlgorithm):
     rewards: Annotated[
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],
         Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),
+        Flat("reward_model", lambda path: [{"name": "model", "path": path}]),
     ]
     """What judges the answers; their scores are added up by their weights."""
     rollouts: Annotated[SerializeAsAny[Engine], Slot("rollouts", default="local")] = Local()
