@@ -35,7 +35,7 @@ def test_garbled_lines_are_named_and_the_others_kept(site, toy):
     site.add("gym-garbled", toy, entry_points=GARBLED)
     listed = site.gym("--plugins", "list")
     assert listed.returncode == 0
-    assert "fine" in listed.stdout and "bad" not in listed.stdout
+    assert "fine" in listed.stdout and " bad " not in listed.stdout
     for number in (4, 5, 7):
         assert f"line {number} of entry_points.txt" in listed.stderr, listed.stderr
     assert site.gym("train", site.recipe("fine")).returncode == 0

@@ -115,8 +115,9 @@ def test_in_shards_it_learns_the_same(model_path: Path, tmp_path: Path) -> None:
     for member in members:
         member.join(60)
         assert member.exitcode == 0
-    assert furthest(head(tmp_path / "0"), head(tmp_path / "alone")) < 1e-5
-    assert furthest(weights(tmp_path / "0"), weights(tmp_path / "alone")) < 1e-5
+    # Adam divides a gradient by its own size, so the rounding of one near zero shows; a wrong one moves by the learning rate.
+    assert furthest(head(tmp_path / "0"), head(tmp_path / "alone")) < 1e-4
+    assert furthest(weights(tmp_path / "0"), weights(tmp_path / "alone")) < 1e-4
 
 
 def test_it_computes_in_fp32_whatever_the_states_are_in() -> None:
