@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from gym_rl_bench import prompts
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import DataError, Train
@@ -33,21 +32,6 @@ torch.set_num_threads(1)
 LIMIT = 6
 
 
-@dataclass(frozen=True)
-class Prompt:
-    id: str
-    tokens: np.ndarray
-    trained: np.ndarray
-    messages: Sequence[Mapping[str, Any]] = ()
-    row: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Prompts(list[Prompt]):
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.array([len(prompt.tokens) for prompt in self])
-
-
 def judge(answers: Sequence[Answer]) -> Judgement:
     scores = [float(sum(map(ord, answer.text)) % 7) for answer in answers]
     return Judgement({"seven": list(scores)}, [None if score == 6 else score for score in scores], {})
@@ -63,15 +47,6 @@ def model(path: Path) -> PreTrainedModel:
     found = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     assert layout_for(found) is PACKED
     return found
-
-
-def prompts(number: int) -> Prompts:
-    random = np.random.default_rng(0)
-    made = Prompts()
-    for index in range(number):
-        tokens = random.integers(5, 60, int(random.integers(3, 9))).astype(np.int32)
-        made.append(Prompt(f"row {index}", tokens, np.zeros(len(tokens), dtype=bool)))
-    return made
 
 
 def engine(model: PreTrainedModel, words: Tokenizer) -> LocalSampler:

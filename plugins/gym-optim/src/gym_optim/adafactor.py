@@ -6,16 +6,14 @@ of a recipe means something else there; here the first is an option and the seco
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from gym_optim.base import Parameters, State, refuse_shards, value_of
+from gym_optim.base import EachParameter, Parameters, State
 
 
-class Adafactor(torch.optim.Optimizer):
+class Adafactor(EachParameter):
     """Four bytes for each row and column of a matrix; updates clipped to a root mean square of `clip`."""
 
     def __init__(
@@ -44,36 +42,22 @@ class Adafactor(torch.optim.Optimizer):
         """
         options = {"lr": lr, "decay": decay, "clip": clip, "epsilon": epsilon, "relative": relative, "floor": floor}
         super().__init__(params, options | {"weight_decay": weight_decay})
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                refuse_shards(self, parameter)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        loss = value_of(closure)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    _update(parameter, self.state[parameter], group)
-        return loss
-
-
-def _update(weight: Tensor, state: State, group: dict[str, Any]) -> None:
-    gradient, state["step"] = weight.grad, state.get("step", 0) + 1
-    assert gradient is not None
-    fresh = state["step"] ** -group["decay"]  # 1 in the first step
-    square = gradient.square().add_(group["epsilon"])
-    if weight.dim() < 2:
-        update = gradient / _mean(state, "square", square, fresh).sqrt()
-    else:
-        rows = _mean(state, "rows", square.mean(-1), fresh)  # [..., rows]
-        columns = _mean(state, "columns", square.mean(-2), fresh)  # [..., columns]
-        scale = (rows / rows.mean(-1, keepdim=True)).rsqrt_().unsqueeze(-1)
-        update = gradient * scale * columns.rsqrt().unsqueeze(-2)
-    update /= (_size(update) / group["clip"]).clamp_(min=1.0)
-    step = group["lr"] * _size(weight).clamp_(min=group["floor"]) if group["relative"] else group["lr"]
-    weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update.mul_(step))
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
+        """Take a step."""
+        state["step"] = state.get("step", 0) + 1
+        fresh = state["step"] ** -group["decay"]  # 1 in the first step
+        square = gradient.square().add_(group["epsilon"])
+        if parameter.dim() < 2:
+            update = gradient / _mean(state, "square", square, fresh).sqrt()
+        else:
+            rows = _mean(state, "rows", square.mean(-1), fresh)  # [..., rows]
+            columns = _mean(state, "columns", square.mean(-2), fresh)  # [..., columns]
+            scale = (rows / rows.mean(-1, keepdim=True)).rsqrt_().unsqueeze(-1)
+            update = gradient * scale * columns.rsqrt().unsqueeze(-2)
+        update /= (_size(update) / group["clip"]).clamp_(min=1.0)
+        step = group["lr"] * _size(parameter).clamp_(min=group["floor"]) if group["relative"] else group["lr"]
+        parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update.mul_(step))
 
 
 def _mean(state: State, name: str, value: Tensor, fresh: float) -> Tensor:

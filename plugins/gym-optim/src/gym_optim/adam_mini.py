@@ -6,16 +6,15 @@ of the embedding), a whole vector. The rows of a head come from the model, not f
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gym_optim.base import Parameters, refuse_shards, value_of
+from gym_optim.base import EachParameter, Parameters, State
 
 
-class AdamMini(torch.optim.Optimizer):
+class AdamMini(EachParameter):
     """Half the state of AdamW, with its learning rate."""
 
     def __init__(
@@ -30,22 +29,10 @@ class AdamMini(torch.optim.Optimizer):
         """Hold parameters; a group with `head_dim` is taken apart into heads of so many rows."""
         defaults = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
         super().__init__(params, defaults)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                refuse_shards(self, parameter)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        loss = value_of(closure)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-        return loss
-
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state, beta1, beta2 = self.state[parameter], group["beta1"], group["beta2"]
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
+        """Take a step."""
+        beta1, beta2 = group["beta1"], group["beta2"]
         count = blocks(tuple(parameter.shape), group.get("head_dim"))
         if not state:
             state |= {"step": 0, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": parameter.new_zeros(count)}

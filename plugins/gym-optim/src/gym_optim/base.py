@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,33 @@ from gym_optim.roles import is_matrix
 
 Parameters = Any  #: tensors, pairs of name and tensor, or groups of them, as every torch optimizer takes them
 State = dict[str, Any]
+
+
+class EachParameter(torch.optim.Optimizer):
+    """Base of optimizers with one rule, which looks at one parameter at a time."""
+
+    whole: ClassVar[bool] = True
+    """Whether the rule needs all of a parameter, and cannot work on shards."""
+
+    @abstractmethod
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
+        """Take one step of the rule, in place."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters. Raises GymError for shards where the rule needs all of a parameter."""
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"] if self.whole else ():
+            refuse_shards(self, parameter)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        loss = value_of(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, parameter.grad, self.state[parameter], group)
+        return loss
 
 
 class Mixed(torch.optim.Optimizer):

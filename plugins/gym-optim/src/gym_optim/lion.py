@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from gym_optim.base import Parameters, value_of
+from gym_optim.base import EachParameter, Parameters, State
 
 
-class Lion(torch.optim.Optimizer):
+class Lion(EachParameter):
     """Every weight moves by the learning rate; half the state of AdamW, and about a tenth of its learning rate."""
+
+    whole: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -24,18 +26,10 @@ class Lion(torch.optim.Optimizer):
         """Hold parameters; `beta1` mixes the direction, `beta2` the momentum that is kept."""
         super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        loss = value_of(closure)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(parameter)
-                direction = state["exp_avg"].lerp(parameter.grad, 1 - group["beta1"]).sign_()
-                parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])
-                state["exp_avg"].lerp_(parameter.grad, 1 - group["beta2"])
-        return loss
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
+        """Take a step."""
+        if not state:
+            state["exp_avg"] = torch.zeros_like(parameter)
+        direction = state["exp_avg"].lerp(gradient, 1 - group["beta1"]).sign_()
+        parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])
+        state["exp_avg"].lerp_(gradient, 1 - group["beta2"])

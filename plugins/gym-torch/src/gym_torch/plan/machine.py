@@ -11,12 +11,13 @@ import torch
 
 #: Share of the memory that the tensors of a planned run may fill; the rest is for what no trace sees. On a CPU that is most of
 #: all what malloc keeps of freed blocks: up to six tenths of the tensors.
-MARGIN = {"cpu": 0.6, "cuda": 0.9}
+MARGIN = {"cpu": 0.6}
+MARGIN_ELSEWHERE = 0.9
 
 
 def room(device: torch.device) -> int:
     """Return the bytes that the tensors of a run on this device may take."""
-    return int(MARGIN[device.type] * memory_at_hand(device))
+    return int(MARGIN.get(device.type, MARGIN_ELSEWHERE) * memory_at_hand(device))
 
 
 def memory_at_hand(device: torch.device) -> int:
