@@ -65,7 +65,7 @@ class Optimizer(Component):
 
     kind: ClassVar[str] = "optimizers"
     general: ClassVar[bool] = True
-    """Whether it works on any parameters, and not on those of one adapter alone."""
+    """Whether it works on any parameters, and not on those of one adapter or of one kind of device alone."""
 
     def declared_bytes(self, parameters: Sequence[Mapping[str, Any]]) -> int:
         """Return the bytes of state after a step for groups with shapes of fp32 parameters in their place; no scalars."""

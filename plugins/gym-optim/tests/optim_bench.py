@@ -48,9 +48,11 @@ def close(found: Tensor, expected: Tensor, bound: float = 1e-10) -> None:
 
 
 def components() -> dict[str, type[Optimizer]]:
-    """Return every optimizer of gym-optim by its name."""
-    found = entry_points(group="gym.optimizers")
-    return {entry.name: entry.load() for entry in found if entry.value.startswith("gym_optim.")}
+    """Return every optimizer of gym-optim that runs on a CPU, by its name."""
+    found = {
+        each.name: each.load() for each in entry_points(group="gym.optimizers") if each.value.startswith("gym_optim.")
+    }
+    return {name: kind for name, kind in found.items() if not kind.device}
 
 
 @cache

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from optim_bench import random, state_bytes
+from optim_bench import adamw, gradients, random, state_bytes, weight
 from torch import Tensor, nn
 
 from gym_core import GymError
-from gym_optim import LISA, BAdam
+from gym_optim import LISA, BAdam, BAdamRatio
+from gym_optim.config import LISA as LisaOptions
+from gym_optim.config import BAdam as BAdamOptions
 
 
 def stack() -> nn.Module:
@@ -104,6 +106,47 @@ def test_a_state_goes_on_in_the_middle_of_a_turn(kind: Any) -> None:
         assert moved(one, first, seed) == moved(other, second, seed)
     pairs: list[tuple[Tensor, Tensor]] = list(zip(one.parameters(), other.parameters(), strict=True))
     assert all(torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(LISA, LisaOptions(layers=1, interval=1)), (LISA, LisaOptions(interval=1)), (BAdam, BAdamOptions(interval=1))],
+)
+def test_the_gradients_that_stay_are_those_declared(kind: Any, options: Any) -> None:
+    """In fp32, of which a declaration speaks; one of the turns holds the most."""
+    model = stack().float()
+    optimizer = options.build(parameters=list(model.named_parameters()), learning_rate=0.01)
+    held = []
+    for _ in range(8):
+        hidden = model["embed"](random(5, 4).float())
+        for layer in model["layers"]:
+            hidden = layer(hidden).tanh()
+        hidden.square().mean().backward()
+        held.append(sum(weight.grad.nbytes for weight in model.parameters() if weight.grad is not None))
+        optimizer.step()
+        optimizer.zero_grad()
+    shapes = [(name, tuple(weight.shape)) for name, weight in model.named_parameters()]
+    assert isinstance(optimizer, kind) and max(held) == options.held_gradients([{"params": shapes}])
+
+
+@pytest.mark.parametrize("mask", ["adjacent", "scatter"])
+def test_a_share_of_the_numbers_works_as_with_adamw_and_the_rest_rests(mask: Any) -> None:
+    parameter, grads = weight(6, 10), gradients(6, 10, steps=8)
+    optimizer = BAdamRatio([parameter], lr=0.01, ratio=0.25, mask=mask, interval=4, weight_decay=0.1)
+    turns = []
+    for turn in (grads[:4], grads[4:]):
+        before = parameter.detach().clone()
+        for gradient in turn:
+            parameter.grad = gradient
+            optimizer.step()
+            assert state_bytes(optimizer) == 2 * 8 * 15
+        (places,) = (parameter.detach() != before).view(-1).nonzero(as_tuple=True)
+        expected = adamw(before.view(-1)[places], [each.reshape(-1)[places] for each in turn], 0.01, decay=0.1)
+        torch.testing.assert_close(parameter.detach().view(-1)[places], expected, rtol=1e-10, atol=1e-10)
+        turns.append(places.tolist())
+    assert all(len(places) == 15 for places in turns) and turns[0] != turns[1]
+    together = [places[-1] - places[0] == 14 for places in turns]
+    assert together == [mask == "adjacent"] * 2
 
 
 def test_names_are_needed() -> None:

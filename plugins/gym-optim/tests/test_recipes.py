@@ -70,7 +70,7 @@ def test_schedulers_of_the_flat_dialect() -> None:
         ({"use_muon": True, "optim": "adafactor"}, "contradicts `optim`"),
         ({"use_muon": True, "use_galore": True}, "contradicts `use_galore`"),
         ({"galore_rank": 8}, "belongs to optimizer `galore`"),
-        ({"use_badam": True, "badam_mode": "ratio"}, "badam_mode"),
+        ({"use_badam": True, "badam_mode": "ratio"}, "write `optimizer: badam_ratio`"),
         ({"optim": "adamw_of_tomorrow"}, "no installed plugin brings"),
     ],
 )
@@ -154,13 +154,29 @@ def test_a_plan_knows_the_state_of_an_optimizer(bench: Any, tmp_path: Path) -> N
     assert state("badam") == max(layer, embedding + 8 * 32)
 
 
+def test_a_plan_knows_which_gradients_an_optimizer_holds(bench: Any, tmp_path: Path) -> None:
+    recipe = bench.recipe("sft") | {"output": str(tmp_path / "x")}
+
+    def memory(optimizer: Any) -> Any:
+        return plan(load_recipe(recipe | {"optimizer": optimizer})).memory
+
+    plain, inside = memory("sgd"), memory({"name": "sgd", "in_backward": True})
+    assert plain.optimizer == inside.optimizer == memory("lomo").optimizer == 0
+    assert inside.gradients == memory("adalomo").gradients == memory("lomo").gradients == 4 * 264 * 32
+    assert plain.gradients > inside.gradients and plain.peak > inside.peak
+    for name in ("lisa", "badam"):
+        part = memory({"name": name, **({"layers": 1} if name == "lisa" else {})})
+        assert part.gradients == part.optimizer // 2 + inside.gradients
+        assert part.peak == inside.peak + part.optimizer + part.optimizer // 2
+
+
 def test_what_looks_at_whole_matrices_refuses_shards() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,))
         names = ("layers.0.q.lora_A.x.weight", "layers.0.q.lora_B.x.weight")
         shards = [(name, torch.nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))) for name in names]
-        for name in ("GaLore", "Muon", "SOAP", "AdamMini", "Adafactor", "LISA", "LoRAPro"):
+        for name in ("GaLore", "Muon", "SOAP", "AdamMini", "Adafactor", "LISA", "BAdamRatio", "LoRAPro"):
             with pytest.raises(GymError, match=f"{name} looks at whole matrices"):
                 getattr(gym_optim, name)(shards)
         for kind in (gym_optim.Lion, gym_optim.ScheduleFreeAdamW):

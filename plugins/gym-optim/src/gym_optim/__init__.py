@@ -21,8 +21,10 @@ _HOMES = {
     "gym_optim.lion": "Lion",
     "gym_optim.lora": "LoRAPro lora_plus lora_plus_groups",
     "gym_optim.muon": "Muon",
+    "gym_optim.paged": "paged_adamw_8bit",
     "gym_optim.q_galore": "QGaLore",
     "gym_optim.quantized": "AdamW8bit",
+    "gym_optim.ratio": "BAdamRatio",
     "gym_optim.schedule_free": "Averaging ScheduleFreeAdamW",
     "gym_optim.soap": "SOAP",
 }

@@ -37,6 +37,25 @@ class AdamW8bit(AdamOptions, Alone):
         )
 
 
+class PagedAdamW8bit(AdamW8bit):
+    """8-bit AdamW of bitsandbytes whose state leaves the GPU where its memory is short; needs CUDA."""
+
+    target: ClassVar[str] = "gym_optim.paged:paged_adamw_8bit"
+    general: ClassVar[bool] = False
+    device: ClassVar[str] = "cuda"
+    paper: ClassVar[str] = "arXiv:2305.14314"
+
+    smallest: PositiveInt = 4096
+    """Parameters of fewer numbers keep 32 bits."""
+
+    def declared_bytes(self, parameters: Groups) -> int:
+        """Return the bytes of codes and scales, and of two fp32 moments for what keeps 32 bits."""
+        return each(
+            parameters,
+            lambda group, name, shape: 2 * coded(prod(shape)) if prod(shape) >= self.smallest else 8 * prod(shape),
+        )
+
+
 class AdamMini(AdamOptions, Alone):
     """AdamW with one second moment for each head of queries and keys, row of another matrix, or vector: half its state."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -24,12 +24,19 @@ Decay = Annotated[float, Field(ge=0), Flat("weight_decay")]
 class TorchOptimizer(Optimizer):
     """Base: the options are the keyword arguments of what `target` names."""
 
+    device: ClassVar[str] = ""
+    """Kind of device that parameters must be on, such as `cuda`; empty for any."""
+
     def build(self, **context: Any) -> Any:
         """Call `target` with the parameters, the learning rate and every option."""
         options = {name: getattr(self, name) for name in type(self).model_fields}
         inside = options.pop("in_backward", False)
         made = load_object(self.target)(context["parameters"], lr=context["learning_rate"], **options)
         return load_object("gym_optim.in_backward:InBackward")(made) if inside else made
+
+    def held_gradients(self, parameters: Groups) -> int | None:
+        """Return the bytes of gradients that stay until the step, where the others go as they come; None: all of them stay."""
+        return None
 
 
 class Alone(TorchOptimizer):
@@ -38,6 +45,10 @@ class Alone(TorchOptimizer):
     in_backward: bool = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
     clipping and further processes."""
+
+    def held_gradients(self, parameters: Groups) -> int | None:
+        """Return 0 where each parameter is updated when its gradient is there."""
+        return 0 if self.in_backward else None
 
 
 class AdamOptions(TorchOptimizer):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import ceil, prod
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from gym_core import Flat
-from gym_optim.config.base import AdamOptions, Groups
+from gym_optim.config.base import AdamOptions, Alone, Groups, each
 from gym_optim.roles import block_of
+
+
+def _whole_layers(mode: Any) -> None:
+    """LLaMA-Factory has a second method under the same name."""
+    if mode != "layer":
+        raise ValueError(
+            f"`{mode}` is an optimizer of its own here: write `optimizer: badam_ratio` in place of the flat keys"
+        )
 
 
 def _nothing(value: Any) -> None:
@@ -35,6 +43,10 @@ class LISA(AdamOptions):
         sizes = _sizes(parameters)
         return sizes.pop("", 0) + sum(sorted(sizes.values())[-self.layers :])
 
+    def held_gradients(self, parameters: Groups) -> int | None:
+        """Return the bytes of the gradients of what works at a time: half of its moments."""
+        return self.declared_bytes(parameters) // 2
+
 
 class BAdam(AdamOptions):
     """AdamW on one layer after another."""
@@ -47,7 +59,7 @@ class BAdam(AdamOptions):
     order: Annotated[
         Literal["ascending", "descending", "random", "fixed"],
         Flat("badam_switch_mode"),
-        Flat("badam_mode", convert={"layer": None}),
+        Flat("badam_mode", convert=_whole_layers),
     ] = "ascending"
     """In which layers take turns; what stands outside the layers comes last, and `fixed` stays with one."""
     start: Annotated[int | None, Field(ge=0), Flat("badam_start_block")] = None
@@ -58,6 +70,30 @@ class BAdam(AdamOptions):
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of two moments for the largest block."""
         return max(_sizes(parameters).values())
+
+    def held_gradients(self, parameters: Groups) -> int | None:
+        """Return the bytes of the gradients of what works at a time: half of its moments."""
+        return self.declared_bytes(parameters) // 2
+
+
+class BAdamRatio(AdamOptions, Alone):
+    """AdamW on a share of the numbers of every parameter, on others every so many steps."""
+
+    target: ClassVar[str] = "gym_optim.ratio:BAdamRatio"
+    paper: ClassVar[str] = "arXiv:2404.02827"
+
+    ratio: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """Share of the numbers of a parameter that work at a time."""
+    mask: Literal["adjacent", "scatter"] = "adjacent"
+    """Whether they stand side by side, or anywhere."""
+    interval: PositiveInt = 50
+    """Steps for which they work."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the draws."""
+
+    def declared_bytes(self, parameters: Groups) -> int:
+        """Return the bytes of two moments of what works."""
+        return each(parameters, lambda group, name, shape: 8 * ceil(self.ratio * prod(shape)))
 
 
 class LoRAPlus(AdamOptions):

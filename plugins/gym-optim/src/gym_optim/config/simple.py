@@ -86,6 +86,10 @@ class AdaLomo(_Factored):
     target: ClassVar[str] = "gym_optim.in_backward:adalomo"
     paper: ClassVar[str] = "arXiv:2310.10195"
 
+    def held_gradients(self, parameters: Groups) -> int | None:
+        """None stays."""
+        return 0
+
 
 class LOMO(TorchOptimizer):
     """Gradient descent in the backward pass: one gradient at a time, and no state."""
@@ -98,6 +102,10 @@ class LOMO(TorchOptimizer):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """There is none."""
+        return 0
+
+    def held_gradients(self, parameters: Groups) -> int | None:
+        """None stays."""
         return 0
 
 
