@@ -27,6 +27,7 @@ from gym_testkit.bench import Bench
 
 FULL: dict[str, Any] = {}
 LORA: dict[str, Any] = {"adapter": {"name": "lora", "rank": 4, "dropout": 0.1}}
+RUNS = {"full": (FULL, "model.neftune=0"), "lora": (LORA, "model.neftune=5")}
 TRAIN = {"max_steps": 4, "batch_size": 2, "accumulate": 4, "save_every": 2, "eval_every": 2}
 
 
@@ -59,8 +60,8 @@ def trained(root: Path, recipe):
     def train(what: str, world: int, strategy: str = "ddp") -> Path:
         name = f"{what}-{world}-{strategy}"
         if name not in done:
-            sections = {"full": FULL, "lora": LORA}[what]
-            arguments = [recipe(sections), f"output={root / name}", f"distributed={strategy}"]
+            sections, noise = RUNS[what]
+            arguments = [recipe(sections), f"output={root / name}", f"distributed={strategy}", noise]
             team = start(world, *arguments, root=root)
             assert team.codes() == [0] * world, team.errors()
             done[name] = root / name
@@ -117,8 +118,8 @@ def test_any_number_of_processes_goes_on_from_a_checkpoint(root, trained, recipe
     rmtree(output / "model")
     record = json.loads((output / "run.json").read_text())
     (output / "run.json").write_text(json.dumps(record | {"status": "interrupted"}))
-    file = recipe({"full": FULL, "lora": LORA}[what])
-    team = start(after[0], file, f"output={output}", f"distributed={after[1]}", root=root)
+    sections, noise = RUNS[what]
+    team = start(after[0], recipe(sections), f"output={output}", f"distributed={after[1]}", noise, root=root)
     assert team.codes() == [0] * after[0], team.errors()
     assert "continuing from step-00000002" in team.errors()
     agree(trained(what, 1), output)

@@ -43,8 +43,13 @@ class Train(Config):
         Flat("pure_bf16", {False: None}),
     ] = "auto"
     """Arithmetic of the forward and backward pass; `auto` probes this machine. Trained weights stay fp32."""
-    gradient_checkpointing: Annotated[bool, Flat("gradient_checkpointing")] = False
-    """Recompute activations in the backward pass: about 40 % less memory for about 20 % of the speed."""
+    gradient_checkpointing: Annotated[
+        bool | PositiveInt | Literal["selective", "auto"],
+        Flat("gradient_checkpointing"),
+        Flat("disable_gradient_checkpointing", convert={True: False, False: True}),
+    ] = False
+    """Layers that compute their activations again in the backward pass: every one, or each so many-th; `selective`: every one,
+    but for its matrix products and attention; `auto`: as little of that as lets the run fit. No number of the run changes."""
     seed: Annotated[int, Field(ge=0), Flat("seed", default=42)] = 0
     """Seed of everything random: weights, sample order, dropout."""
     shuffle: Annotated[bool, Flat("disable_shuffling", convert={True: False, False: True})] = True

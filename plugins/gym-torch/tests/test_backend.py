@@ -148,6 +148,8 @@ def test_auto_precision_is_tried_once_and_kept_by_the_run(
 
 
 def test_consent_to_the_code_of_one_model_is_none_for_another() -> None:
-    own = Transformers(path="first", revision="v1", init="random", attention="sdpa", trust_remote_code=True)
+    own = Transformers(
+        path="first", revision="v1", init="random", attention="sdpa", rope_scaling="yarn", trust_remote_code=True
+    )
     assert own.other("second") == Transformers(path="second", attention="sdpa")
     assert own.other("first") == own.model_copy(update={"init": "pretrained"})

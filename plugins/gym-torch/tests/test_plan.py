@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from gym_torch_bench import NextToken, make_run, train
+from gym_torch_bench import NextToken, make_run, samples, train
 from gym_torch_plans import CPU, EXPERTS, QWEN, recipe_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -159,7 +159,7 @@ def test_a_run_records_what_auto_became_and_what_memory_it_took(
     assert found["memory"]["predicted_bytes"] > 0
     assert found["memory"]["measured_bytes"] >= 0  # a process that has run other tests may have had it all before
     run.record.update(batch_tokens=640)
-    assert settle(run, model_path, "fp32", CPU).batch_tokens == 640
+    assert settle(run, model_path, "fp32", CPU, samples(3)).batch_tokens == 640
 
 
 def test_the_meter_sees_what_is_taken() -> None:

@@ -33,6 +33,9 @@ def in_full(folder: Path, config: dict[str, Any], adapter: Any, **options: Any) 
         (EXPERTS, {"name": "lora", "modules": "layers.3.self_attn.q_proj"}, False, Repeat(4, 1, 2)),
         (QWEN, {"name": "freeze", "layers": 2}, False, Repeat(0, 1, 3)),
         (QWEN, {"name": "freeze", "layers": -1}, True, Repeat(1, 1, 4)),
+        (QWEN | {"num_hidden_layers": 10}, "full", 2, Repeat(0, 2, 3)),
+        (EXPERTS | {"num_hidden_layers": 12}, "lora", 3, Repeat(2, 3, 1)),
+        (QWEN, "lora", "selective", Repeat(0, 1, 5)),
     ],
 )
 def test_few_layers_tell_of_many(
@@ -40,12 +43,12 @@ def test_few_layers_tell_of_many(
     monkeypatch: pytest.MonkeyPatch,
     config: dict[str, Any],
     adapter: Any,
-    checkpointing: bool,
+    checkpointing: bool | int | str,
     repeat: Repeat,
 ) -> None:
     found, few = in_full(tmp_path, config, adapter, gradient_checkpointing=checkpointing)
     assert found == repeat
-    monkeypatch.setattr(gym_torch.plan.skeleton, "repeat_of", lambda layers: Repeat())
+    monkeypatch.setattr(gym_torch.plan.skeleton, "repeat_of", lambda layers, every: Repeat())
     assert in_full(tmp_path, config, adapter, gradient_checkpointing=checkpointing) == (Repeat(), few)
 
 

@@ -21,11 +21,11 @@ from transformers import (
 
 from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
-from gym_torch.adapted import recompute_layers
 from gym_torch.batch import Batch, Piece
 from gym_torch.generation.generator import Generator
 from gym_torch.layout import PACKED, PADDED, Layout, layout_for
 from gym_torch.policy import Policy
+from gym_torch.recompute import recompute_layers
 from gym_torch.routing import FREE, Routers, lay_out
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3, "vocab_size": 264}

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from gym_core import GymError, RecipeError
+from gym_torch import Transformers
+from gym_torch.adapted import Full
+from gym_torch.backend import load_frozen
+from gym_torch.layout import PACKED
 from gym_vllm import VLLM, Colocated
 from gym_vllm.client import Client
 from gym_vllm.launch import Server
@@ -109,3 +113,12 @@ def test_options_become_the_command_line(tmp_path) -> None:
 def test_routing_is_refused_before_anything_is_started(engine, tmp_path) -> None:
     with pytest.raises(RecipeError, match="which experts"):
         engine().build(adapted=None, words=None, path=tmp_path, output=tmp_path, ranks=None, routers=object())
+
+
+@pytest.mark.parametrize("engine", [VLLM, Colocated])
+def test_scaled_positions_are_refused_before_anything_is_started(engine, model_path, tmp_path) -> None:
+    scaled = Transformers(path=str(model_path), rope_scaling={"type": "yarn", "factor": 2.0})
+    adapted = Full(None, load_frozen(scaled, "fp32", PACKED).model)
+    with pytest.raises(GymError, match="whose positions are not scaled") as caught:
+        engine().build(adapted=adapted, words=None, path=model_path, output=tmp_path, ranks=None)
+    assert caught.value.problems[0].key == "model.rope_scaling"

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError, Recipe
 from gym_data.tokenizer import Tokenizer
-from gym_torch.adapted import Adapted, adapt, recompute_layers
+from gym_torch.adapted import Adapted, adapt
 from gym_torch.backend import LoadedModel, load_frozen
 from gym_torch.batch import Batch
 from gym_torch.beside import Beside
@@ -25,6 +25,8 @@ from gym_torch.config import Transformers
 from gym_torch.export import copy_tokenizer
 from gym_torch.layout import hidden_states
 from gym_torch.policy import Policy
+from gym_torch.recompute import recompute_layers
+from gym_torch.rope import longest
 from gym_torch.scalar_head import FILE, ScalarHead
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
@@ -70,7 +72,7 @@ class SeparateCritic(Critic):
         """
         super().__init__()
         own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(policy.path))
-        loaded = load_frozen(own.other(named), policy.precision, policy.layout)
+        loaded = load_frozen(own.other(named), policy.precision, policy.layout, samples=longest(recipe))
         _check(loaded, policy)
         self.base, self.path = named, loaded.path
         self.head = head_of(loaded)
@@ -78,8 +80,7 @@ class SeparateCritic(Critic):
         self.model: PreTrainedModel = self.adapted.model
         if not self.model.config.get_text_config().tie_word_embeddings:
             self.model.get_output_embeddings().requires_grad_(False)  # nothing comes of its logits
-        if recipe.train.gradient_checkpointing:
-            recompute_layers(self.model)
+        recompute_layers(self.model, recipe.train.gradient_checkpointing)
 
     def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
         """Run the model, whose routers choose for themselves, and apply the head."""

@@ -7,7 +7,6 @@ knows about optimizers, checkpoints or recipes.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from gym_core import Artifact, Component, GymError, Recipe
 
@@ -151,20 +149,6 @@ def adapt(model: PreTrainedModel, recipe: Recipe) -> Adapted:
     adapter, seed = recipe.adapter, recipe.train.seed
     adapted: Adapted = adapter.build(model=model, seed=seed) if adapter else Full(None, model, seed)
     return adapted
-
-
-def recompute_layers(model: PreTrainedModel) -> None:
-    """Keep only what goes into each layer for the backward pass, which computes the rest again."""
-    with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
-        warnings.simplefilter("ignore", FutureWarning)
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
-
-def recomputes(model: PreTrainedModel) -> bool:
-    """Whether layers compute anew for the backward pass what they did not keep."""
-    return any(
-        isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing for layer in model.modules()
-    )
 
 
 def check_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:

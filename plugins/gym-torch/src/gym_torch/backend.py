@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.utils import logging
 
 from gym_core import GymError, Run, locate
-from gym_torch import probe
+from gym_torch import probe, rope
 from gym_torch.console import say
 from gym_torch.layout import PACKED, PADDED, Layout, layout_for
 from gym_torch.plan.machine import Meter
@@ -37,6 +37,7 @@ class LoadedModel:
     precision: str = "fp32"  #: what the run computes in: `fp32` or `bf16`
     layout: Layout = PADDED  #: how samples become batches that this model computes exactly
     compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
+    neftune: float = 0.0  #: alpha of the noise on its embeddings in training
 
 
 def load(config: Transformers, run: Run) -> LoadedModel:
@@ -46,7 +47,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     model wants to run code of its own and the recipe does not allow it.
     """
     run.notes["meter"] = Meter(probe.device())
-    path, shape = _located(config)
+    path, shape = _located(config, rope.longest(run.recipe))
     width = shape.get_text_config().hidden_size
     precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
     model = _weights(config, path, shape, precision, run.recipe.train.seed)
@@ -54,16 +55,19 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     if layout is not PACKED:
         why = "this model cannot attend by segments" if config.attention == "auto" else "model.attention is set"
         say(f"samples are padded, not packed: {why}")
-    return LoadedModel(model, path, config.path, precision, layout, config.compile)
+    return LoadedModel(model, path, config.path, precision, layout, config.compile, config.neftune)
 
 
-def load_frozen(config: Transformers, precision: str, layout: Layout, seed: int = 0) -> LoadedModel:
+def load_frozen(
+    config: Transformers, precision: str, layout: Layout, seed: int = 0, samples: int | None = None
+) -> LoadedModel:
     """Load a further model, frozen, beside the one that is trained: for the same batches, and as it was before any training.
 
-    `precision` is what the run computes in, `layout` that of its batches, `seed` that of its random weights. Raises what
-    `load` raises, and GymError where the model cannot compute batches of that layout.
+    `precision` is what the run computes in, `layout` that of its batches, `seed` that of its random weights, `samples` are the
+    tokens of the longest sample where that is known. Raises what `load` raises, and GymError where the model cannot compute
+    batches of that layout.
     """
-    path, shape = _located(config)
+    path, shape = _located(config, samples)
     model = _weights(config, path, shape, precision, seed).requires_grad_(False).eval()
     if layout is PACKED and layout_for(model) is not PACKED:
         raise GymError(
@@ -74,15 +78,18 @@ def load_frozen(config: Transformers, precision: str, layout: Layout, seed: int 
     return LoadedModel(model, path, config.path, precision, layout)
 
 
-def _located(config: Transformers) -> tuple[Path, PretrainedConfig]:
-    """Return where a model lies, checked, and what its `config.json` says."""
+def _located(config: Transformers, samples: int | None) -> tuple[Path, PretrainedConfig]:
+    """Return where a model lies, checked, and what its `config.json` says, with its positions scaled as asked."""
     pretrained = config.init == "pretrained"
     path = locate(config.path, config.revision, weights=pretrained)
     _check_code(path, config.trust_remote_code)
     if pretrained:
         check_weights(path)
     with _said(path):
-        return path, AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, local_files_only=True)
+        shape = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, local_files_only=True)
+    if config.rope_scaling is not None:
+        rope.scale(shape, config.rope_scaling, samples)
+    return path, shape
 
 
 def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precision: str, seed: int) -> PreTrainedModel:
@@ -93,7 +100,9 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
     pretrained = config.init == "pretrained"
     with _said(path):
         options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
-        return read_weights(path, options) if pretrained else _random(shape, seed, options)
+        model = read_weights(path, {"config": shape, **options}) if pretrained else _random(shape, seed, options)
+    rope.steady(model)
+    return model
 
 
 @contextmanager

@@ -17,13 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
-from gym_torch.adapted import recomputes
 from gym_torch.batch import Piece
 from gym_torch.console import say
 from gym_torch.layout import Layout, hidden_states
 from gym_torch.probe import milliseconds, remembered
+from gym_torch.recompute import Policy, layers_of
 
 TOKENS = 1024  #: in the row of the trial
 LONG = 900.0  #: seconds of training below which a trial is not worth its time
@@ -48,26 +47,24 @@ class Trial:
         return f"layers are {verdict} ({self.compiled_ms:.3g} ms against {self.eager_ms:.3g} ms)"
 
 
-def layers_of(model: nn.Module) -> list[nn.Module]:
-    """Return the decoder layers, the parts that transformers can checkpoint one by one."""
-    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-
-
 def compile_layers(model: nn.Module) -> None:
     """Compile every layer in place, for rows of any length; layers of one kind share their code."""
     for layer in layers_of(model):
         layer.compile(dynamic=True)
 
 
-def decide(asked: bool | str, model: PreTrainedModel, layout: Layout, bf16: bool, tokens: int) -> bool:
+def decide(
+    asked: bool | str, model: PreTrainedModel, layout: Layout, bf16: bool, tokens: int, recomputed: Policy = False
+) -> bool:
     """Return whether to compile for a run over so many tokens, and say what was found where it was tried.
 
-    `asked` is true, false or `auto`. How long the run will take is judged by one layer, on this machine.
+    `asked` is true, false or `auto`; `recomputed` is what layers compute again, as `recompute_layers` was told. How long the
+    run will take is judged by one layer, on this machine.
     """
     layers = layers_of(model)
     if asked != "auto" or not layers:
         return asked is True
-    shape = json.dumps([model.config.to_dict(), layout.name, bf16, recomputes(model)], default=str)
+    shape = json.dumps([model.config.to_dict(), layout.name, bf16, recomputed], default=str)
     passes = _passes(model, layout, bf16)
     eager = remembered("layer", shape, lambda: {"ms": milliseconds(partial(passes, layers[0]))})["ms"]
     if eager / 1000 * len(layers) * tokens / TOKENS < LONG:

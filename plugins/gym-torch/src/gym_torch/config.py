@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
-from gym_core import Algorithm, Backend, Callback, Exporter, Flat
+from gym_core import Algorithm, Backend, Callback, Config, Exporter, Flat
 
 _ATTENTION = {"auto": "auto", "disabled": "eager", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
+RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
+
+
+class RopeScaling(Config):
+    """How a model tells more positions apart than it was trained with."""
+
+    type: RopeType
+    """`linear` (arXiv:2306.15595), `yarn` (arXiv:2309.00071), `llama3` (low frequencies alone, as Llama 3.1), or
+    `dynamic`, which changes nothing up to the positions of pretraining: it is written down for those who generate later."""
+    factor: Annotated[float | None, Field(gt=1)] = None
+    """How many times as many positions; by default as many as samples of `data.cutoff` tokens need."""
+    window: PositiveInt | None = None
+    """Positions of pretraining; by default all that the model says it has."""
 
 
 class Transformers(Backend):
@@ -32,13 +45,19 @@ class Transformers(Backend):
     `eager`, `flash_attention_2`, ...) pads them instead."""
     compile: bool | Literal["auto"] = "auto"
     """Whether to compile the layers; `auto` tries it out for long runs, and does what is faster on this machine."""
+    rope_scaling: Annotated[RopeType | RopeScaling | None, Flat("rope_scaling")] = None
+    """Scale rotary positions, for longer texts than the model was trained on; a bare word is the type. The result carries it."""
+    neftune: Annotated[float, Field(ge=0), Flat("neftune_noise_alpha", convert=float)] = 0.0
+    """NEFTune (arXiv:2310.05914): noise on the embeddings of each sample while it is learnt from, of this alpha; 5 is usual."""
     trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
     """Whether Python code that comes with the model may run. It can do anything that you can."""
 
     def other(self, path: str) -> Self:
-        """Return the options for a further model, loaded as this one is; that this one's code may run says nothing of its."""
-        own = path == self.path
-        change = {"revision": self.revision if own else None, "trust_remote_code": own and self.trust_remote_code}
+        """Return the options for a further model, loaded as this one is; that this one's code may run says nothing of its.
+
+        Nor does how its positions are scaled: another model's configuration says that.
+        """
+        change = {} if path == self.path else {"revision": None, "rope_scaling": None, "trust_remote_code": False}
         return self.model_copy(update={"path": path, "init": "pretrained", **change})
 
 

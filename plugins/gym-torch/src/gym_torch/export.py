@@ -11,11 +11,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Artifact, GymError, PluginError, locate
 from gym_core.discovery import entries
@@ -119,7 +120,10 @@ def open_artifact(artifact: Artifact) -> Adapted:
             where=str(artifact.path),
             fix="install its package",
         )
-    adapted: Adapted = load(entry)(**artifact.details.get("options", {})).build(model=_load(locate(artifact.base)))
+    changed = artifact.details.get("config", {})  # such as positions that were scaled for training
+    adapted: Adapted = load(entry)(**artifact.details.get("options", {})).build(
+        model=_load(locate(artifact.base), changed)
+    )
     adapted.load(adapted.read(artifact.path))
     return adapted
 
@@ -131,10 +135,13 @@ def copy_tokenizer(source: Path, into: Path) -> None:
             shutil.copyfile(file, into / file.name)
 
 
-def _load(path: Path) -> PreTrainedModel:
+def _load(path: Path, changed: Mapping[str, Any] = MappingProxyType({})) -> PreTrainedModel:
+    """Load a model in fp32, with these entries of its configuration changed."""
     check_weights(path)
+    shape = AutoConfig.from_pretrained(path, local_files_only=True)
+    shape.get_text_config().update(changed)
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, use_safetensors=True, local_files_only=True
+        path, config=shape, dtype=torch.float32, use_safetensors=True, local_files_only=True
     )
     return model.eval()
 

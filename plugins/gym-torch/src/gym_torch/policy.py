@@ -6,7 +6,7 @@ Its parameters are all that a run has: those of the model, and those of what is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import cast
 
@@ -18,6 +18,7 @@ from gym_torch.batch import Batch
 from gym_torch.beside import Beside
 from gym_torch.layout import hidden_states
 from gym_torch.logprobs import Head, head_of, label_log_probs, rows_at_once
+from gym_torch.noise import Noise
 
 
 class Policy(nn.Module):
@@ -43,6 +44,7 @@ class Policy(nn.Module):
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             self.head = replace(head or head_of(model), temperature=temperature)
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)
+        self.noise: Noise | None = None  #: on embeddings in training
 
     @property
     def companions(self) -> list[Beside]:
@@ -61,7 +63,8 @@ class Policy(nn.Module):
 
     def hidden(self, batch: Batch) -> Tensor:
         """Return the last hidden states `[n, dim]` that predict `batch.targets`."""
-        return hidden_states(self.model, batch)
+        with self.noise.on(batch) if self.noise and self.training else nullcontext():
+            return hidden_states(self.model, batch)
 
 
 @contextmanager

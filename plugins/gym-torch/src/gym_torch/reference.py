@@ -19,6 +19,7 @@ from gym_torch.backend import LoadedModel, load_frozen
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
 from gym_torch.policy import Policy, evaluating
+from gym_torch.rope import longest
 
 
 class Scorer:
@@ -47,7 +48,7 @@ def reference(policy: Policy, adapted: Adapted, model: LoadedModel, recipe: Reci
         return Scorer(policy, adapted.without)
     own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(model.path))
     config = own if named is None else own.other(named)
-    frozen = load_frozen(config, model.precision, model.layout, recipe.train.seed)
+    frozen = load_frozen(config, model.precision, model.layout, recipe.train.seed, longest(recipe))
     if Tokenizer(frozen.path).fingerprint != Tokenizer(model.path).fingerprint:
         raise GymError(
             "a reference must have the tokenizer of the model that is trained",

@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.batch import Example, Piece
-from gym_torch.compiling import layers_of
 from gym_torch.layout import Layout
+from gym_torch.recompute import layers_of
 
 FREE = -1  #: in place of an expert, where the router chooses for itself
 

@@ -18,8 +18,8 @@ from gym_data import DatasetConfig
 from gym_optim import InBackward
 from gym_optim.config import AdamW, Linear
 from gym_optim.schedule_free import to_use
-from gym_torch import compiling, loop, probe
-from gym_torch.adapted import adapt, recompute_layers
+from gym_torch import compiling, loop, probe, rope
+from gym_torch.adapted import adapt
 from gym_torch.backend import LoadedModel
 from gym_torch.callbacks.bar import ProgressBar
 from gym_torch.callbacks.card import ModelCard
@@ -34,6 +34,7 @@ from gym_torch.evaluation import HeldOutLoss
 from gym_torch.export import copy_tokenizer
 from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation, Job
+from gym_torch.noise import Noise
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers, Progress
 from gym_torch.parameters import groups_of
@@ -45,6 +46,7 @@ from gym_torch.plan.workload import of_examples
 from gym_torch.policy import Policy
 from gym_torch.processes.spread import Replicated
 from gym_torch.processes.strategies import DDP
+from gym_torch.recompute import recompute_layers
 from gym_torch.signals import Signals
 from gym_torch.source import Dataset, Examples, Source, once
 
@@ -94,7 +96,7 @@ class Trainer:
         first: list[Prepared] = []
         run.ranks.agree(lambda: first.append(prepare()))
         self.data: Prepared = first[0] if first else prepare()
-        self.train_options = settle(run, model.path, model.precision, self.accelerator.device)
+        self.train_options = settle(run, model.path, model.precision, self.accelerator.device, self.data.train)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)
         self.signals = Signals()
@@ -151,8 +153,7 @@ class Trainer:
             )
         objective: Objective = load_object(config.objective)(config, layout)
         beside = objective.load_beside(run, self.model)
-        if train.gradient_checkpointing:
-            recompute_layers(model)
+        recompute_layers(model, train.gradient_checkpointing)
         strategy = (
             run.recipe.distributed
             if accelerator.num_processes > 1 and isinstance(run.recipe.distributed, DDP)
@@ -162,6 +163,9 @@ class Trainer:
         spread.place(model)
         bf16 = self.model.precision == "bf16"
         self.policy = objective.policy(model, bf16, temperature=objective.temperature, beside=beside)
+        if self.model.neftune:
+            embedding = model.get_input_embeddings()
+            self.policy.noise = Noise(embedding, self.model.neftune, train.seed, lambda: self.job.progress.step)
         if self.found:
             resume.load(self.found, self.adapted, self.policy)
         source = self.source(layout)
@@ -199,7 +203,10 @@ class Trainer:
         if chosen is None:
             bf16 = self.model.precision == "bf16"
             asked, layout = self.model.compile, self.model.layout
-            chosen = self.run.ranks.agree(lambda: compiling.decide(asked, model, layout, bf16, source.tokens))
+            recomputed = self.train_options.gradient_checkpointing
+            chosen = self.run.ranks.agree(
+                lambda: compiling.decide(asked, model, layout, bf16, source.tokens, recomputed)
+            )
         record.update(compiled=chosen)
         if chosen:
             compiling.compile_layers(model)
@@ -238,10 +245,18 @@ class Trainer:
         shutil.rmtree(path, ignore_errors=True)
         with whole_or_gone(building, path, "the model", "the last checkpoint"):
             made = replace(resume.save(building, self.adapted, self.policy, self.model.name), path=path)
+            if made.kind == "adapter":  # a whole model has a configuration of its own
+                made = replace(made, details={**made.details, **self._changed()})
             self._copy_tokenizer(building)
             to_disk(building)
             building.rename(path)
         return made
+
+    def _changed(self) -> dict[str, Any]:
+        """Return what whoever loads the base must change in its configuration, by what `open_artifact` calls it."""
+        backend = self.run.recipe.model
+        scaled = isinstance(backend, Transformers) and backend.rope_scaling is not None
+        return {"config": rope.written(self.model.model)} if scaled else {}
 
     def _copy_tokenizer(self, into: Path) -> None:
         """Lay the tokenizer beside the weights, with the chat template that was trained on."""
@@ -285,7 +300,7 @@ class Trainer:
 
     def _predicted(self) -> int | None:
         """Return the peak that `gym plan` predicts for the largest batch; None where it cannot, or would take too long."""
-        recipe, model = self.run.recipe, self.model
+        recipe, model = replace(self.run.recipe, train=self.train_options), self.model
         if not isinstance(recipe.model, Transformers) or self.job.progress.seconds < BRIEF:
             return None
         try:

@@ -16,6 +16,7 @@ from gym_core import GymError, RecipeError
 from gym_data.tokenizer import Tokenizer
 from gym_torch.adapted import Adapted
 from gym_torch.generation.generator import Completion, stop_ids
+from gym_torch.rope import refuse_files
 from gym_vllm.request import LOGPROBS, Asked, refuse_routing
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class ColocatedSampler:
                 fix="set `rollouts: {name: vllm}`: a server answers for all of them",
             )
         refuse_routing(routers)
+        refuse_files(adapted.model, path)
         self.config, self.adapted = config, adapted
         self.stop = stop_ids(adapted.model, words)
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)

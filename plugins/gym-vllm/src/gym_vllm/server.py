@@ -21,6 +21,7 @@ from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
 from gym_torch.adapted import Adapted
 from gym_torch.generation.generator import Completion, stop_ids
+from gym_torch.rope import refuse_files
 from gym_vllm.client import Client, Refused
 from gym_vllm.launch import Server
 from gym_vllm.request import LOGPROBS, Asked, refuse_routing
@@ -50,6 +51,7 @@ class ServerSampler:
     ) -> None:
         """Reach or start the server. Raises GymError unless it serves this model, with its tokens, as training needs it."""
         refuse_routing(routers)
+        refuse_files(adapted.model, path)
         self.config, self.adapted, self.ranks = config, adapted, ranks
         self.stop = stop_ids(adapted.model, words)
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)

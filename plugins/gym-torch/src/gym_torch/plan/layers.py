@@ -33,12 +33,12 @@ class Repeat:
         return range(self.start, self.start + times * self.period)
 
 
-def repeat_of(layers: nn.ModuleList) -> Repeat:
-    """Return the repetition that lets the most layers be left out."""
+def repeat_of(layers: nn.ModuleList, every: int = 1) -> Repeat:
+    """Return the repetition that lets the most layers be left out; each `every`-th layer is of another kind than the rest."""
     own = [id(tensor) for layer in layers for tensor in _tensors(layer)]
     if len(set(own)) < len(own):  # layers that share weights are not as many as they seem
         return Repeat()
-    signs = [_signature(layer) for layer in layers]
+    signs = [(number % max(1, every), _signature(layer)) for number, layer in enumerate(layers)]
     kinds = [signs.index(sign) for sign in signs]
     found = [Repeat()]
     for period in range(1, len(kinds) // 3 + 1):

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from torch import Tensor
 from gym_core import Recipe
 from gym_core.component import load_object
 from gym_optim.config import AdamW
+from gym_optim.config.base import TorchOptimizer
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
 from gym_torch.layout import Layout
@@ -35,7 +38,7 @@ class Memory:
     """Bytes by what they hold, at their most; not all are at their most at once, so `peak` is less than the sum."""
 
     weights: int
-    gradients: int
+    gradients: int  #: held at once, where the optimizer lets go of some during the backward pass
     optimizer: int  #: what the optimizer declares
     activations: int  #: what the forward pass of the backbone leaves for the backward pass
     head: int  #: what the head needs beside them, forward and backward
@@ -65,37 +68,52 @@ def objective_of(recipe: Recipe, layout: Layout) -> Objective:
 def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
     """Return the memory and the work of one batch of a recipe."""
     objective, lent = objective_of(recipe, built.layout), built.lend(batch)
-    timeline = _trace(built, objective, lent)
+    optimizer = recipe.optimizer or AdamW()
+    held = optimizer.held_gradients(built.groups) if isinstance(optimizer, TorchOptimizer) else None
+    trace = partial(_trace, built, objective, lent, held is not None)
+    timeline = trace()
     if built.repeat.times:
         with left_out(built.model, built.repeat.numbers(1)):
-            timeline = _trace(built, objective, lent).extended(timeline, built.repeat.times)
-    state = (recipe.optimizer or AdamW()).declared_bytes(built.groups)
+            timeline = trace().extended(timeline, built.repeat.times)
+    state = optimizer.declared_bytes(built.groups)
     memory = Memory(
         weights=built.weights,
-        gradients=built.gradients,
+        gradients=built.gradients if held is None else held + max(4 * prod(shape) for shape in built.trained),
         optimizer=state,
         activations=_activations(timeline),
         head=_head(timeline),
-        peak=built.weights + state + timeline.peak,
+        # Those that stay may be the first to come.
+        peak=built.weights + state + timeline.peak + (held or 0),
     )
     return Prediction(memory, batch.size, timeline.flops)
 
 
-def _trace(built: Skeleton, objective: Objective, batch: Batch) -> Timeline:
-    """Do one forward and backward pass, as the loop does it."""
+def _trace(built: Skeleton, objective: Objective, batch: Batch, passing: bool) -> Timeline:
+    """Do one forward and backward pass, as the loop does it; where gradients are `passing`, each goes when it is there."""
     model, trace = built.model, Trace()
     with built.mode:
         with built.device:
             beside = objective.beside(model)
         policy = objective.policy(model, built.precision == "bf16", declared_head(model), beside=beside)
         trace.ignore([*policy.parameters(), *policy.buffers()])
+        hooks = [
+            weight.register_post_accumulate_grad_hook(_let_go)
+            for weight in policy.parameters()
+            if passing and weight.requires_grad
+        ]
         trace.ignore(value for value in vars(batch).values() if isinstance(value, Tensor))
         with trace, _marking(model.base_model, trace):
             loss, metrics = objective.loss(policy, batch)
             (loss * 1.0).backward()  # type: ignore[no-untyped-call]
             policy.zero_grad()
             del loss, metrics
+        for hook in hooks:
+            hook.remove()
     return trace.timeline()
+
+
+def _let_go(weight: Tensor) -> None:
+    weight.grad = None
 
 
 @contextmanager

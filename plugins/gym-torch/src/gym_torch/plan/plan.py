@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from transformers import AutoConfig
 from gym_core import Recipe, RecipeError, locate
 from gym_torch import probe
 from gym_torch.adapted import Full, stored_dtype
+from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm, Transformers
-from gym_torch.plan.auto import largest
+from gym_torch.plan.auto import check, largest, lightest
 from gym_torch.plan.machine import memory_at_hand, room
 from gym_torch.plan.memory import Memory, objective_of, predict
 from gym_torch.plan.rate import rate
@@ -29,6 +30,7 @@ class Plan:
     trainable: int
     precision: str
     device: str
+    gradient_checkpointing: bool | int | str  #: what layers compute again, found out where it was `auto`
     batch_tokens: int  #: tokens of samples in the largest batch
     rows: int  #: its shape: rows, and tokens a row
     length: int
@@ -60,6 +62,14 @@ def plan(recipe: Recipe) -> Plan:
         raise RecipeError("only runs of gym-torch can be planned", key="algorithm")
     path, device = locate(backend.path, backend.revision, weights=False), probe.device()
     precision = _precision(recipe, backend, path)
+    check(recipe.train)
+    if recipe.train.gradient_checkpointing == "auto":
+
+        def batch(built: Skeleton) -> Batch:
+            return workload(recipe, objective_of(recipe, built.layout), path, recipe.train).batch
+
+        policy = lightest(recipe, path, precision, device, batch)
+        recipe = replace(recipe, train=recipe.train.model_copy(update={"gradient_checkpointing": policy}))
     built = skeleton(recipe, path, precision, device)
     train = recipe.train
     if train.batch_tokens == "auto":
@@ -80,6 +90,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
         trainable=sum(prod(shape) for shape in built.trained),
         precision=built.precision,
         device=probe.device_name(),
+        gradient_checkpointing=train.gradient_checkpointing,
         batch_tokens=found.tokens,
         rows=batch.tokens.shape[0],
         length=batch.tokens.shape[1],

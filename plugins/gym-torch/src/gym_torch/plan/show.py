@@ -19,7 +19,7 @@ def show(plan: Plan) -> None:
         ("trained", f"{plan.trainable:,}", f"{share:.2%} of them, in fp32"),
         ("", "", ""),
         ("weights", size(memory.weights), ""),
-        ("gradients", size(memory.gradients), "of what is trained"),
+        ("gradients", size(memory.gradients), "held at once"),
         ("optimizer state", size(memory.optimizer), ""),
         ("activations", size(memory.activations), f"{plan.rows} x {plan.length:,} tokens, {plan.precision}"),
         ("head", size(memory.head), "one chunk of logits, forward and backward"),

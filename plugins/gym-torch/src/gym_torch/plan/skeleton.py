@@ -17,12 +17,13 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, Recipe
-from gym_torch.adapted import Adapted, Uniform, adapt, recompute_layers
+from gym_torch.adapted import Adapted, Uniform, adapt
 from gym_torch.attention import NAME
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
 from gym_torch.layout import PACKED, PADDED, Layout
 from gym_torch.plan.layers import Repeat, groups_with, layers_of, leave_out, repeat_of, tensors_of
+from gym_torch.recompute import every, recompute_layers
 
 B = TypeVar("B", bound=Batch)
 
@@ -80,12 +81,12 @@ def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -
     # A few layers are adapted for all where the adapter allows it: peft takes a second for those of a large model.
     adapter = recipe.adapter
     early = adapter is None or (isinstance(adapter, Uniform) and adapter.uniform())
-    repeat = _shortened(model) if early else Repeat()
+    policy = recipe.train.gradient_checkpointing
+    repeat = _shortened(model, every(policy)) if early else Repeat()
     with torch.device("meta"), _NoDrawing():
         adapted = adapt(model, recipe)
-    repeat = repeat if early else _shortened(model)
-    if recipe.train.gradient_checkpointing:
-        recompute_layers(model)
+    repeat = repeat if early else _shortened(model, every(policy))
+    recompute_layers(model, policy)
     model.train()
     tensors = tensors_of(model, repeat)
     weights = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
@@ -106,9 +107,9 @@ def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -
     )
 
 
-def _shortened(model: PreTrainedModel) -> Repeat:
+def _shortened(model: PreTrainedModel, every: int) -> Repeat:
     """Leave out what repeats but for three blocks, and return what that was."""
-    repeat = repeat_of(layers_of(model)[2])
+    repeat = repeat_of(layers_of(model)[2], every)
     leave_out(model, repeat.numbers(repeat.times - 1))
     return repeat
 

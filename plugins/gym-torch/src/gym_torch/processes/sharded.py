@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.checkpoints.optimizer_state import State, take
-from gym_torch.compiling import layers_of
 from gym_torch.policy import Policy
 from gym_torch.processes.spread import Replicated
+from gym_torch.recompute import layers_of
 
 
 class Sharded(Replicated):
