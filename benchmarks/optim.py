@@ -1,16 +1,19 @@
-"""Optimizers beside each other on tinyshakespeare: bytes of state, time of a step, and the loss they reach.
+"""Optimizers beside each other: bytes of state and time of a step of a 30M model, and the loss that a small one reaches.
 
-Every one gets the same model, batches, warm-up, cosine decay and grid of learning rates; the rate is chosen by short runs,
-the loss is that of held-out text after a long one. The model is the 30M-parameter Qwen3 of the other benchmarks, read byte
-by byte; with `--quick` it is one of two layers, and only those optimizers run that the checks are about. Time is that of a
-whole step, as a ratio to AdamW's.
+State and time are those of the 30M-parameter Qwen3 of the other benchmarks; time is a whole step, as a ratio to AdamW's. The
+loss is that of held-out tinyshakespeare, read byte by byte, after 300 steps of a model of two layers. Every optimizer gets the
+same batches, warm-up, cosine decay and rates: first all of a coarse grid, of which half survive each round of twice the
+steps, then the whole run at three rates around the survivor, of which the best counts. `--quick` takes those that
+the checks are about.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import cos, inf, pi
 from pathlib import Path
 from statistics import median
@@ -28,8 +31,11 @@ from gym_optim.schedule_free import to_use
 from gym_torch.parameters import groups_of
 
 DATA = Path(os.environ.get("GYM_DATA", Path(__file__).parents[2] / "shared" / "data")) / "tinyshakespeare.txt"
-RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-STEPS, TUNING, ROWS, LENGTH = 300, 75, 8, 64
+RATES = tuple(1e-4 * 10 ** (number / 2) for number in range(7))  #: 1e-4 to 1e-1
+AROUND = (0.32, 0.56, 1.0)  #: times the survivor, which shorter runs find a little high
+STEPS, TUNING, ROWS, LENGTH = 300, 20, 4, 64
+TIMED = 4  #: steps of the large model; the first few of some only look
+CHECKED = ("adamw", "galore", "apollo", "adam_mini", "muon")
 
 
 @dataclass(frozen=True)
@@ -43,33 +49,36 @@ class Run:
 
 
 def measure(out: report.Report, quick: bool) -> None:
-    """Train with each at its best rate."""
-    shape = small_shape() if quick else large_shape()
-    chosen = components(shape.hidden_size // 4)
-    checked = ("adamw", "galore", "apollo", "adam_mini", "muon")
-    chosen = {name: chosen[name] for name in checked} if quick else chosen
+    """Take state and time of the large model, then the loss of the small one."""
     text = torch.frombuffer(bytearray(DATA.read_bytes()), dtype=torch.uint8).long()
-    losses = {}
+    large, small = large_shape(), small_shape()
+    chosen = {name: make for name, make in components(large.hidden_size // 4).items() if name in CHECKED or not quick}
     for name, optimizer in chosen.items():
-        short = {rate: train(shape, text, optimizer, rate, TUNING).loss for rate in RATES}
-        best = min(short, key=short.__getitem__)
-        found = train(shape, text, optimizer, best, STEPS)
-        losses[name] = found.loss
-        out.figures[name] = {
-            "state_mib": round(found.state / 2**20, 2),
-            "step_ms": round(1000 * found.seconds, 1),
-            "loss": round(found.loss, 4),
-            "learning_rate": best,
-        }
+        found = train(large, text, optimizer, 1e-4, TIMED, rows=2)
+        out.figures[name] = {"state_mib": round(found.state / 2**20, 2), "step_ms": round(1000 * found.seconds, 1)}
         apart = abs(found.state / found.declared - 1) if found.declared else float(found.state)
         out.check(f"{name}: state, measured / declared - 1", round(apart, 4), at_most=0.01)
-    base = out.figures["adamw"]
-    for figures in out.figures.values():
-        figures["state / adamw"] = round(figures["state_mib"] / base["state_mib"], 3)
-        figures["step / adamw"] = round(figures["step_ms"] / base["step_ms"], 2)
-    for name in checked[1:]:
+    base, losses = out.figures["adamw"], {}
+    for name, optimizer in components(small.hidden_size // 4).items():
+        if name in chosen:
+            rate, losses[name] = tuned(small, text, optimizer)
+            figures = out.figures[name]
+            figures |= {"loss": round(losses[name], 4), "learning_rate": float(f"{rate:.2g}")}
+            figures["state / adamw"] = round(figures["state_mib"] / base["state_mib"], 3)
+            figures["step / adamw"] = round(figures["step_ms"] / base["step_ms"], 2)
+    for name in CHECKED[1:]:
         bound = 1.0 if name == "muon" else 1.03
         out.check(f"{name}: loss / AdamW's", round(losses[name] / losses["adamw"], 4), at_most=bound)
+
+
+def tuned(shape: Qwen3Config, text: Tensor, optimizer: Optimizer) -> tuple[float, float]:
+    """Return the best rate, and the loss that a whole run at it ends with."""
+    rates, steps = list(RATES), TUNING
+    while len(rates) > 1:
+        losses = {rate: train(shape, text, optimizer, rate, steps).loss for rate in rates}
+        rates, steps = sorted(rates, key=losses.__getitem__)[: len(rates) // 2], 2 * steps
+    whole = {rate: train(shape, text, optimizer, rate, STEPS).loss for rate in (rates[0] * by for by in AROUND)}
+    return min(whole.items(), key=lambda found: found[1])
 
 
 def components(rank: int) -> dict[str, Optimizer]:
@@ -91,44 +100,65 @@ def components(rank: int) -> dict[str, Optimizer]:
         "apollo_mini": optim.APOLLOMini(),
         "lisa": optim.LISA(),
         "badam": optim.BAdam(),
+        "badam_ratio": optim.BAdamRatio(),
         "adalomo": optim.AdaLomo(),
         "lomo": optim.LOMO(),
     }
 
 
-def train(shape: Qwen3Config, text: Tensor, config: Optimizer, peak: float, steps: int) -> Run:
-    """Train from scratch and evaluate on the last twentieth of the text; a run that breaks down has an infinite loss."""
-    torch.manual_seed(0)
+def train(
+    shape: Qwen3Config, text: Tensor, config: Optimizer, peak: float, steps: int, seed: int = 0, rows: int = ROWS
+) -> Run:
+    """Train from scratch and evaluate on the last twentieth of the text."""
+    torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(shape)
-    groups = groups_of(model)
+    cut = text.numel() * 19 // 20
+
+    def loss(text: Tensor, number: int) -> Tensor:
+        tokens = batch(text, number, rows)
+        found: Tensor = model(input_ids=tokens, labels=tokens).loss
+        return found
+
+    held = [partial(loss, text[cut:], number) for number in range(2 * rows)]
+    return fit(groups_of(model), config, peak, steps, partial(loss, text[:cut]), held)
+
+
+def fit(
+    groups: list[dict[str, Any]],
+    config: Optimizer,
+    peak: float,
+    steps: int,
+    loss: Callable[[int], Tensor],
+    held: Sequence[Callable[[], Tensor]],
+) -> Run:
+    """Take steps on the losses of their numbers; return the mean of those held out, infinite where a run breaks down."""
     shapes = [{**group, "params": [(name, tuple(each.shape)) for name, each in group["params"]]} for group in groups]
+    every = [weight for group in groups for _, weight in group["params"]]
     optimizer: Any = config.build(parameters=groups, learning_rate=peak)
-    cut, warmup, seconds = text.numel() * 19 // 20, max(1, steps // 20), []
+    warmup, seconds = max(1, steps // 20), []
+    scales = [group["lr"] / peak for group in optimizer.param_groups]
     for step in range(steps):
         share = max(0.0, (step - warmup) / (steps - warmup))
         factor = (step + 1) / warmup if step < warmup else (1 + cos(pi * share)) / 2
-        for group in optimizer.param_groups:
-            group["lr"] = peak * factor
+        for group, scale in zip(optimizer.param_groups, scales, strict=True):
+            group["lr"] = peak * scale * factor
         began = time.perf_counter()
-        tokens = batch(text[:cut], step)
-        model(input_ids=tokens, labels=tokens).loss.backward()
+        loss(step).backward()
         if not isinstance(optimizer, InBackward):
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(every, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
     with torch.no_grad(), to_use(optimizer):
-        held = [batch(text[cut:], number) for number in range(16)]
-        losses = [float(model(input_ids=tokens, labels=tokens).loss) for tokens in held]
-    loss = sum(losses) / len(losses)
+        mean = sum(float(each()) for each in held) / len(held)
     tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     state = sum(tensor.nbytes for tensor in tensors if tensor.dim())
-    return Run(loss if loss == loss else inf, median(seconds), state, config.declared_bytes(shapes))
+    return Run(mean if mean == mean else inf, median(seconds), state, config.declared_bytes(shapes))
 
 
-def batch(text: Tensor, number: int) -> Tensor:
+def batch(text: Tensor, number: int, rows: int) -> Tensor:
     """Return rows of bytes from places that follow from the number, [rows, length]."""
-    starts = torch.randint(0, text.numel() - LENGTH, (ROWS,), generator=torch.Generator().manual_seed(number))
+    starts = torch.randint(0, text.numel() - LENGTH, (rows,), generator=torch.Generator().manual_seed(number))
     return torch.stack([text[start : start + LENGTH] for start in starts.tolist()])
 
 
