@@ -15,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import GymError, Recipe
 from gym_data import DatasetConfig
-from gym_torch.config import RopeScaling
+from gym_torch.config import RopeScaling, RopeType
 
 KEY = "model.rope_scaling"
 WRITTEN = ("rope_parameters", "max_position_embeddings")  #: what a scaling changes in a configuration
@@ -39,7 +39,7 @@ def longest(recipe: Recipe) -> int | None:
     return recipe.data.cutoff if isinstance(recipe.data, DatasetConfig) else None
 
 
-def scale(shape: PretrainedConfig, asked: RopeScaling | str, samples: int | None) -> None:
+def scale(shape: PretrainedConfig, asked: RopeScaling | RopeType, samples: int | None) -> None:
     """Write a scaling into the configuration of a model, in place; `samples` are the tokens of the longest sample.
 
     Raises GymError where the model has no rotary positions, several kinds of them or scaled ones, and where no factor is
