@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from gym_core.errors import GymError
 from gym_rl import Answer
-from gym_rl.judge import Judge, named
 from gym_rl.rewards import Model
+from gym_rl.rewards.judge import Judge, named
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
 from gym_torch.scalar_head import FILE, ScalarHead

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from gym_core import GymError
-from gym_rl.answers import Rollout
+from gym_rl.rounds.answers import Rollout
 from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion
 from gym_torch.layout import Layout

@@ -1,7 +1,7 @@
 """The last stage of a round: which tokens earned its rewards. From a round to columns that a loss reads.
 
-The formulas are those of `gym_rl.advantages`, which know nothing of rounds; a function here gives them what they need. It takes
-a round and the options of the algorithm, and returns `advantages` `[sum of lengths]` fp32 and perhaps more columns.
+The formulas are those of `gym_rl.formulas.advantages`, which know nothing of rounds; a function here gives them what they need.
+It takes a round and the options of the algorithm, and returns `advantages` `[sum of lengths]` fp32 and perhaps more columns.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from gym_core.component import load_object
-from gym_rl import advantages
-from gym_rl.answers import Round
 from gym_rl.config import PolicyGradient
-from gym_rl.kl import k1
-from gym_rl.ragged import sums
+from gym_rl.formulas import advantages
+from gym_rl.formulas.kl import k1
+from gym_rl.formulas.ragged import sums
+from gym_rl.rounds.answers import Round
 
 Credit = Callable[[Round, PolicyGradient], Mapping[str, Tensor]]
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from gym_data.tokenizer import Tokenizer
-from gym_rl.answers import Round
-from gym_rl.kept import Sample
-from gym_rl.ragged import means
+from gym_rl.formulas.ragged import means
+from gym_rl.keeping.kept import Sample
+from gym_rl.rounds.answers import Round
 from gym_torch.source import Examples
 
 

@@ -62,7 +62,7 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._process = process = subprocess.Popen(
-            [sys.executable, "-c", "from gym_rl.worker import serve; serve()"],
+            [sys.executable, "-c", "from gym_rl.rewards.worker import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)},

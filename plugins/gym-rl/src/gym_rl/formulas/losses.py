@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gym_rl.ragged import means
-from gym_rl.ratio import log_ratio, mean_ratio, token_ratio
+from gym_rl.formulas.ragged import means
+from gym_rl.formulas.ratio import log_ratio, mean_ratio, token_ratio
 
 
 def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:

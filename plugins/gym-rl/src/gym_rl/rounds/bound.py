@@ -15,12 +15,12 @@ from torch import Tensor
 
 from gym_core import Train
 from gym_data.tokenizer import Tokenizer
-from gym_rl.answers import Round
-from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
-from gym_rl.judge import Judgement
 from gym_rl.reward import Answer
-from gym_rl.rollouts import Rollouts, prompts_in
+from gym_rl.rewards.judge import Judgement
+from gym_rl.rounds.answers import Round
+from gym_rl.rounds.asking import Asking
+from gym_rl.rounds.rollouts import Rollouts, prompts_in
 from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion
 from gym_torch.layout import Layout

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gym_rl.kept import Sample
+from gym_rl.keeping.kept import Sample
 
 
 @dataclass(frozen=True)

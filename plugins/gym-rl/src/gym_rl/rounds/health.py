@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from gym_rl.answers import Round
-from gym_rl.kl import k3
+from gym_rl.formulas.kl import k3
+from gym_rl.rounds.answers import Round
 
 
 def health(round_: Round) -> dict[str, float]:

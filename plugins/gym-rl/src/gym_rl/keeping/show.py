@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from gym_data.preview import safe
-from gym_rl.kept import Sample
-from gym_rl.ranking import Ranking
+from gym_rl.keeping.kept import Sample
+from gym_rl.keeping.ranking import Ranking
 
 GOOD, BAD = "green", "red"
 

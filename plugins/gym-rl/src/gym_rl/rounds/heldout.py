@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gym_rl.answers import Round
-from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
-from gym_rl.health import health
+from gym_rl.rounds.answers import Round
+from gym_rl.rounds.asking import Asking
+from gym_rl.rounds.health import health
 from gym_torch.loop import Job
 
 #: what is said of held-out answers, beside each reward: the rest of a round's health matters where something is learnt

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from gym_rl.ragged import means, sums
-from gym_rl.ratio import LIMIT
+from gym_rl.formulas.ragged import means, sums
+from gym_rl.formulas.ratio import LIMIT
 
 
 def truncated(ratio: Tensor, cap: float = 2.0) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gym_rl.ragged import means
+from gym_rl.formulas.ragged import means
 
 
 class Aggregate(Protocol):

@@ -13,8 +13,8 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from gym_rl.answers import Rollout, Round
 from gym_rl.objective import RolloutBatch
+from gym_rl.rounds.answers import Rollout, Round
 
 Pass = Callable[[RolloutBatch], Tensor]
 """From a batch of answers to a number for each of their tokens, `[n]`."""

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from gym_core import RecipeError, Train
 from gym_core.component import load_object
-from gym_rl.answers import Rollout, Round
-from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
-from gym_rl.credit import Credit
-from gym_rl.health import health
-from gym_rl.resampling import Drawn, draw, learnt
-from gym_rl.scoring import Scoring
+from gym_rl.rounds.answers import Rollout, Round
+from gym_rl.rounds.asking import Asking
+from gym_rl.rounds.credit import Credit
+from gym_rl.rounds.health import health
+from gym_rl.rounds.resampling import Drawn, draw, learnt
+from gym_rl.rounds.scoring import Scoring
 from gym_torch.layout import Layout
 from gym_torch.source import Dataset, Source, Step, dealt
 

@@ -11,13 +11,13 @@ import torch
 from accelerate.utils import gather_object
 
 from gym_data.tokenizer import Tokenizer
-from gym_rl.answers import Round
 from gym_rl.config import PolicyGradient
 from gym_rl.engine import Sampler
-from gym_rl.judge import Judgement
 from gym_rl.reward import Answer
-from gym_rl.routed import kept
-from gym_rl.sampled import check
+from gym_rl.rewards.judge import Judgement
+from gym_rl.rounds.answers import Round
+from gym_rl.rounds.routed import kept
+from gym_rl.rounds.sampled import check
 from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion
 from gym_torch.layout import Ints

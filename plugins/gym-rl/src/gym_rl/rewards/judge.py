@@ -16,7 +16,7 @@ from gym_core.component import load_object
 from gym_core.discovery import entries
 from gym_core.errors import GymError
 from gym_rl.reward import Answer, Reward, Score
-from gym_rl.worker import Raised, Worker
+from gym_rl.rewards.worker import Raised, Worker
 
 Scores = list[float | None]
 
@@ -59,7 +59,7 @@ class Judge:
         """
         self.rewards, self.timeout, self.on_error = dict(rewards), timeout, on_error
         self._workers = {
-            name: Worker("gym_rl.judge:score_apart", timeout) for name, one in rewards.items() if one.apart
+            name: Worker("gym_rl.rewards.judge:score_apart", timeout) for name, one in rewards.items() if one.apart
         }
         self._score = {name: self._scorer(name, reward) for name, reward in rewards.items()}
 

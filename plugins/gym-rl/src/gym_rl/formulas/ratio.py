@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gym_rl.ragged import means, sums
+from gym_rl.formulas.ragged import means, sums
 
 LIMIT = 20.0  #: of a log-ratio in either direction: beyond it nothing is known but that it is far
 

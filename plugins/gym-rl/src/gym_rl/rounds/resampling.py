@@ -12,10 +12,10 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from gym_rl.answers import Round
 from gym_rl.config import PolicyGradient
-from gym_rl.health import health
-from gym_rl.routed import joined as joined_experts
+from gym_rl.rounds.answers import Round
+from gym_rl.rounds.health import health
+from gym_rl.rounds.routed import joined as joined_experts
 
 
 @dataclass(frozen=True)
