@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from gym_core import Source
-from gym_tiny import TinyCorpus, TinyTasks, TinyTranscripts, corpus, tasks
+from gym_tiny import TinyCorpus, TinyFeedback, TinyPreferences, TinyTasks, TinyTranscripts, corpus, tasks
+from gym_tiny.preferences import pairs
 
-__all__ = ["DocumentRows", "TaskRows", "TranscriptRows"]
+__all__ = ["DocumentRows", "FeedbackRows", "PreferenceRows", "TaskRows", "TranscriptRows"]
 
 Row = dict[str, Any]
 
@@ -25,6 +27,40 @@ class TaskRows:
         """Yield the rows in a fixed order."""
         config = self.config
         return tasks.rows(config.task, config.count, config.seed, config.split)
+
+    def fingerprint(self) -> str:
+        """Return the identity of the rows."""
+        return _fingerprint(self.config)
+
+
+class PreferenceRows:
+    """Rows `{"messages": [...], "chosen": {...}, "rejected": {...}}`."""
+
+    def __init__(self, config: TinyPreferences, **context: Any) -> None:
+        self.config = config
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in a fixed order."""
+        config = self.config
+        return (pair.row() for pair in pairs(config.about, config.count, config.seed, config.split))
+
+    def fingerprint(self) -> str:
+        """Return the identity of the rows."""
+        return _fingerprint(self.config)
+
+
+class FeedbackRows:
+    """Rows `{"messages": [...], "label": ...}`; of each pair one answer, so that no question has both."""
+
+    def __init__(self, config: TinyFeedback, **context: Any) -> None:
+        self.config = config
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in a fixed order."""
+        config = self.config
+        rng = Random(f"feedback/{config.seed}")
+        found = pairs(config.about, config.count, config.seed, config.split)
+        return (pair.labelled(rng.random() < 0.5) for pair in found)
 
     def fingerprint(self) -> str:
         """Return the identity of the rows."""
