@@ -21,7 +21,7 @@ from gym_core.train import Train
 WHOLE = "model_name_or_path"  #: a file with this key is LLaMA-Factory's: what it leaves out means what it means there
 TOP = {"output_dir": "output"}  #: flat keys that are a section by themselves
 SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
-STATED = {"do_train": True}  #: flat keys that may only state what happens anyway
+STATED = {"do_train": True, "report_to": "none", "save_only_model": False}  #: flat keys that state what happens anyway
 
 
 class Place(NamedTuple):
@@ -52,7 +52,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         _put(sections, (TOP[key],), flat.pop(key), key, found)
     for key, expected in STATED.items():
         if flat.pop(key, expected) != expected:
-            found.problems.append(Problem("this command trains", found.where((key,)), key, f"set it to {expected}"))
+            found.problems.append(Problem("is not supported", found.where((key,)), key, f"set it to {expected}"))
     classes = selected(sections)
     places = flat_places(classes)
     for key, value in flat.items():
