@@ -13,7 +13,7 @@ from gym_core import DataError, cache_dir
 from gym_data import cache
 from gym_data.cache import Example, Examples, Store
 from gym_data.config import DatasetConfig
-from gym_data.encoding import ENCODERS
+from gym_data.encoders import ENCODERS
 from gym_data.mixing import MIXES, hold_out, order_of
 from gym_data.progress import counted
 from gym_data.reading import Reader
@@ -63,9 +63,12 @@ def prepare(config: DatasetConfig, tokenizer: Path, rows: str = "conversation", 
     if manifest is None:
         raise DataError("the token cache does not hold what was just written", where=str(root / fingerprint))
     folder = root / fingerprint
-    validation = Examples(folder, "validation", manifest["names"]) if manifest["report"]["validation"] else None
+    validation = Examples(folder, "validation", manifest["names"], rows) if manifest["report"]["validation"] else None
     return Prepared(
-        Examples(folder, "train", manifest["names"]), validation, fingerprint, {**manifest["report"], "cached": cached}
+        Examples(folder, "train", manifest["names"], rows),
+        validation,
+        fingerprint,
+        {**manifest["report"], "cached": cached},
     )
 
 
