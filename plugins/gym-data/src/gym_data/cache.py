@@ -53,11 +53,34 @@ class Prompt(Example):
     row: Mapping[str, Any]  #: all columns of the row; `answer` is the answer it holds, unless it has such a column
 
 
+@dataclass(frozen=True)
+class Pair(Example):
+    """Two answers, of which one was preferred: the tokens that both sides begin with, then the rest of each side.
+
+    None of the tokens they share is learnt.
+    """
+
+    shared: int  #: tokens that both sides begin with
+    chosen: int  #: tokens of the preferred side after them; those of the other side follow
+
+
+@dataclass(frozen=True)
+class Judged(Example):
+    """A conversation whose last answer was judged; that answer is learnt."""
+
+    good: bool
+
+
+#: What is known of an example beside its tokens, by the shape of the rows.
+KINDS: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedback": Judged}
+
+
 class Examples(Sequence[Example]):
     """Examples in order, read from the cache as they are asked for."""
 
-    def __init__(self, folder: Path, order: str, names: Sequence[str]) -> None:
+    def __init__(self, folder: Path, order: str, names: Sequence[str], shape: str = "") -> None:
         """Map the arrays of a cache folder; `order` names the one that says which examples these are."""
+        self._kind = KINDS.get(shape, Example)
         self._tokens = _load(folder, "tokens")
         self._trained = _load(folder, "trained")
         self._ends = _load(folder, "ends")
@@ -81,10 +104,9 @@ class Examples(Sequence[Example]):
         name = f"{self._names[source]}:{row}" + (f"#{part + 1}" if part else "")
         tokens, trained = self._tokens[start:end], self._trained[start:end]
         if not len(self._about_ends):
-            return Example(name, tokens, trained)
+            return self._kind(name, tokens, trained)
         start, end = (int(self._about_ends[number - 1]) if number else 0), int(self._about_ends[number])
-        about = json.loads(self._about[start:end].tobytes())
-        return Prompt(name, tokens, trained, about["messages"], about["row"])
+        return self._kind(name, tokens, trained, **json.loads(self._about[start:end].tobytes()))
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -106,7 +128,7 @@ class Store:
     def add(
         self, tokens: Tokens, trained: Mask, origin: tuple[int, int, int], about: Mapping[str, Any] | None = None
     ) -> None:
-        """Append a sequence, its source, row and part, and of a prompt what stands in its row (of all, or of none)."""
+        """Append a sequence, its source, row and part, and what else its `KINDS` holds (of all, or of none)."""
         self._end += len(tokens)
         self.extend(tokens=tokens, trained=trained, ends=np.asarray([self._end]), origins=np.asarray([origin]))
         if about is not None:

@@ -42,7 +42,7 @@ def preview(recipe: Path, overrides: tuple[str, ...], count: int, as_json: bool)
 
 def _look(config: DatasetConfig, recipe: Recipe, count: int) -> dict[str, Any]:
     """Return examples and counts as plain data: tokenised where the algorithm learns from tokens of one sequence."""
-    from gym_data.encoding import ENCODERS
+    from gym_data.encoders import ENCODERS
     from gym_data.preview import structured, tokenised
 
     shape, seed = recipe.algorithm.rows, recipe.train.seed

@@ -13,7 +13,7 @@ from gym_core import DataError, cache_dir
 from gym_data import cache
 from gym_data.cache import Example, Examples, Store
 from gym_data.config import DatasetConfig
-from gym_data.encoding import ENCODERS
+from gym_data.encoders import ENCODERS
 from gym_data.mixing import MIXES, hold_out, order_of
 from gym_data.progress import counted
 from gym_data.reading import Reader
@@ -63,10 +63,9 @@ def prepare(config: DatasetConfig, tokenizer: Path, rows: str = "conversation", 
     if manifest is None:
         raise DataError("the token cache does not hold what was just written", where=str(root / fingerprint))
     folder = root / fingerprint
-    validation = Examples(folder, "validation", manifest["names"]) if manifest["report"]["validation"] else None
-    return Prepared(
-        Examples(folder, "train", manifest["names"]), validation, fingerprint, {**manifest["report"], "cached": cached}
-    )
+    train, validation = (Examples(folder, part, manifest["names"], rows) for part in ("train", "validation"))
+    report = {**manifest["report"], "cached": cached}
+    return Prepared(train, validation if report["validation"] else None, fingerprint, report)
 
 
 def open_tokenizer(config: DatasetConfig, path: Path) -> Tokenizer:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 Message = dict[str, Any]
@@ -49,11 +50,21 @@ class Text:
 
 @dataclass(frozen=True)
 class Preference:
-    """Two answers to one prompt, the first of which was preferred."""
+    """Two conversations, the first of which was preferred. They may part anywhere, even in the prompt."""
 
-    prompt: Conversation
-    chosen: Message
-    rejected: Message
+    chosen: Conversation
+    rejected: Conversation
+
+    @property
+    def shared(self) -> int:
+        """Return the number of messages that both begin with; the last of each is never among them."""
+        pairs = zip(self.chosen.messages[:-1], self.rejected.messages[:-1], strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    @property
+    def prompt(self) -> Conversation:
+        """Return what both begin with."""
+        return replace(self.chosen, messages=self.chosen.messages[: self.shared], muted=frozenset())
 
 
 @dataclass(frozen=True)
