@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_tiny import TinyFeedback, TinyPreferences
 from gym_tiny.family import MODEL
-from gym_tiny.preferences import PREFERENCES, pairs
+from gym_tiny.preferences import PREFERENCES, pairs, stepwise
 from gym_tiny.sources import FeedbackRows, PreferenceRows
 from gym_tiny.tasks.refusals import MARKER, REFUSAL
 
@@ -49,6 +49,16 @@ def test_rows_are_pairs_or_single_labelled_answers():
         assert row["messages"][-1]["content"] == (pair.chosen if row["label"] else pair.rejected)
     assert 15 < sum(row["label"] for row in labelled) < 45
     assert labelled == list(FeedbackRows(TinyFeedback(**options)).rows())
+
+
+def test_steps_answer_their_questions_one_by_one():
+    rows, found = list(stepwise(None, 90, split="heldout")), {}
+    for pair in pairs(None, 270, split="heldout"):
+        found.setdefault(pair.question, set()).update({(pair.chosen, True), (pair.rejected, False)})
+    assert {len(row["labels"]) for row in rows} == {1, 2, 3}
+    for row in rows:
+        for question, *judged in zip(row["prompt"].split("\n"), row["completions"], row["labels"], strict=True):
+            assert tuple(judged) in found[question]
 
 
 def test_pairs_and_labels_are_different_data():

@@ -10,7 +10,7 @@ from gym_core import Family, Source
 
 __version__ = "0.1.0"
 
-__all__ = ["Tiny", "TinyCorpus", "TinyFeedback", "TinyPreferences", "TinyTasks", "TinyTranscripts"]
+__all__ = ["Tiny", "TinyCorpus", "TinyFeedback", "TinyPreferences", "TinySteps", "TinyTasks", "TinyTranscripts"]
 
 Kind = Literal["arithmetic", "strings", "sorting", "lookups", "persona", "tools", "refusals"]
 
@@ -58,6 +58,13 @@ class TinyFeedback(TinyPreferences):
 
     target: ClassVar[str] = "gym_tiny.sources:FeedbackRows"
     format: ClassVar[str] = "feedback"
+
+
+class TinySteps(TinyPreferences):
+    """One to three of these questions at a time with an answer to each, judged one by one."""
+
+    target: ClassVar[str] = "gym_tiny.sources:StepRows"
+    format: ClassVar[str] = "stepwise"
 
 
 class TinyCorpus(Source):

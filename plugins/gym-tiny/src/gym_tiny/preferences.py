@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from gym_tiny.tasks.refusals import KIND as MARKED
 from gym_tiny.tasks.refusals import REFUSAL
 from gym_tiny.tasks.task import user
 
-__all__ = ["PREFERENCES", "Pair", "pairs"]
+__all__ = ["PREFERENCES", "Pair", "judged", "pairs", "stepwise"]
 
 SHRUG = "I am not sure."
 LAZY = 0.75  # of the rejected answers about marked requests are shrugs; the others confuse what is marked
@@ -39,11 +40,6 @@ class Pair:
             **{side: {"role": "assistant", "content": text} for side, text in answers.items()},
         }
 
-    def labelled(self, good: bool) -> dict[str, Any]:
-        """One of its answers as a row of format `feedback`."""
-        answer = {"role": "assistant", "content": self.chosen if good else self.rejected}
-        return {"messages": [*user(self.question), answer], "label": good}
-
 
 def pairs(about: str | None, count: int, seed: int = 0, split: Split = "train") -> Iterator[Pair]:
     """`count` pairs of one preference, or of all in turn, from one split of the tasks.
@@ -54,6 +50,26 @@ def pairs(about: str | None, count: int, seed: int = 0, split: Split = "train") 
     for index in range(count):
         name = about or names[index % len(names)]
         yield PREFERENCES[name](Random(f"preferences/{name}/{seed}/{split}/{index}"), split)
+
+
+def judged(about: str | None, count: int, seed: int = 0, split: Split = "train") -> Iterator[dict[str, Any]]:
+    """Rows of format `feedback`: of each pair one answer, and whether it is the preferred one."""
+    rng = Random(f"judged/{seed}/{split}")
+    for pair in pairs(about, count, seed, split):
+        good = rng.random() < 0.5
+        answer = {"role": "assistant", "content": pair.chosen if good else pair.rejected}
+        yield {"messages": [*user(pair.question), answer], "label": good}
+
+
+def stepwise(about: str | None, count: int, seed: int = 0, split: Split = "train") -> Iterator[dict[str, Any]]:
+    """Rows of format `stepwise`: one to three questions, an answer to each, and which of these are the preferred ones."""
+    rng = Random(f"stepwise/{seed}/{split}")
+    source = pairs(about, 3 * count, seed, split)
+    for _ in range(count):
+        asked = list(islice(source, rng.randrange(1, 4)))
+        good = [rng.random() < 0.5 for _ in asked]
+        steps = [pair.chosen if right else pair.rejected for pair, right in zip(asked, good, strict=True)]
+        yield {"prompt": "\n".join(pair.question for pair in asked), "completions": steps, "labels": good}
 
 
 def _format(rng: Random, split: Split) -> Pair:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from gym_core import Source
-from gym_tiny import TinyCorpus, TinyFeedback, TinyPreferences, TinyTasks, TinyTranscripts, corpus, tasks
-from gym_tiny.preferences import pairs
+from gym_tiny import (
+    TinyCorpus,
+    TinyFeedback,
+    TinyPreferences,
+    TinySteps,
+    TinyTasks,
+    TinyTranscripts,
+    corpus,
+    preferences,
+    tasks,
+)
 
-__all__ = ["DocumentRows", "FeedbackRows", "PreferenceRows", "TaskRows", "TranscriptRows"]
+__all__ = ["DocumentRows", "FeedbackRows", "PreferenceRows", "StepRows", "TaskRows", "TranscriptRows"]
 
 Row = dict[str, Any]
 
@@ -42,7 +50,7 @@ class PreferenceRows:
     def rows(self) -> Iterator[Row]:
         """Yield the rows in a fixed order."""
         config = self.config
-        return (pair.row() for pair in pairs(config.about, config.count, config.seed, config.split))
+        return (pair.row() for pair in preferences.pairs(config.about, config.count, config.seed, config.split))
 
     def fingerprint(self) -> str:
         """Return the identity of the rows."""
@@ -50,7 +58,7 @@ class PreferenceRows:
 
 
 class FeedbackRows:
-    """Rows `{"messages": [...], "label": ...}`; of each pair one answer, so that no question has both."""
+    """Rows `{"messages": [...], "label": ...}`."""
 
     def __init__(self, config: TinyFeedback, **context: Any) -> None:
         self.config = config
@@ -58,9 +66,23 @@ class FeedbackRows:
     def rows(self) -> Iterator[Row]:
         """Yield the rows in a fixed order."""
         config = self.config
-        rng = Random(f"feedback/{config.seed}")
-        found = pairs(config.about, config.count, config.seed, config.split)
-        return (pair.labelled(rng.random() < 0.5) for pair in found)
+        return preferences.judged(config.about, config.count, config.seed, config.split)
+
+    def fingerprint(self) -> str:
+        """Return the identity of the rows."""
+        return _fingerprint(self.config)
+
+
+class StepRows:
+    """Rows `{"prompt": ..., "completions": [...], "labels": [...]}`."""
+
+    def __init__(self, config: TinySteps, **context: Any) -> None:
+        self.config = config
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in a fixed order."""
+        config = self.config
+        return preferences.stepwise(config.about, config.count, config.seed, config.split)
 
     def fingerprint(self) -> str:
         """Return the identity of the rows."""
