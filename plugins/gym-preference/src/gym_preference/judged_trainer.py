@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterator
+from typing import ClassVar, cast
 
 from gym_core import Run
 from gym_core.component import load_object
@@ -21,6 +22,8 @@ from gym_torch.source import Dataset, Examples, Source, share
 class JudgedTrainer(PreferenceTrainer):
     """Trains on answers that were judged one by one."""
 
+    chosen: ClassVar[str] = "desirable_log_prob"
+
     def __init__(self, config: Judging, run: Run, model: LoadedModel) -> None:
         """Prepare the data and the reference."""
         self.config = config
@@ -35,7 +38,21 @@ class JudgedTrainer(PreferenceTrainer):
     def evaluation(self, examples: Examples, layout: Layout) -> Evaluation:
         """Return what measures the policy on answers that are held out."""
         train = self.train_options
-        return HeldOutAnswers(examples, train, layout, self.origin.held_out(examples, train.seed), self._measure)
+        self.held_out = self.origin.held_out(examples, train.seed)
+        return HeldOutAnswers(examples, train, layout, self.held_out, self._measure)
+
+    @property
+    def order(self) -> Dataset:
+        """The samples of each step."""
+        return cast(JudgedSteps, self.job.source).order
+
+    def asked(self) -> Iterator[tuple[Examples, Ints]]:
+        """Add what the policy is measured on."""
+        for examples, used in super().asked():
+            yield examples, used
+            measured = (self.origin if examples is self.data.train else self.held_out).measured
+            if measured is not None and measured is not examples:
+                yield measured, used
 
     def _measure(self, measured: Examples | None, chosen: Ints) -> tuple[float, float]:
         """Return the sum of the log-ratios of answers, over all processes, and how many they are."""
