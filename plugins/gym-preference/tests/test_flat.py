@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gym_core import RecipeError, load_recipe
-from gym_preference import CDPO, DPO, IPO, LDDPO, ORPO, Hinge, SimPO
+from gym_preference import CDPO, DPO, IPO, KTO, LDDPO, ORPO, Hinge, SimPO
 
 FILE = {
     "model_name_or_path": "tiny",
@@ -24,6 +24,7 @@ FILE = {
         ({}, DPO(beta=0.1)),
         ({"pref_loss": "sigmoid", "pref_beta": 0.3, "pref_ftx": 0.5}, DPO(beta=0.3, ftx=0.5)),
         ({"pref_loss": "hinge"}, Hinge()),
+        ({"pref_loss": "kto_pair"}, KTO()),
         ({"pref_loss": "ipo", "pref_beta": 0.2}, IPO(beta=0.2)),
         ({"pref_loss": "orpo"}, ORPO(beta=0.1)),
         ({"pref_loss": "simpo"}, SimPO(beta=0.1, gamma=0.5)),

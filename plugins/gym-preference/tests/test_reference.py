@@ -20,7 +20,7 @@ from gym_testkit.bench import Bench, Finished, fingerprint
 from gym_testkit.tiny import write_model
 
 FORMS: dict[str, dict[str, Any]] = {
-    "left out": {},
+    "left out": {"cache_reference": False},
     "kept": {"cache_reference": True},
     "further": {"reference_model": "itself", "cache_reference": False},
     "further, kept": {"reference_model": "itself"},
@@ -40,7 +40,9 @@ def kept_files(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("adapter", ["lora", None])
 def test_all_forms_train_alike(tmp_path: Path, model_path: Path, adapter: str | None) -> None:
-    wanted, *others = [trained(tmp_path, model_path, form, adapter) for form in FORMS]
+    wanted, *others = [
+        trained(tmp_path, model_path, form, adapter) for form in FORMS
+    ]  # without an adapter, a second model
     assert wanted.metrics[0]["loss"] == pytest.approx(np.log(2), abs=1e-6)  # it is the reference still
     assert wanted.metrics[-1]["loss"] < np.log(2) - 0.01 and wanted.metrics[-1]["kl"] > 0
     for other in others:
@@ -62,6 +64,16 @@ def test_scores_are_made_once_and_found_by_content(tmp_path: Path, model_path: P
     trained(again, model_path, "further, kept", "lora")  # the same weights, whatever they are called
     assert "once" not in capsys.readouterr().err
     assert [file.stat().st_mtime_ns for file in kept_files(tmp_path)] == [before]
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(6, False), (7, True)])
+def test_an_adapter_is_left_out_unless_samples_come_again(
+    tmp_path: Path, model_path: Path, steps: int, kept: bool
+) -> None:
+    run(
+        tmp_path, model_path, {"name": "dpo"}, "run", adapter="lora", train={"max_steps": steps}
+    )  # of 24 pairs, 4 a step
+    assert bool(kept_files(tmp_path)) == kept
 
 
 def test_held_out_pairs_are_scored_too(tmp_path: Path, model_path: Path) -> None:

@@ -28,8 +28,8 @@ class PreferenceTrainer(Trainer):
         """Prepare the data and the reference."""
         super().__init__(config, run, model)
         if isinstance(config, Referenced):
-            changed = self.found is not None
-            Referring(config, run, model, self.adapted, self.policy, self.job, changed).begin(self.answers)
+            changed, again = self.found is not None, int(self.order.bounds[-1]) > len(self.data.train)
+            Referring(config, run, model, self.adapted, self.policy, self.job, changed, again).begin(self.answers)
 
     @property
     def order(self) -> Dataset:
