@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from gym_core import load_recipe
@@ -205,6 +205,5 @@ def test_a_file_of_llamafactory_trains(bench: Bench) -> None:
     assert (config.beta, config.desirable_weight, config.undesirable_weight, config.ftx) == (0.2, 1.2, 0.9, 0.1)
     done = bench.gym("train", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert torch.isfinite(
-        torch.tensor([json.loads(line)["loss"] for line in Path(flat["output_dir"], "metrics.jsonl").open()])
-    ).all()
+    lines = Path(flat["output_dir"], "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 2 and all(math.isfinite(json.loads(line)["loss"]) for line in lines)
