@@ -169,12 +169,25 @@ def test_held_out_answers_are_measured_too(bench: Bench, name: str, origin: str)
         assert run.series("eval_shift")[-1] == run.series("shift")[-1]
 
 
-def test_weights_that_do_not_balance_the_labels_are_learnt_from_as_they_are(bench: Bench) -> None:
-    """Without weight the undesirable answers cost nothing."""
-    run = bench.run(recipe(bench, undesirable_weight=0.0), max_steps=1)
-    good = sum(one["label"] for one in map(json.loads, bench.data("feedback").read_text().splitlines()))
-    assert 0 < good < 16
-    assert run.series("loss")[0] <= 0.5
+@pytest.mark.parametrize(
+    ("good", "bad", "weights", "said"),
+    [
+        (10, 10, {}, ""),
+        (100, 300, {"desirable_weight": 3.5}, ""),
+        (300, 100, {}, "desirable_weight: 0.333"),
+        (100, 300, {"undesirable_weight": 0.5}, "desirable_weight: 1.5"),
+        (10, 0, {}, "judged alike"),
+        (10, 90, {"undesirable_weight": 0.0}, ""),
+    ],
+)
+def test_labels_out_of_balance_are_told(good: int, bad: int, weights: dict[str, float], said: str) -> None:
+    advice = KTO(**weights).advice(good, bad)
+    assert said in advice and bool(said) == bool(advice)
+
+
+def test_a_run_says_so(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run(recipe(bench, desirable_weight=5.0), max_steps=1)
+    assert "good answers count 5.00 times" in capsys.readouterr().err
 
 
 def test_a_file_of_llamafactory_trains(bench: Bench) -> None:
