@@ -38,8 +38,9 @@ class Comparing(Policy):
             hidden = self.hidden(batch)
 
             def compare(logits: Tensor, rows: slice) -> Tensor:
-                said = score.logits(other[rows]) if score and other is not None else torch.zeros_like(logits)
-                return compared(logits, said, batch.targets[rows])
+                if score is None or other is None:
+                    return compared(logits, torch.zeros_like(logits), batch.targets[rows])
+                return compared(logits, score.logits(other[rows]).to(logits.dtype), batch.targets[rows])
 
             return map_logits(hidden, self.head, compare, max(1, self.chunk // 2)).T
 
