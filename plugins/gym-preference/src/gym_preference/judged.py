@@ -29,12 +29,16 @@ class Rated(Judged):
 
 
 def answered(example: Example) -> Answered:
-    """Return the tokens before the first one that is learnt, and the answer that they end in."""
-    start = int(np.argmax(example.trained))
-    return Answered(example.tokens[:start], (Piece(example.id, example.tokens[start:], example.trained[start:]),))
+    """Return the answer behind its own prompt; nobody shares that."""
+    return Answered(example.tokens[:0], (Piece(example.id, example.tokens, example.trained),))
 
 
-class Strangers(Sequence[Judged]):
+def _start(example: Example) -> int:
+    """Return the tokens before the first one that is learnt."""
+    return int(np.argmax(example.trained))
+
+
+class Strangers:
     """Prompts, each with the answer to another one: drawn once for a run, each answer once."""
 
     def __init__(self, examples: Examples, seed: int) -> None:
@@ -43,7 +47,7 @@ class Strangers(Sequence[Judged]):
         drawn = order(seed, EPOCH, len(examples))
         self.partners = np.empty_like(drawn)
         self.partners[drawn] = np.roll(drawn, 1)
-        starts = np.array([int(np.argmax(examples[number].trained)) for number in range(len(examples))])
+        starts = np.array([_start(examples[number]) for number in range(len(examples))])
         self._lengths = starts + (np.asarray(examples.lengths) - starts)[self.partners]
 
     @property
@@ -55,12 +59,12 @@ class Strangers(Sequence[Judged]):
         """Return how many there are."""
         return len(self.partners)
 
-    def __getitem__(self, index: int, /) -> Judged:  # type: ignore[override]  # nobody takes slices
+    def __getitem__(self, index: int, /) -> Judged:
         """Return one prompt with its answer."""
         asked, said = self.examples[index], cast(Judged, self.examples[int(self.partners[index])])
-        before, after = answered(asked), answered(said).answers[0]
-        tokens = np.concatenate([before.prompt, after.tokens])
-        trained = np.concatenate([np.zeros(len(before.prompt), dtype=np.bool_), after.trained])
+        read, learnt = _start(asked), slice(_start(said), None)
+        tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])
+        trained = np.concatenate([np.zeros(read, dtype=np.bool_), said.trained[learnt]])
         return Judged(f"{asked.id} with the answer of {said.id}", tokens, trained, said.good)
 
 
@@ -79,11 +83,11 @@ def _rate(one: Judged, origin: float, shares: dict[bool, float]) -> Rated:
 
 def recorded(config: Judging, examples: Examples, train: Train, layout: Layout) -> Dataset:
     """Return the steps over judged answers, for a plan: over those of the data, or over the longest that there may be."""
-    known = isinstance(examples[0], Judged)
-    return Dataset(examples if known else _Longest(examples), train, layout=layout)
+    planned = len(examples) and not isinstance(examples[0], Judged)
+    return Dataset(_Longest(examples) if planned else examples, train, layout=layout)
 
 
-class _Longest(Sequence[Example]):
+class _Longest:
     """Answers as long as the samples of a plan."""
 
     def __init__(self, examples: Examples) -> None:
@@ -98,7 +102,7 @@ class _Longest(Sequence[Example]):
         """Return how many there are."""
         return len(self.examples)
 
-    def __getitem__(self, index: int, /) -> Judged:  # type: ignore[override]  # nobody takes slices
+    def __getitem__(self, index: int, /) -> Judged:
         """Return one."""
         one = self.examples[index]
         return Judged(one.id, one.tokens, one.trained, good=True)

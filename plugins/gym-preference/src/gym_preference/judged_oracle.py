@@ -21,7 +21,7 @@ def kto(config: KTO, model: PreTrainedModel, examples: Sequence[Judged]) -> Tens
     for one in examples:
         reward = config.beta * _log_prob(model, one)
         if one.good:
-            total = total + config.desirable_weight * (1 - 1 / (1 + torch.exp(-reward)))
+            total = total + config.desirable_weight * (1 - 1 / (1 + torch.exp(-reward))) + config.ftx * _nll(model, one)
         else:
             total = total + config.undesirable_weight * (1 - 1 / (1 + torch.exp(reward)))
     return total
@@ -33,6 +33,7 @@ def bco(config: BCO, model: PreTrainedModel, examples: Sequence[Judged]) -> Tens
     for one in examples:
         reward = config.beta * _log_prob(model, one)
         total = total + torch.log(1 + torch.exp(-reward if one.good else reward))
+        total = total + (config.ftx * _nll(model, one) if one.good else 0)
     return total
 
 
@@ -44,3 +45,8 @@ def _log_prob(model: PreTrainedModel, one: Judged) -> Tensor:
         (torch.log(probabilities[place - 1, tokens[place]]) for place in range(1, len(tokens)) if one.trained[place]),
         torch.zeros((), dtype=torch.float64),
     )
+
+
+def _nll(model: PreTrainedModel, one: Judged) -> Tensor:
+    """Return the mean negative log-likelihood of the learnt tokens."""
+    return -_log_prob(model, one) / int(one.trained.sum())

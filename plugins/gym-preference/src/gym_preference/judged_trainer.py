@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, cast
 
 from gym_core import Run
 from gym_core.component import load_object
+from gym_data.cache import Judged
 from gym_preference.judged_objective import JudgedObjective
 from gym_preference.judged_steps import HeldOutAnswers, JudgedSteps
 from gym_preference.judgement import Judging
 from gym_preference.origins import Origin
 from gym_preference.trainer import PreferenceTrainer
 from gym_torch.backend import LoadedModel
+from gym_torch.console import warn
 from gym_torch.layout import Ints, Layout
 from gym_torch.loop import Evaluation, over_processes
 from gym_torch.reference import Scorer
@@ -28,6 +30,11 @@ class JudgedTrainer(PreferenceTrainer):
         """Prepare the data and the reference."""
         self.config = config
         super().__init__(config, run, model)
+        judged = cast(Sequence[Judged], self.data.train)
+        good = sum(one.good for one in judged)
+        advice = config.advice(good, len(judged) - good)
+        if advice:
+            warn(advice)
 
     def source(self, layout: Layout) -> Source:
         """Return the steps over the prepared answers."""

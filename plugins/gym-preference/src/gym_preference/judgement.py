@@ -30,6 +30,10 @@ class Judging(Referenced):
     ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
     """What the mean negative log-likelihood of the tokens of a good answer counts beside its loss."""
 
+    def advice(self, good: int, bad: int) -> str:
+        """Return what to do better with so many good and bad answers; empty where there is nothing to say."""
+        return "" if good and bad else "all answers are judged alike, so there is nothing to tell apart"
+
 
 class KTO(Judging):
     """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone."""
@@ -40,9 +44,19 @@ class KTO(Judging):
     oracle: ClassVar[str] = "gym_preference.judged_oracle:kto"
 
     desirable_weight: Annotated[float, Field(ge=0), Flat("kto_chosen_weight")] = 1.0
-    """What a good answer counts. Times the number of good answers, it should be 1 to 1.33 times the same of the others."""
+    """What a good answer counts. All good answers together should count 1 to 1.33 times what the others do."""
     undesirable_weight: Annotated[float, Field(ge=0), Flat("kto_rejected_weight")] = 1.0
     """What another answer counts."""
+
+    def advice(self, good: int, bad: int) -> str:
+        """Add the balance that the paper found best."""
+        desirable, undesirable = good * self.desirable_weight, bad * self.undesirable_weight
+        if not desirable * undesirable or 0.99 * undesirable <= desirable <= 1.34 * undesirable:
+            return super().advice(good, bad)
+        return (
+            f"{good:,} good answers count {desirable / undesirable:.2f} times what {bad:,} others do; 1 to 1.33 times is "
+            f"best: set `desirable_weight: {undesirable / good:.3g}`"
+        )
 
 
 class BCO(Judging):
