@@ -147,15 +147,14 @@ def _component_of(choice: Entry) -> tuple[str, str]:
     raise PluginError(f"gym.flat `{choice.name}` leads to no component", where=f"{choice.dist} {choice.version}")
 
 
-def _no_choice(
-    key: str, value: str, options: Mapping[str, list[Entry]], chosen: list[Entry], found: Findings
-) -> Problem:
+def _no_choice(key: str, value: str, options: Mapping[str, list[Entry]], two: list[Entry], found: Findings) -> Problem:
     where = found.where((key,))
-    if chosen:
-        both = " and ".join(f"{entry.dist} {entry.version}" for entry in chosen)
+    if two:
+        both = " and ".join(f"{entry.dist} {entry.version}" for entry in two)
         return Problem(f"two plugins bring `{value}`: {both}", where, key, "name the component in its own section")
     package = catalogue().get(f"flat/{key}.{value}") or catalogue().get(f"flat/{key}.*")
-    fix = f"pip install {package}" if package else f"installed: {', '.join(sorted({*options} - {'default'}))}"
+    known = sorted(option for option in options if option != "default" and "." not in option)
+    fix = f"pip install {package}" if package else f"installed: {', '.join(known)}"
     return Problem(f"no installed plugin brings `{value}`", where, key, fix)
 
 

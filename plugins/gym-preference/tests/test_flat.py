@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gym_core import RecipeError, load_recipe
+from gym_core import PluginError, RecipeError, load_recipe
 from gym_preference import CDPO, DPO, IPO, KTO, LDDPO, ORPO, Hinge, SimPO
 
 FILE = {
@@ -49,7 +49,6 @@ def test_the_short_form_has_the_fields_of_the_component() -> None:
     [
         ({"stage": "sft", "pref_loss": "orpo"}, "contradicts `pref_loss`"),
         ({"pref_loss": "orpo", "dpo_label_smoothing": 0.1}, "contradicts `dpo_label_smoothing`"),
-        ({"pref_loss": "none such"}, "no installed plugin brings `none such`"),
         ({"pref_loss": "orpo", "ref_model": "tiny"}, "belongs to algorithm"),
         ({"pref_loss": "sigmoid", "dpo_label_smoothing": 0.5}, "less than 0.5"),
     ],
@@ -57,3 +56,8 @@ def test_the_short_form_has_the_fields_of_the_component() -> None:
 def test_keys_that_say_different_things_are_refused(keys: dict[str, Any], why: str) -> None:
     with pytest.raises(RecipeError, match=why):
         load_recipe({**FILE, **keys})
+
+
+def test_a_loss_that_nobody_brings_is_refused_with_those_there_are() -> None:
+    with pytest.raises(PluginError, match="installed: hinge, ipo, kto_pair, orpo, sigmoid, simpo"):
+        load_recipe({**FILE, "pref_loss": "none such"})

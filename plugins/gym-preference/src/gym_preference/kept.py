@@ -71,9 +71,9 @@ def key_of(answered: Answered) -> bytes:
     return digest.digest()
 
 
-def name_of(weights: str, precision: str, keys: Sequence[bytes]) -> str:
-    """Return the name of the scores of answers by a model: of what they are made from."""
-    digest = hashlib.blake2b(f"{weights} {precision}".encode(), digest_size=16)
+def name_of(weights: str, how: str, keys: Sequence[bytes]) -> str:
+    """Return the name of the scores of answers by weights: of what they are made from, and of how they are computed."""
+    digest = hashlib.blake2b(f"{weights} {how}".encode(), digest_size=16)
     for key in sorted(keys):
         digest.update(key)
     return digest.hexdigest()

@@ -41,7 +41,7 @@ class PreferenceObjective(Objective):
     def collate(self, examples: Sequence[Example]) -> AnswerBatch:
         """Lay out the answers of all examples, those to one prompt behind a single copy of it."""
         answered = [self.answered(example) for example in examples]
-        columns = {"reference": torch.cat([self.kept.of(each) for each in answered])} if self.kept else {}
+        columns = {} if self.kept is None else {"reference": torch.cat([self.kept.of(each) for each in answered])}
         return lay_out(self.layout, answered, columns)
 
     def log_ratios(self, policy: Scores, batch: AnswerBatch) -> tuple[Tensor, Tensor]:

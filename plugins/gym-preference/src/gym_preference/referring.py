@@ -67,6 +67,7 @@ class Referring:
 
     def _kept(self, objective: PreferenceObjective, steps: Sequence[Step]) -> Kept:
         """Return what the reference says of all answers: what was kept, or what it says now."""
+        self.run.ranks.at("")  # it may take its time
         mine = {key_of(objective.answered(each)) for step in steps for batch in step.batches for each in batch}
         keys = sorted(set(self._together(list(mine))))
         began: str | None = self.run.record.read().get(WEIGHTS) if self.run.resuming else None
@@ -95,15 +96,18 @@ class Referring:
         for step in steps:
             for examples in step.batches:
                 batch = objective.collate(examples)
-                lengths = batch.lengths.long().tolist()
+                lengths = iter(batch.lengths.long().tolist())
                 scores = scorer(batch.to(self.job.accelerator.device)).cpu().numpy()
                 for each in map(objective.answered, examples):
-                    size = sum(lengths.pop(0) for _ in each.answers)
+                    size = sum(next(lengths) for _ in each.answers)
                     yield key_of(each), scores[:size]
                     scores = scores[size:]
 
     def _file(self, weights: str, keys: Sequence[bytes]) -> Path:
-        name = name_of(weights, self.model.precision, keys)
+        # How answers are cut into batches changes the last bits: a run is then what its recipe says, whoever ran before.
+        train, world = self.job.train, self.job.accelerator.num_processes
+        how = f"{self.model.precision} {self.model.layout.name} {train.batch_size} {train.batch_tokens} {world}"
+        name = name_of(weights, how, keys)
         return cache_dir() / "reference" / f"{name}.safetensors"
 
     def _fingerprint(self, policy: Policy) -> str:
