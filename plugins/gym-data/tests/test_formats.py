@@ -2,7 +2,7 @@
 
 import pytest
 
-from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
+from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Stepwise, Text
 from gym_data.formats.detect import detect
 
 CALL = '{"name": "add", "arguments": {"a": 1}}'
@@ -111,7 +111,18 @@ def test_bad_conversations_say_why(name):
         (Text(), {"text": " "}, "is empty"),
         (Feedback(), {"messages": [user("a"), said("b")], "label": "yes"}, "not true or false"),
         (Preference(), {"prompt": "a", "chosen": "b", "rejected": "b"}, "both answers are the same"),
+        (Preference(), {"prompt": "a", "chosen": "b", "rejected": " "}, "an answer is empty"),
+        (Preference(), {"prompt": "a", "chosen": "b", "rejected": []}, "holds no messages"),
+        (Preference(), {"prompt": "a", "chosen": "b", "rejected": "c", "margin": "much"}, "is not a number"),
+        (Preference(), {"prompt": "a", "chosen": [user("a"), user("b")], "rejected": "c"}, "follows another user"),
         (Preference(), {"prompt": "a", "chosen": "b"}, "is missing"),
+        (Stepwise(), {"prompt": "a", "completions": ["b"], "labels": [True, False]}, "1 steps and 2 labels"),
+        (Stepwise(), {"prompt": "a", "completions": ["b", " "], "labels": [True, False]}, "step 2 is empty"),
+        (Stepwise(), {"prompt": "a", "completions": ["b"], "labels": [-1]}, "label 1 is neither true, false"),
+        (Stepwise(), {"prompt": "a", "completions": ["b"], "labels": [None]}, "no step is judged"),
+        (Stepwise(), {"prompt": "a", "completions": [], "labels": []}, "no step is judged"),
+        (Stepwise(), {"prompt": "a", "completions": "b", "labels": [True]}, "column `completions` holds no list"),
+        (Stepwise(), {"completions": ["b"], "labels": [True]}, "no columns with a prompt"),
         (Preference(), {"chosen": "b", "rejected": "c"}, "no columns with a prompt"),
     ],
 )
@@ -142,6 +153,7 @@ def test_bad_rows_say_why(format, row, why):
             },
             "Preference",
         ),
+        ({"prompt": "a", "completions": ["b", "c"], "labels": [True, False]}, "Stepwise"),
     ],
 )
 def test_columns_tell_the_format_and_it_reads_the_row(row, name):
@@ -157,3 +169,31 @@ def test_unknown_columns_tell_nothing():
 def test_a_pair_has_one_prompt_and_two_answers():
     pair = Preference().build().convert({"prompt": "a", "chosen": "b", "rejected": "c"})
     assert (contents(pair.prompt), pair.chosen["content"], pair.rejected["content"]) == ([("user", "a")], "b", "c")
+
+
+def test_answers_of_several_messages_continue_the_prompt_of_the_row():
+    call = said("", tool_calls=[{"function": {"name": "f", "arguments": "{}"}}])
+    found = [call, {"role": "tool", "content": "4"}, said("Four.")]
+    row = {"prompt": [user("2 + 2?")], "chosen": found, "rejected": [said("Five.")], "tools": [{"name": "f"}]}
+    pair = Preference().build().convert(row)
+    assert [message["role"] for message in pair.prompt.messages] == ["user", "assistant", "tool"]
+    assert pair.rejected_prompt is not None and contents(pair.rejected_prompt) == [("user", "2 + 2?")]
+    assert (pair.chosen["content"], pair.rejected["content"]) == ("Four.", "Five.")
+    assert [side.tools[0]["function"]["name"] for side in pair.sides] == ["f", "f"]
+    assert pair.remarks == ("answers to different prompts, each learnt after its own",)
+
+
+def test_a_whole_conversation_may_be_written_as_sharegpt_does():
+    def turns(answer):
+        return [{"from": "human", "value": "a"}, {"from": "gpt", "value": answer}]
+
+    pair = Preference().build().convert({"chosen": turns("b"), "rejected": turns("c"), "margin": 2})
+    assert (contents(pair.prompt), pair.rejected_prompt, pair.margin) == ([("user", "a")], None, 2.0)
+
+
+def test_steps_are_right_wrong_likely_or_not_judged():
+    row = {"question": "a", "completions": ["b", "c", "d", "e"], "labels": [True, False, None, 0.75]}
+    steps = Stepwise(separator="\n\n").build().convert(row)
+    assert (steps.steps, steps.labels) == (("b", "c", "d", "e"), (1.0, 0.0, None, 0.75))
+    assert list(steps.remarks) == ["steps judged right", "steps judged wrong", "steps judged right"]
+    assert Stepwise(separator="; ").build().asked(row)[1] == "b; c; d; e"

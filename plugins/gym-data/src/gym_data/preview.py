@@ -124,6 +124,8 @@ def _counts(report: dict[str, Any]) -> Table:
     for source in report["sources"]:
         for reason, number in {**source["bad"], **source.get("dropped", {})}.items():
             table.add_row(Text(safe(source["name"])), Text(safe(f"{number:,} left out: {reason}"), style="yellow"))
+        for what, number in source.get("noticed", {}).items():
+            table.add_row(Text(safe(source["name"])), Text(safe(f"{number:,} {what}")))
     return table
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
 from typing import Any
 
-from gym_data.formats import Feedback, Messages, Preference
+from gym_data.formats import Feedback, Messages, Preference, ShareGPT, Turns
 from gym_data.formats.detect import detect_prompt
-from gym_data.formats.parts import check
-from gym_data.rows import Conversation, Message
+from gym_data.formats.parts import Unlearnable, blank, check, column
+from gym_data.rows import Conversation
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
 
@@ -22,35 +24,63 @@ class PreferenceReader:
         self._reader = config.prompt.build() if config.prompt else None
 
     def convert(self, row: Mapping[str, Any]) -> Pair:
-        """Return the pair. Raises ValueError where an answer is missing or both are equal."""
-        chosen, rejected = row.get(self.config.chosen), row.get(self.config.rejected)
-        if isinstance(chosen, list) and isinstance(rejected, list):
-            prompt, better, worse = self._whole(chosen, rejected)
-        else:
-            self._reader = reader = self._reader or _told(row)
-            prompt = reader.prompt(row)
-            better = reader.message(chosen, f"the answer in column `{self.config.chosen}`")
-            worse = reader.message(rejected, f"the answer in column `{self.config.rejected}`")
-        check(prompt.messages, answered=False)
-        check((*prompt.messages, better), answered=True)
-        check((*prompt.messages, worse), answered=True)
-        if better == worse:
-            raise ValueError("both answers are the same")
-        return Pair(prompt, better, worse)
+        """Return the pair. Raises ValueError where an answer is missing, Unlearnable where one is empty or both are equal."""
+        sides = [self._side(row, name) for name in (self.config.chosen, self.config.rejected)]
+        if any(blank(side.messages[-1]) for side in sides):
+            raise Unlearnable("an answer is empty")
+        for side in sides:
+            check(side.messages, answered=True)
+        better, worse = sides
+        if better.messages == worse.messages:
+            raise Unlearnable("both answers are the same")
+        prompt, other = better.before, worse.before
+        return Pair(
+            prompt,
+            better.messages[-1],
+            worse.messages[-1],
+            rejected_prompt=None if prompt == other else other,
+            margin=self._margin(row),
+        )
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
         """Return the prompt of the pair, and the better answer."""
         pair = self.convert(row)
         return pair.prompt, str(pair.chosen["content"])
 
-    def _whole(self, chosen: list[Any], rejected: list[Any]) -> tuple[Conversation, Message, Message]:
-        """Split two whole conversations into the prompt they share and their last messages."""
-        reader = Messages(messages=self.config.chosen).build()
-        better = reader.convert({self.config.chosen: chosen})
-        worse = reader.convert({self.config.chosen: rejected})
-        if better.messages[:-1] != worse.messages[:-1]:
-            raise ValueError("the two conversations differ before their last answers")
-        return Conversation(better.messages[:-1]), better.messages[-1], worse.messages[-1]
+    def _side(self, row: Mapping[str, Any], name: str) -> Conversation:
+        """Return one answer after its prompt, from a whole conversation, or from what continues the one of the row."""
+        given = row.get(name)
+        if not isinstance(given, list):
+            prompt = self._prompt(row)
+            message = self._reader.message(given, f"the answer in column `{name}`")
+            return replace(prompt, messages=(*prompt.messages, message))
+        read = self._turns(given).model_copy(update={"messages": name}).build().read(row)
+        if not read.messages:
+            raise ValueError(f"column `{name}` holds no messages")
+        if read.messages[0]["role"] in ("system", "user"):
+            return read
+        prompt = self._prompt(row)
+        return replace(prompt, messages=(*prompt.messages, *read.messages))
+
+    def _prompt(self, row: Mapping[str, Any]) -> Conversation:
+        self._reader = self._reader or _told(row)
+        prompt: Conversation = self._reader.prompt(row)
+        return prompt
+
+    def _turns(self, messages: list[Any]) -> Turns:
+        """Return how messages are written: as those of the prompt are, else as their first one tells."""
+        if isinstance(self.config.prompt, Turns):
+            return self.config.prompt
+        first = messages[0] if messages else None
+        return ShareGPT() if isinstance(first, Mapping) and "from" in first else Messages()
+
+    def _margin(self, row: Mapping[str, Any]) -> float:
+        margin = column(row, self.config.margin)
+        if margin is None:
+            return 0.0
+        if isinstance(margin, bool) or not isinstance(margin, int | float) or not isfinite(margin):
+            raise ValueError(f"the margin (column `{self.config.margin}`) is not a number")
+        return float(margin)
 
 
 class FeedbackReader:

@@ -13,6 +13,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 MEDIA = ("images", "videos", "audios", "image", "audio", "video")
 
 
+class Unlearnable(ValueError):
+    """A row that is as it should be, but has nothing to learn: an empty answer, or two that are the same."""
+
+
 def column(row: Mapping[str, Any], name: str | None) -> Any:
     """Return the value of a column; None where the format has no such column, or the row no such value."""
     return row.get(name) if name is not None else None
@@ -88,6 +92,11 @@ def calls_of(value: Any) -> list[dict[str, Any]]:
     return calls
 
 
+def blank(message: Message) -> bool:
+    """Whether a message says nothing and calls no tool."""
+    return not message["content"].strip() and not message.get("tool_calls")
+
+
 def load_json(text: str, what: str) -> Any:
     """Parse JSON text. Raises ValueError that says what is not JSON."""
     try:
@@ -99,8 +108,8 @@ def load_json(text: str, what: str) -> Any:
 def check(messages: tuple[Message, ...], answered: bool) -> None:
     """Raise ValueError unless the messages take turns as chat templates expect, and end with an answer (or a prompt).
 
-    The order is: perhaps a system message, then user and assistant in turns; results of tools stand between a call
-    and the next answer.
+    It is Unlearnable where all that is wrong is that the last answer is empty. The order is: perhaps a system message, then
+    user and assistant in turns; results of tools stand between a call and the next answer.
     """
     if not messages:
         raise ValueError("there are no messages")
@@ -108,6 +117,7 @@ def check(messages: tuple[Message, ...], answered: bool) -> None:
     called = False
     for number, message in enumerate(messages, 1):
         role = message["role"]
+        last = number == len(messages)
         what = f"message {number} ({role})"
         if role == "system" and number > 1:
             raise ValueError(f"{what} is not at the beginning")
@@ -119,8 +129,8 @@ def check(messages: tuple[Message, ...], answered: bool) -> None:
             raise ValueError(f"{what} answers no user message")
         if role == "user" and before == "tool":
             raise ValueError(f"{what} follows a tool result that was not answered")
-        if not message["content"].strip() and role != "tool" and not message.get("tool_calls"):
-            raise ValueError(f"{what} is empty")
+        if blank(message) and role != "tool":
+            raise (Unlearnable if last and role == "assistant" else ValueError)(f"{what} is empty")
         called = bool(message.get("tool_calls")) or (called and role == "tool")
         before = role
     if answered and before != "assistant":
