@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -31,12 +31,12 @@ class Piece:
     part: int  #: from 0, where a row gave several
     times: int
     key: bytes
-    about: Mapping[str, Any] | None = None  #: of a prompt: its messages and its row
+    about: Mapping[str, Any] | None = None  #: what else its example has, see `gym_data.cache`
 
 
 def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield the sequences of all conversations, cut to length; those with nothing to learn are counted and left out."""
-    for batch in _batches(reader.records(), BATCH):
+    for batch in batches(reader.records(), BATCH):
         owners: list[tuple[Record, int]] = []
         texts: list[Rendered] = []
         for record in batch:
@@ -53,7 +53,7 @@ def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece
         for (record, part), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
             reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
             piece = Piece(tokens, trained, record.source, record.number, part, record.times, record.key)
-            yield from _cut(piece, reader)
+            yield from cut(piece, reader)
 
 
 def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -62,7 +62,7 @@ def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     return (
         _blocks(documents, reader.config.cutoff)
         if reader.config.split == "blocks"
-        else (piece for document in documents for piece in _cut(document, reader))
+        else (piece for document in documents for piece in cut(document, reader))
     )
 
 
@@ -71,7 +71,7 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     for record in reader.records():
         assert isinstance(record.row, Prompt)
         conversation = record.row.conversation
-        messages = _with_system(conversation.messages, reader.config.system)
+        messages = with_system(conversation.messages, reader.config.system)
         try:
             tokens, _ = tokenizer.chat(messages, conversation.tools, generation_prompt=True)
         except ValueError as error:
@@ -85,25 +85,18 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
 
 
-ENCODERS: dict[str, Callable[[Reader, Tokenizer], Iterator[Piece]]] = {
-    "conversation": encode_conversations,
-    "text": encode_texts,
-    "prompt": encode_prompts,
-}
-
-
 def _render(reader: Reader, tokenizer: Tokenizer, record: Record) -> list[Rendered]:
     conversation = record.row
     assert isinstance(conversation, Conversation)
     config = reader.config
-    messages = _with_system(conversation.messages, config.system)
+    messages = with_system(conversation.messages, config.system)
     muted = frozenset(index + len(messages) - len(conversation.messages) for index in conversation.muted)
     answers = replace(conversation, messages=tuple(messages)).answers
     wanted = [index for index in (answers[-1:] if config.train_on == "last" else answers) if index not in muted]
     return tokenizer.learnable(messages, conversation.tools, wanted, everything=config.train_on == "all")
 
 
-def _with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
+def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
     """Return the messages, after a system message where they have none."""
     given = not system or messages[0]["role"] == "system"
     return list(messages) if given else [{"role": "system", "content": system}, *messages]
@@ -112,7 +105,7 @@ def _with_system(messages: Sequence[Message], system: str | None) -> list[Messag
 def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield texts closed by the end-of-text token, and conversations as their template writes them; all of it is learnt."""
     end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-    for batch in _batches(reader.records(), BATCH):
+    for batch in batches(reader.records(), BATCH):
         written: dict[int, Rendered] = {}
         for position, record in enumerate(batch):
             if isinstance(record.row, Conversation):
@@ -165,7 +158,7 @@ def _block(held: list[Tokens], source: int, before: int, size: int) -> Iterator[
         yield Piece(tokens, _all(tokens), source, before + 1, 0, 1, key)
 
 
-def _cut(piece: Piece, reader: Reader) -> Iterator[Piece]:
+def cut(piece: Piece, reader: Reader) -> Iterator[Piece]:
     """Yield the piece within the cutoff, unless nothing of it remains to be learnt."""
     config, tally = reader.config, reader.tallies[piece.source]
     if len(piece.tokens) > config.cutoff:
@@ -186,7 +179,8 @@ def _all(tokens: Tokens) -> Mask:
     return trained
 
 
-def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield the items, so many at a time."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch

@@ -64,7 +64,8 @@ def _one_sided(reader: Reader) -> list[str]:
     counts = sum((tally.noticed for tally in reader.tallies), Counter[str]())
     sides = OPPOSITES.get(reader.shape, ())
     missing = [side for side in sides if not counts[side]]
-    return [f"there are no {side}: nothing tells good from bad" for side in missing] if counts else []
+    one_sided = 0 < len(missing) < len(sides)
+    return [f"there are no {side}: nothing tells good from bad" for side in missing] if one_sided else []
 
 
 def _notes(tally: Tally) -> list[str]:

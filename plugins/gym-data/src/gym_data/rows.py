@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 Message = dict[str, Any]
 """`role` (system, user, assistant, tool), `content`, and perhaps `tool_calls`, `reasoning_content`, `name`."""
-APART = "answers to different prompts, each learnt after its own"
+APART = "pairs with different prompts, each answer learnt after its own"
 GOOD, BAD = "answers judged good", "answers judged bad"
 RIGHT, WRONG = "steps judged right", "steps judged wrong"
 
@@ -66,27 +67,28 @@ class Text(Row):
 
 @dataclass(frozen=True)
 class Preference(Row):
-    """Two answers to one prompt, the first of which was preferred."""
+    """Two conversations, the first of which was preferred. They may part anywhere, even in the prompt."""
 
-    prompt: Conversation
-    chosen: Message
-    rejected: Message
-    rejected_prompt: Conversation | None = None  #: what the other answer was given to, where that is another prompt
+    chosen: Conversation
+    rejected: Conversation
     margin: float = 0.0  #: how much better the first is said to be
 
     @property
-    def sides(self) -> tuple[Conversation, Conversation]:
-        """Return the two conversations, each with its answer."""
-        prompt, other = self.prompt, self.rejected_prompt or self.prompt
-        return (
-            replace(prompt, messages=(*prompt.messages, self.chosen)),
-            replace(other, messages=(*other.messages, self.rejected)),
-        )
+    def shared(self) -> int:
+        """Return the number of messages that both begin with; the last of each is never among them."""
+        pairs = zip(self.chosen.messages[:-1], self.rejected.messages[:-1], strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    @property
+    def prompt(self) -> Conversation:
+        """Return what both begin with."""
+        return replace(self.chosen, messages=self.chosen.messages[: self.shared], muted=frozenset())
 
     @property
     def remarks(self) -> Sequence[str]:
-        """Say where the answers were given to different prompts."""
-        return (APART,) if self.rejected_prompt else ()
+        """Say where they part in something that is no answer."""
+        parted = [side.messages[self.shared]["role"] for side in (self.chosen, self.rejected)]
+        return () if parted == ["assistant", "assistant"] else (APART,)
 
 
 @dataclass(frozen=True)
@@ -128,12 +130,12 @@ class Prompt(Row):
 
 
 Structured = Conversation | Text | Preference | Feedback | Stepwise | Prompt
-#: What an algorithm can ask for, and the rows that serve it: a conversation is text, as its template writes it.
+#: What an algorithm can ask for, and the rows that serve it: a conversation is text too, a pair is two judgements.
 SHAPES: dict[str, tuple[type[Structured], ...]] = {
     "conversation": (Conversation,),
     "text": (Text, Conversation),
     "preference": (Preference,),
-    "feedback": (Feedback,),
+    "feedback": (Feedback, Preference),
     "stepwise": (Stepwise,),
     "prompt": (Prompt,),
 }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from gym_data.formats import Feedback, Messages, Preference, ShareGPT, Turns
+from gym_data.formats import Feedback, Preference, Turns
 from gym_data.formats.detect import detect_prompt
-from gym_data.formats.parts import Unlearnable, blank, check, column
+from gym_data.formats.parts import Unlearnable, check, column
 from gym_data.rows import Conversation
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
@@ -25,54 +24,30 @@ class PreferenceReader:
 
     def convert(self, row: Mapping[str, Any]) -> Pair:
         """Return the pair. Raises ValueError where an answer is missing, Unlearnable where one is empty or both are equal."""
-        sides = [self._side(row, name) for name in (self.config.chosen, self.config.rejected)]
-        if any(blank(side.messages[-1]) for side in sides):
-            raise Unlearnable("an answer is empty")
-        for side in sides:
-            check(side.messages, answered=True)
-        better, worse = sides
-        if better.messages == worse.messages:
+        chosen, rejected = (self._side(row, name) for name in (self.config.chosen, self.config.rejected))
+        if chosen == rejected:
             raise Unlearnable("both answers are the same")
-        prompt, other = better.before, worse.before
-        return Pair(
-            prompt,
-            better.messages[-1],
-            worse.messages[-1],
-            rejected_prompt=None if prompt == other else other,
-            margin=self._margin(row),
-        )
+        return Pair(chosen, rejected, self._margin(row))
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
-        """Return the prompt of the pair, and the better answer."""
-        pair = self.convert(row)
-        return pair.prompt, str(pair.chosen["content"])
+        """Return the prompt of the better answer, and that answer."""
+        better = self.convert(row).chosen
+        return better.unanswered, better.answer
 
     def _side(self, row: Mapping[str, Any], name: str) -> Conversation:
-        """Return one answer after its prompt, from a whole conversation, or from what continues the one of the row."""
-        given = row.get(name)
-        if not isinstance(given, list):
-            prompt = self._prompt(row)
-            message = self._reader.message(given, f"the answer in column `{name}`")
-            return replace(prompt, messages=(*prompt.messages, message))
-        read = self._turns(given).model_copy(update={"messages": name}).build().read(row)
-        if not read.messages:
-            raise ValueError(f"column `{name}` holds no messages")
-        if read.messages[0]["role"] in ("system", "user"):
-            return read
-        prompt = self._prompt(row)
-        return replace(prompt, messages=(*prompt.messages, *read.messages))
-
-    def _prompt(self, row: Mapping[str, Any]) -> Conversation:
-        self._reader = self._reader or _told(row)
-        prompt: Conversation = self._reader.prompt(row)
-        return prompt
-
-    def _turns(self, messages: list[Any]) -> Turns:
-        """Return how messages are written: as those of the prompt are, else as their first one tells."""
-        if isinstance(self.config.prompt, Turns):
-            return self.config.prompt
-        first = messages[0] if messages else None
-        return ShareGPT() if isinstance(first, Mapping) and "from" in first else Messages()
+        """Return the conversation that a column ends: all of it, some messages, one, or its text."""
+        value = row.get(name)
+        listed = self._listed(row, name) if isinstance(value, list) else None
+        if listed is not None and listed.messages and listed.messages[0]["role"] in ("system", "user"):
+            whole = listed
+        else:
+            self._reader = reader = self._reader or _told(row)
+            prompt: Conversation = reader.prompt(row)
+            check(prompt.messages, answered=False)
+            said = (reader.message(value, f"the answer in column `{name}`"),) if listed is None else listed.messages
+            whole = Conversation((*prompt.messages, *said), prompt.tools)
+        check(whole.messages, answered=True)
+        return whole
 
     def _margin(self, row: Mapping[str, Any]) -> float:
         margin = column(row, self.config.margin)
@@ -81,6 +56,12 @@ class PreferenceReader:
         if isinstance(margin, bool) or not isinstance(margin, int | float) or not isfinite(margin):
             raise ValueError(f"the margin (column `{self.config.margin}`) is not a number")
         return float(margin)
+
+    def _listed(self, row: Mapping[str, Any], name: str) -> Conversation:
+        """Return the messages of a column, as they are."""
+        told = self.config.prompt if isinstance(self.config.prompt, Turns) else detect_prompt([{"messages": row[name]}])
+        assert isinstance(told, Turns)
+        return told.model_copy(update={"messages": name}).build().read(row)
 
 
 class FeedbackReader:

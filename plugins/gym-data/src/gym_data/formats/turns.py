@@ -64,7 +64,7 @@ class TurnsReader:
         return self._message(raw, what)
 
     def read(self, row: Mapping[str, Any]) -> Conversation:
-        """Return the messages in whatever order they are. Raises ValueError for what is no message."""
+        """Return the messages of a row as they are, in whatever order. Raises ValueError where they are no messages."""
         no_media(row)
         config = self.config
         raw = row.get(config.messages)
