@@ -22,7 +22,7 @@ import numpy.typing as npt
 from gym_data.sources.files import hash_file
 from gym_data.tokenizer import Mask, Tokens
 
-LAYOUT = 3  #: changes when the files change their meaning
+LAYOUT = 2  #: changes when the files change their meaning
 MANIFEST = "manifest.json"
 ARRAYS: dict[str, tuple[str, tuple[int, ...]]] = {
     "tokens": ("<i4", ()),
@@ -89,7 +89,7 @@ class Pair(Example):
 
 @dataclass(frozen=True)
 class Judged(Example):
-    """A sequence whose answer was judged; the answer alone is learnt."""
+    """A conversation whose last answer was judged; that answer is learnt."""
 
     good: bool
 
@@ -111,8 +111,8 @@ class Steps(Example):
         return f"steps {', '.join(f'{label:g}' for label in self.labels)}"
 
 
-#: What an example is, by the shape of its row.
-MADE: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedback": Judged, "stepwise": Steps}
+#: What is known of an example beside its tokens, by the shape of the rows.
+KINDS: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedback": Judged, "stepwise": Steps}
 
 
 class Examples(Sequence[Example]):
@@ -120,7 +120,7 @@ class Examples(Sequence[Example]):
 
     def __init__(self, folder: Path, order: str, names: Sequence[str], shape: str = "") -> None:
         """Map the arrays of a cache folder; `order` names the one that says which examples these are."""
-        self._made = MADE.get(shape, Example)
+        self._kind = KINDS.get(shape, Example)
         self._tokens = _load(folder, "tokens")
         self._trained = _load(folder, "trained")
         self._ends = _load(folder, "ends")
@@ -144,9 +144,9 @@ class Examples(Sequence[Example]):
         name = f"{self._names[source]}:{row}" + (f"#{part + 1}" if part else "")
         tokens, trained = self._tokens[start:end], self._trained[start:end]
         if not len(self._about_ends):
-            return self._made(name, tokens, trained)
+            return self._kind(name, tokens, trained)
         start, end = (int(self._about_ends[number - 1]) if number else 0), int(self._about_ends[number])
-        return self._made(name, tokens, trained, **json.loads(self._about[start:end].tobytes()))
+        return self._kind(name, tokens, trained, **json.loads(self._about[start:end].tobytes()))
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -168,7 +168,7 @@ class Store:
     def add(
         self, tokens: Tokens, trained: Mask, origin: tuple[int, int, int], about: Mapping[str, Any] | None = None
     ) -> None:
-        """Append a sequence, its source, row and part, and what else is known of it (of all, or of none)."""
+        """Append a sequence, its source, row and part, and what else its `KINDS` holds (of all, or of none)."""
         self._end += len(tokens)
         self.extend(tokens=tokens, trained=trained, ends=np.asarray([self._end]), origins=np.asarray([origin]))
         if about is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gym_data.encoding import Piece, encode_conversations, encode_prompts, encode_texts
-from gym_data.judged import encode_feedback, encode_preferences
+from gym_data.encoding import Piece, encode_conversations, encode_feedback, encode_prompts, encode_texts
+from gym_data.pairing import encode_preferences
 from gym_data.reading import Reader
 from gym_data.steps import encode_steps
 from gym_data.tokenizer import Tokenizer

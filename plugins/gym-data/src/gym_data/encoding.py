@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
-from gym_data.rows import Conversation, Message, Prompt, Text
+from gym_data.rows import Conversation, Feedback, Message, Prompt, Structured, Text
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 BATCH = 256  #: rows tokenised at a time
@@ -31,28 +31,57 @@ class Piece:
     part: int  #: from 0, where a row gave several
     times: int
     key: bytes
-    about: Mapping[str, Any] | None = None  #: what else its example has, see `gym_data.cache`
+    about: Mapping[str, Any] | None = None  #: what else its example has, see `gym_data.cache.KINDS`
 
 
 def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield the sequences of all conversations, cut to length; those with nothing to learn are counted and left out."""
+
+    def told(row: Structured) -> _Told:
+        assert isinstance(row, Conversation)
+        return _Told(row, reader.config.train_on)
+
+    return _sequences(reader, tokenizer, told)
+
+
+def encode_feedback(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield judged conversations as `encode_conversations` does; learnt is the answer that was judged, the last."""
+
+    def told(row: Structured) -> _Told:
+        assert isinstance(row, Feedback)
+        return _Told(row.conversation, "last", {"good": row.good})
+
+    return _sequences(reader, tokenizer, told)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A conversation, which of its answers are learnt, and what else there is to say of it."""
+
+    conversation: Conversation
+    train_on: str
+    about: Mapping[str, Any] | None = None
+
+
+def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured], _Told]) -> Iterator[Piece]:
     for batch in batches(reader.records(), BATCH):
-        owners: list[tuple[Record, int]] = []
+        owners: list[tuple[Record, int, Mapping[str, Any] | None]] = []
         texts: list[Rendered] = []
         for record in batch:
+            row = told(record.row)
             try:
-                found = _render(reader, tokenizer, record)
+                found = _render(reader, tokenizer, row)
             except ValueError as error:
                 reader.bad(record.source, record.number, error)
                 continue
             if not found:
                 reader.tallies[record.source].dropped["no answer is to be learnt"] += 1
             reader.tallies[record.source].parted += len(found) > 1
-            owners.extend((record, part) for part in range(len(found)))
+            owners.extend((record, part, row.about) for part in range(len(found)))
             texts.extend(found)
-        for (record, part), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
+        for (record, part, about), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
             reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
-            piece = Piece(tokens, trained, record.source, record.number, part, record.times, record.key)
+            piece = Piece(tokens, trained, record.source, record.number, part, record.times, record.key, about)
             yield from cut(piece, reader)
 
 
@@ -85,15 +114,13 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
 
 
-def _render(reader: Reader, tokenizer: Tokenizer, record: Record) -> list[Rendered]:
-    conversation = record.row
-    assert isinstance(conversation, Conversation)
-    config = reader.config
-    messages = with_system(conversation.messages, config.system)
+def _render(reader: Reader, tokenizer: Tokenizer, row: _Told) -> list[Rendered]:
+    conversation = row.conversation
+    messages = with_system(conversation.messages, reader.config.system)
     muted = frozenset(index + len(messages) - len(conversation.messages) for index in conversation.muted)
     answers = replace(conversation, messages=tuple(messages)).answers
-    wanted = [index for index in (answers[-1:] if config.train_on == "last" else answers) if index not in muted]
-    return tokenizer.learnable(messages, conversation.tools, wanted, everything=config.train_on == "all")
+    wanted = [index for index in (answers[-1:] if row.train_on == "last" else answers) if index not in muted]
+    return tokenizer.learnable(messages, conversation.tools, wanted, everything=row.train_on == "all")
 
 
 def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:

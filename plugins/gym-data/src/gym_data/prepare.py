@@ -57,13 +57,9 @@ def prepare(config: DatasetConfig, tokenizer: Path, rows: str = "conversation", 
     if manifest is None:
         raise DataError("the token cache does not hold what was just written", where=str(root / fingerprint))
     folder = root / fingerprint
-    validation = Examples(folder, "validation", manifest["names"], rows) if manifest["report"]["validation"] else None
-    return Prepared(
-        Examples(folder, "train", manifest["names"], rows),
-        validation,
-        fingerprint,
-        {**manifest["report"], "cached": cached},
-    )
+    train, validation = (Examples(folder, part, manifest["names"], rows) for part in ("train", "validation"))
+    report = {**manifest["report"], "cached": cached}
+    return Prepared(train, validation if report["validation"] else None, fingerprint, report)
 
 
 def open_tokenizer(config: DatasetConfig, path: Path) -> Tokenizer:

@@ -130,12 +130,12 @@ class Prompt(Row):
 
 
 Structured = Conversation | Text | Preference | Feedback | Stepwise | Prompt
-#: What an algorithm can ask for, and the rows that serve it: a conversation is text too, a pair is two judgements.
+#: What an algorithm can ask for, and the rows that serve it: a conversation is text, as its template writes it.
 SHAPES: dict[str, tuple[type[Structured], ...]] = {
     "conversation": (Conversation,),
     "text": (Text, Conversation),
     "preference": (Preference,),
-    "feedback": (Feedback, Preference),
+    "feedback": (Feedback,),
     "stepwise": (Stepwise,),
     "prompt": (Prompt,),
 }

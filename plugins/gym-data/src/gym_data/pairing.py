@@ -1,4 +1,4 @@
-"""From pairs and judged answers to sequences of tokens. Of each side the answers are learnt; prompts are read."""
+"""From pairs to sequences of tokens: what both sides begin with, once, and the rest of each. Their answers are learnt."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gym_data.encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, cut, with_system
+from gym_data.encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, with_system
 from gym_data.formats.parts import Unlearnable
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
-from gym_data.rows import Conversation, Feedback, Preference
+from gym_data.rows import Conversation, Preference
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 SAME = "both answers are the same within the cutoff"
@@ -41,36 +41,6 @@ def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
                     continue
                 tally.truncated += 1
             yield from _paired(record, _first(chosen, reader), _first(rejected, reader), reader)
-
-
-def encode_feedback(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield judged conversations, of which the last answer is learnt; a pair gives a good one and a bad one."""
-    for batch in batches(reader.records(), BATCH):
-        kept: list[tuple[Record, int, bool]] = []
-        texts: list[Rendered] = []
-        for record in batch:
-            try:
-                judged = list(_judgements(reader, tokenizer, record))
-            except ValueError as error:
-                reader.bad(record.source, record.number, error)
-                continue
-            kept += [(record, part, good) for part, (_, good) in enumerate(judged)]
-            texts += [text for text, _ in judged]
-        for (record, part, good), (tokens, trained) in zip(kept, tokenizer.encode_rendered(texts), strict=True):
-            reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
-            about = {"good": good}
-            piece = Piece(tokens, trained, record.source, record.number, part, record.times, record.key, about)
-            yield from cut(piece, reader)
-
-
-def _judgements(reader: Reader, tokenizer: Tokenizer, record: Record) -> Iterator[tuple[Rendered, bool]]:
-    row = record.row
-    if isinstance(row, Preference):
-        yield _side(reader, tokenizer, row.chosen, row.shared), True
-        yield _side(reader, tokenizer, row.rejected, row.shared), False
-        return
-    assert isinstance(row, Feedback)
-    yield _side(reader, tokenizer, row.conversation, row.conversation.answers[-1]), row.good
 
 
 def _side(reader: Reader, tokenizer: Tokenizer, conversation: Conversation, start: int) -> Rendered:
