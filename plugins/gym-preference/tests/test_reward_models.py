@@ -264,3 +264,38 @@ def test_llamafactory_calls_it_rm(bench: Bench) -> None:
     assert isinstance(load_recipe(file).algorithm, RewardModel)
     assert bench.gym("train", str(file)).returncode == 0
     assert Model(path=str(bench.root / "saves")).build()([Answer("a", messages=[user("b")])]) != [0.0]
+
+
+def longer(number: int) -> dict[str, str]:
+    """A pair of which the shorter answer is preferred."""
+    first, second = number % 7 + 1, number % 5 + 2
+    short = f"It is {first + second}."
+    return {
+        "prompt": f"What is {first} plus {second}?",
+        "chosen": short if number % 2 else str(first + second),
+        "rejected": f"{short} " * 3 + "I am not sure about that at all.",
+    }
+
+
+def test_grpo_earns_more_of_what_a_model_made_here_gives(bench: Bench) -> None:
+    """From pairs to a reward model to a policy that earns more of it: shorter answers, here."""
+    tiny = bench.recipe("reward_model") | {"model": "tiny", "adapter": {"name": "lora", "rank": 8}}
+    train = {"max_steps": 30, "batch_size": 16, "learning_rate": 3e-3}
+    pairs = tiny | {"data": str(bench.file([longer(number) for number in range(64)])), "train": tiny["train"] | train}
+    reward = bench.run(pairs, "reward")
+    assert reward.series("accuracy")[-1] == 1.0
+    data = {"sources": [{"name": "tiny-tasks", "task": "arithmetic", "count": 64}], "cutoff": 256}
+    judged = [{"name": "model", "path": str(reward.outcome.output)}]
+    grpo = {"name": "grpo", "rewards": judged, "max_new_tokens": 24}
+    train = {"max_steps": 16, "batch_size": 32, "learning_rate": 1e-3}
+    policy = bench.run(tiny | {"data": data, "algorithm": grpo, "train": tiny["train"] | train}, "policy")
+    earned = policy.series("reward/model")
+    assert np.mean(earned[-3:]) > np.mean(earned[:3]) + 1.0
+
+
+def test_a_process_reward_judges_answers_of_a_policy(bench: Bench) -> None:
+    made = bench.run(bench.recipe("process_reward_model", "stepwise", max_steps=4), "process")
+    judged = [{"name": "process-model", "path": str(made.outcome.output), "separator": "e"}]
+    grpo = {"name": "grpo", "rewards": judged, "max_new_tokens": 8}
+    earned = bench.run(bench.recipe(grpo, "prompt", max_steps=2), "policy").series("reward/process-model")
+    assert len(earned) == 2 and all(0 < value < 1 for value in earned)
