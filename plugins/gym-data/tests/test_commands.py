@@ -115,7 +115,7 @@ def test_what_pairs_lack_is_counted_and_shown(toys, recipe):
     assert (report["rows"], report["examples"], report["dropped"], report["bad"]) == (7, 3, 4, 0)
     assert source["dropped"] == {
         "both answers are the same": 1,
-        "message N (assistant) is empty": 1,
+        "an answer is empty": 1,
         "both answers are the same within the cutoff": 1,
         "nothing to learn within the cutoff": 1,
     }
@@ -129,7 +129,7 @@ def test_judgements_that_are_all_the_same_are_remarked(toys, recipe):
     rows = [{"messages": chat("a", answer), "label": True} for answer in ("b", "c", "")]
     report = json.loads(run(recipe(rows, "toy-judged"), "--json"))["report"]
     assert report["sources"][0]["noticed"] == {"answers judged good": 2}
-    assert report["sources"][0]["dropped"] == {"message N (assistant) is empty": 1}
+    assert report["sources"][0]["dropped"] == {"an answer is empty": 1}
     assert report["notes"] == ["there are no answers judged bad: nothing tells good from bad"]
     both = [*rows, {"messages": chat("a", "b"), "label": False}]
     shown = json.loads(run(recipe(both, "toy-judged"), "--json"))

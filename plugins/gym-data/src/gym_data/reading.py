@@ -115,7 +115,7 @@ class Reader:
         """
         why = str(error)
         if isinstance(error, Unlearnable) and self.shape in JUDGED:
-            self.tallies[source].dropped[_general(why)] += 1
+            self.tallies[source].dropped[error.reason] += 1
             return
         if self.config.bad_rows == "stop":
             raise DataError(

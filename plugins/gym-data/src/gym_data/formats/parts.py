@@ -10,11 +10,17 @@ from typing import Any
 from gym_data.rows import Message
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+EMPTY = "an answer is empty"
 MEDIA = ("images", "videos", "audios", "image", "audio", "video")
 
 
 class Unlearnable(ValueError):
     """A row that is as it should be, but has nothing to learn: an empty answer, or two that are the same."""
+
+    def __init__(self, reason: str, why: str = "") -> None:
+        """Take the reason that such rows are counted by, and what is to be said of this one, if more."""
+        super().__init__(why or reason)
+        self.reason = reason
 
 
 def column(row: Mapping[str, Any], name: str | None) -> Any:
@@ -92,11 +98,6 @@ def calls_of(value: Any) -> list[dict[str, Any]]:
     return calls
 
 
-def blank(message: Message) -> bool:
-    """Whether a message says nothing and calls no tool."""
-    return not message["content"].strip() and not message.get("tool_calls")
-
-
 def load_json(text: str, what: str) -> Any:
     """Parse JSON text. Raises ValueError that says what is not JSON."""
     try:
@@ -117,7 +118,6 @@ def check(messages: tuple[Message, ...], answered: bool) -> None:
     called = False
     for number, message in enumerate(messages, 1):
         role = message["role"]
-        last = number == len(messages)
         what = f"message {number} ({role})"
         if role == "system" and number > 1:
             raise ValueError(f"{what} is not at the beginning")
@@ -129,8 +129,10 @@ def check(messages: tuple[Message, ...], answered: bool) -> None:
             raise ValueError(f"{what} answers no user message")
         if role == "user" and before == "tool":
             raise ValueError(f"{what} follows a tool result that was not answered")
-        if blank(message) and role != "tool":
-            raise (Unlearnable if last and role == "assistant" else ValueError)(f"{what} is empty")
+        if not message["content"].strip() and role != "tool" and not message.get("tool_calls"):
+            if role == "assistant" and number == len(messages):
+                raise Unlearnable(EMPTY, f"{what} is empty")
+            raise ValueError(f"{what} is empty")
         called = bool(message.get("tool_calls")) or (called and role == "tool")
         before = role
     if answered and before != "assistant":
