@@ -1,7 +1,7 @@
 """The flat dialects: LLaMA-Factory's files and the short form, translated into sections.
 
-The translation is data that plugins own. Entry points of group `gym.flat` say which component a flat key selects
-(`finetuning_type.lora`), `Flat` marks say which field a flat key fills. Only the selected components are loaded to read them.
+The translation is data that plugins own. Entry points of group `gym.flat` say which component a flat key selects (`stage.dpo`;
+`stage.dpo.pref_loss`: `pref_loss` may say which instead), `Flat` marks which field it fills. Only what is selected is loaded.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
         if section not in sections:
             said[section] = key, name
             _put(sections, (section,), {SLOTS[section].selector: name}, key, found)
-        elif given and said.get(section, (key, name))[1] != name:
+        elif given and said.get(section, (key, name))[1] != name and f"{value}.{said[section][0]}" not in options:
             found.problems.append(Problem(f"contradicts `{said[section][0]}`", found.where((key,)), key, "give one"))
 
 

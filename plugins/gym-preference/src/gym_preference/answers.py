@@ -47,29 +47,23 @@ def lay_out(layout: Layout, answered: Sequence[Answered], columns: Mapping[str, 
     """Lay out answers, those to one prompt behind a single copy of it."""
     pieces: list[Example] = []
     prefixes: list[int | None] = []
+    numbers: list[int] = []
+    count = 0
     for each in answered:
         prompt = len(pieces) if len(each.prompt) else None
         if prompt is not None:
             nothing = np.zeros(len(each.prompt), dtype=np.bool_)
             pieces.append(Piece(each.answers[0].id, each.prompt, nothing))
             prefixes.append(None)
+            numbers.append(-1)  # a prompt is no answer, and nothing of it is a target
         pieces.extend(each.answers)
         prefixes.extend([prompt] * len(each.answers))
+        numbers.extend(range(count, count + len(each.answers)))
+        count += len(each.answers)
     batch = layout.lay_out(pieces, prefixes)
-    number = torch.tensor(numbers(answered))
     return AnswerBatch(
         **{field.name: getattr(batch, field.name) for field in fields(Batch)},
-        owner=number[batch.target_segment],
-        answers=int(number[-1]) + 1,
+        owner=torch.tensor(numbers)[batch.target_segment],
+        answers=count,
         columns=columns,
     )
-
-
-def numbers(answered: Sequence[Answered]) -> list[int]:
-    """Return the number of the answer of each segment; that of a prompt means nothing."""
-    found: list[int] = []
-    count = 0
-    for each in answered:
-        found += [count] * (len(each.prompt) > 0) + list(range(count, count + len(each.answers)))
-        count += len(each.answers)
-    return found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gym_core.component import load_object
-from gym_preference import pairs
+from gym_preference import LDDPO, pairs
 from gym_preference.answers import AnswerBatch, Answered, lay_out
 from gym_preference.config import Pairwise, Preferring, Referenced
 from gym_preference.kept import Kept
@@ -80,7 +80,9 @@ class PairObjective(PreferenceObjective):
         losses = self.pair_loss(chosen, rejected, **self.arguments)
         if self.config.ftx:
             losses = losses - self.config.ftx * (batch.sums(log_probs) / batch.lengths)[0::2]
-        return losses.sum(), self.measures(log_probs.detach(), chosen.detach(), rejected.detach(), batch)
+        return losses.sum(), self.measures(
+            log_probs.detach(), log_ratios.detach(), chosen.detach(), rejected.detach(), batch
+        )
 
     def sides(self, log_ratios: Tensor, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
         """Return what is compared of the chosen and of the rejected answers, `[pairs]` each, from `[n]` log-ratios."""
@@ -88,12 +90,43 @@ class PairObjective(PreferenceObjective):
         each = totals / batch.lengths if type(self.config).per_token else totals
         return each[0::2], each[1::2]
 
-    def measures(self, log_probs: Tensor, chosen: Tensor, rejected: Tensor, batch: AnswerBatch) -> dict[str, Tensor]:
+    def measures(
+        self, log_probs: Tensor, log_ratios: Tensor, chosen: Tensor, rejected: Tensor, batch: AnswerBatch
+    ) -> dict[str, Tensor]:
         """Return what is logged of a batch, as sums over pairs, or as sums and of how many."""
         beta, margins = self.config.beta, chosen - rejected
-        return {
-            "accuracy": (margins > 0).float().sum(),
+        right = (margins.sign() + 1) / 2  # half a point where there is nothing to tell
+        lengths, totals = batch.lengths, batch.sums(log_probs)
+        longer = (lengths[0::2] - lengths[1::2]).sign()
+        taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer answer
+        biased = (taken - (longer > 0).float()) * longer.abs()
+        found = {
+            "accuracy": right.sum(),
             "margin": beta * margins.sum(),
             "chosen_reward": beta * chosen.sum(),
             "rejected_reward": beta * rejected.sum(),
+            "chosen_log_prob": torch.stack([totals[0::2].sum(), lengths[0::2].sum()]),
+            "rejected_log_prob": torch.stack([totals[1::2].sum(), lengths[1::2].sum()]),
+            "length_bias": torch.stack([biased.sum(), longer.abs().sum()]),
         }
+        if isinstance(self.config, Referenced):
+            found["kl"] = torch.stack([(log_ratios**2).sum() / 2, lengths.sum()])
+        return found
+
+
+class Desensitised(PairObjective):
+    """Tokens of an answer that lie beyond the length of the other one count less."""
+
+    config: LDDPO
+
+    def __init__(self, config: LDDPO, layout: Layout = PADDED) -> None:
+        """Keep the weight of these tokens from the arguments of the loss."""
+        super().__init__(config, layout)
+        del self.arguments["alpha"]
+
+    def sides(self, log_ratios: Tensor, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
+        """Return the weighted sums of the chosen and of the rejected answers, `[pairs]` each."""
+        lengths = batch.lengths.long()
+        place = torch.arange(len(log_ratios), device=log_ratios.device) - (lengths.cumsum(0) - lengths)[batch.owner]
+        common = lengths.view(-1, 2).amin(1)[batch.owner // 2]
+        return super().sides(torch.where(place < common, log_ratios, self.config.alpha * log_ratios), batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -29,11 +28,11 @@ def answered(pair: Example) -> Answered:
 
 def recorded(config: Pairwise, examples: Examples, train: Train, layout: Layout) -> Dataset:
     """Return the steps over pairs, for a plan: over those of the data, or over the longest that there may be."""
-    known = isinstance(examples[0], Pair)
-    return Dataset(examples if known else _Longest(examples), train, layout=layout)
+    planned = len(examples) and not isinstance(examples[0], Pair)
+    return Dataset(_Longest(examples) if planned else examples, train, layout=layout)
 
 
-class _Longest(Sequence[Example]):
+class _Longest:
     """Pairs of which both sides are as long as the samples of a plan, and share nothing."""
 
     def __init__(self, examples: Examples) -> None:
@@ -48,7 +47,7 @@ class _Longest(Sequence[Example]):
         """Return how many there are."""
         return len(self.examples)
 
-    def __getitem__(self, index: int, /) -> Pair:  # type: ignore[override]  # nobody takes slices
+    def __getitem__(self, index: int, /) -> Pair:
         """Return one."""
         side = self.examples[index]
         tokens, trained = np.tile(side.tokens, 2), np.tile(side.trained, 2)

@@ -63,11 +63,11 @@ def _mean(values: Tensor, among: Tensor) -> Tensor:
 
 def recorded(config: ProcessRewardModel, examples: Examples, train: Train, layout: Layout) -> Dataset:
     """Return the steps over judged answers, for a plan: over those of the data, or over the longest that there may be."""
-    known = isinstance(examples[0], Steps)
-    return Dataset(examples if known else _Longest(examples), train, layout=layout)
+    planned = len(examples) and not isinstance(examples[0], Steps)
+    return Dataset(_Longest(examples) if planned else examples, train, layout=layout)
 
 
-class _Longest(Sequence[Example]):
+class _Longest:
     """Answers as long as the samples of a plan, judged at every token."""
 
     def __init__(self, examples: Examples) -> None:
@@ -82,7 +82,7 @@ class _Longest(Sequence[Example]):
         """Return how many there are."""
         return len(self.examples)
 
-    def __getitem__(self, index: int, /) -> Steps:  # type: ignore[override]  # nobody takes slices
+    def __getitem__(self, index: int, /) -> Steps:
         """Return one."""
         found = self.examples[index]
         return Steps(found.id, found.tokens, found.trained, [1.0] * len(found.tokens))
