@@ -209,7 +209,7 @@ def test_it_goes_on_from_the_head_that_lies_beside_the_weights(bench: Bench) -> 
 def test_it_can_be_planned_with_its_data_and_without(bench: Bench, algorithm: str) -> None:
     shape = "preference" if algorithm == "reward_model" else "stepwise"
     for name, data in {"known": str(bench.data(shape)), "unknown": "nowhere.jsonl"}.items():
-        file = bench.path(f"{name}.json")
+        file = bench.path(f"{name}.yaml")
         file.write_text(json.dumps(bench.recipe(algorithm, max_steps=3) | {"data": data}))
         planned = plan(load_recipe(file))
         assert planned.steps == 3 and 0 < planned.memory.activations < planned.memory.peak
@@ -259,7 +259,7 @@ def test_llamafactory_calls_it_rm(bench: Bench) -> None:
     (bench.root / "pairs.json").write_text(json.dumps(PAIRS[:1] * 4))
     entry = {"file_name": "pairs.json", "ranking": True, "columns": {"prompt": "prompt", "chosen": "chosen"}}
     (bench.root / "dataset_info.json").write_text(json.dumps({"pairs": entry}))
-    file = bench.path("rm.json")
+    file = bench.path("rm.yaml")
     file.write_text(json.dumps(flat))
     assert isinstance(load_recipe(file).algorithm, RewardModel)
     assert bench.gym("train", str(file)).returncode == 0

@@ -8,7 +8,7 @@ answer. For an answer in steps it looks at the token that ends each of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from gym_core import Artifact, GymError, locate
 from gym_core.record import RunRecord
+from gym_data.formats.parts import tools_of
 from gym_data.tokenizer import Tokenizer, Tokens
 from gym_rl.reward import Answer
 from gym_torch import probe
@@ -49,10 +50,10 @@ class _Opened:
 class _Scorer(ABC):
     """Scores places of texts, a few texts at a time."""
 
-    def __init__(self, config: Model | ProcessModel) -> None:
+    def __init__(self, config: Model) -> None:
         """Load the model. Raises GymError where there is none, or none that makes one number of a text."""
         opened = _open(config)
-        self.words, self.to_the_end, self.batch = Tokenizer(opened.path), opened.to_the_end, config.batch
+        self.config, self.words, self.to_the_end = config, Tokenizer(opened.path), opened.to_the_end
         self.layout = layout_for(opened.model)
         self.model = opened.model.to(probe.device()).requires_grad_(False).eval()
         self.head = opened.head.to(probe.device())
@@ -61,14 +62,18 @@ class _Scorer(ABC):
     def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
         """Return the tokens of an answer after its prompt, and where among them it is scored."""
 
+    def tools(self, answer: Answer) -> Sequence[Mapping[str, Any]]:
+        """Return what the prompt of an answer offered. Raises ValueError where its row holds no such thing."""
+        return tools_of(answer.row.get(self.config.tools))
+
     @torch.no_grad()
     def scores(self, answers: Sequence[Answer]) -> list[list[float]]:
         """Return the scores of each answer, one for each of its places."""
         read = [self.read(answer) for answer in answers]
         order = sorted(range(len(read)), key=lambda number: len(read[number][0]))
         found: list[list[float]] = [[] for _ in read]
-        for start in range(0, len(order), self.batch):
-            chosen = order[start : start + self.batch]
+        for start in range(0, len(order), self.config.batch):
+            chosen = order[start : start + self.config.batch]
             batch = self.layout.lay_out([_text(answers[number].id, read[number][0]) for number in chosen], ())
             places = batch.places([read[number][1] for number in chosen]).to(self.model.device)
             scores = iter(self.head(hidden_states(self.model, batch.to(self.model.device), places)).tolist())
@@ -87,7 +92,7 @@ class ModelScore(_Scorer):
     def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
         """Return prompt and answer up to the token that is scored."""
         said = {"role": "assistant", "content": answer.text}
-        tokens, own = self.words.chat([*map(dict, answer.messages), said])
+        tokens, own = self.words.chat([*map(dict, answer.messages), said], self.tools(answer))
         if not self.to_the_end:
             tokens = tokens[: int(np.flatnonzero(own)[-1]) + 1]
         return tokens, [len(tokens) - 1]
@@ -109,7 +114,7 @@ class ProcessScore(_Scorer):
     def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
         """Return prompt and steps, and where each step ends."""
         steps = [step for step in answer.text.split(self.separator) if step.strip()]
-        tokens, ends = self.words.steps([*map(dict, answer.messages)], None, steps, self.separator)
+        tokens, ends = self.words.steps([*map(dict, answer.messages)], self.tools(answer), steps, self.separator)
         return tokens, ends.tolist()
 
 
@@ -126,7 +131,7 @@ def _text(id: str, tokens: Tokens) -> Piece:
     return Piece(id, tokens, np.zeros(len(tokens), dtype=np.bool_))
 
 
-def _open(config: Model | ProcessModel) -> _Opened:
+def _open(config: Model) -> _Opened:
     folder = Path(config.path).expanduser()
     made = RunRecord(folder / "run.json").read().get("artifact")
     if made:
