@@ -47,3 +47,12 @@ def test_kto_en_demo_is_read(model, real_data):
     prepared = config.build(tokenizer=model, rows="feedback", seed=0)
     assert {one.good for one in prepared.train} == {True, False}
     assert all(one.trained.any() and not one.trained[0] for one in prepared.train)
+
+
+def test_a_pair_is_a_good_answer_and_a_bad_one(model, write):
+    rows = [{"prompt": f"hello {number}", "chosen": "Four .", "rejected": "cat"} for number in range(6)]
+    prepared = build(model, write(rows), validation=2)
+    words = Tokenizer(model)
+    for part, count in ((prepared.train, 10), (prepared.validation, 2)):
+        told = [(text_of(words, one.tokens, one.trained), one.good) for one in part]
+        assert told.count(("Four .<|im_end|>", True)) == told.count(("cat<|im_end|>", False)) == count // 2

@@ -60,7 +60,7 @@ def test_kto_is_the_formula(seed: int, kl: float, beta: float, desirable: float,
 def test_bco_is_the_formula(seed: int, shift: float, beta: float) -> None:
     ratios, good = drawn(seed)
     own = torch.tensor(ratios, requires_grad=True)
-    losses = label_losses.bco(own, torch.tensor(good), torch.tensor(shift), beta)
+    losses = label_losses.bco(own, torch.tensor(good), torch.tensor(shift / beta), beta)
     losses.sum().backward()
     assert losses.sum().item() == pytest.approx(bco(ratios, good, shift, beta), rel=1e-6)
     wanted = gradient(lambda at: bco(at, good, shift, beta), ratios)

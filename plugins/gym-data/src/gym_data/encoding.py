@@ -12,7 +12,7 @@ import numpy as np
 
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
-from gym_data.rows import Conversation, Feedback, Message, Prompt, Structured, Text
+from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured, Text
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 BATCH = 256  #: rows tokenised at a time
@@ -37,19 +37,24 @@ class Piece:
 def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield the sequences of all conversations, cut to length; those with nothing to learn are counted and left out."""
 
-    def told(row: Structured) -> _Told:
+    def told(row: Structured) -> list[_Told]:
         assert isinstance(row, Conversation)
-        return _Told(row, reader.config.train_on)
+        return [_Told(row, reader.config.train_on)]
 
     return _sequences(reader, tokenizer, told)
 
 
 def encode_feedback(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield judged conversations as `encode_conversations` does; learnt is the answer that was judged, the last."""
+    """Yield judged conversations as `encode_conversations` does; learnt is the answer that was judged, the last.
 
-    def told(row: Structured) -> _Told:
+    A pair is a good answer and a bad one.
+    """
+
+    def told(row: Structured) -> list[_Told]:
+        if isinstance(row, Preference):
+            return [_Told(side, "last", {"good": side is row.chosen}) for side in (row.chosen, row.rejected)]
         assert isinstance(row, Feedback)
-        return _Told(row.conversation, "last", {"good": row.good})
+        return [_Told(row.conversation, "last", {"good": row.good})]
 
     return _sequences(reader, tokenizer, told)
 
@@ -63,22 +68,24 @@ class _Told:
     about: Mapping[str, Any] | None = None
 
 
-def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured], _Told]) -> Iterator[Piece]:
+def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured], list[_Told]]) -> Iterator[Piece]:
     for batch in batches(reader.records(), BATCH):
         owners: list[tuple[Record, int, Mapping[str, Any] | None]] = []
         texts: list[Rendered] = []
         for record in batch:
-            row = told(record.row)
+            conversations = told(record.row)
             try:
-                found = _render(reader, tokenizer, row)
+                found = [(each.about, _render(reader, tokenizer, each)) for each in conversations]
             except ValueError as error:
                 reader.bad(record.source, record.number, error)
                 continue
-            if not found:
-                reader.tallies[record.source].dropped["no answer is to be learnt"] += 1
-            reader.tallies[record.source].parted += len(found) > 1
-            owners.extend((record, part, row.about) for part in range(len(found)))
-            texts.extend(found)
+            for _, rendered in found:
+                if not rendered:
+                    reader.tallies[record.source].dropped["no answer is to be learnt"] += 1
+                reader.tallies[record.source].parted += len(rendered) > 1
+            parts = [(about, text) for about, rendered in found for text in rendered]
+            owners.extend((record, part, about) for part, (about, _) in enumerate(parts))
+            texts.extend(text for _, text in parts)
         for (record, part, about), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
             reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
             piece = Piece(tokens, trained, record.source, record.number, part, record.times, record.key, about)

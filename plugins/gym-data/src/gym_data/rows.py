@@ -130,12 +130,12 @@ class Prompt(Row):
 
 
 Structured = Conversation | Text | Preference | Feedback | Stepwise | Prompt
-#: What an algorithm can ask for, and the rows that serve it: a conversation is text, as its template writes it.
+#: What an algorithm can ask for, and the rows that serve it: a conversation is text, a pair two judgements.
 SHAPES: dict[str, tuple[type[Structured], ...]] = {
     "conversation": (Conversation,),
     "text": (Text, Conversation),
     "preference": (Preference,),
-    "feedback": (Feedback,),
+    "feedback": (Feedback, Preference),
     "stepwise": (Stepwise,),
     "prompt": (Prompt,),
 }

@@ -8,25 +8,32 @@ from pydantic import Field
 
 from gym_core import Flat
 from gym_preference.config import Pairwise, Preferring, Referenced
+from gym_preference.judgement import BCO, KTO, Judging
 from gym_preference.scores import ProcessRewardModel, RewardModel
+from gym_preference.tdpo import TDPO1, TDPO2
 
 __version__ = "0.1.0"
 __all__ = [
+    "BCO",
     "CDPO",
     "CPO",
     "DPO",
     "EXO",
     "IPO",
+    "KTO",
     "LDDPO",
     "NCA",
     "ORPO",
     "SPPO",
+    "TDPO1",
+    "TDPO2",
     "APODown",
     "APOZero",
     "BCOPair",
     "DPONorm",
     "DiscoPOP",
     "Hinge",
+    "Judging",
     "Pairwise",
     "Preferring",
     "ProcessRewardModel",

@@ -9,7 +9,6 @@ from gym_torch.console import warn
 from gym_torch.observer import Observer, Progress, Record
 
 FALL = 1.0  #: nats for each token: what was learnt to be better is then e times less likely than it was
-MEASURE = "chosen_log_prob"
 
 
 class Collapse(Observer):
@@ -18,16 +17,17 @@ class Collapse(Observer):
     A loss of differences falls as long as the rejected answers lose more. What gains instead is neither.
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing seen."""
+    def __init__(self, measure: str) -> None:
+        """Begin with nothing seen; `measure` is the metric of the mean log-probability of a token of these answers."""
+        self.measure = measure
         self.first: float | None = None
         self.told = False
 
     def logged(self, progress: Progress, record: Record) -> None:
         """Compare with the first line."""
-        if MEASURE not in record or self.told:
+        if self.measure not in record or self.told:
             return
-        now = float(record[MEASURE])
+        now = float(record[self.measure])
         self.first = now if self.first is None else self.first
         if now < self.first - FALL:
             self.told = True

@@ -26,7 +26,7 @@ class Referenced(Preferring):
     """What answers are measured against: a family, a folder or a Hub id; by default the model as it was before training."""
     cache_reference: bool | Literal["auto"] = "auto"
     """Whether the reference scores all samples once, before training, and is let go of, rather than each batch as its turn
-    comes. `auto`: where it would otherwise be a second model in memory."""
+    comes. `auto`: where it would otherwise be a second model in memory, or be asked about the same samples again."""
 
 
 class Pairwise(Preferring):

@@ -11,24 +11,29 @@ from torch.nn.functional import logsigmoid
 
 
 def kto(
-    ratios: Tensor, good: Tensor, kl: Tensor, beta: float, desirable: float = 1.0, undesirable: float = 1.0
+    ratios: Tensor,
+    good: Tensor,
+    origin: Tensor,
+    beta: float,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
 ) -> Tensor:
     """Return the losses `[samples]` of Kahneman-Tversky optimization (arXiv:2402.01306).
 
-    A desirable answer costs `desirable * (1 - sigmoid(beta * (ratio - kl)))`, an undesirable one
-    `undesirable * (1 - sigmoid(beta * (kl - ratio)))`.
+    A desirable answer costs `desirable_weight * (1 - sigmoid(beta * (ratio - origin)))`, an undesirable one
+    `undesirable_weight * (1 - sigmoid(beta * (origin - ratio)))`.
 
     Args:
         ratios: `[samples]`.
         good: `[samples]` bool, whether each answer is desirable.
-        kl: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference, see `departure`.
+        origin: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference, see `departure`.
         beta: what a nat counts.
-        desirable: weight of the good answers.
-        undesirable: weight of the others.
+        desirable_weight: what the good answers count.
+        undesirable_weight: what the others count.
 
     """
-    gain = torch.where(good, ratios - kl, kl - ratios)
-    weight = torch.where(good, desirable, undesirable).to(ratios.dtype)
+    gain = torch.where(good, ratios - origin, origin - ratios)
+    weight = torch.where(good, desirable_weight, undesirable_weight).to(ratios.dtype)
     return weight * torch.sigmoid(-beta * gain)  # 1 - sigmoid(x) loses all digits where x is large
 
 
@@ -40,18 +45,18 @@ def departure(mean: float) -> float:
     return max(0.0, mean)
 
 
-def bco(ratios: Tensor, good: Tensor, shift: Tensor, beta: float) -> Tensor:
-    """Return the losses `[samples]` of a binary classifier whose logit is the reward of an answer, less a shift.
+def bco(ratios: Tensor, good: Tensor, origin: Tensor, beta: float) -> Tensor:
+    """Return the losses `[samples]` of a binary classifier whose logit is the reward of an answer, less the mean reward.
 
     Binary classifier optimization (arXiv:2404.04656): a good answer costs `-log sigmoid(reward - shift)`, another
-    `-log sigmoid(shift - reward)`, where the reward is `beta * ratio`.
+    `-log sigmoid(shift - reward)`, where the reward is `beta * ratio` and the shift `beta * origin`.
 
     Args:
         ratios: `[samples]`.
         good: `[samples]` bool, whether each answer is desirable.
-        shift: `[]` or `[samples]`, the mean reward.
+        origin: `[]` or `[samples]`, the mean log-ratio.
         beta: what a nat counts.
 
     """
-    logits = beta * ratios - shift
+    logits = beta * (ratios - origin)
     return -logsigmoid(torch.where(good, logits, -logits))

@@ -77,12 +77,16 @@ class PairObjective(PreferenceObjective):
         batch = cast(AnswerBatch, batch)
         log_probs, log_ratios = self.log_ratios(policy, batch)
         chosen, rejected = self.sides(log_ratios, batch)
-        losses = self.pair_loss(chosen, rejected, **self.arguments)
+        return self.summed(self.pair_loss(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
+
+    def summed(
+        self, losses: Tensor, log_probs: Tensor, log_ratios: Tensor, batch: AnswerBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the sum of losses `[pairs]`, with the chosen answers learnt beside them, and what is logged."""
         if self.config.ftx:
             losses = losses - self.config.ftx * (batch.sums(log_probs) / batch.lengths)[0::2]
-        return losses.sum(), self.measures(
-            log_probs.detach(), log_ratios.detach(), chosen.detach(), rejected.detach(), batch
-        )
+        log_ratios = log_ratios.detach()
+        return losses.sum(), self.measures(log_probs.detach(), log_ratios, *self.sides(log_ratios, batch), batch)
 
     def sides(self, log_ratios: Tensor, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
         """Return what is compared of the chosen and of the rejected answers, `[pairs]` each, from `[n]` log-ratios."""

@@ -40,6 +40,7 @@ class Referring:
     policy: Policy
     job: Job
     changed: bool  #: whether the policy has been trained already
+    again: bool  #: whether answers come more than once
 
     def begin(self, answers: Callable[[], Sequence[Step]]) -> None:
         """Tell the objective what the reference says.
@@ -49,7 +50,7 @@ class Referring:
         """
         objective = cast(PreferenceObjective, self.job.objective)
         asked, further = self.config.cache_reference, self.config.reference_model or not self.adapted.without
-        if further if asked == "auto" else asked:
+        if (further or self.again) if asked == "auto" else asked:
             objective.kept = self._kept(objective, answers())
         else:
             objective.reference = self._scorer()

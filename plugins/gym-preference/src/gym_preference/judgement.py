@@ -1,0 +1,54 @@
+"""Algorithms that learn from judged answers, as a recipe sees them. Nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gym_core import Flat
+from gym_preference.config import Referenced
+
+
+class Judging(Referenced):
+    """Base of the algorithms that learn from single answers and whether each is good.
+
+    A loss is a function of one number for each answer, its log-probability less that under the reference. The fields that a
+    subclass adds are further arguments of its `loss`.
+    """
+
+    target: ClassVar[str] = "gym_preference.judged_trainer:JudgedTrainer"
+    rows: ClassVar[str] = "feedback"
+    objective: ClassVar[str] = "gym_preference.judged_objective:JudgedObjective"
+    schedule: ClassVar[str] = "gym_preference.judged:recorded"
+    loss: ClassVar[str] = ""
+    """`module:function` from log-ratios `[answers]`, whether each answer is good, what log-ratios are measured from, `beta`
+    and the fields that a subclass adds to losses `[answers]`."""
+    origin: ClassVar[str] = ""
+    """`module:class` of a `gym_preference.origins.Origin`: what log-ratios are measured from."""
+
+    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
+    """What the mean negative log-likelihood of the tokens of a good answer counts beside its loss."""
+
+
+class KTO(Judging):
+    """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone."""
+
+    paper: ClassVar[str] = "arXiv:2402.01306"
+    loss: ClassVar[str] = "gym_preference.label_losses:kto"
+    origin: ClassVar[str] = "gym_preference.origins:Departure"
+    oracle: ClassVar[str] = "gym_preference.judged_oracle:kto"
+
+    desirable_weight: Annotated[float, Field(ge=0), Flat("kto_chosen_weight")] = 1.0
+    """What a good answer counts. Times the number of good answers, it should be 1 to 1.33 times the same of the others."""
+    undesirable_weight: Annotated[float, Field(ge=0), Flat("kto_rejected_weight")] = 1.0
+    """What another answer counts."""
+
+
+class BCO(Judging):
+    """Binary classifier optimization: rewards tell good answers from bad ones, measured from the mean of all so far."""
+
+    paper: ClassVar[str] = "arXiv:2404.04656"
+    loss: ClassVar[str] = "gym_preference.label_losses:bco"
+    origin: ClassVar[str] = "gym_preference.origins:MeanReward"
+    oracle: ClassVar[str] = "gym_preference.judged_oracle:bco"
