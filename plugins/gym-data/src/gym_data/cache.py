@@ -44,6 +44,16 @@ class Example:
     tokens: Tokens  #: int32 [length]
     trained: Mask  #: bool [length]; whether the token is predicted and learnt from, never true of the first
 
+    @property
+    def parts(self) -> Sequence[tuple[str, slice]]:
+        """Return what its tokens fall into, by name where there is more than one."""
+        return [("", slice(None))]
+
+    @property
+    def judgement(self) -> str:
+        """Return what a preview says of it; empty where it was not judged."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Prompt(Example):
@@ -62,6 +72,19 @@ class Pair(Example):
 
     shared: int  #: tokens that both sides begin with
     chosen: int  #: tokens of the preferred side after them; those of the other side follow
+    margin: float = 0.0  #: how much better it is said to be
+
+    @property
+    def parts(self) -> Sequence[tuple[str, slice]]:
+        """Return what is shared, and the rest of both sides."""
+        middle = self.shared + self.chosen
+        sides = {"prompt": slice(0, self.shared), "chosen": slice(self.shared, middle), "rejected": slice(middle, None)}
+        return list(sides.items())
+
+    @property
+    def judgement(self) -> str:
+        """Say the margin."""
+        return f"margin {self.margin:g}" if self.margin else ""
 
 
 @dataclass(frozen=True)
@@ -70,9 +93,26 @@ class Judged(Example):
 
     good: bool
 
+    @property
+    def judgement(self) -> str:
+        """Say how it was judged."""
+        return "good" if self.good else "bad"
+
+
+@dataclass(frozen=True)
+class Steps(Example):
+    """A sequence whose answer was judged step by step; what is learnt are the tokens that end the judged steps."""
+
+    labels: Sequence[float]  #: how likely each of them is right
+
+    @property
+    def judgement(self) -> str:
+        """Say how the steps were judged."""
+        return f"steps {', '.join(f'{label:g}' for label in self.labels)}"
+
 
 #: What is known of an example beside its tokens, by the shape of the rows.
-KINDS: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedback": Judged}
+KINDS: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedback": Judged, "stepwise": Steps}
 
 
 class Examples(Sequence[Example]):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gym_data.encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, with_system
+from gym_data.formats.parts import Unlearnable
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
 from gym_data.rows import Conversation, Preference
@@ -48,7 +49,7 @@ def _side(reader: Reader, tokenizer: Tokenizer, conversation: Conversation, star
     if reader.config.train_on == "last":
         wanted = [index for index in wanted if index == conversation.answers[-1]]
     if not wanted:
-        raise ValueError("no answer is to be learnt")
+        raise Unlearnable("no answer is to be learnt")
     messages = with_system(conversation.messages, reader.config.system)
     added = len(messages) - len(conversation.messages)
     found = tokenizer.learnable(messages, conversation.tools, [index + added for index in wanted])
@@ -65,6 +66,7 @@ def _paired(
     record: Record, chosen: tuple[Tokens, Mask], rejected: tuple[Tokens, Mask], reader: Reader
 ) -> Iterator[Piece]:
     """Yield the pair as one sequence, in which the beginning of both sides stands once."""
+    assert isinstance(record.row, Preference)
     dropped = reader.tallies[record.source].dropped
     if not (chosen[1].any() and rejected[1].any()):
         dropped[NOTHING] += 1
@@ -81,7 +83,7 @@ def _paired(
         0,
         record.times,
         record.key,
-        {"shared": shared, "chosen": len(chosen[0]) - shared},
+        {"shared": shared, "chosen": len(chosen[0]) - shared, "margin": record.row.margin},
     )
 
 

@@ -44,12 +44,6 @@ def prepare(config: DatasetConfig, tokenizer: Path, rows: str = "conversation", 
     `rows` is the shape the algorithm learns from; `seed` decides what is drawn, mixed by weight and held out. Raises
     DataError where the sources cannot be read or nothing is left to learn.
     """
-    if rows not in ENCODERS:
-        raise DataError(
-            f"rows of shape `{rows}` are read but not tokenised here",
-            key="data",
-            fix=f"tokenised: {', '.join(ENCODERS)}; `gym data preview` shows the others",
-        )
     reader = Reader(config, rows, seed)
     words = open_tokenizer(config, tokenizer)
     fingerprint = _fingerprint(reader, words)

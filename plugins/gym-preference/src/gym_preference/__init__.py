@@ -9,6 +9,7 @@ from pydantic import Field
 from gym_core import Flat
 from gym_preference.config import Pairwise, Preferring, Referenced
 from gym_preference.judgement import BCO, KTO, Judging
+from gym_preference.scores import ProcessRewardModel, RewardModel
 from gym_preference.tdpo import TDPO1, TDPO2
 
 __version__ = "0.1.0"
@@ -35,7 +36,9 @@ __all__ = [
     "Judging",
     "Pairwise",
     "Preferring",
+    "ProcessRewardModel",
     "Referenced",
+    "RewardModel",
     "RobustDPO",
     "SimPO",
 ]

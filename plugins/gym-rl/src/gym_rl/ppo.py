@@ -16,7 +16,7 @@ from gym_rl.aggregate import Aggregate, TokenMean
 from gym_rl.answers import Round
 from gym_rl.clipped import ClippedTokens
 from gym_rl.credit import token_rewards
-from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic, head_of
+from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
 from gym_rl.objective import RolloutBatch
 from gym_rl.scoring import Pass
 from gym_rl.trainer import RolloutTrainer
@@ -25,7 +25,7 @@ from gym_torch.batch import Batch
 from gym_torch.beside import Beside
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy, evaluating
-from gym_torch.scalar_head import ScalarHead
+from gym_torch.scalar_head import ScalarHead, head_of
 
 
 class PPOTrainer(RolloutTrainer):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from gym_data.formats import Feedback, Preference, Turns
 from gym_data.formats.detect import detect_prompt
-from gym_data.formats.parts import check
+from gym_data.formats.parts import Unlearnable, check, column
 from gym_data.rows import Conversation
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
@@ -22,39 +23,45 @@ class PreferenceReader:
         self._reader = config.prompt.build() if config.prompt else None
 
     def convert(self, row: Mapping[str, Any]) -> Pair:
-        """Return the pair. Raises ValueError where an answer is missing or both are equal."""
-        chosen, rejected = (self._side(row, column) for column in (self.config.chosen, self.config.rejected))
+        """Return the pair. Raises ValueError where an answer is missing, Unlearnable where one is empty or both are equal."""
+        chosen, rejected = (self._side(row, name) for name in (self.config.chosen, self.config.rejected))
         if chosen == rejected:
-            raise ValueError("both answers are the same")
-        return Pair(chosen, rejected)
+            raise Unlearnable("both answers are the same")
+        return Pair(chosen, rejected, self._margin(row))
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
         """Return the prompt of the better answer, and that answer."""
         better = self.convert(row).chosen
         return better.unanswered, better.answer
 
-    def _side(self, row: Mapping[str, Any], column: str) -> Conversation:
+    def _side(self, row: Mapping[str, Any], name: str) -> Conversation:
         """Return the conversation that a column ends: all of it, some messages, one, or its text."""
-        value = row.get(column)
-        listed = self._listed(row, column) if isinstance(value, list) else None
+        value = row.get(name)
+        listed = self._listed(row, name) if isinstance(value, list) else None
         if listed is not None and listed.messages and listed.messages[0]["role"] in ("system", "user"):
             whole = listed
         else:
             self._reader = reader = self._reader or _told(row)
             prompt: Conversation = reader.prompt(row)
             check(prompt.messages, answered=False)
-            said = (reader.message(value, f"the answer in column `{column}`"),) if listed is None else listed.messages
+            said = (reader.message(value, f"the answer in column `{name}`"),) if listed is None else listed.messages
             whole = Conversation((*prompt.messages, *said), prompt.tools)
         check(whole.messages, answered=True)
         return whole
 
-    def _listed(self, row: Mapping[str, Any], column: str) -> Conversation:
+    def _margin(self, row: Mapping[str, Any]) -> float:
+        margin = column(row, self.config.margin)
+        if margin is None:
+            return 0.0
+        if isinstance(margin, bool) or not isinstance(margin, int | float) or not isfinite(margin):
+            raise ValueError(f"the margin (column `{self.config.margin}`) is not a number")
+        return float(margin)
+
+    def _listed(self, row: Mapping[str, Any], name: str) -> Conversation:
         """Return the messages of a column, as they are."""
-        told = (
-            self.config.prompt if isinstance(self.config.prompt, Turns) else detect_prompt([{"messages": row[column]}])
-        )
+        told = self.config.prompt if isinstance(self.config.prompt, Turns) else detect_prompt([{"messages": row[name]}])
         assert isinstance(told, Turns)
-        return told.model_copy(update={"messages": column}).build().read(row)
+        return told.model_copy(update={"messages": name}).build().read(row)
 
 
 class FeedbackReader:
