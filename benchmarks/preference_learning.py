@@ -21,14 +21,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import execute, load_recipe, locate
 from gym_data.tokenizer import Tokenizer
-from gym_rl.reward import Answer
-from gym_rl.rewards import Model
+from gym_rl.reward import Answer, Reward
+from gym_rl.rewards import Model, ProcessModel
 from gym_tiny.preferences import PREFERENCES, Pair, pairs
 from gym_tiny.tasks.task import user
 from gym_torch.batch import Piece, padded
 from gym_torch.export import open_artifact
 from gym_torch.policy import Policy
-from gym_torch.scalar_head import FILE as HEAD
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "preference"
 SEEDS = (0, 1, 2)
@@ -36,6 +35,7 @@ ASKED = 300  #: held-out pairs of each preference that are drawn; equal ones cou
 BEFORE, AFTER, MINUTES = 0.55, 0.90, 2
 ROWS = 64  #: sequences scored at a time
 
+REWARDS: dict[str, type[Reward]] = {"reward_model": Model, "process_reward_model": ProcessModel}
 Judge = Callable[[Sequence[tuple[str, str]]], Sequence[float]]  #: (question, answer) pairs to numbers
 
 
@@ -64,10 +64,10 @@ def likelihood(model: PreTrainedModel) -> Judge:
     return judge
 
 
-def score(run: Path) -> Judge:
-    """Return what says how good the reward model of a run finds an answer."""
-    reward = Model(path=str(run)).build()
-    return lambda texts: reward([Answer(answer, messages=user(question)) for question, answer in texts])
+def score(reward: Reward) -> Judge:
+    """Return what says how good a reward model finds an answer."""
+    judge = reward.build()
+    return lambda texts: judge([Answer(answer, messages=user(question)) for question, answer in texts])
 
 
 def accuracy(judge: Judge) -> dict[str, float]:
@@ -87,8 +87,10 @@ def learn(recipe: Path, seed: int) -> dict[str, Any]:
         began = time.perf_counter()
         outcome = execute(load_recipe(recipe, [f"output={folder}/run", f"train.seed={seed}"]))
         seconds = time.perf_counter() - began
-        scored = (outcome.artifact.path / HEAD).is_file()
-        judge = score(outcome.output) if scored else likelihood(open_artifact(outcome.artifact).merged())
+        reward = REWARDS.get(recipe.stem)
+        judge = (
+            score(reward(path=str(outcome.output))) if reward else likelihood(open_artifact(outcome.artifact).merged())
+        )
         return {"accuracy": accuracy(judge), "seconds": round(seconds, 1)}
 
 
