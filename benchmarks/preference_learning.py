@@ -35,7 +35,7 @@ ASKED = 300  #: held-out pairs of each preference that are drawn; equal ones cou
 BEFORE, AFTER, MINUTES = 0.55, 0.90, 2
 ROWS = 64  #: sequences scored at a time
 
-REWARDS: dict[str, type[Reward]] = {"reward_model": Model, "process_reward_model": ProcessModel}
+REWARDS: dict[str, type[Model]] = {"reward_model": Model, "process_reward_model": ProcessModel}
 Judge = Callable[[Sequence[tuple[str, str]]], Sequence[float]]  #: (question, answer) pairs to numbers
 
 
