@@ -6,7 +6,7 @@ import pytest
 from data_cases import UNMARKED, chat, text_of
 
 from gym_core import DataError
-from gym_data import DatasetConfig, File
+from gym_data import DatasetConfig, File, Named
 from gym_data.tokenizer import Tokenizer
 
 
@@ -108,7 +108,7 @@ def test_a_template_that_changes_earlier_answers_is_refused(with_template, write
 
 
 def test_dpo_en_demo_is_read(model, real_data):
-    config = DatasetConfig(sources=["dpo_en_demo"], dataset_dir=str(real_data), max_samples=20, cutoff=4096)
+    config = DatasetConfig(sources=[Named(path="dpo_en_demo")], dataset_dir=str(real_data), max_samples=20, cutoff=4096)
     prepared = config.build(tokenizer=model, rows="preference", seed=0)
     assert len(prepared.train) == 20
     assert all(pair.shared > 0 and pair.trained[pair.shared] for pair in prepared.train)

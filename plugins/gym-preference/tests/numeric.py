@@ -10,13 +10,12 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 
-def gradient(formula: Callable[[Array], float], at: Array, step: float = 1e-6) -> Array:
-    """Return the derivatives of a number by every entry of `at`."""
+def gradient(formula: Callable[[Array], float], at: Array, step: float = 1e-3) -> Array:
+    """Return the derivatives of a number by every entry of `at`, from four points each: the error is of order `step ** 4`."""
     found = np.zeros_like(at)
     for place in np.ndindex(at.shape):
-        shifted = at.copy()
-        shifted[place] = at[place] + step
-        above = formula(shifted)
-        shifted[place] = at[place] - step
-        found[place] = (above - formula(shifted)) / (2 * step)
+        for away, weight in ((-2, 1), (-1, -8), (1, 8), (2, -1)):
+            shifted = at.copy()
+            shifted[place] += away * step
+            found[place] += weight * formula(shifted) / (12 * step)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gym_core import execute, load_recipe
 from gym_data.cache import Pair
 from gym_testkit.bench import Bench, Finished
 
@@ -39,9 +40,13 @@ def rows(count: int = 24) -> list[dict[str, Any]]:
     ]
 
 
-def run(root: Path, model: Path, algorithm: Mapping[str, Any], name: str, **sections: Any) -> Finished:
-    """Train a few steps and return what was written down."""
+def run(
+    root: Path, model: Path, algorithm: Mapping[str, Any], name: str, again: bool = False, **sections: Any
+) -> Finished:
+    """Train a few steps, or go on with that, and return what was written down."""
     bench = Bench(root)
     train = {"batch_size": 4, "learning_rate": 0.003, "max_steps": 8} | sections.pop("train", {})
-    recipe = bench.recipe(algorithm, "preference") | {"model": str(model), "data": str(bench.file(rows()))} | sections
-    return bench.run(recipe, name, **train)
+    recipe = bench.recipe(algorithm, "preference", **train) | {"model": str(model), "data": str(bench.file(rows()))}
+    recipe |= {"output": str(root / name), **sections}
+    assert (root / name).exists() == again
+    return bench.finished(execute(load_recipe(recipe)))

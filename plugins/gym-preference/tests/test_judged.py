@@ -49,7 +49,9 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def recipe(bench: Bench, adapter: str | None = "lora", name: str = "kto", **options: Any) -> dict[str, Any]:
-    made = bench.recipe({"name": name, **options}, "feedback", learning_rate=0.03)
+    """Return a recipe under which a policy departs from its reference, as answers to other prompts tell."""
+    weights = {"undesirable_weight": 0.0} if name == "kto" else {}
+    made = bench.recipe({"name": name, **weights, **options}, "feedback", learning_rate=0.03)
     return made | ({"adapter": adapter} if adapter else {})
 
 
@@ -186,7 +188,7 @@ def test_labels_out_of_balance_are_told(good: int, bad: int, weights: dict[str, 
 
 
 def test_a_run_says_so(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    bench.run(recipe(bench, desirable_weight=5.0), max_steps=1)
+    bench.run(recipe(bench, desirable_weight=5.0, undesirable_weight=1.0), max_steps=1)
     assert "good answers count 5.00 times" in capsys.readouterr().err
 
 

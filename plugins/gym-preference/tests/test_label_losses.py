@@ -39,8 +39,8 @@ def kto(ratios: Array, good: Labels, kl: float, beta: float, desirable: float, u
 
 def bco(ratios: Array, good: Labels, shift: float, beta: float) -> float:
     """Return the cross entropy of a logistic regression on rewards."""
-    probabilities = [sigmoid(beta * ratio - shift) for ratio in ratios]
-    return -sum(math.log(p) if label else math.log(1 - p) for p, label in zip(probabilities, good, strict=True))
+    logits = [beta * ratio - shift for ratio in ratios]
+    return -sum(math.log(sigmoid(x if label else -x)) for x, label in zip(logits, good, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -13,7 +13,7 @@ import torch
 from preference_cases import pairs, rows, run
 from safetensors import safe_open
 
-from gym_core import GymError, execute, load_recipe
+from gym_core import GymError
 from gym_preference.kept import Kept, key_of, name_of
 from gym_preference.pairs import answered
 from gym_testkit.bench import Bench, Finished, fingerprint
@@ -27,11 +27,11 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(root: Path, model: Path, form: str, adapter: str | None, **train: Any) -> Finished:
+def trained(root: Path, model: Path, form: str, adapter: str | None, again: bool = False, **train: Any) -> Finished:
     options = {key: str(model) if value == "itself" else value for key, value in FORMS[form].items()}
     sections: dict[str, Any] = {"adapter": adapter} if adapter else {}
     name = f"{form} {adapter}".replace(",", "").replace(" ", "-")
-    return run(root, model, {"name": "dpo", **options}, name, train=train, **sections)
+    return run(root, model, {"name": "dpo", **options}, name, again=again, train=train, **sections)
 
 
 def kept_files(tmp_path: Path) -> list[Path]:
@@ -62,7 +62,7 @@ def test_scores_are_made_once_and_found_by_content(tmp_path: Path, model_path: P
     again = tmp_path / "again"
     again.mkdir()
     trained(again, model_path, "further, kept", "lora")  # the same weights, whatever they are called
-    assert "once" not in capsys.readouterr().err
+    assert "samples, once" not in capsys.readouterr().err
     assert [file.stat().st_mtime_ns for file in kept_files(tmp_path)] == [before]
 
 
@@ -84,37 +84,40 @@ def test_held_out_pairs_are_scored_too(tmp_path: Path, model_path: Path) -> None
     assert len(evaluated) == 2 and all(0 <= line["eval_accuracy"] <= 1 for line in evaluated)
 
 
+def halved(whole: Finished) -> None:
+    """Make of a finished run one that was ended in its middle."""
+    output = whole.outcome.output
+    shutil.rmtree(output / "checkpoints" / "step-00000008")
+    shutil.rmtree(output / "model")
+    record = json.loads((output / "run.json").read_text())
+    (output / "run.json").write_text(json.dumps(record | {"status": "interrupted"}))
+
+
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_run_goes_on_against_the_reference_it_began_with(tmp_path: Path, model_path: Path, lost: bool) -> None:
-    """All weights are trained, so what the run began with is nowhere but in its scores, or in the model it names."""
-    whole = run(tmp_path, model_path, {"name": "dpo"}, "whole")
-    bench = Bench(tmp_path)
-    recipe = bench.recipe({"name": "dpo"}, "preference", batch_size=4, learning_rate=0.003, max_steps=8, save_every=4)
-    recipe |= {"model": str(model_path), "data": str(_file(tmp_path)), "output": str(tmp_path / "killed")}
-    recipe["callbacks"] = [{"name": "gym-testkit/kill", "step": 6}]
-    file = bench.path("recipe.json")
-    file.write_text(json.dumps(recipe))
-    assert bench.gym("train", str(file)).returncode < 0
+@pytest.mark.parametrize("adapter", ["lora", None])
+def test_a_run_goes_on_against_the_reference_it_began_with(
+    tmp_path: Path, model_path: Path, capsys: Any, adapter: str | None, lost: bool
+) -> None:
+    """Where all weights are trained, what the run began with is nowhere but in its scores, or in the model it names."""
+    whole = trained(tmp_path, model_path, "kept", adapter, save_every=4)
+    weights = fingerprint(whole.outcome.artifact.path, ".safetensors")
+    halved(whole)
     if lost:
         shutil.rmtree(tmp_path / "cache" / "reference")
-    done = bench.gym("train", str(file))
-    assert done.returncode == 0, done.stderr
-    ended = fingerprint(tmp_path / "killed" / "model", ".safetensors")
-    assert ended == fingerprint(whole.outcome.artifact.path, ".safetensors")
+    again = trained(tmp_path, model_path, "kept", adapter, save_every=4, again=True)
+    assert "continuing from step-00000004" in capsys.readouterr().err
+    assert fingerprint(again.outcome.artifact.path, ".safetensors") == weights
 
 
-def test_a_run_does_not_go_on_against_another_reference(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "mine", 0)
-    bench = Bench(tmp_path)
-    recipe = bench.recipe({"name": "dpo", "cache_reference": True}, "preference", max_steps=8, save_every=4)
-    recipe |= {"model": str(model), "adapter": "lora", "output": str(tmp_path / "killed")}
-    file = bench.path("recipe.json")
-    file.write_text(json.dumps(recipe | {"callbacks": [{"name": "gym-testkit/kill", "step": 6}]}))
-    assert bench.gym("train", str(file)).returncode < 0
-    shutil.rmtree(model)
-    write_model(model, 1)
+@pytest.mark.parametrize("form", ["kept", "further, kept"])
+def test_a_run_does_not_go_on_against_another_reference(tmp_path: Path, model_path: Path, form: str) -> None:
+    changing = write_model(tmp_path / "changing", 0)
+    halved(trained(tmp_path, changing, form, "lora", save_every=4))
+    shutil.rmtree(changing)
+    write_model(changing, 1)
+    shutil.rmtree(tmp_path / "cache" / "reference")
     with pytest.raises(GymError, match="not what it was when the run began"):
-        execute(load_recipe(file))
+        trained(tmp_path, changing, form, "lora", save_every=4, again=True)
 
 
 def test_a_file_that_was_put_in_the_place_of_another_is_refused(tmp_path: Path) -> None:

@@ -79,10 +79,10 @@ def name_of(weights: str, how: str, keys: Sequence[bytes]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """Return what names weights by their content."""
+def fingerprint(weights: Iterable[Tensor]) -> str:
+    """Return what names weights, in their order, by their content; an adapter around them may have given them other names."""
     digest = hashlib.blake2b(digest_size=16)
-    for name, weight in weights:
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+    for weight in weights:
+        digest.update(f"{weight.dtype} {tuple(weight.shape)}".encode())
         digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()

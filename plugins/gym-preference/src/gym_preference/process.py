@@ -44,7 +44,7 @@ class ProcessLoss(Scoring):
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the sum over steps of `-y log sigmoid(s) - (1 - y) log sigmoid(-s)`, and how often `s` is on the right side."""
         scores, labels = policy(batch), cast(ScoredBatch, batch).columns["labels"]
-        loss = binary_cross_entropy_with_logits(scores, labels, reduction="sum")
+        loss = binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="sum")
         chances, right = scores.detach().sigmoid(), labels > 0.5
         correct = half_for_ties(scores.detach() * (labels - 0.5))
         return loss, {

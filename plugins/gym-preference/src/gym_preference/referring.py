@@ -114,8 +114,8 @@ class Referring:
         """Name the weights of the reference: not those of an adapter that is left out."""
         left_out = self.adapted.without is not None
         return fingerprint(
-            (name, self.job.spread.full(weight))
-            for name, weight in policy.model.named_parameters()
+            self.job.spread.full(weight)
+            for weight in policy.model.parameters()
             if not (left_out and weight.requires_grad)
         )
 
