@@ -25,7 +25,7 @@ from gym_torch.config import Transformers
 from gym_torch.export import copy_tokenizer
 from gym_torch.layout import hidden_states
 from gym_torch.policy import Policy
-from gym_torch.scalar_head import FILE, ScalarHead
+from gym_torch.scalar_head import ScalarHead, head_of, keep_words
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
 
@@ -76,8 +76,7 @@ class SeparateCritic(Critic):
         self.head = head_of(loaded)
         self.adapted: Adapted = adapt(loaded.model, recipe)
         self.model: PreTrainedModel = self.adapted.model
-        if not self.model.config.get_text_config().tie_word_embeddings:
-            self.model.get_output_embeddings().requires_grad_(False)  # nothing comes of its logits
+        keep_words(self.model)
         if recipe.train.gradient_checkpointing:
             recompute_layers(self.model)
 
@@ -117,11 +116,6 @@ class ActorCritic(Policy):
     @property
     def _critic(self) -> Critic:
         return cast(Critic, self.beside["critic"])
-
-
-def head_of(model: LoadedModel) -> ScalarHead:
-    """Return the value head that lies beside the weights of a model, or an untrained one."""
-    return ScalarHead.read(model.path) if (model.path / FILE).is_file() else ScalarHead.of(model.model)
 
 
 def _check(critic: LoadedModel, policy: LoadedModel) -> None:

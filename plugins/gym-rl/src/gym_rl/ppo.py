@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from gym_core import Run
 from gym_rl import PPO
 from gym_rl.clipped import ClippedTokens
-from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic, head_of
+from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
 from gym_rl.formulas import losses
 from gym_rl.formulas.advantages import gae, whiten
 from gym_rl.formulas.aggregate import Aggregate, TokenMean
@@ -26,7 +26,7 @@ from gym_torch.batch import Batch
 from gym_torch.beside import Beside
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy, evaluating
-from gym_torch.scalar_head import ScalarHead
+from gym_torch.scalar_head import ScalarHead, head_of
 
 
 class PPOTrainer(RolloutTrainer):
