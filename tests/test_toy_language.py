@@ -18,12 +18,12 @@ from gym_core.component import load_object
 from gym_core.loading import load_component
 from gym_data.tokenizer import Tokenizer
 from gym_rl import Answer, Local, PolicyGradient
-from gym_rl.asking import Asking
-from gym_rl.judge import Judgement
 from gym_rl.local import LocalSampler
 from gym_rl.objective import PolicyObjective
 from gym_rl.rewards import Length
-from gym_rl.rollouts import Rollouts
+from gym_rl.rewards.judge import Judgement
+from gym_rl.rounds.asking import Asking
+from gym_rl.rounds.rollouts import Rollouts
 from gym_testkit import tiny
 from gym_torch.adapted import Full
 from gym_torch.layout import PACKED, layout_for

@@ -45,16 +45,24 @@ def write_model(into: Path, vocabulary: int, data: str, ends: int = 1) -> Path:
 
 def write_samples(into: Path, model: Path, data: str, cutoff: int) -> list[dict[str, Any]]:
     """Tokenize a dataset as Gym does, and write it as `input_ids` and `labels` for the peers."""
-    recipe = load_recipe({"model": str(model), "algorithm": "sft", "data": source(data, cutoff), "output": str(into)})
-    assert recipe.data is not None
-    examples = recipe.data.build(tokenizer=model, rows="conversation", seed=0).train
     rows = []
-    for number in range(len(examples)):
-        example = examples[number]
+    for example in _examples(model, data, cutoff, "sft"):
         labels = [int(token) if kept else -100 for token, kept in zip(example.tokens, example.trained, strict=True)]
         rows.append({"input_ids": example.tokens.tolist(), "labels": labels})
     into.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return rows
+
+
+def write_pairs(into: Path, model: Path, data: str, cutoff: int) -> int:
+    """Tokenize pairs as Gym does, and write them as `prompt_ids`, `chosen_ids` and `rejected_ids`; return how many."""
+    rows = []
+    for pair in _examples(model, data, cutoff, "dpo"):
+        tokens, middle = pair.tokens.tolist(), pair.shared + pair.chosen
+        sides = ((pair.shared, middle), (middle, len(tokens)))
+        chosen, rejected = (tokens[start : start + int(pair.trained[start:end].sum())] for start, end in sides)
+        rows.append({"prompt_ids": tokens[: pair.shared], "chosen_ids": chosen, "rejected_ids": rejected})
+    into.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return len(rows)
 
 
 def write_prompts(into: Path, model: Path, data: str, count: int, length: int) -> None:
@@ -77,6 +85,15 @@ def write_prompts(into: Path, model: Path, data: str, count: int, length: int) -
 def source(data: str, cutoff: int) -> dict[str, Any]:
     """Return the `data` section of a recipe that reads a dataset in its own order."""
     return {"sources": [data], "dataset_dir": str(DATA), "cutoff": cutoff}
+
+
+def _examples(model: Path, data: str, cutoff: int, algorithm: str) -> Any:
+    """Return the samples that an algorithm of Gym learns from."""
+    recipe = load_recipe(
+        {"model": str(model), "algorithm": algorithm, "data": source(data, cutoff), "output": "unused"}
+    )
+    assert recipe.data is not None and recipe.algorithm is not None
+    return recipe.data.build(tokenizer=model, rows=recipe.algorithm.rows, seed=0).train
 
 
 def _tokenizer(data: str) -> Tokenizer:

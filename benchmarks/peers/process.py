@@ -106,6 +106,20 @@ def schedule(spec: Spec) -> dict[str, Any]:
     }
 
 
+def executed(recipe: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """Run a recipe of Gym; return what it says of every step, its peak, and the tokens gone by after each step."""
+    from gym_core import execute, load_recipe
+
+    outcome = execute(load_recipe(recipe))
+    most = peak()
+    lines = [json.loads(line) for line in (outcome.output / "metrics.jsonl").read_text().splitlines()]
+    tokens = [line["tokens"] for line in lines]
+    each = [now - before for before, now in zip([0, *tokens], tokens, strict=False)]
+    seconds = [count / line["tokens_per_second"] for count, line in zip(each, lines, strict=True)]
+    losses, norms = ([line[key] for line in lines] for key in ("loss", "grad_norm"))
+    return {"seconds": seconds, "losses": losses, "norms": norms, "peak_bytes": most}, tokens
+
+
 def clock() -> Any:
     """Return a callback of the peers' trainers that keeps the seconds and the log of each step."""
     from transformers import TrainerCallback

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from peers.process import Result, Spec, arguments, clock, held, peak, schedule, serve
+from peers.process import Result, Spec, arguments, clock, executed, held, peak, schedule, serve
 
 
 @dataclass(kw_only=True)
@@ -38,19 +38,12 @@ class Tuning(Spec):
 def gym(spec: Tuning) -> Tuned:
     """Train with Gym, through a recipe."""
     import gym_torch.trainer  # noqa: F401 - loaded before memory is measured, as the peers' modules are
-    from gym_core import execute, load_recipe
 
     before = held()
     adapter = {"adapter": spec.adapter} if spec.adapter else {}
     recipe = {"model": spec.model, "data": spec.data, "algorithm": spec.algorithm, **adapter, **schedule(spec)}
-    outcome = execute(load_recipe(recipe))
-    most = peak()
-    lines = [json.loads(line) for line in (outcome.output / "metrics.jsonl").read_text().splitlines()]
-    tokens = [line["tokens"] for line in lines]
-    each = [now - before for before, now in zip([0, *tokens], tokens, strict=False)]
-    seconds = [count / line["tokens_per_second"] for count, line in zip(each, lines, strict=True)]
-    losses, norms = ([line[key] for line in lines] for key in ("loss", "grad_norm"))
-    return Tuned(seconds=seconds, losses=losses, norms=norms, tokens=tokens[-1], base_bytes=before, peak_bytes=most)
+    found, tokens = executed(recipe)
+    return Tuned(**found, tokens=tokens[-1], base_bytes=before)
 
 
 def trainer(spec: Tuning) -> Tuned:

@@ -1,7 +1,7 @@
 """The flat dialects: LLaMA-Factory's files and the short form, translated into sections.
 
-The translation is data that plugins own. Entry points of group `gym.flat` say which component a flat key selects
-(`finetuning_type.lora`), `Flat` marks say which field a flat key fills. Only the selected components are loaded to read them.
+The translation is data that plugins own. Entry points of group `gym.flat` say which component a flat key selects (`stage.dpo`;
+`stage.dpo.pref_loss`: `pref_loss` may say which instead), `Flat` marks which field it fills. Only what is selected is loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gym_core.train import Train
 WHOLE = "model_name_or_path"  #: a file with this key is LLaMA-Factory's: what it leaves out means what it means there
 TOP = {"output_dir": "output"}  #: flat keys that are a section by themselves
 SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
-STATED = {"do_train": True}  #: flat keys that may only state what happens anyway
+STATED = {"do_train": True, "report_to": "none", "save_only_model": False}  #: flat keys that state what happens anyway
 
 
 class Place(NamedTuple):
@@ -52,7 +52,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         _put(sections, (TOP[key],), flat.pop(key), key, found)
     for key, expected in STATED.items():
         if flat.pop(key, expected) != expected:
-            found.problems.append(Problem("this command trains", found.where((key,)), key, f"set it to {expected}"))
+            found.problems.append(Problem("is not supported", found.where((key,)), key, f"set it to {expected}"))
     classes = selected(sections)
     places = flat_places(classes)
     for key, value in flat.items():
@@ -133,7 +133,7 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
         if section not in sections:
             said[section] = key, name
             _put(sections, (section,), {SLOTS[section].selector: name}, key, found)
-        elif given and said.get(section, (key, name))[1] != name:
+        elif given and said.get(section, (key, name))[1] != name and f"{value}.{said[section][0]}" not in options:
             found.problems.append(Problem(f"contradicts `{said[section][0]}`", found.where((key,)), key, "give one"))
 
 
@@ -147,15 +147,14 @@ def _component_of(choice: Entry) -> tuple[str, str]:
     raise PluginError(f"gym.flat `{choice.name}` leads to no component", where=f"{choice.dist} {choice.version}")
 
 
-def _no_choice(
-    key: str, value: str, options: Mapping[str, list[Entry]], chosen: list[Entry], found: Findings
-) -> Problem:
+def _no_choice(key: str, value: str, options: Mapping[str, list[Entry]], two: list[Entry], found: Findings) -> Problem:
     where = found.where((key,))
-    if chosen:
-        both = " and ".join(f"{entry.dist} {entry.version}" for entry in chosen)
+    if two:
+        both = " and ".join(f"{entry.dist} {entry.version}" for entry in two)
         return Problem(f"two plugins bring `{value}`: {both}", where, key, "name the component in its own section")
     package = catalogue().get(f"flat/{key}.{value}") or catalogue().get(f"flat/{key}.*")
-    fix = f"pip install {package}" if package else f"installed: {', '.join(sorted({*options} - {'default'}))}"
+    known = sorted(option for option in options if option != "default" and "." not in option)
+    fix = f"pip install {package}" if package else f"installed: {', '.join(known)}"
     return Problem(f"no installed plugin brings `{value}`", where, key, fix)
 
 

@@ -30,7 +30,7 @@ class Algorithm(Component):
 
     kind: ClassVar[str] = "algorithms"
     rows: ClassVar[str] = "conversation"
-    """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback` or `prompt`."""
+    """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback`, `stepwise` or `prompt`."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Sections that a recipe must have for it."""
     measure: ClassVar[str] = "loss"
@@ -41,7 +41,7 @@ class Algorithm(Component):
     """`module:function` of the author's slow and obvious float64 formula, where the trainer is an objective of gym-torch.
 
     `oracle(config, model, examples)` returns the un-normalised loss of the examples as a float64 scalar tensor;
-    `model` is a float64 causal language model. Value and gradient must agree with the objective's.
+    `model` is a float64 causal language model; what is trained beside it comes as `beside`. Value and gradient must agree.
     """
 
 

@@ -23,6 +23,9 @@ class Learn(Algorithm):
 
 class Compare(Algorithm):
     rows: ClassVar[str] = "preference"
+
+class Judged(Algorithm):
+    rows: ClassVar[str] = "feedback"
 """
 
 
@@ -37,6 +40,7 @@ def toys(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text(
         "[gym.backends]\ntoy = toys_for_data:ToyBackend\n"
         "[gym.algorithms]\ntoy-learn = toys_for_data:Learn\ntoy-compare = toys_for_data:Compare\n"
+        "toy-judged = toys_for_data:Judged\n"
         "[gym.flat]\nstage.toy = toys_for_data:Learn\n"
     )
     monkeypatch.syspath_prepend(str(site))
@@ -84,12 +88,61 @@ def test_examples_are_shown_with_what_is_trained(toys, recipe):
     assert json.loads(run(path, "data.max_samples=1", "--json"))["report"]["rows"] == 1
 
 
-def test_pairs_are_shown_as_they_are_read(toys, recipe):
-    path = recipe([{"prompt": "a", "chosen": "b", "rejected": "c"}], "toy-compare")
-    shown = json.loads(run(path, "--json"))
-    assert shown["examples"][0]["row"]["chosen"] == {"role": "assistant", "content": "b"}
+def test_pairs_are_shown_as_prompt_and_two_answers(toys, recipe):
+    path = recipe([{"prompt": "a", "chosen": "b", "rejected": "c", "margin": 2.5}], "toy-compare")
+    example = json.loads(run(path, "--json"))["examples"][0]
+    said = {run["part"]: run["text"] for run in example["runs"] if run["trained"]}
+    assert said == {"chosen": "b<|im_end|>", "rejected": "c<|im_end|>"}
+    assert example["judgement"] == "margin 2.5"
     text = run(path)
-    assert "chosen: b" in text and "rejected: c" in text and "user: a" in text
+    assert "prompt: <|im_start|>user" in text and "chosen: b" in text and "rejected: c" in text and "margin 2.5" in text
+
+
+def test_what_pairs_lack_is_counted_and_shown(toys, recipe):
+    good = {"prompt": "a", "chosen": "b", "rejected": "c"}
+    rows = [
+        good,
+        good | {"rejected": "b"},
+        good | {"chosen": " "},
+        {"chosen": chat("a", "b"), "rejected": chat("d", "c")},
+        good | {"chosen": "b" * 60, "rejected": "b" * 61},
+        good | {"prompt": "a" * 60},
+        good | {"rejected": "d" * 60},
+    ]
+    path = recipe(rows, "toy-compare", cutoff=40)
+    report = json.loads(run(path, "--json"))["report"]
+    source = report["sources"][0]
+    assert (report["rows"], report["examples"], report["dropped"], report["bad"]) == (7, 3, 4, 0)
+    assert source["dropped"] == {
+        "both answers are the same": 1,
+        "an answer is empty": 1,
+        "both answers are the same within the cutoff": 1,
+        "nothing to learn within the cutoff": 1,
+    }
+    assert source["noticed"] == {"pairs with different prompts, each answer learnt after its own": 1}
+    assert report["truncated"] == 3
+    text = run(path)
+    assert "1 left out: both answers are the same" in text and "1 pairs with different prompts" in text
+
+
+def test_judgements_that_are_all_the_same_are_remarked(toys, recipe):
+    rows = [{"messages": chat("a", answer), "label": True} for answer in ("b", "c", "")]
+    report = json.loads(run(recipe(rows, "toy-judged"), "--json"))["report"]
+    assert report["sources"][0]["noticed"] == {"answers judged good": 2}
+    assert report["sources"][0]["dropped"] == {"an answer is empty": 1}
+    assert report["notes"] == ["there are no answers judged bad: nothing tells good from bad"]
+    both = [*rows, {"messages": chat("a", "b"), "label": False}]
+    shown = json.loads(run(recipe(both, "toy-judged"), "--json"))
+    assert shown["report"]["notes"] == []
+    assert [example["judgement"] for example in shown["examples"]] == ["good", "good", "bad"]
+
+
+def test_nothing_left_to_compare_is_an_error_of_four_lines(toys, recipe):
+    same = {"prompt": "a", "chosen": "b", "rejected": "b"}
+    with pytest.raises(DataError, match="none of its 2 rows can be learnt from") as caught:
+        run(recipe([same, same], "toy-compare"))
+    assert "both answers are the same (2 rows)" in str(caught.value)
+    assert str(caught.value).count("\n") <= 3
 
 
 def test_a_flat_recipe_means_the_same(toys, model, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
+from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Stepwise, Text
 from gym_data.formats.detect import detect
 
 CALL = '{"name": "add", "arguments": {"a": 1}}'
@@ -111,7 +111,18 @@ def test_bad_conversations_say_why(name):
         (Text(), {"text": " "}, "is empty"),
         (Feedback(), {"messages": [user("a"), said("b")], "label": "yes"}, "not true or false"),
         (Preference(), {"prompt": "a", "chosen": "b", "rejected": "b"}, "both answers are the same"),
+        (Preference(), {"prompt": "a", "chosen": "b", "rejected": " "}, r"message 2 \(assistant\) is empty"),
+        (Preference(), {"prompt": "a", "chosen": "b", "rejected": []}, "not with an answer"),
+        (Preference(), {"prompt": "a", "chosen": "b", "rejected": "c", "margin": "much"}, "is not a number"),
+        (Preference(), {"prompt": "a", "chosen": [user("a"), user("b")], "rejected": "c"}, "follows another user"),
         (Preference(), {"prompt": "a", "chosen": "b"}, "is missing"),
+        (Stepwise(), {"prompt": "a", "completions": ["b"], "labels": [True, False]}, "1 steps and 2 labels"),
+        (Stepwise(), {"prompt": "a", "completions": ["b", " "], "labels": [True, False]}, "step 2 is empty"),
+        (Stepwise(), {"prompt": "a", "completions": ["b"], "labels": [-1]}, "label 1 is neither true, false"),
+        (Stepwise(), {"prompt": "a", "completions": ["b"], "labels": [None]}, "no step is judged"),
+        (Stepwise(), {"prompt": "a", "completions": [], "labels": []}, "no step is judged"),
+        (Stepwise(), {"prompt": "a", "completions": "b", "labels": [True]}, "column `completions` holds no list"),
+        (Stepwise(), {"completions": ["b"], "labels": [True]}, "no columns with a prompt"),
         (Preference(), {"chosen": "b", "rejected": "c"}, "no columns with a prompt"),
     ],
 )
@@ -142,6 +153,7 @@ def test_bad_rows_say_why(format, row, why):
             },
             "Preference",
         ),
+        ({"prompt": "a", "completions": ["b", "c"], "labels": [True, False]}, "Stepwise"),
     ],
 )
 def test_columns_tell_the_format_and_it_reads_the_row(row, name):
@@ -156,4 +168,42 @@ def test_unknown_columns_tell_nothing():
 
 def test_a_pair_has_one_prompt_and_two_answers():
     pair = Preference().build().convert({"prompt": "a", "chosen": "b", "rejected": "c"})
-    assert (contents(pair.prompt), pair.chosen["content"], pair.rejected["content"]) == ([("user", "a")], "b", "c")
+    assert (contents(pair.prompt), pair.chosen.answer, pair.rejected.answer) == ([("user", "a")], "b", "c")
+
+
+def test_answers_of_several_messages_continue_the_prompt_of_the_row():
+    call = said("", tool_calls=[{"function": {"name": "f", "arguments": "{}"}}])
+    found = [call, {"role": "tool", "content": "4"}, said("Four.")]
+    row = {"prompt": [user("2 + 2?")], "chosen": found, "rejected": [said("Five.")], "tools": [{"name": "f"}]}
+    pair = Preference().build().convert(row)
+    assert [message["role"] for message in pair.chosen.messages] == ["user", "assistant", "tool", "assistant"]
+    assert contents(pair.rejected) == [("user", "2 + 2?"), ("assistant", "Five.")]
+    assert contents(pair.prompt) == [("user", "2 + 2?")]
+    assert [side.tools[0]["function"]["name"] for side in (pair.chosen, pair.rejected)] == ["f", "f"]
+    assert pair.remarks == ()
+
+
+def test_sides_with_different_prompts_are_remarked_and_those_that_part_in_an_earlier_answer_are_not():
+    def pair(chosen, rejected):
+        return Preference().build().convert({"chosen": chosen, "rejected": rejected})
+
+    apart = pair([user("a"), said("b")], [user("x"), said("c")])
+    assert apart.shared == 0 and apart.remarks == ("pairs with different prompts, each answer learnt after its own",)
+    turns = pair([user("a"), said("b"), user("c"), said("d")], [user("a"), said("x"), user("c"), said("d")])
+    assert turns.shared == 1 and turns.remarks == ()
+
+
+def test_a_whole_conversation_may_be_written_as_sharegpt_does():
+    def turns(answer):
+        return [{"from": "human", "value": "a"}, {"from": "gpt", "value": answer}]
+
+    pair = Preference().build().convert({"chosen": turns("b"), "rejected": turns("c"), "margin": 2})
+    assert (contents(pair.prompt), pair.remarks, pair.margin) == ([("user", "a")], (), 2.0)
+
+
+def test_steps_are_right_wrong_likely_or_not_judged():
+    row = {"question": "a", "completions": ["b", "c", "d", "e"], "labels": [True, False, None, 0.75]}
+    steps = Stepwise(separator="\n\n").build().convert(row)
+    assert (steps.steps, steps.labels) == (("b", "c", "d", "e"), (1.0, 0.0, None, 0.75))
+    assert list(steps.remarks) == ["steps judged right", "steps judged wrong", "steps judged right"]
+    assert Stepwise(separator="; ").build().asked(row)[1] == "b; c; d; e"

@@ -219,9 +219,9 @@ def test_a_registered_name_with_its_own_columns(model, tmp_path):
     assert len(said.train) == 1
 
 
-def test_rows_of_other_shapes_are_not_tokenised(model, write):
-    with pytest.raises(DataError, match="`preference` are read but not tokenised"):
-        build(model, write(alpaca(1)), rows="preference")
+def test_a_shape_that_is_none_is_refused(model, write):
+    with pytest.raises(DataError, match="no rows of shape `colours`"):
+        build(model, write(alpaca(1)), rows="colours")
 
 
 def test_conversations_are_text_too_as_their_template_writes_them(model, write):

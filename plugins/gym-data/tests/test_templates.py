@@ -18,10 +18,11 @@ CLOSING = {
     "chatml": "<|im_end|>",
     "qwen": "<|im_end|>",
     "qwen3": "<|im_end|>",
+    "qwen3_nothink": "<|im_end|>",
     "llama3": "<|eot_id|>",
     "gemma": "<end_of_turn>",
 }
-WITH_TOOLS = {"qwen", "qwen3", "llama3"}
+WITH_TOOLS = {"qwen", "qwen3", "qwen3_nothink", "llama3"}
 
 
 def render(name, messages, tools=None, prompt=False):
@@ -66,6 +67,12 @@ def test_qwen3_drops_the_reasoning_of_earlier_turns():
     messages = chat("a", "<think>\nhm\n</think>\n\none", "b", "<think>\nso\n</think>\n\ntwo")
     text = render("qwen3", messages)[1].text
     assert "hm" not in text and "<think>\nso\n</think>\n\ntwo" in text
+
+
+def test_qwen3_nothink_adds_nothing_to_plain_turns():
+    messages = chat("first", "one", system="Be kind.")
+    assert render("qwen3_nothink", messages)[1] == render("chatml", messages)[1]
+    assert render("qwen3_nothink", messages[1:])[1] == render("chatml", messages[1:])[1]
 
 
 def config(template):

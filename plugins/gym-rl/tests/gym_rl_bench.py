@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM
 from gym_core import Train
 from gym_data.tokenizer import Tokenizer
 from gym_rl import RLOO, Answer, PolicyGradient
-from gym_rl.asking import Asking
 from gym_rl.engine import Local
-from gym_rl.judge import Judgement
 from gym_rl.local import LocalSampler
 from gym_rl.rewards import Length
-from gym_rl.rollouts import Rollouts
+from gym_rl.rewards.judge import Judgement
+from gym_rl.rounds.asking import Asking
+from gym_rl.rounds.rollouts import Rollouts
 from gym_torch.adapted import Full
 from gym_torch.layout import PACKED, layout_for
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gym_rl import advantages
+from gym_rl.formulas import advantages
 
 REWARDS = [1.0, 0.0, 0.0, 1.0, 0.5, 3.0, -1.0, 2.0, 2.0, 2.0, 7.0, math.nan, 0.25, 0.75]
 GROUP = [0, 0, 0, 0, 2, 1, 1, 3, 3, 3, 4, 5, 5, 5]

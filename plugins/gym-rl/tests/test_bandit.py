@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gym_rl import advantages, losses
+from gym_rl.formulas import advantages, losses
 
 ARMS, STEPS, RATE, GROUPS, SIZE = 10, 300, 3.0, 4, 8
 OWNER = torch.arange(GROUPS * SIZE)

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from gym_rl_bench import algorithm, prompts, rounds
 
 from gym_core import RecipeError, Train
-from gym_rl.bound import Bound
 from gym_rl.reinforce import Reinforce
+from gym_rl.rounds.bound import Bound
 from gym_testkit.bench import Bench
 from gym_torch.layout import PACKED
 from gym_torch.plan.commands import plan

@@ -13,7 +13,7 @@ from gym_core import GymError, PluginError, RecipeError, load_recipe
 from gym_data.tokenizer import Tokenizer
 from gym_rl import Local
 from gym_rl.local import LocalSampler
-from gym_rl.sampled import check
+from gym_rl.rounds.sampled import check
 from gym_torch.adapted import Full
 from gym_torch.generation.generator import Completion, Generator
 

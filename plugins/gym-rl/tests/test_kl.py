@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gym_rl.kl import ESTIMATORS
+from gym_rl.formulas.kl import ESTIMATORS
 
 
 def distributions() -> tuple[Tensor, Tensor]:

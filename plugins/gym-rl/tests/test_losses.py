@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gym_rl import aggregate, losses, offpolicy, ragged
+from gym_rl.formulas import aggregate, losses, offpolicy, ragged
 
 LENGTHS = [3, 1, 5, 2]
 COUNT = len(LENGTHS)

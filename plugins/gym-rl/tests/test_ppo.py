@@ -19,11 +19,11 @@ from gym_core import Callback, GymError, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_core.run import Run
 from gym_rl import PPO
-from gym_rl.answers import Rollout, Round
 from gym_rl.critic import ActorCritic, SharedCritic
-from gym_rl.health import health
 from gym_rl.ppo import PPOLoss, estimated
 from gym_rl.rewards import Length
+from gym_rl.rounds.answers import Rollout, Round
+from gym_rl.rounds.health import health
 from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
 from gym_torch.batch import Piece

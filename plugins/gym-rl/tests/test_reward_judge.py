@@ -10,10 +10,10 @@ import pytest
 
 from gym_core.errors import GymError
 from gym_rl import Answer
-from gym_rl.judge import Judge, named
 from gym_rl.reward import Reward
 from gym_rl.rewards import Exact, Layout, Length, Math, Overlong, PythonFunction
-from gym_rl.worker import Raised, Worker
+from gym_rl.rewards.judge import Judge, named
+from gym_rl.rewards.worker import Raised, Worker
 
 ANSWERS = [Answer(text, {"answer": "4"}, id=f"row-{n}", tokens=n) for n, text in enumerate(["4", "5", "", "four 4"])]
 
@@ -169,7 +169,7 @@ def test_a_row_that_is_no_json_cannot_go_to_another_process_and_is_named(judge, 
 def test_a_hang_does_not_keep_the_process_from_ending(function):
     reference = function("backtracks").function
     script = (
-        "from gym_rl import Answer\nfrom gym_rl.judge import Judge\nfrom gym_rl.rewards import PythonFunction\n"
+        "from gym_rl import Answer\nfrom gym_rl.rewards.judge import Judge\nfrom gym_rl.rewards import PythonFunction\n"
         f"Judge({{'mine': PythonFunction(function={reference!r})}}, timeout=0.5)([Answer('a', id='r')])"
     )
     began = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from gym_core.errors import GymError
+from gym_data.templates import Qwen
+from gym_data.tokenizer import Tokenizer
 from gym_rl import Answer
-from gym_rl.judge import Judge, named
 from gym_rl.rewards import Model
+from gym_rl.rewards.judge import Judge, named
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
 from gym_torch.scalar_head import FILE, ScalarHead
@@ -82,6 +85,22 @@ def test_a_classifier_says_what_it_says_in_transformers(tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(path)
     wanted = [model(input_ids=tokens[None]).logits.item() for tokens in texts(path)]
     assert Model(path=str(path)).build()(ANSWERS[:3]) == pytest.approx(wanted, abs=1e-5)
+
+
+@torch.no_grad()
+def test_the_template_is_given_the_tools_of_the_row(valued: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(valued, tmp_path / "with-tools")
+    (path / "chat_template.jinja").write_text(Qwen().build())
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+    words, model = Tokenizer(path), AutoModelForCausalLM.from_pretrained(path)
+    tokens, own = words.chat([*ASKED, {"role": "assistant", "content": "Rome"}], tools)
+    end = int(own.nonzero()[0][-1])
+    wanted = head()(model.base_model(input_ids=torch.tensor(tokens[None].tolist())).last_hidden_state[0, end]).item()
+    reward = Model(path=str(path)).build()
+    asked = [Answer("Rome", row, messages=ASKED) for row in ({"tools": tools}, {"tools": json.dumps(tools)}, {})]
+    offered, as_text, bare = reward(asked)
+    assert [offered, as_text] == pytest.approx([wanted, wanted], abs=1e-5)
+    assert bare != pytest.approx(wanted, abs=1e-3)
 
 
 def test_neither_company_nor_order_matters(valued: Path) -> None:

@@ -21,7 +21,9 @@ def scores(reward, *texts, row=None, **known):
 
 def test_the_rewards_import_nothing_heavy():
     heavy = ("torch", "numpy", "transformers", "sympy", "jsonschema", "math_verify")
-    probe = f"import sys, gym_rl.rewards, gym_rl.judge; print([name for name in {heavy!r} if name in sys.modules])"
+    probe = (
+        f"import sys, gym_rl.rewards, gym_rl.rewards.judge; print([name for name in {heavy!r} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -14,14 +14,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core import DataError, Train
 from gym_data.tokenizer import Tokenizer
 from gym_rl import RLOO, Answer, Local
-from gym_rl.asking import Asking
-from gym_rl.judge import Judgement
 from gym_rl.local import LocalSampler
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
 from gym_rl.rewards import Length
-from gym_rl.rollouts import Rollouts
-from gym_rl.scoring import Scoring, scored
+from gym_rl.rewards.judge import Judgement
+from gym_rl.rounds.asking import Asking
+from gym_rl.rounds.rollouts import Rollouts
+from gym_rl.rounds.scoring import Scoring, scored
 from gym_testkit import tiny
 from gym_torch.adapted import Full
 from gym_torch.layout import PACKED, PADDED, layout_for

@@ -48,7 +48,7 @@ def test_more_special_tokens_than_there_is_room_for(tmp_path):
         tiny.write_model(tmp_path / "m", extra=[f"<{number}>" for number in range(9)])
 
 
-@pytest.mark.parametrize("shape", ["conversation", "text", "preference", "feedback", "prompt"])
+@pytest.mark.parametrize("shape", ["conversation", "text", "preference", "feedback", "stepwise", "prompt"])
 def test_even_rows_have_one_length(shape):
     lengths = {len(json.dumps(row).replace("true", "false")) for row in rows.make(shape, even=True)}
     assert len(lengths) == 1

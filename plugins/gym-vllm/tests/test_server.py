@@ -203,7 +203,7 @@ def test_what_a_server_does_wrong_stops_the_run_in_four_lines(case, desk, path, 
 
 
 def test_a_log_probability_that_is_no_number_is_none(case, desk) -> None:
-    from gym_rl.sampled import check
+    from gym_rl.rounds.sampled import check
 
     sampler = case.sampler()
 

@@ -44,6 +44,16 @@ class Example:
     tokens: Tokens  #: int32 [length]
     trained: Mask  #: bool [length]; whether the token is predicted and learnt from, never true of the first
 
+    @property
+    def parts(self) -> Sequence[tuple[str, slice]]:
+        """Return what its tokens fall into, by name where there is more than one."""
+        return [("", slice(None))]
+
+    @property
+    def judgement(self) -> str:
+        """Return what a preview says of it; empty where it was not judged."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Prompt(Example):
@@ -53,11 +63,64 @@ class Prompt(Example):
     row: Mapping[str, Any]  #: all columns of the row; `answer` is the answer it holds, unless it has such a column
 
 
+@dataclass(frozen=True)
+class Pair(Example):
+    """Two answers, of which one was preferred: the tokens that both sides begin with, then the rest of each side.
+
+    None of the tokens they share is learnt.
+    """
+
+    shared: int  #: tokens that both sides begin with
+    chosen: int  #: tokens of the preferred side after them; those of the other side follow
+    margin: float = 0.0  #: how much better it is said to be
+
+    @property
+    def parts(self) -> Sequence[tuple[str, slice]]:
+        """Return what is shared, and the rest of both sides."""
+        middle = self.shared + self.chosen
+        sides = {"prompt": slice(0, self.shared), "chosen": slice(self.shared, middle), "rejected": slice(middle, None)}
+        return list(sides.items())
+
+    @property
+    def judgement(self) -> str:
+        """Say the margin."""
+        return f"margin {self.margin:g}" if self.margin else ""
+
+
+@dataclass(frozen=True)
+class Judged(Example):
+    """A conversation whose last answer was judged; that answer is learnt."""
+
+    good: bool
+
+    @property
+    def judgement(self) -> str:
+        """Say how it was judged."""
+        return "good" if self.good else "bad"
+
+
+@dataclass(frozen=True)
+class Steps(Example):
+    """A sequence whose answer was judged step by step; what is learnt are the tokens that end the judged steps."""
+
+    labels: Sequence[float]  #: how likely each of them is right
+
+    @property
+    def judgement(self) -> str:
+        """Say how the steps were judged."""
+        return f"steps {', '.join(f'{label:g}' for label in self.labels)}"
+
+
+#: What is known of an example beside its tokens, by the shape of the rows.
+KINDS: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedback": Judged, "stepwise": Steps}
+
+
 class Examples(Sequence[Example]):
     """Examples in order, read from the cache as they are asked for."""
 
-    def __init__(self, folder: Path, order: str, names: Sequence[str]) -> None:
+    def __init__(self, folder: Path, order: str, names: Sequence[str], shape: str = "") -> None:
         """Map the arrays of a cache folder; `order` names the one that says which examples these are."""
+        self._kind = KINDS.get(shape, Example)
         self._tokens = _load(folder, "tokens")
         self._trained = _load(folder, "trained")
         self._ends = _load(folder, "ends")
@@ -81,10 +144,9 @@ class Examples(Sequence[Example]):
         name = f"{self._names[source]}:{row}" + (f"#{part + 1}" if part else "")
         tokens, trained = self._tokens[start:end], self._trained[start:end]
         if not len(self._about_ends):
-            return Example(name, tokens, trained)
+            return self._kind(name, tokens, trained)
         start, end = (int(self._about_ends[number - 1]) if number else 0), int(self._about_ends[number])
-        about = json.loads(self._about[start:end].tobytes())
-        return Prompt(name, tokens, trained, about["messages"], about["row"])
+        return self._kind(name, tokens, trained, **json.loads(self._about[start:end].tobytes()))
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -106,7 +168,7 @@ class Store:
     def add(
         self, tokens: Tokens, trained: Mask, origin: tuple[int, int, int], about: Mapping[str, Any] | None = None
     ) -> None:
-        """Append a sequence, its source, row and part, and of a prompt what stands in its row (of all, or of none)."""
+        """Append a sequence, its source, row and part, and what else its `KINDS` holds (of all, or of none)."""
         self._end += len(tokens)
         self.extend(tokens=tokens, trained=trained, ends=np.asarray([self._end]), origins=np.asarray([origin]))
         if about is not None:

@@ -41,13 +41,10 @@ def preview(recipe: Path, overrides: tuple[str, ...], count: int, as_json: bool)
 
 
 def _look(config: DatasetConfig, recipe: Recipe, count: int) -> dict[str, Any]:
-    """Return examples and counts as plain data: tokenised where the algorithm learns from tokens of one sequence."""
-    from gym_data.encoding import ENCODERS
-    from gym_data.preview import structured, tokenised
+    """Return examples and counts as plain data."""
+    from gym_data.preview import tokenised
 
     shape, seed = recipe.algorithm.rows, recipe.train.seed
-    if shape not in ENCODERS:
-        return structured(config, shape, seed, count)
     model = recipe.canonical(everything=True).get("model", {})
     if "path" not in model:
         raise DataError("no model says how to tokenise", key="model.path", fix="add, for example, `model: tiny`")

@@ -16,6 +16,10 @@ def _names(value: Any) -> Any:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
+def _unread(value: Any) -> None:
+    """Take note of what changes no result: in how many processes or how large batches samples are prepared and evaluated."""
+
+
 def _weights(value: Any) -> list[float]:
     """Split LLaMA-Factory's comma list of probabilities."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
@@ -51,7 +55,13 @@ class DatasetConfig(Data):
     """What happens to an example of more tokens than `cutoff`: its end is cut off, or it is left out."""
     max_samples: Annotated[PositiveInt | None, Flat("max_samples")] = None
     """Most rows of each source, from its beginning."""
-    validation: Annotated[float, Field(ge=0), Flat("val_size")] = 0.0
+    validation: Annotated[
+        float,
+        Field(ge=0),
+        Flat("val_size"),
+        Flat("eval_strategy", convert={"steps": None, "no": None, False: None}),
+        Flat("per_device_eval_batch_size", convert=_unread),
+    ] = 0.0
     """Examples kept for evaluation: a share when below 1, else a number. Equal rows stay on one side."""
     mix: Annotated[
         Literal["concat", "interleave_under", "interleave_over", "interleave_once"], Flat("mix_strategy")
@@ -73,7 +83,12 @@ class DatasetConfig(Data):
     bad_rows: Literal["stop", "skip"] = "stop"
     """What happens at a row that cannot be learnt from (no answer, two user turns in a row...): an error, or it is left
     out and counted."""
-    rebuild: Annotated[bool, Flat("overwrite_cache")] = False
+    rebuild: Annotated[
+        bool,
+        Flat("overwrite_cache"),
+        Flat("preprocessing_num_workers", convert=_unread),
+        Flat("dataloader_num_workers", convert=_unread),
+    ] = False
     """Whether to tokenise again although the cache holds the result."""
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ import numpy as np
 
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
-from gym_data.rows import Conversation, Message, Prompt, Text
+from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured, Text
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 BATCH = 256  #: rows tokenised at a time
@@ -31,29 +31,66 @@ class Piece:
     part: int  #: from 0, where a row gave several
     times: int
     key: bytes
-    about: Mapping[str, Any] | None = None  #: of a prompt: its messages and its row
+    about: Mapping[str, Any] | None = None  #: what else its example has, see `gym_data.cache.KINDS`
+    remarks: Sequence[str] = ()  #: what the report counts about its row
 
 
 def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield the sequences of all conversations, cut to length; those with nothing to learn are counted and left out."""
-    for batch in _batches(reader.records(), BATCH):
-        owners: list[tuple[Record, int]] = []
+
+    def told(row: Structured) -> list[_Told]:
+        assert isinstance(row, Conversation)
+        return [_Told(row, reader.config.train_on)]
+
+    return _sequences(reader, tokenizer, told)
+
+
+def encode_feedback(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield judged conversations as `encode_conversations` does; learnt is the answer that was judged, the last.
+
+    A pair is a good answer and a bad one.
+    """
+
+    def told(row: Structured) -> list[_Told]:
+        if isinstance(row, Preference):
+            return [_Told(side, "last", {"good": side is row.chosen}) for side in (row.chosen, row.rejected)]
+        assert isinstance(row, Feedback)
+        return [_Told(row.conversation, "last", {"good": row.good})]
+
+    return _sequences(reader, tokenizer, told)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A conversation, which of its answers are learnt, and what else there is to say of it."""
+
+    conversation: Conversation
+    train_on: str
+    about: Mapping[str, Any] | None = None
+
+
+def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured], list[_Told]]) -> Iterator[Piece]:
+    for batch in batches(reader.records(), BATCH):
+        owners: list[tuple[Record, int, Mapping[str, Any] | None]] = []
         texts: list[Rendered] = []
         for record in batch:
+            conversations = told(record.row)
             try:
-                found = _render(reader, tokenizer, record)
+                found = [(each.about, _render(reader, tokenizer, each)) for each in conversations]
             except ValueError as error:
                 reader.bad(record.source, record.number, error)
                 continue
-            if not found:
-                reader.tallies[record.source].dropped["no answer is to be learnt"] += 1
-            reader.tallies[record.source].parted += len(found) > 1
-            owners.extend((record, part) for part in range(len(found)))
-            texts.extend(found)
-        for (record, part), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
+            for _, rendered in found:
+                if not rendered:
+                    reader.tallies[record.source].dropped["no answer is to be learnt"] += 1
+                reader.tallies[record.source].parted += len(rendered) > 1
+            parts = [(about, text) for about, rendered in found for text in rendered]
+            owners.extend((record, part, about) for part, (about, _) in enumerate(parts))
+            texts.extend(text for _, text in parts)
+        for (record, part, about), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
             reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
-            piece = Piece(tokens, trained, record.source, record.number, part, record.times, record.key)
-            yield from _cut(piece, reader)
+            origin = record.source, record.number, part, record.times, record.key
+            yield from cut(Piece(tokens, trained, *origin, about, record.row.remarks), reader)
 
 
 def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -62,7 +99,7 @@ def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     return (
         _blocks(documents, reader.config.cutoff)
         if reader.config.split == "blocks"
-        else (piece for document in documents for piece in _cut(document, reader))
+        else (piece for document in documents for piece in cut(document, reader))
     )
 
 
@@ -71,7 +108,7 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     for record in reader.records():
         assert isinstance(record.row, Prompt)
         conversation = record.row.conversation
-        messages = _with_system(conversation.messages, reader.config.system)
+        messages = with_system(conversation.messages, reader.config.system)
         try:
             tokens, _ = tokenizer.chat(messages, conversation.tools, generation_prompt=True)
         except ValueError as error:
@@ -85,25 +122,16 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
 
 
-ENCODERS: dict[str, Callable[[Reader, Tokenizer], Iterator[Piece]]] = {
-    "conversation": encode_conversations,
-    "text": encode_texts,
-    "prompt": encode_prompts,
-}
-
-
-def _render(reader: Reader, tokenizer: Tokenizer, record: Record) -> list[Rendered]:
-    conversation = record.row
-    assert isinstance(conversation, Conversation)
-    config = reader.config
-    messages = _with_system(conversation.messages, config.system)
+def _render(reader: Reader, tokenizer: Tokenizer, row: _Told) -> list[Rendered]:
+    conversation = row.conversation
+    messages = with_system(conversation.messages, reader.config.system)
     muted = frozenset(index + len(messages) - len(conversation.messages) for index in conversation.muted)
     answers = replace(conversation, messages=tuple(messages)).answers
-    wanted = [index for index in (answers[-1:] if config.train_on == "last" else answers) if index not in muted]
-    return tokenizer.learnable(messages, conversation.tools, wanted, everything=config.train_on == "all")
+    wanted = [index for index in (answers[-1:] if row.train_on == "last" else answers) if index not in muted]
+    return tokenizer.learnable(messages, conversation.tools, wanted, everything=row.train_on == "all")
 
 
-def _with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
+def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
     """Return the messages, after a system message where they have none."""
     given = not system or messages[0]["role"] == "system"
     return list(messages) if given else [{"role": "system", "content": system}, *messages]
@@ -112,7 +140,7 @@ def _with_system(messages: Sequence[Message], system: str | None) -> list[Messag
 def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield texts closed by the end-of-text token, and conversations as their template writes them; all of it is learnt."""
     end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-    for batch in _batches(reader.records(), BATCH):
+    for batch in batches(reader.records(), BATCH):
         written: dict[int, Rendered] = {}
         for position, record in enumerate(batch):
             if isinstance(record.row, Conversation):
@@ -165,7 +193,7 @@ def _block(held: list[Tokens], source: int, before: int, size: int) -> Iterator[
         yield Piece(tokens, _all(tokens), source, before + 1, 0, 1, key)
 
 
-def _cut(piece: Piece, reader: Reader) -> Iterator[Piece]:
+def cut(piece: Piece, reader: Reader) -> Iterator[Piece]:
     """Yield the piece within the cutoff, unless nothing of it remains to be learnt."""
     config, tally = reader.config, reader.tallies[piece.source]
     if len(piece.tokens) > config.cutoff:
@@ -186,7 +214,8 @@ def _all(tokens: Tokens) -> Mask:
     return trained
 
 
-def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield the items, so many at a time."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch

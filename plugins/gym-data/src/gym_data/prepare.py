@@ -13,7 +13,7 @@ from gym_core import DataError, cache_dir
 from gym_data import cache
 from gym_data.cache import Example, Examples, Store
 from gym_data.config import DatasetConfig
-from gym_data.encoding import ENCODERS
+from gym_data.encoders import ENCODERS
 from gym_data.mixing import MIXES, hold_out, order_of
 from gym_data.progress import counted
 from gym_data.reading import Reader
@@ -44,12 +44,6 @@ def prepare(config: DatasetConfig, tokenizer: Path, rows: str = "conversation", 
     `rows` is the shape the algorithm learns from; `seed` decides what is drawn, mixed by weight and held out. Raises
     DataError where the sources cannot be read or nothing is left to learn.
     """
-    if rows not in ENCODERS:
-        raise DataError(
-            f"rows of shape `{rows}` are read but not tokenised here",
-            key="data",
-            fix=f"tokenised: {', '.join(ENCODERS)}; `gym data preview` shows the others",
-        )
     reader = Reader(config, rows, seed)
     words = open_tokenizer(config, tokenizer)
     fingerprint = _fingerprint(reader, words)
@@ -63,10 +57,9 @@ def prepare(config: DatasetConfig, tokenizer: Path, rows: str = "conversation", 
     if manifest is None:
         raise DataError("the token cache does not hold what was just written", where=str(root / fingerprint))
     folder = root / fingerprint
-    validation = Examples(folder, "validation", manifest["names"]) if manifest["report"]["validation"] else None
-    return Prepared(
-        Examples(folder, "train", manifest["names"]), validation, fingerprint, {**manifest["report"], "cached": cached}
-    )
+    train, validation = (Examples(folder, part, manifest["names"], rows) for part in ("train", "validation"))
+    report = {**manifest["report"], "cached": cached}
+    return Prepared(train, validation if report["validation"] else None, fingerprint, report)
 
 
 def open_tokenizer(config: DatasetConfig, path: Path) -> Tokenizer:
@@ -140,6 +133,8 @@ def _write(reader: Reader, words: Tokenizer, store: Store) -> _Read:
     known: dict[bytes, int] = {}
     for number, piece in enumerate(counted(ENCODERS[reader.shape](reader, words), "tokenising")):
         read.duplicates += piece.part == 0 and piece.key in known
+        if piece.part == 0:
+            reader.tallies[piece.source].noticed.update(piece.remarks)
         read.groups.append(known.setdefault(piece.key, len(known)))
         read.lengths.append(len(piece.tokens))
         read.learnt.append(int(piece.trained.sum()))

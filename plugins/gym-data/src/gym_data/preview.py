@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +16,6 @@ from rich.text import Text
 from gym_data.cache import Example
 from gym_data.config import DatasetConfig
 from gym_data.prepare import open_tokenizer, prepare
-from gym_data.reading import Reader
 from gym_data.tokenizer import Tokenizer
 
 BAR = 40  #: columns of the longest bar
@@ -35,6 +33,7 @@ def tokenised(config: DatasetConfig, model: Path, shape: str, seed: int, count: 
             "id": example.id,
             "tokens": len(example.tokens),
             "trained_tokens": int(example.trained.sum()),
+            "judgement": example.judgement,
             "runs": list(runs(example, words)),
         }
         for example in prepared.train[:count]
@@ -42,32 +41,14 @@ def tokenised(config: DatasetConfig, model: Path, shape: str, seed: int, count: 
     return {"shape": shape, "examples": examples, "fingerprint": prepared.fingerprint, "report": prepared.report}
 
 
-def structured(config: DatasetConfig, shape: str, seed: int, count: int) -> dict[str, Any]:
-    """Return the first rows as read, and how many there are."""
-    reader = Reader(config, shape, seed)
-    examples: list[dict[str, Any]] = []
-    seen: set[bytes] = set()
-    duplicates = 0
-    for record in reader.records():
-        duplicates += record.key in seen
-        seen.add(record.key)
-        if len(examples) < count:
-            name = f"{reader.opened[record.source].name}:{record.number}"
-            examples.append({"id": name, "row": _plain(asdict(record.row))})
-    report = {
-        "rows": sum(tally.rows for tally in reader.tallies),
-        "duplicates": duplicates,
-        "bad": sum(sum(tally.bad.values()) for tally in reader.tallies),
-        "sources": [{"name": tally.name, "rows": tally.rows, "bad": dict(tally.bad)} for tally in reader.tallies],
-    }
-    return {"shape": shape, "examples": examples, "report": report}
-
-
 def runs(example: Example, words: Tokenizer) -> Iterator[dict[str, Any]]:
-    """Yield the text of each run of tokens that are all learnt or all only read."""
-    edges = [0, *(np.flatnonzero(np.diff(example.trained)) + 1).tolist(), len(example.tokens)]
-    for start, end in pairwise(edges):
-        yield {"text": words.decode(example.tokens[start:end]), "trained": bool(example.trained[start])}
+    """Yield the text of each run of tokens that are all learnt or all only read, and of which part of the example it is."""
+    for part, where in example.parts:
+        tokens, trained = example.tokens[where], example.trained[where]
+        edges = [0, *(np.flatnonzero(np.diff(trained)) + 1).tolist(), len(tokens)]
+        for start, end in pairwise(edges):
+            if start < end:
+                yield {"text": words.decode(tokens[start:end]), "trained": bool(trained[start]), "part": part}
 
 
 def show(shown: dict[str, Any]) -> None:
@@ -77,33 +58,22 @@ def show(shown: dict[str, Any]) -> None:
         console.print(_example(example))
     report = shown["report"]
     console.print(_counts(report))
-    if "lengths" in report:
-        console.print(_histogram(report["lengths"]))
-    for note in report.get("notes", ()):
+    console.print(_histogram(report["lengths"]))
+    for note in report["notes"]:
         console.print(Text(f"note: {note}", style="yellow"))
 
 
 def _example(example: dict[str, Any]) -> RenderableType:
-    if "runs" in example:
-        body = Text()
-        for run in example["runs"]:
-            body.append(safe(run["text"]), style=TRAINED if run["trained"] else READ)
-        size = f"{example['trained_tokens']} of {example['tokens']} tokens trained"
-        return Panel(body, title=Text(safe(example["id"])), title_align="left", subtitle=size, subtitle_align="left")
-    parts = [part for key, value in example["row"].items() for part in _field(key, value)]
-    return Panel(Group(*parts), title=Text(safe(example["id"])), title_align="left")
-
-
-def _field(key: str, value: Any) -> Iterator[Text]:
-    """Yield the lines of one field of a structured row."""
-    if isinstance(value, dict) and "messages" in value:
-        for message in value["messages"]:
-            yield from _field(message["role"], message)
-    elif isinstance(value, dict) and "content" in value:
-        calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in value.get("tool_calls", ())]
-        yield Text.assemble((f"{key}: ", "bold"), safe("\n".join(filter(None, [value["content"], *calls]))))
-    elif value not in ([], (), None):
-        yield Text.assemble((f"{key}: ", "bold"), safe(str(value)))
+    body = Text()
+    part = ""
+    for run in example["runs"]:
+        if run["part"] != part:
+            part = run["part"]
+            body.append("\n" * bool(body) + f"{part}: ", style="bold")
+        body.append(safe(run["text"]), style=TRAINED if run["trained"] else READ)
+    size = f"{example['trained_tokens']} of {example['tokens']} tokens trained"
+    said = ", ".join(filter(None, [size, example["judgement"]]))
+    return Panel(body, title=Text(safe(example["id"])), title_align="left", subtitle=said, subtitle_align="left")
 
 
 def _counts(report: dict[str, Any]) -> Table:
@@ -119,11 +89,12 @@ def _counts(report: dict[str, Any]) -> Table:
         "dropped",
         "bad",
     ):
-        if key in report:
-            table.add_row(key.replace("_", " "), f"{report[key]:,}")
+        table.add_row(key.replace("_", " "), f"{report[key]:,}")
     for source in report["sources"]:
-        for reason, number in {**source["bad"], **source.get("dropped", {})}.items():
+        for reason, number in {**source["bad"], **source["dropped"]}.items():
             table.add_row(Text(safe(source["name"])), Text(safe(f"{number:,} left out: {reason}"), style="yellow"))
+        for what, number in source["noticed"].items():
+            table.add_row(Text(safe(source["name"])), Text(safe(f"{number:,} {what}")))
     return table
 
 
@@ -141,10 +112,3 @@ def _histogram(lengths: dict[str, Any]) -> Table:
 def safe(text: str) -> str:
     """Return a text that cannot steer a terminal."""
     return text.translate(_VISIBLE)
-
-
-def _plain(value: Any) -> Any:
-    """Return sets and tuples as lists, for JSON."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple | frozenset) else value

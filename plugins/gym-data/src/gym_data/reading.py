@@ -17,7 +17,8 @@ from gym_core.loading import load_component
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
 from gym_data.formats.detect import detect, detect_prompt
-from gym_data.rows import SHAPES, Conversation, Prompt, Structured, content_key
+from gym_data.formats.parts import Unlearnable
+from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Structured, content_key
 from gym_data.sources import Named
 from gym_data.sources.files import OwnRows
 
@@ -72,6 +73,7 @@ class Tally:
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
+    noticed: Counter[str] = field(default_factory=Counter)  #: what there is to say of rows that are kept
     truncated: int = 0
     parted: int = 0  #: conversations learnt in several sequences
     unclosed: int = 0  #: sequences that do not end with a special token
@@ -106,8 +108,14 @@ class Reader:
                 yield Record(source, number, times, structured, content_key(structured))
 
     def bad(self, source: int, number: int, error: ValueError) -> None:
-        """Count a row that cannot be learnt from. Raises DataError unless such rows are skipped."""
+        """Count a row that cannot be learnt from.
+
+        Raises DataError unless such rows are skipped, or the row is sound and only has nothing to compare.
+        """
         why = str(error)
+        if isinstance(error, Unlearnable) and self.shape in JUDGED:
+            self.tallies[source].dropped[error.reason] += 1
+            return
         if self.config.bad_rows == "stop":
             raise DataError(
                 f"row {number}: {why}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from gym_data.mixing import Order
 from gym_data.reading import Opened, Reader, Tally
+from gym_data.rows import OPPOSITES
 
 BINS = 12  #: bars of the histogram of lengths
 
@@ -30,7 +32,7 @@ def report_of(
         "bad": sum(sum(tally.bad.values()) for tally in reader.tallies),
         "lengths": lengths_of(sizes),
         "sources": [_source(opened, tally) for opened, tally in zip(reader.opened, reader.tallies, strict=True)],
-        "notes": [note for tally in reader.tallies for note in _notes(tally)],
+        "notes": [*(note for tally in reader.tallies for note in _notes(tally)), *_one_sided(reader)],
     }
 
 
@@ -52,8 +54,18 @@ def _source(opened: Opened, tally: Tally) -> dict[str, Any]:
         "rows": tally.rows,
         "bad": dict(tally.bad),
         "dropped": dict(tally.dropped),
+        "noticed": dict(tally.noticed),
         "truncated": tally.truncated,
     }
+
+
+def _one_sided(reader: Reader) -> list[str]:
+    """Say where every judgement is the same."""
+    counts = sum((tally.noticed for tally in reader.tallies), Counter[str]())
+    sides = OPPOSITES.get(reader.shape, ())
+    missing = [side for side in sides if not counts[side]]
+    one_sided = 0 < len(missing) < len(sides)
+    return [f"there are no {side}: nothing tells good from bad" for side in missing] if one_sided else []
 
 
 def _notes(tally: Tally) -> list[str]:

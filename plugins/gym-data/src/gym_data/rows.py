@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 Message = dict[str, Any]
 """`role` (system, user, assistant, tool), `content`, and perhaps `tool_calls`, `reasoning_content`, `name`."""
+APART = "pairs with different prompts, each answer learnt after its own"
+GOOD, BAD = "answers judged good", "answers judged bad"
+RIGHT, WRONG = "steps judged right", "steps judged wrong"
+
+
+class Row:
+    """Base of what a row can mean."""
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Return what the report counts about rows that are kept."""
+        return ()
 
 
 @dataclass(frozen=True)
-class Conversation:
+class Conversation(Row):
     """Messages to learn the answers of."""
 
     messages: tuple[Message, ...]
@@ -32,6 +45,11 @@ class Conversation:
         return str(self.messages[-1]["content"]) if ended else ""
 
     @property
+    def before(self) -> Conversation:
+        """Return it without its last message."""
+        return replace(self, messages=self.messages[:-1], muted=frozenset())
+
+    @property
     def unanswered(self) -> Conversation:
         """Return it without the answers that it ends with."""
         end = len(self.messages)
@@ -41,31 +59,63 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Row):
     """A document to learn all of."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Preference:
-    """Two answers to one prompt, the first of which was preferred."""
+class Preference(Row):
+    """Two conversations, the first of which was preferred. They may part anywhere, even in the prompt."""
 
-    prompt: Conversation
-    chosen: Message
-    rejected: Message
+    chosen: Conversation
+    rejected: Conversation
+    margin: float = 0.0  #: how much better the first is said to be
+
+    @property
+    def shared(self) -> int:
+        """Return the number of messages that both begin with; the last of each is never among them."""
+        pairs = zip(self.chosen.messages[:-1], self.rejected.messages[:-1], strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    @property
+    def prompt(self) -> Conversation:
+        """Return what both begin with."""
+        return replace(self.chosen, messages=self.chosen.messages[: self.shared], muted=frozenset())
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Say where they part in something that is no answer."""
+        parted = [side.messages[self.shared]["role"] for side in (self.chosen, self.rejected)]
+        return () if parted == ["assistant", "assistant"] else (APART,)
 
 
 @dataclass(frozen=True)
-class Feedback:
+class Feedback(Row):
     """A conversation whose last answer was judged."""
 
     conversation: Conversation
     good: bool
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Say how the answer was judged."""
+        return (GOOD if self.good else BAD,)
+
 
 @dataclass(frozen=True)
-class Prompt:
+class Stepwise(Row):
+    """An answer whose steps were judged one by one."""
+
+    prompt: Conversation
+    steps: tuple[str, ...]
+    labels: tuple[float | None, ...]  #: of each step: from 0, wrong, to 1, right; None where nobody judged it
+    separator: str  #: what stands behind each step
+
+
+@dataclass(frozen=True)
+class Prompt(Row):
     """A conversation that asks for an answer, and its row, for whoever judges the answer."""
 
     conversation: Conversation
@@ -74,15 +124,25 @@ class Prompt:
     ]  #: all columns; an answer that the row holds is in column `answer`, unless it has another there
 
 
-Structured = Conversation | Text | Preference | Feedback | Prompt
-#: What an algorithm can ask for, and the rows that serve it: a conversation is text, as its template writes it.
+Structured = Conversation | Text | Preference | Feedback | Stepwise | Prompt
+#: What an algorithm can ask for, and the rows that serve it: a conversation is text, a pair two judgements.
 SHAPES: dict[str, tuple[type[Structured], ...]] = {
     "conversation": (Conversation,),
     "text": (Text, Conversation),
     "preference": (Preference,),
-    "feedback": (Feedback,),
+    "feedback": (Feedback, Preference),
+    "stepwise": (Stepwise,),
     "prompt": (Prompt,),
 }
+#: Shapes whose rows say how good answers are: a sound row with nothing to compare is left out of them, not refused.
+JUDGED = ("preference", "feedback", "stepwise")
+#: Judgements of which a dataset should hold both.
+OPPOSITES = {"feedback": (GOOD, BAD), "stepwise": (RIGHT, WRONG)}
+
+
+def judged_steps(labels: Sequence[float]) -> Sequence[str]:
+    """Return what is said of steps with these labels."""
+    return [RIGHT if label > 0.5 else WRONG for label in labels]
 
 
 def content_key(row: Structured) -> bytes:

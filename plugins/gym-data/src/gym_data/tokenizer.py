@@ -121,6 +121,23 @@ class Tokenizer:
             whole = Rendered(whole.text, found.spans if whole.text.startswith(found.text) else ())
         return self.encode_rendered([whole])[0]
 
+    def steps(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        steps: Sequence[str],
+        separator: str,
+    ) -> tuple[Tokens, npt.NDArray[np.int64]]:
+        """Return the tokens of a prompt and of the steps that answer it, and the place of the last token of each step, `[steps]`.
+
+        A separator stands behind each step, and no token holds parts of two: what comes after a step cannot be told from where
+        it ends. Raises ValueError where the template refuses the messages.
+        """
+        prompt, _ = self.chat(messages, tools, generation_prompt=True)
+        pieces = [np.asarray(ids, dtype=np.int32) for ids in self.encode_batch([step + separator for step in steps])]
+        ends = np.cumsum([len(prompt), *map(len, pieces)])[1:] - 1
+        return np.concatenate([prompt, *pieces]), ends
+
     def learnable(
         self,
         messages: Sequence[Message],

@@ -18,7 +18,7 @@ class GRPO(Clipping):
 
     paper: ClassVar[str] = "arXiv:2402.03300"
     objective: ClassVar[str] = "gym_grpo.objective:GRPOLoss"
-    advantage: ClassVar[str] = "gym_rl.advantages:normalized"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 
 
 class DrGRPO(Clipping):
@@ -26,7 +26,7 @@ class DrGRPO(Clipping):
 
     paper: ClassVar[str] = "arXiv:2503.20783"
     objective: ClassVar[str] = "gym_grpo.objective:DrGRPOLoss"
-    advantage: ClassVar[str] = "gym_rl.advantages:centred"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:centred"
 
 
 class DAPO(Clipping):
@@ -34,7 +34,7 @@ class DAPO(Clipping):
 
     paper: ClassVar[str] = "arXiv:2503.14476"
     objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
-    advantage: ClassVar[str] = "gym_rl.advantages:normalized"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 
     clip_high: Annotated[float, Field(ge=0)] = 0.28
     """How far above 1 the ratio may push: further than down, so that unlikely tokens can become likely."""
@@ -65,7 +65,7 @@ class BNPO(Clipping):
     credit: ClassVar[str] = "gym_grpo.credit:beta"
 
     kl: Literal["k2", "k3", "k3_is"] = "k3_is"
-    """How a departure from the reference costs: an estimator of `gym_rl.kl` as a term of the loss."""
+    """How a departure from the reference costs: an estimator of `gym_rl.formulas.kl` as a term of the loss."""
     lowest: float = 0.0
     """Least that an answer can earn from all rewards together."""
     highest: float = 1.0
@@ -83,7 +83,7 @@ class CISPO(PolicyGradient):
 
     paper: ClassVar[str] = "arXiv:2506.13585"
     objective: ClassVar[str] = "gym_grpo.objective:CISPOLoss"
-    advantage: ClassVar[str] = "gym_rl.advantages:normalized"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 
     cap: Annotated[float, Field(gt=0)] = 5.0
     """Largest weight: the ratio itself, not what is added to 1."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gym_grpo import CISPO, DrGRPO
-from gym_rl import losses
-from gym_rl.aggregate import Aggregate, AnswerMean, Constant, TokenMean
 from gym_rl.clipped import ClippedTokens
+from gym_rl.formulas import losses
+from gym_rl.formulas.aggregate import Aggregate, AnswerMean, Constant, TokenMean
+from gym_rl.formulas.ratio import token_ratio
 from gym_rl.objective import PolicyObjective, RolloutBatch
-from gym_rl.ratio import token_ratio
 from gym_torch.layout import PADDED, Layout
 
 

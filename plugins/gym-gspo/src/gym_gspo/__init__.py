@@ -17,7 +17,7 @@ class GSPO(Clipping):
 
     paper: ClassVar[str] = "arXiv:2507.18071"
     objective: ClassVar[str] = "gym_gspo.objective:GSPOLoss"
-    advantage: ClassVar[str] = "gym_rl.advantages:normalized"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 
     clip_low: Annotated[float, Field(ge=0, le=1)] = 3e-4
     """How far below 1 the ratio may push; the ratios of answers are far closer to 1 than those of tokens."""

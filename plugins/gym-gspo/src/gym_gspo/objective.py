@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gym_gspo import GSPOToken
-from gym_rl import losses
-from gym_rl.aggregate import Aggregate, AnswerMean
 from gym_rl.clipped import ClippedAnswers
+from gym_rl.formulas import losses
+from gym_rl.formulas.aggregate import Aggregate, AnswerMean
+from gym_rl.formulas.ratio import mean_ratio
 from gym_rl.objective import PolicyObjective, RolloutBatch
-from gym_rl.ratio import mean_ratio
 
 
 class GSPOLoss(ClippedAnswers):

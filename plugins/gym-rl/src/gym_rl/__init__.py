@@ -30,7 +30,7 @@ class RLOO(PolicyGradient):
 
     paper: ClassVar[str] = "arXiv:2402.14740"
     objective: ClassVar[str] = "gym_rl.reinforce:Reinforce"
-    advantage: ClassVar[str] = "gym_rl.advantages:leave_one_out"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:leave_one_out"
 
     kl: Literal["k2", "k3", "k3_is", "reward"] = "reward"
     """How a departure from the reference costs: `reward` takes its KL from the reward of the answer."""
@@ -41,7 +41,7 @@ class ReinforcePP(Clipping):
 
     paper: ClassVar[str] = "arXiv:2501.03262"
     objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
-    credit: ClassVar[str] = "gym_rl.credit:to_go"
+    credit: ClassVar[str] = "gym_rl.rounds.credit:to_go"
 
     group_size: Annotated[int, Field(ge=1)] = 1
     """Answers to each prompt."""
@@ -54,7 +54,7 @@ class ReinforcePPBaseline(Clipping):
 
     paper: ClassVar[str] = "arXiv:2501.03262"
     objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
-    advantage: ClassVar[str] = "gym_rl.advantages:group_then_batch"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:group_then_batch"
 
     kl: Literal["k2", "k3", "k3_is", "reward"] = "k2"
     """How a departure from the reference costs: by an estimator as a term of the loss, or in the `reward`."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from gym_rl import losses
 from gym_rl.config import Clipping
+from gym_rl.formulas import losses
+from gym_rl.formulas.ratio import mean_ratio, token_ratio
 from gym_rl.objective import PolicyObjective, RolloutBatch
-from gym_rl.ratio import mean_ratio, token_ratio
 
 
 class ClippedTokens(PolicyObjective):

@@ -20,13 +20,13 @@ class PolicyGradient(TorchAlgorithm):
 
     target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
     rows: ClassVar[str] = "prompt"
-    schedule: ClassVar[str] = "gym_rl.bound:Bound"
+    schedule: ClassVar[str] = "gym_rl.rounds.bound:Bound"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     advantage: ClassVar[str] = ""
     """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
-    credit: ClassVar[str] = "gym_rl.credit:of_answers"
-    """`module:function` from a round to what each of its tokens earned; see `gym_rl.credit`."""
+    credit: ClassVar[str] = "gym_rl.rounds.credit:of_answers"
+    """`module:function` from a round to what each of its tokens earned; see `gym_rl.rounds.credit`."""
 
     rewards: Annotated[
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],
@@ -53,11 +53,11 @@ class PolicyGradient(TorchAlgorithm):
     beta: Annotated[float, Field(ge=0)] = 0.0
     """What a departure from the reference costs, times its KL divergence; 0 needs no reference."""
     kl: Literal["k2", "k3", "k3_is", "reward"] = "k3_is"
-    """How it costs: an estimator of `gym_rl.kl` as a term of the loss, or `reward`, k1 taken from the reward of each token."""
+    """How it costs: as a term of the loss, an estimator of `gym_rl.formulas.kl`; or `reward`, k1 taken from every reward."""
     reference_model: str | None = None
     """What is departed from: a family, a folder or a Hub id; by default the model as it was before training."""
     correction: Literal["none", "tis", "tis_answers", "icepop", "mis", "geo"] = "tis"
-    """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.offpolicy`."""
+    """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.formulas.offpolicy`."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
     """Mean difference of sampled and trained log-probabilities on the first batch, in nats, above which a run refuses."""
     routing_replay: bool = False

@@ -27,7 +27,7 @@ from gym_torch.layout import hidden_states
 from gym_torch.policy import Policy
 from gym_torch.recompute import recompute_layers
 from gym_torch.rope import longest
-from gym_torch.scalar_head import FILE, ScalarHead
+from gym_torch.scalar_head import ScalarHead, head_of, keep_words
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
 
@@ -78,8 +78,7 @@ class SeparateCritic(Critic):
         self.head = head_of(loaded)
         self.adapted: Adapted = adapt(loaded.model, recipe)
         self.model: PreTrainedModel = self.adapted.model
-        if not self.model.config.get_text_config().tie_word_embeddings:
-            self.model.get_output_embeddings().requires_grad_(False)  # nothing comes of its logits
+        keep_words(self.model)
         recompute_layers(self.model, recipe.train.gradient_checkpointing)
 
     def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
@@ -118,11 +117,6 @@ class ActorCritic(Policy):
     @property
     def _critic(self) -> Critic:
         return cast(Critic, self.beside["critic"])
-
-
-def head_of(model: LoadedModel) -> ScalarHead:
-    """Return the value head that lies beside the weights of a model, or an untrained one."""
-    return ScalarHead.read(model.path) if (model.path / FILE).is_file() else ScalarHead.of(model.model)
 
 
 def _check(critic: LoadedModel, policy: LoadedModel) -> None:

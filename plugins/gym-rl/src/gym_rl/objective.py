@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gym_rl.aggregate import Aggregate, TokenMean
-from gym_rl.answers import Rollout
 from gym_rl.config import PolicyGradient
-from gym_rl.kl import ESTIMATORS
-from gym_rl.offpolicy import CORRECTIONS
-from gym_rl.ragged import means
-from gym_rl.ratio import log_ratio, token_ratio
-from gym_rl.routed import laid_out
+from gym_rl.formulas.aggregate import Aggregate, TokenMean
+from gym_rl.formulas.kl import ESTIMATORS
+from gym_rl.formulas.offpolicy import CORRECTIONS
+from gym_rl.formulas.ragged import means
+from gym_rl.formulas.ratio import log_ratio, token_ratio
+from gym_rl.rounds.answers import Rollout
+from gym_rl.rounds.routed import laid_out
 from gym_torch.batch import Batch, Example, Piece
 from gym_torch.layout import PADDED, Layout
 from gym_torch.objective import Objective, Scores
@@ -32,7 +32,7 @@ class RolloutBatch(Batch):
     owner: Tensor  #: [n] int64, number of the answer of each target
     answers: int
     fresh: bool  #: whether the policy is still the one that answered
-    columns: Mapping[str, Tensor]  #: by name, [n, ...]; see `gym_rl.answers`
+    columns: Mapping[str, Tensor]  #: by name, [n, ...]; see `gym_rl.rounds.answers`
 
     @property
     def sampled(self) -> Tensor:

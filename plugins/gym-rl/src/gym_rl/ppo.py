@@ -10,22 +10,23 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_core import Run
-from gym_rl import PPO, losses
-from gym_rl.advantages import gae, whiten
-from gym_rl.aggregate import Aggregate, TokenMean
-from gym_rl.answers import Round
+from gym_rl import PPO
 from gym_rl.clipped import ClippedTokens
-from gym_rl.credit import token_rewards
-from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic, head_of
+from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
+from gym_rl.formulas import losses
+from gym_rl.formulas.advantages import gae, whiten
+from gym_rl.formulas.aggregate import Aggregate, TokenMean
 from gym_rl.objective import RolloutBatch
-from gym_rl.scoring import Pass
+from gym_rl.rounds.answers import Round
+from gym_rl.rounds.credit import token_rewards
+from gym_rl.rounds.scoring import Pass
 from gym_rl.trainer import RolloutTrainer
 from gym_torch.backend import LoadedModel
 from gym_torch.batch import Batch
 from gym_torch.beside import Beside
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy, evaluating
-from gym_torch.scalar_head import ScalarHead
+from gym_torch.scalar_head import ScalarHead, head_of
 
 
 class PPOTrainer(RolloutTrainer):
@@ -72,7 +73,7 @@ class PPOLoss(ClippedTokens):
 def estimated(round_: Round, config: PPO) -> dict[str, Tensor]:
     """Return whitened advantages and the returns that the critic learns: generalized advantage estimates over the round.
 
-    What an answer earns is `gym_rl.credit.token_rewards`. One that nothing judged has advantages of 0 and returns of NaN.
+    What an answer earns is `gym_rl.rounds.credit.token_rewards`. One that nothing judged has advantages of 0 and returns of NaN.
     """
     owner, values = round_.owner, round_.columns["values"].double()
     judged = ~round_.rewards.isnan()[owner]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from gym_rl import losses
-from gym_rl.aggregate import Aggregate, AnswerSum
+from gym_rl.formulas import losses
+from gym_rl.formulas.aggregate import Aggregate, AnswerSum
+from gym_rl.formulas.ratio import sequence_ratio
 from gym_rl.objective import PolicyObjective, RolloutBatch
-from gym_rl.ratio import sequence_ratio
 
 
 class Reinforce(PolicyObjective):

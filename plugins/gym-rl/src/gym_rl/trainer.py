@@ -12,18 +12,18 @@ from torch import Tensor
 
 from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
-from gym_rl import mismatch
-from gym_rl.answers import Rollout, Round
-from gym_rl.asking import Asking
 from gym_rl.config import PolicyGradient
 from gym_rl.engine import Sampler
-from gym_rl.heldout import HeldOutRewards, greedy
-from gym_rl.judge import Judge, named
-from gym_rl.kept import HELD_OUT, TRAINING, Kept
+from gym_rl.keeping.kept import HELD_OUT, TRAINING, Kept
+from gym_rl.keeping.samples import samples
 from gym_rl.objective import PolicyObjective
-from gym_rl.rollouts import Rollouts
-from gym_rl.samples import samples
-from gym_rl.scoring import Batches, Pass, scored
+from gym_rl.rewards.judge import Judge, named
+from gym_rl.rounds import mismatch
+from gym_rl.rounds.answers import Rollout, Round
+from gym_rl.rounds.asking import Asking
+from gym_rl.rounds.heldout import HeldOutRewards, greedy
+from gym_rl.rounds.rollouts import Rollouts
+from gym_rl.rounds.scoring import Batches, Pass, scored
 from gym_torch.backend import LoadedModel
 from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation

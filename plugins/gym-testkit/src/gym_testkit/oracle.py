@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import cast
 
@@ -12,8 +13,8 @@ from gym_core import Recipe
 from gym_core.component import load_object
 from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
+from gym_torch.beside import Beside
 from gym_torch.layout import layout_for
-from gym_torch.policy import Policy
 
 EXAMPLES = 6
 
@@ -28,14 +29,27 @@ def compare(recipe: Recipe, bench: Bench) -> tuple[float, float]:
     precise = deepcopy(model).double()
 
     objective = load_object(config.objective)(config, layout_for(model))
-    loss, _ = objective.loss(Policy(model), objective.collate(examples))
+    beside = _drawn(objective.beside(model))
+    exactly = {name: deepcopy(module).double() for name, module in beside.items()}
+    loss, _ = objective.loss(objective.policy(model, beside=beside), objective.collate(examples))
     loss.backward()
-    wanted = load_object(type(config).oracle)(config, precise, examples)
+    oracle = load_object(type(config).oracle)
+    wanted = oracle(config, precise, examples, **({"beside": exactly} if exactly else {}))
     wanted.backward()
 
     found, right = (
-        torch.cat([p.grad.double().flatten() for p in each.parameters() if p.grad is not None])
-        for each in (model, precise)
+        torch.cat([p.grad.double().flatten() for each in whole for p in each.parameters() if p.grad is not None])
+        for whole in ([model, *beside.values()], [precise, *exactly.values()])
     )
     value = abs(loss.item() - wanted.item()) / abs(wanted.item())
     return value, ((found - right).norm() / right.norm()).item()
+
+
+@torch.no_grad()
+def _drawn(beside: Mapping[str, Beside]) -> Mapping[str, Beside]:
+    """Return what is trained beside the model with weights as if it had been: some begin at zero, where gradients vanish."""
+    generator = torch.Generator().manual_seed(0)
+    for module in beside.values():
+        for weight in module.parameters():
+            weight.normal_(0, 0.5, generator=generator)
+    return beside

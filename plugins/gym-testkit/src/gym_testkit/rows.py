@@ -37,6 +37,11 @@ def _feedback(question: str, answer: str, wrong: str) -> dict[str, Any]:
     return _conversation(question, answer if good else wrong, "") | {"label": good}
 
 
+def _stepwise(question: str, answer: str, wrong: str) -> dict[str, Any]:
+    good = ord(question[0]) % 2 == 0
+    return {"prompt": question, "completions": [answer, answer if good else wrong], "labels": [True, good]}
+
+
 def _prompt(question: str, answer: str, wrong: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": question}], "answer": answer}
 
@@ -46,5 +51,6 @@ _SHAPES = {
     "text": _text,
     "preference": _preference,
     "feedback": _feedback,
+    "stepwise": _stepwise,
     "prompt": _prompt,
 }

@@ -10,7 +10,7 @@ from gym_core import Family, Source
 
 __version__ = "0.1.0"
 
-__all__ = ["Tiny", "TinyCorpus", "TinyTasks", "TinyTranscripts"]
+__all__ = ["Tiny", "TinyCorpus", "TinyFeedback", "TinyPreferences", "TinySteps", "TinyTasks", "TinyTranscripts"]
 
 Kind = Literal["arithmetic", "strings", "sorting", "lookups", "persona", "tools", "refusals"]
 
@@ -35,6 +35,36 @@ class TinyTasks(Source):
     """Which tasks of that part."""
     task: Kind | None = None
     """The one kind of task wanted; without it, all kinds in turn."""
+
+
+class TinyPreferences(Source):
+    """Generated questions with two answers, the preferred one marked."""
+
+    target: ClassVar[str] = "gym_tiny.sources:PreferenceRows"
+    format: ClassVar[str] = "preference"
+
+    count: PositiveInt = 3000
+    """How many questions."""
+    split: Literal["train", "heldout"] = "train"
+    """Which part of the task space; the parts are disjoint by content."""
+    seed: NonNegativeInt = 0
+    """Which questions of that part."""
+    about: Literal["format", "persona", "refusals"] | None = None
+    """The one preference wanted; without it, all in turn."""
+
+
+class TinyFeedback(TinyPreferences):
+    """The same questions, each with one of its two answers and whether that is the preferred one."""
+
+    target: ClassVar[str] = "gym_tiny.sources:FeedbackRows"
+    format: ClassVar[str] = "feedback"
+
+
+class TinySteps(TinyPreferences):
+    """One to three of these questions at a time with an answer to each, judged one by one."""
+
+    target: ClassVar[str] = "gym_tiny.sources:StepRows"
+    format: ClassVar[str] = "stepwise"
 
 
 class TinyCorpus(Source):

@@ -8,9 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Source
-from gym_tiny import TinyCorpus, TinyTasks, TinyTranscripts, corpus, tasks
+from gym_tiny import (
+    TinyCorpus,
+    TinyFeedback,
+    TinyPreferences,
+    TinySteps,
+    TinyTasks,
+    TinyTranscripts,
+    corpus,
+    preferences,
+    tasks,
+)
 
-__all__ = ["DocumentRows", "TaskRows", "TranscriptRows"]
+__all__ = ["DocumentRows", "FeedbackRows", "PreferenceRows", "StepRows", "TaskRows", "TranscriptRows"]
 
 Row = dict[str, Any]
 
@@ -25,6 +35,54 @@ class TaskRows:
         """Yield the rows in a fixed order."""
         config = self.config
         return tasks.rows(config.task, config.count, config.seed, config.split)
+
+    def fingerprint(self) -> str:
+        """Return the identity of the rows."""
+        return _fingerprint(self.config)
+
+
+class PreferenceRows:
+    """Rows `{"messages": [...], "chosen": {...}, "rejected": {...}}`."""
+
+    def __init__(self, config: TinyPreferences, **context: Any) -> None:
+        self.config = config
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in a fixed order."""
+        config = self.config
+        return (pair.row() for pair in preferences.pairs(config.about, config.count, config.seed, config.split))
+
+    def fingerprint(self) -> str:
+        """Return the identity of the rows."""
+        return _fingerprint(self.config)
+
+
+class FeedbackRows:
+    """Rows `{"messages": [...], "label": ...}`."""
+
+    def __init__(self, config: TinyFeedback, **context: Any) -> None:
+        self.config = config
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in a fixed order."""
+        config = self.config
+        return preferences.judged(config.about, config.count, config.seed, config.split)
+
+    def fingerprint(self) -> str:
+        """Return the identity of the rows."""
+        return _fingerprint(self.config)
+
+
+class StepRows:
+    """Rows `{"prompt": ..., "completions": [...], "labels": [...]}`."""
+
+    def __init__(self, config: TinySteps, **context: Any) -> None:
+        self.config = config
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in a fixed order."""
+        config = self.config
+        return preferences.stepwise(config.about, config.count, config.seed, config.split)
 
     def fingerprint(self) -> str:
         """Return the identity of the rows."""

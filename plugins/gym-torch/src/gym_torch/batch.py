@@ -98,8 +98,17 @@ class Batch:
     @property
     def ends(self) -> Tensor:
         """Flat position (of rows * length) of the last token of each segment, `[segments]` int64."""
-        places = [segment.row * self.tokens.shape[1] + segment.stop - 1 for segment in self.segments]
-        return torch.tensor(places, device=self.tokens.device)
+        return self.places([[len(segment) - 1] for segment in self.segments])
+
+    def places(self, offsets: Sequence[Sequence[int]]) -> Tensor:
+        """Return the flat positions (of rows * length) of some tokens of each segment, counted from its first; `[n]` int64."""
+        width = self.tokens.shape[1]
+        flat = [
+            segment.row * width + segment.start + offset
+            for segment, own in zip(self.segments, offsets, strict=True)
+            for offset in own
+        ]
+        return torch.tensor(flat, dtype=torch.long, device=self.tokens.device)
 
     @property
     def ids(self) -> list[str]:

@@ -35,6 +35,18 @@ class Scorer:
         with evaluating(self.policy), self.without():
             return self.policy.log_probs(batch)
 
+    @torch.no_grad()
+    def hidden(self, batch: Batch) -> Tensor:
+        """Return the last hidden states `[n, dim]` that predict `batch.targets`, in the autocast of the caller."""
+        with evaluating(self.policy), self.without():
+            return self.policy.hidden(batch)
+
+    @torch.no_grad()
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the logits `[n, vocabulary]` of such states, in the autocast of the caller."""
+        with self.without():
+            return self.policy.head(states)
+
 
 def reference(policy: Policy, adapted: Adapted, model: LoadedModel, recipe: Recipe, named: str | None = None) -> Scorer:
     """Return the reference of a policy over `adapted`.

@@ -6,7 +6,7 @@ The file has the name and the keys that TRL's value head has in LLaMA-Factory, s
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,6 +16,9 @@ from transformers import PreTrainedModel
 from gym_core import GymError
 from gym_torch.adapted import check_state
 from gym_torch.beside import Beside
+
+if TYPE_CHECKING:
+    from gym_torch.backend import LoadedModel
 
 FILE = "value_head.safetensors"
 PREFIX = "v_head.summary."
@@ -60,6 +63,20 @@ class ScalarHead(Beside):
         check_state(own, state)
         for name, weight in own.items():
             weight.copy_(state[name])
+
+
+def head_of(model: LoadedModel) -> ScalarHead:
+    """Return the head that lies beside the weights of a model, or an untrained one."""
+    return ScalarHead.read(model.path) if (model.path / FILE).is_file() else ScalarHead.of(model.model)
+
+
+def keep_words(model: PreTrainedModel) -> None:
+    """Freeze the map from states to words, unless it is that from words to states.
+
+    Where states are looked at by a head of numbers alone it has no gradient, and processes would wait for one.
+    """
+    if not model.config.get_text_config().tie_word_embeddings:
+        model.get_output_embeddings().requires_grad_(False)
 
 
 def _read(path: Path) -> dict[str, Tensor]:

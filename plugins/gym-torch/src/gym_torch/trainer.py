@@ -104,6 +104,9 @@ class Trainer:
         found = run.ranks.agree(lambda: str(self.checkpoints.latest() or "")) if run.resuming else ""
         self.found = Path(found) if found else None
         self.job = self._job(config)
+        if model.neftune:
+            embedding = self.adapted.model.get_input_embeddings()
+            self.policy.noise = Noise(embedding, model.neftune, train.seed, lambda: self.job.progress.step)
         self.conditions = {"the precision": model.precision}
         trained = sum(weight.numel() for weight in self.policy.parameters() if weight.requires_grad)
         every = sum(weight.numel() for weight in self.policy.parameters())
@@ -163,9 +166,6 @@ class Trainer:
         spread.place(model)
         bf16 = self.model.precision == "bf16"
         self.policy = objective.policy(model, bf16, temperature=objective.temperature, beside=beside)
-        if self.model.neftune:
-            embedding = model.get_input_embeddings()
-            self.policy.noise = Noise(embedding, self.model.neftune, train.seed, lambda: self.job.progress.step)
         if self.found:
             resume.load(self.found, self.adapted, self.policy)
         source = self.source(layout)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
 from gym_core import Format, Slot
 
-__all__ = ["Alpaca", "Feedback", "Messages", "Preference", "ShareGPT", "Text"]
+__all__ = ["Alpaca", "Feedback", "Messages", "Preference", "ShareGPT", "Stepwise", "Text"]
 
 
 class Alpaca(Format):
@@ -117,9 +117,11 @@ class Preference(Format):
     prompt: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
     """Format of the prompt's columns, such as `alpaca` or `sharegpt`; without it, told from the columns."""
     chosen: str = "chosen"
-    """Column of the preferred answer: text, a message, or all messages of the conversation."""
+    """Column of the preferred answer: text, a message, all messages of the conversation, or those after the prompt."""
     rejected: str = "rejected"
     """Column of the other answer."""
+    margin: str | None = "margin"
+    """Column of how much better the preferred answer is, a number; for reward models, which can ask for that much."""
 
 
 class Feedback(Format):
@@ -135,3 +137,23 @@ class Feedback(Format):
     """Format of the conversation's columns; without it, told from the columns."""
     label: str = "label"
     """Column of the judgement, true or false."""
+
+
+class Stepwise(Format):
+    """An answer in steps, and whether each of them is right: what process reward models learn from."""
+
+    target: ClassVar[str] = "gym_data.formats.stepwise:StepwiseReader"
+    example: ClassVar[Mapping[str, Any]] = {
+        "prompt": "2 + 2 + 3?",
+        "completions": ["2 + 2 is 4.", "4 + 3 is 8."],
+        "labels": [True, False],
+    }
+
+    prompt: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
+    """Format of the prompt's columns; without it, told from the columns."""
+    steps: str = "completions"
+    """Column of the steps, a list of texts."""
+    labels: str = "labels"
+    """Column of a judgement for each step: true, false, how likely it is right (0 to 1), or null where nobody judged it."""
+    separator: Annotated[str, Field(min_length=1)] = "\n"
+    """What is put behind each step. The score stands there; a reward that reads the model splits answers at it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import Alpaca
-from gym_data.formats.parts import check, column, filled, no_media, text_of, tools_of
+from gym_data.formats.parts import EMPTY, Unlearnable, check, column, no_media, text_of, tools_of
 from gym_data.rows import Conversation, Message
 
 
@@ -20,7 +20,10 @@ class AlpacaReader:
     def convert(self, row: Mapping[str, Any]) -> Conversation:
         """Return the row with its answer. Raises ValueError for a row without one."""
         prompt = self.prompt(row)
-        answer = filled(column(row, self.config.response), f"the answer (column `{self.config.response}`)")
+        what = f"the answer (column `{self.config.response}`)"
+        answer = text_of(column(row, self.config.response), what)
+        if not answer.strip():
+            raise Unlearnable(EMPTY, f"{what} is empty")
         read = Conversation((*prompt.messages, {"role": "assistant", "content": answer}), prompt.tools)
         check(read.messages, answered=True)
         return read
@@ -53,4 +56,4 @@ class AlpacaReader:
 
     def message(self, raw: Any, what: str) -> Message:
         """Return one answer that stands in a column of its own."""
-        return {"role": "assistant", "content": filled(raw, what)}
+        return {"role": "assistant", "content": text_of(raw, what)}

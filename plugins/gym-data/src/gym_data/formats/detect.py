@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gym_core import Format
-from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
+from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Stepwise, Text
 
 ALPACA = (
     Alpaca(),
@@ -23,6 +23,8 @@ def detect(rows: Sequence[Mapping[str, Any]]) -> Format | None:
     columns = {name for row in rows for name in row}
     if {"chosen", "rejected"} <= columns:
         return Preference()
+    if {"completions", "labels"} <= columns and any(isinstance(row.get("labels"), list) for row in rows):
+        return Stepwise()
     for label in LABELS:
         if any(isinstance(row.get(label), bool) for row in rows) and detect_prompt(rows):
             return Feedback(label=label)

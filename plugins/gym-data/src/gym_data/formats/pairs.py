@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
-from gym_data.formats import Feedback, Messages, Preference
+from gym_data.formats import Feedback, Preference, Turns
 from gym_data.formats.detect import detect_prompt
-from gym_data.formats.parts import check
-from gym_data.rows import Conversation, Message
+from gym_data.formats.parts import Unlearnable, check, column
+from gym_data.rows import Conversation
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
 
@@ -22,35 +23,45 @@ class PreferenceReader:
         self._reader = config.prompt.build() if config.prompt else None
 
     def convert(self, row: Mapping[str, Any]) -> Pair:
-        """Return the pair. Raises ValueError where an answer is missing or both are equal."""
-        chosen, rejected = row.get(self.config.chosen), row.get(self.config.rejected)
-        if isinstance(chosen, list) and isinstance(rejected, list):
-            prompt, better, worse = self._whole(chosen, rejected)
-        else:
-            self._reader = reader = self._reader or _told(row)
-            prompt = reader.prompt(row)
-            better = reader.message(chosen, f"the answer in column `{self.config.chosen}`")
-            worse = reader.message(rejected, f"the answer in column `{self.config.rejected}`")
-        check(prompt.messages, answered=False)
-        check((*prompt.messages, better), answered=True)
-        check((*prompt.messages, worse), answered=True)
-        if better == worse:
-            raise ValueError("both answers are the same")
-        return Pair(prompt, better, worse)
+        """Return the pair. Raises ValueError where an answer is missing, Unlearnable where one is empty or both are equal."""
+        chosen, rejected = (self._side(row, name) for name in (self.config.chosen, self.config.rejected))
+        if chosen == rejected:
+            raise Unlearnable("both answers are the same")
+        return Pair(chosen, rejected, self._margin(row))
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
-        """Return the prompt of the pair, and the better answer."""
-        pair = self.convert(row)
-        return pair.prompt, str(pair.chosen["content"])
+        """Return the prompt of the better answer, and that answer."""
+        better = self.convert(row).chosen
+        return better.unanswered, better.answer
 
-    def _whole(self, chosen: list[Any], rejected: list[Any]) -> tuple[Conversation, Message, Message]:
-        """Split two whole conversations into the prompt they share and their last messages."""
-        reader = Messages(messages=self.config.chosen).build()
-        better = reader.convert({self.config.chosen: chosen})
-        worse = reader.convert({self.config.chosen: rejected})
-        if better.messages[:-1] != worse.messages[:-1]:
-            raise ValueError("the two conversations differ before their last answers")
-        return Conversation(better.messages[:-1]), better.messages[-1], worse.messages[-1]
+    def _side(self, row: Mapping[str, Any], name: str) -> Conversation:
+        """Return the conversation that a column ends: all of it, some messages, one, or its text."""
+        value = row.get(name)
+        listed = self._listed(row, name) if isinstance(value, list) else None
+        if listed is not None and listed.messages and listed.messages[0]["role"] in ("system", "user"):
+            whole = listed
+        else:
+            self._reader = reader = self._reader or _told(row)
+            prompt: Conversation = reader.prompt(row)
+            check(prompt.messages, answered=False)
+            said = (reader.message(value, f"the answer in column `{name}`"),) if listed is None else listed.messages
+            whole = Conversation((*prompt.messages, *said), prompt.tools)
+        check(whole.messages, answered=True)
+        return whole
+
+    def _margin(self, row: Mapping[str, Any]) -> float:
+        margin = column(row, self.config.margin)
+        if margin is None:
+            return 0.0
+        if isinstance(margin, bool) or not isinstance(margin, int | float) or not isfinite(margin):
+            raise ValueError(f"the margin (column `{self.config.margin}`) is not a number")
+        return float(margin)
+
+    def _listed(self, row: Mapping[str, Any], name: str) -> Conversation:
+        """Return the messages of a column, as they are."""
+        told = self.config.prompt if isinstance(self.config.prompt, Turns) else detect_prompt([{"messages": row[name]}])
+        assert isinstance(told, Turns)
+        return told.model_copy(update={"messages": name}).build().read(row)
 
 
 class FeedbackReader:

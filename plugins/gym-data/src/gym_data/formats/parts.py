@@ -10,7 +10,17 @@ from typing import Any
 from gym_data.rows import Message
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+EMPTY = "an answer is empty"
 MEDIA = ("images", "videos", "audios", "image", "audio", "video")
+
+
+class Unlearnable(ValueError):
+    """A row that is as it should be, but has nothing to learn: an empty answer, or two that are the same."""
+
+    def __init__(self, reason: str, why: str = "") -> None:
+        """Take the reason that such rows are counted by, and what is to be said of this one, if more."""
+        super().__init__(why or reason)
+        self.reason = reason
 
 
 def column(row: Mapping[str, Any], name: str | None) -> Any:
@@ -99,8 +109,8 @@ def load_json(text: str, what: str) -> Any:
 def check(messages: tuple[Message, ...], answered: bool) -> None:
     """Raise ValueError unless the messages take turns as chat templates expect, and end with an answer (or a prompt).
 
-    The order is: perhaps a system message, then user and assistant in turns; results of tools stand between a call
-    and the next answer.
+    It is Unlearnable where all that is wrong is that the last answer is empty. The order is: perhaps a system message, then
+    user and assistant in turns; results of tools stand between a call and the next answer.
     """
     if not messages:
         raise ValueError("there are no messages")
@@ -120,6 +130,8 @@ def check(messages: tuple[Message, ...], answered: bool) -> None:
         if role == "user" and before == "tool":
             raise ValueError(f"{what} follows a tool result that was not answered")
         if not message["content"].strip() and role != "tool" and not message.get("tool_calls"):
+            if role == "assistant" and number == len(messages):
+                raise Unlearnable(EMPTY, f"{what} is empty")
             raise ValueError(f"{what} is empty")
         called = bool(message.get("tool_calls")) or (called and role == "tool")
         before = role

@@ -39,19 +39,19 @@ class TurnsReader:
 
     def convert(self, row: Mapping[str, Any]) -> Conversation:
         """Return the conversation. Raises ValueError where roles, order or contents cannot be learnt from."""
-        read = self._read(row)
+        read = self.read(row)
         check(read.messages, answered=True)
         return read
 
     def prompt(self, row: Mapping[str, Any]) -> Conversation:
         """Return the conversation of a row that keeps its answers elsewhere."""
-        read = self._read(row)
+        read = self.read(row)
         check(read.messages, answered=False)
         return read
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
         """Return the conversation of a row without the answers that it may end with, and the last of these."""
-        whole = self._read(row)
+        whole = self.read(row)
         check(whole.unanswered.messages, answered=False)
         return whole.unanswered, whole.answer
 
@@ -63,7 +63,8 @@ class TurnsReader:
             raise ValueError(f"{what} is missing" if raw is None else f"{what} is not a message")
         return self._message(raw, what)
 
-    def _read(self, row: Mapping[str, Any]) -> Conversation:
+    def read(self, row: Mapping[str, Any]) -> Conversation:
+        """Return the messages of a row as they are, in whatever order. Raises ValueError where they are no messages."""
         no_media(row)
         config = self.config
         raw = row.get(config.messages)

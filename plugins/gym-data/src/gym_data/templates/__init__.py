@@ -10,7 +10,19 @@ from typing import ClassVar
 
 from gym_core import Template
 
-__all__ = ["Alpaca", "ChatML", "Default", "Gemma", "Llama3", "Mistral", "Qwen", "Qwen3", "Vicuna", "Zephyr"]
+__all__ = [
+    "Alpaca",
+    "ChatML",
+    "Default",
+    "Gemma",
+    "Llama3",
+    "Mistral",
+    "Qwen",
+    "Qwen3",
+    "Qwen3NoThink",
+    "Vicuna",
+    "Zephyr",
+]
 
 
 class JinjaFile(Template):
@@ -40,6 +52,13 @@ class Qwen3(JinjaFile):
     """ChatML with Qwen3's reasoning blocks, which earlier turns lose, and tools."""
 
     file: ClassVar[str] = "qwen3.jinja"
+    needs: ClassVar[tuple[str, ...]] = ("<|im_start|>", "<|im_end|>")
+
+
+class Qwen3NoThink(JinjaFile):
+    """ChatML with the tools of Qwen3's models that do not reason."""
+
+    file: ClassVar[str] = "qwen3_nothink.jinja"
     needs: ClassVar[tuple[str, ...]] = ("<|im_start|>", "<|im_end|>")
 
 

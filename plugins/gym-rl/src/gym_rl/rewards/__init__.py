@@ -19,6 +19,7 @@ __all__ = [
     "Math",
     "Model",
     "Overlong",
+    "ProcessModel",
     "PythonFunction",
     "Regex",
     "ToolCall",
@@ -255,8 +256,21 @@ class Model(Reward):
     """The directory of a run that made one, a model directory, or an id on the Hugging Face Hub."""
     revision: str | None = None
     """Branch, tag or commit on the Hub."""
+    tools: str = "tools"
+    """Column of the tools that the prompt offers, where the rows have one."""
     batch: Count = 16
     """Answers in one forward pass."""
+
+
+class ProcessModel(Model):
+    """How likely the steps of an answer are right, says a process reward model: a causal language model with a value head."""
+
+    target: ClassVar[str] = "gym_rl.rewards.model:ProcessScore"
+
+    separator: Annotated[str, Field(min_length=1)] = "\n"
+    """What ends a step, as in the rows that it learnt from; blank steps do not count."""
+    combine: Literal["min", "product", "last", "mean"] = "min"
+    """What the answer earns: the chance of its weakest step, of all steps together, of the last one, or the mean."""
 
 
 class PythonFunction(Reward):

@@ -1,4 +1,4 @@
-"""Comparing expressions with math-verify. Imported in a process of its own, which has a time limit (`gym_rl.worker`)."""
+"""Comparing expressions with math-verify. Imported in a process of its own, which has a time limit (`gym_rl.rewards.worker`)."""
 
 from __future__ import annotations
 

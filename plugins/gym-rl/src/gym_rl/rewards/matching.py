@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gym_rl.reward import Answer
 from gym_rl.rewards.columns import several
 from gym_rl.rewards.shape import content
-from gym_rl.worker import Worker
+from gym_rl.rewards.worker import Worker
 
 if TYPE_CHECKING:
     from gym_rl.rewards import Exact, Regex

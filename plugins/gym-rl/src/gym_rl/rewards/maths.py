@@ -11,7 +11,7 @@ from gym_core.errors import PluginError
 from gym_rl.reward import Answer
 from gym_rl.rewards.columns import several
 from gym_rl.rewards.numbers import numbers_in, plain, readings
-from gym_rl.worker import Raised, Worker
+from gym_rl.rewards.worker import Raised, Worker
 
 if TYPE_CHECKING:
     from gym_rl.rewards import Math

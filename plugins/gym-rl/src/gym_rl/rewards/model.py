@@ -1,14 +1,18 @@
-"""Scores from a reward model: the number that a linear head makes of one state of a language model.
+"""Scores from reward models: the numbers that a linear head makes of states of a language model.
 
-It reads what its own chat template makes of the messages and the answer. A value head looks at the token that ends the answer,
-where it was trained; a classifier of transformers at the last token of the text, whatever a template puts behind the answer.
+It reads what its own chat template makes of the messages and the answer. For a whole answer a value head looks at the token that
+ends it, where it was trained; a classifier of transformers at the last token of the text, whatever a template puts behind the
+answer. For an answer in steps it looks at the token that ends each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +23,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from gym_core import Artifact, GymError, locate
 from gym_core.record import RunRecord
-from gym_data.tokenizer import Tokenizer
+from gym_data.formats.parts import tools_of
+from gym_data.tokenizer import Tokenizer, Tokens
 from gym_rl.reward import Answer
 from gym_torch import probe
 from gym_torch.backend import check_weights, read_weights
@@ -29,7 +34,7 @@ from gym_torch.layout import hidden_states, layout_for
 from gym_torch.scalar_head import ScalarHead
 
 if TYPE_CHECKING:
-    from gym_rl.rewards import Model
+    from gym_rl.rewards import Model, ProcessModel
 
 
 @dataclass(frozen=True)
@@ -42,38 +47,88 @@ class _Opened:
     to_the_end: bool  #: whether it looks at what the template puts behind an answer
 
 
-class ModelScore:
-    """Scores answers, a few at a time."""
+class _Scorer(ABC):
+    """Scores places of texts, a few texts at a time."""
 
     def __init__(self, config: Model) -> None:
         """Load the model. Raises GymError where there is none, or none that makes one number of a text."""
-        self.config = config
         opened = _open(config)
-        self.words, self.to_the_end = Tokenizer(opened.path), opened.to_the_end
+        self.config, self.words, self.to_the_end = config, Tokenizer(opened.path), opened.to_the_end
         self.layout = layout_for(opened.model)
         self.model = opened.model.to(probe.device()).requires_grad_(False).eval()
         self.head = opened.head.to(probe.device())
 
+    @abstractmethod
+    def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
+        """Return the tokens of an answer after its prompt, and where among them it is scored."""
+
+    def tools(self, answer: Answer) -> Sequence[Mapping[str, Any]]:
+        """Return what the prompt of an answer offered. Raises ValueError where its row holds no such thing."""
+        return tools_of(answer.row.get(self.config.tools))
+
     @torch.no_grad()
-    def __call__(self, answers: Sequence[Answer]) -> list[float]:
-        """Return a score for each answer."""
-        texts = [self._read(answer) for answer in answers]
-        order = sorted(range(len(texts)), key=lambda number: len(texts[number].tokens))
-        scores = [0.0] * len(texts)
+    def scores(self, answers: Sequence[Answer]) -> list[list[float]]:
+        """Return the scores of each answer, one for each of its places."""
+        read = [self.read(answer) for answer in answers]
+        order = sorted(range(len(read)), key=lambda number: len(read[number][0]))
+        found: list[list[float]] = [[] for _ in read]
         for start in range(0, len(order), self.config.batch):
             chosen = order[start : start + self.config.batch]
-            batch = self.layout.lay_out([texts[number] for number in chosen], ()).to(self.model.device)
-            found = self.head(hidden_states(self.model, batch, batch.ends)).tolist()
-            for number, score in zip(chosen, found, strict=True):
-                scores[number] = score
-        return scores
+            batch = self.layout.lay_out([_text(answers[number].id, read[number][0]) for number in chosen], ())
+            places = batch.places([read[number][1] for number in chosen]).to(self.model.device)
+            scores = iter(self.head(hidden_states(self.model, batch.to(self.model.device), places)).tolist())
+            for number in chosen:
+                found[number] = [next(scores) for _ in read[number][1]]
+        return found
 
-    def _read(self, answer: Answer) -> Piece:
+
+class ModelScore(_Scorer):
+    """Scores whole answers."""
+
+    def __call__(self, answers: Sequence[Answer]) -> list[float]:
+        """Return a score for each answer."""
+        return [score for (score,) in self.scores(answers)]
+
+    def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
+        """Return prompt and answer up to the token that is scored."""
         said = {"role": "assistant", "content": answer.text}
-        tokens, own = self.words.chat([*map(dict, answer.messages), said])
+        tokens, own = self.words.chat([*map(dict, answer.messages), said], self.tools(answer))
         if not self.to_the_end:
             tokens = tokens[: int(np.flatnonzero(own)[-1]) + 1]
-        return Piece(answer.id, tokens, np.zeros(len(tokens), dtype=np.bool_))
+        return tokens, [len(tokens) - 1]
+
+
+class ProcessScore(_Scorer):
+    """Scores the steps of answers, and combines what it finds into one number."""
+
+    def __init__(self, config: ProcessModel) -> None:
+        """Load the model. Raises GymError where there is none, or none that makes one number of a state."""
+        super().__init__(config)
+        self.separator, self.combine = config.separator, COMBINED[config.combine]
+
+    def __call__(self, answers: Sequence[Answer]) -> list[float]:
+        """Return a number from 0 to 1 for each answer; one without a step has none that is right."""
+        chances = [torch.tensor(scores).double().sigmoid().tolist() for scores in self.scores(answers)]
+        return [self.combine(steps) if steps else 0.0 for steps in chances]
+
+    def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
+        """Return prompt and steps, and where each step ends."""
+        steps = [step for step in answer.text.split(self.separator) if step.strip()]
+        tokens, ends = self.words.steps([*map(dict, answer.messages)], self.tools(answer), steps, self.separator)
+        return tokens, ends.tolist()
+
+
+#: From how likely each step is right to what the answer earns.
+COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "product": prod,
+    "last": lambda chances: chances[-1],
+    "mean": fmean,
+}
+
+
+def _text(id: str, tokens: Tokens) -> Piece:
+    return Piece(id, tokens, np.zeros(len(tokens), dtype=np.bool_))
 
 
 def _open(config: Model) -> _Opened:

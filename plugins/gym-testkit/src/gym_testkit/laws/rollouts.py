@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
 from gym_rl.engine import Engine, Sampler
-from gym_rl.sampled import check
+from gym_rl.rounds.sampled import check
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of

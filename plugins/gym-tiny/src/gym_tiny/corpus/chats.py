@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from gym_tiny.corpus.draw import train_task
+from gym_tiny.tasks import draw
 from gym_tiny.tasks.task import Task
 
 # kind: share of the transcripts
@@ -35,10 +35,10 @@ _SHRUGS = (
 def transcript(rng: Random) -> dict[str, Any]:
     """One or two exchanges as an OpenAI-style row."""
     (kind,) = rng.choices(list(_KINDS), list(_KINDS.values()))
-    task = train_task(rng, kind)
+    task = draw(rng, kind)
     row = task.row(reply(rng, task))
     if kind not in ("tools", "refusals") and rng.random() < 0.1:
-        task = train_task(rng, kind)
+        task = draw(rng, kind)
         row["messages"] += task.row(reply(rng, task))["messages"]
     return row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from random import Random
 
-from gym_tiny.corpus.draw import train_task
+from gym_tiny.tasks import draw
 from gym_tiny.tasks.task import listing
 from gym_tiny.tasks.words import CITIES, NAMES, WORDS
 
@@ -26,7 +26,7 @@ def drill(rng: Random) -> str:
     if rng.random() < 0.05:
         return rng.choice((_record, _counting, _spelling))(rng)
     (kind,) = rng.choices(list(_NOTES), [share for share, _ in _NOTES.values()])
-    tasks = [train_task(rng, kind) for _ in range(rng.randrange(4, 10))]
+    tasks = [draw(rng, kind) for _ in range(rng.randrange(4, 10))]
     if rng.random() < 0.6:
         return "\n".join(f"Q: {task.messages[0]['content']}\nA: {task.answer}" for task in tasks[:6])
     title = rng.choice(_NOTES[kind][1]) + "\n" if rng.random() < 0.2 else ""

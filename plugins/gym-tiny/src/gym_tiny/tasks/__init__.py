@@ -14,7 +14,7 @@ from typing import Any
 from gym_tiny.tasks import arithmetic, lookups, persona, refusals, sorting, strings, tools
 from gym_tiny.tasks.task import Split, Task, split_of
 
-__all__ = ["FAMILIES", "KINDS", "Split", "Task", "generate", "rows", "split_of"]
+__all__ = ["FAMILIES", "KINDS", "Split", "Task", "draw", "generate", "rows", "split_of"]
 
 FAMILIES = {family.KIND: family for family in (arithmetic, strings, sorting, lookups, persona, tools, refusals)}
 KINDS: tuple[str, ...] = tuple(FAMILIES)
@@ -34,11 +34,15 @@ def generate(kind: str | None, count: int, seed: int = 0, split: Split = "train"
         raise ValueError(f"no split {split!r}; there are train, heldout")
     for index in range(count):
         name = kind or KINDS[index % len(KINDS)]
-        rng = Random(f"{name}/{seed}/{split}/{index}")
-        task = FAMILIES[name].make(rng)
-        while task.split != split:
-            task = FAMILIES[name].make(rng)
-        yield task
+        yield draw(Random(f"{name}/{seed}/{split}/{index}"), name, split)
+
+
+def draw(rng: Random, kind: str, split: Split = "train") -> Task:
+    """The next task of `kind` that falls into a split."""
+    while True:
+        task = FAMILIES[kind].make(rng)
+        if task.split == split:
+            return task
 
 
 def rows(kind: str | None, count: int, seed: int = 0, split: Split = "train") -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
@@ -42,6 +42,7 @@ class Sharded(Replicated):
         for layer in layers_of(policy):
             fully_shard(layer, mesh=mesh)
         fully_shard(policy, mesh=mesh)
+        register_fsdp_forward_method(policy, "log_probs")  # what a `Scorer` calls
         self._policy = policy
         return policy
 

@@ -1,0 +1,69 @@
+"""DPO with LoRA beside TRL's DPOTrainer, on the same pairs in the same steps: pairs/s, peak memory, and one curve.
+
+Both train one 30M-parameter model on dpo_en_demo with fused AdamW, in passes of as many pairs as are fastest for each.
+TRL runs in fp32, which is its fastest on a machine without bf16 arithmetic, and without activation checkpointing (its
+default recomputes, which costs time). Unless `--quick`, it is measured in bf16 too, its default.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import report
+from peers.material import source, write_model, write_pairs
+from peers.preferred import Preferred, Preferring
+from peers.runs import best, run
+from peers.shape import SMALL
+
+DATA, ROWS, CUTOFF, WARM = "dpo_en_demo", 16, 1024, 1
+PASSES = (4, 8, 16)  #: of which a step may consist
+
+
+def measure(out: report.Report, quick: bool) -> None:
+    """Compare in fp32, and speeds with TRL's bf16."""
+    steps = 4 if quick else 12
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        model = write_model(scratch / "model", SMALL, DATA)
+        count = write_pairs(scratch / "pairs.jsonl", model, DATA, CUTOFF)
+        assert count >= steps * ROWS, f"{count} pairs are too few"
+        spec = Preferring(
+            model=str(model),
+            output=str(scratch / "run"),
+            steps=steps,
+            rows=ROWS,
+            data=source(DATA, CUTOFF),
+            pairs=str(scratch / "pairs.jsonl"),
+        )
+        chosen = {
+            who: best(who, [replace(spec, accumulate=passes) for passes in PASSES], steps=2) for who in ("gym", "trl")
+        }
+        found: dict[str, Preferred] = {who: run(who, settings) for who, settings in chosen.items()}
+        speeds = {who: one.speed(WARM) for who, one in found.items()}
+        if not quick:
+            speeds["trl bf16"] = run("trl", replace(chosen["trl"], precision="bf16", steps=2)).speed(WARM)
+    peaks = {who: one.peak_bytes - one.base_bytes for who, one in found.items()}
+    out.figures.update(
+        {
+            "passes_in_a_step": {who: settings.accumulate for who, settings in chosen.items()},
+            "pairs_per_second": {who: round(speed, 3) for who, speed in speeds.items()},
+            "peak_mib": {who: round(peak / 2**20) for who, peak in peaks.items()},
+            "loss": {who: [round(loss, 5) for loss in one.losses] for who, one in found.items()},
+            "gradient_norm": {who: [round(norm, 4) for norm in one.norms] for who, one in found.items()},
+        }
+    )
+    for peer in speeds.keys() - {"gym"}:
+        out.check(f"Gym / {peer}, pairs/s", round(speeds["gym"] / speeds[peer], 2), at_least=3)
+    out.check("Gym / trl, peak memory", round(peaks["gym"] / peaks["trl"], 3), at_most=1.0)
+    ours, theirs = found["gym"], found["trl"]
+    apart = max(abs(a / b - 1) for a, b in zip(ours.losses, theirs.losses, strict=True))
+    out.check("loss, largest relative difference from TRL", round(apart, 6), at_most=1e-3)
+    apart = max(abs(math.log(a / b)) for a, b in zip(ours.norms, theirs.norms, strict=True))
+    out.check("gradient norm, same", round(apart, 5), at_most=2e-2)
+
+
+if __name__ == "__main__":
+    report.main(measure, __doc__ or "")

@@ -1,0 +1,20 @@
+"""How rows of each shape become sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gym_data.encoding import Piece, encode_conversations, encode_feedback, encode_prompts, encode_texts
+from gym_data.pairing import encode_preferences
+from gym_data.reading import Reader
+from gym_data.steps import encode_steps
+from gym_data.tokenizer import Tokenizer
+
+ENCODERS: dict[str, Callable[[Reader, Tokenizer], Iterator[Piece]]] = {
+    "conversation": encode_conversations,
+    "text": encode_texts,
+    "prompt": encode_prompts,
+    "preference": encode_preferences,
+    "feedback": encode_feedback,
+    "stepwise": encode_steps,
+}

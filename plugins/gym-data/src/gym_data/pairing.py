@@ -1,0 +1,95 @@
+"""From pairs to sequences of tokens: what both sides begin with, once, and the rest of each. Their answers are learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gym_data.encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, with_system
+from gym_data.formats.parts import Unlearnable
+from gym_data.masks import Rendered
+from gym_data.reading import Reader, Record
+from gym_data.rows import Conversation, Preference
+from gym_data.tokenizer import Mask, Tokenizer, Tokens
+
+SAME = "both answers are the same within the cutoff"
+
+
+def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield pairs, each side cut to length; those in which a side has nothing left to learn are counted and left out."""
+    for batch in batches(reader.records(), BATCH):
+        kept: list[Record] = []
+        texts: list[Rendered] = []
+        for record in batch:
+            pair = record.row
+            assert isinstance(pair, Preference)
+            try:
+                sides = [_side(reader, tokenizer, each, pair.shared) for each in (pair.chosen, pair.rejected)]
+            except ValueError as error:
+                reader.bad(record.source, record.number, error)
+                continue
+            kept.append(record)
+            texts += sides
+        encoded = tokenizer.encode_rendered(texts)
+        for record, chosen, rejected in zip(kept, encoded[::2], encoded[1::2], strict=True):
+            tally = reader.tallies[record.source]
+            tally.unclosed += not (tokenizer.closes(*chosen) and tokenizer.closes(*rejected))
+            if max(len(chosen[0]), len(rejected[0])) > reader.config.cutoff:
+                if reader.config.overlong == "drop":
+                    tally.dropped[TOO_LONG] += 1
+                    continue
+                tally.truncated += 1
+            yield from _paired(record, _first(chosen, reader), _first(rejected, reader), reader)
+
+
+def _side(reader: Reader, tokenizer: Tokenizer, conversation: Conversation, start: int) -> Rendered:
+    """Return a conversation of which the answers from message `start` on are learnt, or the last of them."""
+    wanted = [index for index in conversation.answers if index >= start and index not in conversation.muted]
+    if reader.config.train_on == "last":
+        wanted = [index for index in wanted if index == conversation.answers[-1]]
+    if not wanted:
+        raise Unlearnable("no answer is to be learnt")
+    messages = with_system(conversation.messages, reader.config.system)
+    added = len(messages) - len(conversation.messages)
+    found = tokenizer.learnable(messages, conversation.tools, [index + added for index in wanted])
+    if len(found) > 1:
+        raise ValueError("the chat template shows earlier answers differently; use `train_on: last`")
+    return found[0]
+
+
+def _first(side: tuple[Tokens, Mask], reader: Reader) -> tuple[Tokens, Mask]:
+    return side[0][: reader.config.cutoff], side[1][: reader.config.cutoff]
+
+
+def _paired(
+    record: Record, chosen: tuple[Tokens, Mask], rejected: tuple[Tokens, Mask], reader: Reader
+) -> Iterator[Piece]:
+    """Yield the pair as one sequence, in which the beginning of both sides stands once."""
+    assert isinstance(record.row, Preference)
+    dropped = reader.tallies[record.source].dropped
+    if not (chosen[1].any() and rejected[1].any()):
+        dropped[NOTHING] += 1
+        return
+    if np.array_equal(chosen[0], rejected[0]):
+        dropped[SAME] += 1
+        return
+    shared = _shared(chosen, rejected)
+    yield Piece(
+        np.concatenate([chosen[0], rejected[0][shared:]]),
+        np.concatenate([chosen[1], rejected[1][shared:]]),
+        record.source,
+        record.number,
+        0,
+        record.times,
+        record.key,
+        {"shared": shared, "chosen": len(chosen[0]) - shared, "margin": record.row.margin},
+        record.row.remarks,
+    )
+
+
+def _shared(chosen: tuple[Tokens, Mask], rejected: tuple[Tokens, Mask]) -> int:
+    """Return how many tokens both sides begin with, before the first one of either that is learnt."""
+    most = min(int(np.argmax(chosen[1])), int(np.argmax(rejected[1])))
+    different = np.flatnonzero(chosen[0][:most] != rejected[0][:most])
+    return int(different[0]) if len(different) else most

@@ -1,0 +1,108 @@
+"""Judged answers: as answers over prompts, to prompts that they do not belong to, and as steps know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gym_core import Train
+from gym_data.cache import Judged
+from gym_preference.answers import Answered
+from gym_preference.judgement import Judging
+from gym_torch.batch import Example, Piece
+from gym_torch.layout import Layout
+from gym_torch.source import Dataset, Examples, Step, order
+
+EPOCH = -1  #: whose order says which answer is a stranger to which prompt; no run comes past it
+
+
+@dataclass(frozen=True)
+class Rated(Judged):
+    """A judged answer in its step."""
+
+    origin: float = 0.0  #: what its log-ratio is measured from, in nats
+    share: float = 0.0  #: what its reward counts in the margin of the step, times the answers in the step
+
+
+def answered(example: Example) -> Answered:
+    """Return the answer behind its own prompt; nobody shares that."""
+    return Answered(example.tokens[:0], (Piece(example.id, example.tokens, example.trained),))
+
+
+def _start(example: Example) -> int:
+    """Return the tokens before the first one that is learnt."""
+    return int(np.argmax(example.trained))
+
+
+class Strangers:
+    """Prompts, each with the answer to another one: drawn once for a run, each answer once."""
+
+    def __init__(self, examples: Examples, seed: int) -> None:
+        """Draw them."""
+        self.examples = examples
+        drawn = order(seed, EPOCH, len(examples))
+        self.partners = np.empty_like(drawn)
+        self.partners[drawn] = np.roll(drawn, 1)
+        starts = np.array([_start(examples[number]) for number in range(len(examples))])
+        self._lengths = starts + (np.asarray(examples.lengths) - starts)[self.partners]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """Tokens of each."""
+        return self._lengths
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.partners)
+
+    def __getitem__(self, index: int, /) -> Judged:
+        """Return one prompt with its answer."""
+        asked, said = self.examples[index], cast(Judged, self.examples[int(self.partners[index])])
+        read, learnt = _start(asked), slice(_start(said), None)
+        tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])
+        trained = np.concatenate([np.zeros(read, dtype=np.bool_), said.trained[learnt]])
+        return Judged(f"{asked.id} with the answer of {said.id}", tokens, trained, said.good)
+
+
+def rated(step: Step, whole: Sequence[Judged], origin: float) -> Step:
+    """Return this process's part of a step as answers that know what they are measured from; `whole` is all of the step."""
+    good = sum(one.good for one in whole)
+    counts = {True: good, False: good - len(whole)}  # the answers that are not good count against the margin
+    shares = {side: len(whole) / count if good * counts[False] else 0.0 for side, count in counts.items()}
+    batches = [[_rate(one, origin, shares) for one in cast(Sequence[Judged], batch)] for batch in step.batches]
+    return replace(step, batches=batches)
+
+
+def _rate(one: Judged, origin: float, shares: dict[bool, float]) -> Rated:
+    return Rated(one.id, one.tokens, one.trained, one.good, origin, shares[one.good])
+
+
+def recorded(config: Judging, examples: Examples, train: Train, layout: Layout) -> Dataset:
+    """Return the steps over judged answers, for a plan: over those of the data, or over the longest that there may be."""
+    planned = len(examples) and not isinstance(examples[0], Judged)
+    return Dataset(_Longest(examples) if planned else examples, train, layout=layout)
+
+
+class _Longest:
+    """Answers as long as the samples of a plan."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples = examples
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """Tokens of each."""
+        return np.asarray(self.examples.lengths)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.examples)
+
+    def __getitem__(self, index: int, /) -> Judged:
+        """Return one."""
+        one = self.examples[index]
+        return Judged(one.id, one.tokens, one.trained, good=True)

@@ -1,0 +1,87 @@
+"""From judged answers to a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from gym_core.component import load_object
+from gym_data.cache import Judged
+from gym_preference import judged
+from gym_preference.answers import AnswerBatch, Answered
+from gym_preference.config import Preferring, Referenced
+from gym_preference.judged import Rated
+from gym_preference.judgement import Judging
+from gym_preference.objective import PreferenceObjective, Terms
+from gym_torch.batch import Batch, Example
+from gym_torch.layout import PADDED, Layout
+from gym_torch.objective import Scores
+from gym_torch.source import Step
+
+NOT_ARGUMENTS = (Preferring.model_fields | Referenced.model_fields | Judging.model_fields).keys() - {"beta"}
+
+
+class JudgedObjective(PreferenceObjective):
+    """A loss for each answer, and each answer of a step alike."""
+
+    config: Judging
+
+    def __init__(self, config: Judging, layout: Layout = PADDED) -> None:
+        """Take the loss and its arguments from the options."""
+        super().__init__(config, layout)
+        self.answer_loss: Terms = load_object(type(config).loss)
+        self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
+
+    def answered(self, example: Example) -> Answered:
+        """Return what comes before the answer, and the answer."""
+        return judged.answered(example)
+
+    def collate(self, examples: Sequence[Example]) -> AnswerBatch:
+        """Lay the answers out, with how they were judged and what their log-ratios are measured from; 0 where nobody says."""
+        batch = super().collate(examples)
+        told = [one if isinstance(one, Rated) else Rated(**vars(one)) for one in cast(Sequence[Judged], examples)]
+        columns = {name: torch.tensor([vars(one)[name] for one in told]) for name in ("good", "origin", "share")}
+        return replace(batch, columns={**batch.columns, **columns})
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of answers."""
+        return float(cast(AnswerBatch, batch).answers)
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the summed losses of the answers, and how far apart the good ones are from the others."""
+        batch = cast(AnswerBatch, batch)
+        log_probs, log_ratios = self.log_ratios(policy, batch)
+        ratios, good, origin = batch.sums(log_ratios), batch.columns["good"], batch.columns["origin"]
+        losses = self.answer_loss(ratios, good, origin, **self.arguments)
+        if self.config.ftx:
+            losses = losses - self.config.ftx * good * batch.sums(log_probs) / batch.lengths
+        return losses.sum(), self.measures(log_probs.detach(), ratios.detach(), batch)
+
+    @torch.no_grad()
+    def total(self, policy: Scores, step: Step, device: torch.device) -> tuple[float, float]:
+        """Return the sum of the log-ratios of the answers of this process's part of a step, and how many they are."""
+        total, count = 0.0, 0.0
+        for number, examples in enumerate(step.batches, start=1):
+            batch = self.collate(examples).to(device)
+            _, ratios = self.log_ratios(policy, batch)
+            if number <= len(step.batches) - step.spare:
+                total, count = total + float(ratios.double().sum()), count + batch.answers
+        return total, count
+
+    def measures(self, log_probs: Tensor, ratios: Tensor, batch: AnswerBatch) -> dict[str, Tensor]:
+        """Return what is logged of a batch, as sums over answers, or as sums and of how many."""
+        rewards, totals, lengths = self.config.beta * ratios, batch.sums(log_probs), batch.lengths
+        good, origin, share = (batch.columns[name] for name in ("good", "origin", "share"))
+        gains = torch.where(good, ratios - origin, origin - ratios)
+        found = {
+            "accuracy": ((gains.sign() + 1) / 2).sum(),  # half a point where there is nothing to tell
+            "margin": (share * rewards).sum(),
+        }
+        for side, mine in {"desirable": good, "undesirable": ~good}.items():
+            found[f"{side}_reward"] = torch.stack([rewards[mine].sum(), mine.sum().to(rewards.dtype)])
+            found[f"{side}_log_prob"] = torch.stack([totals[mine].sum(), lengths[mine].sum()])
+        return found

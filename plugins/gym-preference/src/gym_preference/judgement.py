@@ -1,0 +1,68 @@
+"""Algorithms that learn from judged answers, as a recipe sees them. Nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gym_core import Flat
+from gym_preference.config import Referenced
+
+
+class Judging(Referenced):
+    """Base of the algorithms that learn from single answers and whether each is good.
+
+    A loss is a function of one number for each answer, its log-probability less that under the reference. The fields that a
+    subclass adds are further arguments of its `loss`.
+    """
+
+    target: ClassVar[str] = "gym_preference.judged_trainer:JudgedTrainer"
+    rows: ClassVar[str] = "feedback"
+    objective: ClassVar[str] = "gym_preference.judged_objective:JudgedObjective"
+    schedule: ClassVar[str] = "gym_preference.judged:recorded"
+    loss: ClassVar[str] = ""
+    """`module:function` from log-ratios `[answers]`, whether each answer is good, what log-ratios are measured from, `beta`
+    and the fields that a subclass adds to losses `[answers]`."""
+    origin: ClassVar[str] = ""
+    """`module:class` of a `gym_preference.origins.Origin`: what log-ratios are measured from."""
+
+    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
+    """What the mean negative log-likelihood of the tokens of a good answer counts beside its loss."""
+
+    def advice(self, good: int, bad: int) -> str:
+        """Return what to do better with so many good and bad answers; empty where there is nothing to say."""
+        return "" if good and bad else "all answers are judged alike, so there is nothing to tell apart"
+
+
+class KTO(Judging):
+    """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone."""
+
+    paper: ClassVar[str] = "arXiv:2402.01306"
+    loss: ClassVar[str] = "gym_preference.label_losses:kto"
+    origin: ClassVar[str] = "gym_preference.origins:Departure"
+    oracle: ClassVar[str] = "gym_preference.judged_oracle:kto"
+
+    desirable_weight: Annotated[float, Field(ge=0), Flat("kto_chosen_weight")] = 1.0
+    """What a good answer counts. All good answers together should count 1 to 1.33 times what the others do."""
+    undesirable_weight: Annotated[float, Field(ge=0), Flat("kto_rejected_weight")] = 1.0
+    """What another answer counts."""
+
+    def advice(self, good: int, bad: int) -> str:
+        """Add the balance that the paper found best."""
+        desirable, undesirable = good * self.desirable_weight, bad * self.undesirable_weight
+        if not desirable * undesirable or 0.99 * undesirable <= desirable <= 1.34 * undesirable:
+            return super().advice(good, bad)
+        return (
+            f"{good:,} good answers count {desirable / undesirable:.2f} times what {bad:,} others do; 1 to 1.33 times is "
+            f"best: set `desirable_weight: {undesirable / good:.3g}`"
+        )
+
+
+class BCO(Judging):
+    """Binary classifier optimization: rewards tell good answers from bad ones, measured from the mean of all so far."""
+
+    paper: ClassVar[str] = "arXiv:2404.04656"
+    loss: ClassVar[str] = "gym_preference.label_losses:bco"
+    origin: ClassVar[str] = "gym_preference.origins:MeanReward"
+    oracle: ClassVar[str] = "gym_preference.judged_oracle:bco"

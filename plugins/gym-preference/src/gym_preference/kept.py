@@ -1,0 +1,88 @@
+"""What a reference said of answers, kept by content: asked once, read again by every later run over the same tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gym_core import GymError
+from gym_preference.answers import Answered
+
+KEY_BYTES = 16
+Scores = Mapping[bytes, npt.NDArray[np.float32]]  #: by `key_of`, log-probabilities of the trained tokens of answers
+
+
+class Kept:
+    """Log-probabilities of the tokens of answers under a reference."""
+
+    def __init__(self, scores: Scores) -> None:
+        """Take them, by `key_of`."""
+        self.scores = scores
+
+    def of(self, answered: Answered) -> Tensor:
+        """Return those of the answers to one prompt, one answer after another: `[n]` fp32."""
+        return torch.from_numpy(self.scores[key_of(answered)])
+
+    def write(self, path: Path, name: str) -> None:
+        """Write them, all or nothing; `name` says what they are made from, see `name_of`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        keys = sorted(self.scores)
+        tensors = {
+            "keys": torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, KEY_BYTES),
+            "ends": torch.tensor([len(self.scores[key]) for key in keys]).cumsum(0),
+            "log_probs": torch.from_numpy(np.concatenate([self.scores[key] for key in keys])),
+        }
+        unfinished = path.with_name(f".{os.getpid()}-{path.name}")
+        save_file(tensors, unfinished, {"format": "pt", "name": name})
+        unfinished.replace(path)
+
+    @classmethod
+    def read(cls, path: Path, name: str) -> Kept:
+        """Return what `write` wrote under this name. Raises GymError where a file was put in its place."""
+        with safe_open(path, "pt") as file:
+            written = (file.metadata() or {}).get("name")
+        if written != name:
+            raise GymError(
+                "these are a reference's scores of other answers, or another reference's",
+                where=str(path),
+                fix="remove the file: it is made again",
+            )
+        tensors = load_file(path)
+        keys = [row.tobytes() for row in tensors["keys"].numpy()]
+        parts = np.split(tensors["log_probs"].numpy(), tensors["ends"].numpy()[:-1])
+        return cls(dict(zip(keys, parts, strict=True)))
+
+
+def key_of(answered: Answered) -> bytes:
+    """Return bytes that are equal for equal tokens of which the same are learnt."""
+    digest = hashlib.blake2b(digest_size=KEY_BYTES)
+    for part in (answered.prompt, *(array for each in answered.answers for array in (each.tokens, each.trained))):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.digest()
+
+
+def name_of(weights: str, how: str, keys: Sequence[bytes]) -> str:
+    """Return the name of the scores of answers by weights: of what they are made from, and of how they are computed."""
+    digest = hashlib.blake2b(f"{weights} {how}".encode(), digest_size=16)
+    for key in sorted(keys):
+        digest.update(key)
+    return digest.hexdigest()
+
+
+def fingerprint(weights: Iterable[Tensor]) -> str:
+    """Return what names weights, in their order, by their content; an adapter around them may have given them other names."""
+    digest = hashlib.blake2b(digest_size=16)
+    for weight in weights:
+        digest.update(f"{weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()

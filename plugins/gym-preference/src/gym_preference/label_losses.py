@@ -1,0 +1,62 @@
+"""Losses of judged answers: one answer to a prompt, and whether it is good. Pure functions of tensors.
+
+A log-ratio is `log p(answer) - log p_reference(answer)`, summed over the tokens of the answer: `[samples]`, in nats.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+
+def kto(
+    ratios: Tensor,
+    good: Tensor,
+    origin: Tensor,
+    beta: float,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> Tensor:
+    """Return the losses `[samples]` of Kahneman-Tversky optimization (arXiv:2402.01306).
+
+    A desirable answer costs `desirable_weight * (1 - sigmoid(beta * (ratio - origin)))`, an undesirable one
+    `undesirable_weight * (1 - sigmoid(beta * (origin - ratio)))`.
+
+    Args:
+        ratios: `[samples]`.
+        good: `[samples]` bool, whether each answer is desirable.
+        origin: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference, see `departure`.
+        beta: what a nat counts.
+        desirable_weight: what the good answers count.
+        undesirable_weight: what the others count.
+
+    """
+    gain = torch.where(good, ratios - origin, origin - ratios)
+    weight = torch.where(good, desirable_weight, undesirable_weight).to(ratios.dtype)
+    return weight * torch.sigmoid(-beta * gain)  # 1 - sigmoid(x) loses all digits where x is large
+
+
+def departure(mean: float) -> float:
+    """Return how far a policy is from its reference, in nats, by the mean log-ratio of answers to other prompts.
+
+    That mean estimates a KL divergence, which cannot be below 0.
+    """
+    return max(0.0, mean)
+
+
+def bco(ratios: Tensor, good: Tensor, origin: Tensor, beta: float) -> Tensor:
+    """Return the losses `[samples]` of a binary classifier whose logit is the reward of an answer, less the mean reward.
+
+    Binary classifier optimization (arXiv:2404.04656): a good answer costs `-log sigmoid(reward - shift)`, another
+    `-log sigmoid(shift - reward)`, where the reward is `beta * ratio` and the shift `beta * origin`.
+
+    Args:
+        ratios: `[samples]`.
+        good: `[samples]` bool, whether each answer is desirable.
+        origin: `[]` or `[samples]`, the mean log-ratio.
+        beta: what a nat counts.
+
+    """
+    logits = beta * (ratios - origin)
+    return -logsigmoid(torch.where(good, logits, -logits))

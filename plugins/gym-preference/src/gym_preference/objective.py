@@ -1,0 +1,136 @@
+"""From answers to a loss: what all objectives of preference learning share, and that of pairs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from gym_core.component import load_object
+from gym_preference import LDDPO, pairs
+from gym_preference.answers import AnswerBatch, Answered, lay_out
+from gym_preference.config import Pairwise, Preferring, Referenced
+from gym_preference.kept import Kept
+from gym_torch.batch import Batch, Example
+from gym_torch.layout import PADDED, Layout
+from gym_torch.objective import Objective, Scores
+
+Terms = Callable[..., Tensor]
+NOT_ARGUMENTS = (Preferring.model_fields | Referenced.model_fields | Pairwise.model_fields).keys() - {"beta"}
+
+
+class PreferenceObjective(Objective):
+    """Base of the objectives over answers: write `answered` and `loss`.
+
+    The trainer says what the reference is, by `reference` or by `kept`. Without either, as in a plan, every answer has the
+    log-probability 0 under it.
+    """
+
+    reference: Callable[[Batch], Tensor] | None = None
+    """From a batch to the log-probabilities of its targets under the reference, `[n]`, without a graph."""
+    kept: Kept | None = None
+    """What the reference said of each example before training."""
+
+    @abstractmethod
+    def answered(self, example: Example) -> Answered:
+        """Return the prompt and the answers of an example; the tokens of the answers are what the reference scores."""
+
+    def collate(self, examples: Sequence[Example]) -> AnswerBatch:
+        """Lay out the answers of all examples, those to one prompt behind a single copy of it."""
+        answered = [self.answered(example) for example in examples]
+        columns = {} if self.kept is None else {"reference": torch.cat([self.kept.of(each) for each in answered])}
+        return lay_out(self.layout, answered, columns)
+
+    def log_ratios(self, policy: Scores, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the targets, and the same less those under the reference: `[n]` each."""
+        known = batch.columns.get("reference")
+        if known is None and self.reference is not None:
+            known = self.reference(batch)  # before the policy builds its graph
+        log_probs = policy(batch)
+        return log_probs, log_probs if known is None else log_probs - known
+
+
+class PairObjective(PreferenceObjective):
+    """A loss for each pair, and each pair of a step alike."""
+
+    config: Pairwise
+
+    def __init__(self, config: Pairwise, layout: Layout = PADDED) -> None:
+        """Take the loss and its arguments from the options."""
+        super().__init__(config, layout)
+        self.pair_loss: Terms = load_object(type(config).loss)
+        self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
+
+    def answered(self, example: Example) -> Answered:
+        """Return what both sides begin with, the chosen and the rejected answer."""
+        return pairs.answered(example)
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of pairs."""
+        return cast(AnswerBatch, batch).answers / 2
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the summed losses of the pairs, and how far apart their answers are."""
+        batch = cast(AnswerBatch, batch)
+        log_probs, log_ratios = self.log_ratios(policy, batch)
+        chosen, rejected = self.sides(log_ratios, batch)
+        return self.summed(self.pair_loss(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
+
+    def summed(
+        self, losses: Tensor, log_probs: Tensor, log_ratios: Tensor, batch: AnswerBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the sum of losses `[pairs]`, with the chosen answers learnt beside them, and what is logged."""
+        if self.config.ftx:
+            losses = losses - self.config.ftx * (batch.sums(log_probs) / batch.lengths)[0::2]
+        log_ratios = log_ratios.detach()
+        return losses.sum(), self.measures(log_probs.detach(), log_ratios, *self.sides(log_ratios, batch), batch)
+
+    def sides(self, log_ratios: Tensor, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
+        """Return what is compared of the chosen and of the rejected answers, `[pairs]` each, from `[n]` log-ratios."""
+        totals = batch.sums(log_ratios)
+        each = totals / batch.lengths if type(self.config).per_token else totals
+        return each[0::2], each[1::2]
+
+    def measures(
+        self, log_probs: Tensor, log_ratios: Tensor, chosen: Tensor, rejected: Tensor, batch: AnswerBatch
+    ) -> dict[str, Tensor]:
+        """Return what is logged of a batch, as sums over pairs, or as sums and of how many."""
+        beta, margins = self.config.beta, chosen - rejected
+        right = (margins.sign() + 1) / 2  # half a point where there is nothing to tell
+        lengths, totals = batch.lengths, batch.sums(log_probs)
+        longer = (lengths[0::2] - lengths[1::2]).sign()
+        taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer answer
+        biased = (taken - (longer > 0).float()) * longer.abs()
+        found = {
+            "accuracy": right.sum(),
+            "margin": beta * margins.sum(),
+            "chosen_reward": beta * chosen.sum(),
+            "rejected_reward": beta * rejected.sum(),
+            "chosen_log_prob": torch.stack([totals[0::2].sum(), lengths[0::2].sum()]),
+            "rejected_log_prob": torch.stack([totals[1::2].sum(), lengths[1::2].sum()]),
+            "length_bias": torch.stack([biased.sum(), longer.abs().sum()]),
+        }
+        if isinstance(self.config, Referenced):
+            found["kl"] = torch.stack([(log_ratios**2).sum() / 2, lengths.sum()])
+        return found
+
+
+class Desensitised(PairObjective):
+    """Tokens of an answer that lie beyond the length of the other one count less."""
+
+    config: LDDPO
+
+    def __init__(self, config: LDDPO, layout: Layout = PADDED) -> None:
+        """Keep the weight of these tokens from the arguments of the loss."""
+        super().__init__(config, layout)
+        del self.arguments["alpha"]
+
+    def sides(self, log_ratios: Tensor, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
+        """Return the weighted sums of the chosen and of the rejected answers, `[pairs]` each."""
+        lengths = batch.lengths.long()
+        place = torch.arange(len(log_ratios), device=log_ratios.device) - (lengths.cumsum(0) - lengths)[batch.owner]
+        common = lengths.view(-1, 2).amin(1)[batch.owner // 2]
+        return super().sides(torch.where(place < common, log_ratios, self.config.alpha * log_ratios), batch)

@@ -1,0 +1,88 @@
+"""Process reward models (arXiv:2305.20050): how likely each step of an answer is right, read at the token that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from gym_core import Train
+from gym_data.cache import Steps
+from gym_preference import ProcessRewardModel
+from gym_preference.answers import Answered
+from gym_preference.scored import ScoredBatch, Scoring, half_for_ties
+from gym_torch.batch import Batch, Example
+from gym_torch.layout import Layout
+from gym_torch.objective import Scores
+from gym_torch.source import Dataset, Examples
+
+NO_PROMPT = np.zeros(0, dtype=np.int32)
+
+
+class ProcessLoss(Scoring):
+    """Binary cross-entropy of the judged steps, each alike whatever answer it is of."""
+
+    config: ProcessRewardModel
+
+    def answered(self, example: Example) -> Answered:
+        """Return the whole of it as an answer: what is trained of it are the tokens that end judged steps."""
+        return Answered(NO_PROMPT, (example,))
+
+    def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
+        """Return how likely each judged step is right, `[n]`."""
+        return "labels", [label for example in examples for label in cast(Steps, example).labels]
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of judged steps."""
+        return float(len(cast(ScoredBatch, batch).scored))
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the sum over steps of `-y log sigmoid(s) - (1 - y) log sigmoid(-s)`, and how often `s` is on the right side."""
+        scores, labels = policy(batch), cast(ScoredBatch, batch).columns["labels"]
+        loss = binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="sum")
+        chances, right = scores.detach().sigmoid(), labels > 0.5
+        correct = half_for_ties(scores.detach() * (labels - 0.5))
+        return loss, {
+            "accuracy": correct.sum(),
+            "right_accuracy": _mean(correct, right),
+            "wrong_accuracy": _mean(correct, ~right),
+            "right_reward": _mean(chances, right),
+            "wrong_reward": _mean(chances, ~right),
+        }
+
+
+def _mean(values: Tensor, among: Tensor) -> Tensor:
+    """Return a sum and how many it is the sum of, `[2]`."""
+    return torch.stack([(values * among).sum(), among.sum().to(values.dtype)])
+
+
+def recorded(config: ProcessRewardModel, examples: Examples, train: Train, layout: Layout) -> Dataset:
+    """Return the steps over judged answers, for a plan: over those of the data, or over the longest that there may be."""
+    planned = len(examples) and not isinstance(examples[0], Steps)
+    return Dataset(_Longest(examples) if planned else examples, train, layout=layout)
+
+
+class _Longest:
+    """Answers as long as the samples of a plan, judged at every token."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples = examples
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """Tokens of each."""
+        return np.asarray(self.examples.lengths)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.examples)
+
+    def __getitem__(self, index: int, /) -> Steps:
+        """Return one."""
+        found = self.examples[index]
+        return Steps(found.id, found.tokens, found.trained, [1.0] * len(found.tokens))

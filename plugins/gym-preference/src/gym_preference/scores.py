@@ -1,0 +1,39 @@
+"""Reward models as a recipe sees them: algorithms that learn to give numbers to answers. Nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gym_torch import TorchAlgorithm
+
+
+class RewardModel(TorchAlgorithm):
+    """A reward model of outcomes: gives each answer a number, higher for the chosen one of two (Bradley-Terry).
+
+    What it makes is a model, or an adapter, with `value_head.safetensors` beside it: the reward `model` of gym-rl.
+    """
+
+    paper: ClassVar[str] = "arXiv:2203.02155"
+    rows: ClassVar[str] = "preference"
+    objective: ClassVar[str] = "gym_preference.reward_model:RewardLoss"
+    oracle: ClassVar[str] = "gym_preference.score_oracles:reward_model"
+    schedule: ClassVar[str] = "gym_preference.pairs:recorded"
+
+    centring: Annotated[float, Field(ge=0)] = 0.0
+    """What the squared sum of the two numbers of a pair counts: more than 0, such as 0.01, keeps their mean at 0, which a loss of
+    differences leaves open (arXiv:2312.09244)."""
+
+
+class ProcessRewardModel(TorchAlgorithm):
+    """A reward model of steps: says how likely each step of an answer is right, from answers judged step by step.
+
+    What it makes is a model, or an adapter, with `value_head.safetensors` beside it: the reward `process-model` of gym-rl.
+    """
+
+    paper: ClassVar[str] = "arXiv:2305.20050"
+    rows: ClassVar[str] = "stepwise"
+    objective: ClassVar[str] = "gym_preference.process:ProcessLoss"
+    oracle: ClassVar[str] = "gym_preference.score_oracles:process_reward_model"
+    schedule: ClassVar[str] = "gym_preference.process:recorded"

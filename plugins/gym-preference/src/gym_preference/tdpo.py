@@ -1,0 +1,34 @@
+"""Algorithms that hold a policy to its reference token by token, as a recipe sees them. Nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gym_core import Flat
+from gym_preference.config import Pairwise
+
+
+class TDPO1(Pairwise):
+    """Token-level DPO: the chosen answer may take the policy as far from its reference as the rejected one does."""
+
+    target: ClassVar[str] = "gym_preference.comparing:ComparingTrainer"
+    paper: ClassVar[str] = "arXiv:2404.11999"
+    objective: ClassVar[str] = "gym_preference.comparing:TokenObjective"
+    loss: ClassVar[str] = "gym_preference.token_losses:tdpo1"
+    oracle: ClassVar[str] = "gym_preference.token_oracle:tdpo1"
+
+    reference_model: Annotated[str | None, Flat("ref_model")] = None
+    """What answers are measured against: a family, a folder or a Hub id; by default the model as it was before training. All
+    of what it says of each token is compared, so it cannot be asked once before training."""
+
+
+class TDPO2(TDPO1):
+    """Token-level DPO in which the rejected answer alone is held to the reference."""
+
+    loss: ClassVar[str] = "gym_preference.token_losses:tdpo2"
+    oracle: ClassVar[str] = "gym_preference.token_oracle:tdpo2"
+
+    alpha: Annotated[float, Field(ge=0)] = 0.5
+    """What the departure from the reference counts: 0 makes it DPO."""

@@ -1,0 +1,50 @@
+"""Losses of pairs that hold the policy to its reference token by token (TDPO, arXiv:2404.11999). Pure functions of tensors.
+
+A log-ratio is `log p(answer) - log p_reference(answer)`, and a KL is the sum over the tokens of an answer of
+KL(reference || policy) over the vocabulary: `[pairs]`, in nats.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+
+def compared(logits: Tensor, reference: Tensor, targets: Tensor) -> Tensor:
+    """Return, for each row, log p(target), log p_reference(target) and KL(reference || policy): `[rows, 3]`.
+
+    Args:
+        logits: `[rows, vocabulary]` of the policy.
+        reference: `[rows, vocabulary]`, logits of the reference.
+        targets: `[rows]` int64.
+
+    """
+    own, other = logits.log_softmax(1), reference.log_softmax(1)
+    # A token that the reference rules out has a log-probability of -inf and adds nothing.
+    kl = torch.where(other.isneginf(), 0.0, other.exp() * (other - own)).sum(1)
+    return torch.stack([*(each.gather(1, targets[:, None])[:, 0] for each in (own, other)), kl], 1)
+
+
+def tdpo1(chosen: Tensor, rejected: Tensor, chosen_kl: Tensor, rejected_kl: Tensor, beta: float) -> Tensor:
+    """Return the losses `[pairs]` of TDPO1: the chosen answer may depart as far as the rejected one does.
+
+    Args:
+        chosen: `[pairs]`, log-ratios of the chosen answers.
+        rejected: `[pairs]`, log-ratios of the rejected ones.
+        chosen_kl: `[pairs]`, KL over the chosen answers.
+        rejected_kl: `[pairs]`, KL over the rejected ones.
+        beta: what a nat counts.
+
+    """
+    return -logsigmoid(beta * (chosen - rejected - (rejected_kl - chosen_kl)))
+
+
+def tdpo2(
+    chosen: Tensor, rejected: Tensor, chosen_kl: Tensor, rejected_kl: Tensor, beta: float, alpha: float
+) -> Tensor:
+    """Return the losses `[pairs]` of TDPO2: the KL of the chosen answers is a constant, and both count `alpha`.
+
+    With an `alpha` of 0 it is DPO. The arguments are those of `tdpo1`.
+    """
+    return -logsigmoid(beta * (chosen - rejected - alpha * (rejected_kl - chosen_kl.detach())))

@@ -1,0 +1,54 @@
+"""The trainer of gym-torch, with a reference beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, cast
+
+import numpy as np
+
+from gym_core import Run
+from gym_preference.collapse import Collapse
+from gym_preference.config import Preferring, Referenced
+from gym_preference.referring import Referring
+from gym_torch.backend import LoadedModel
+from gym_torch.layout import Ints
+from gym_torch.observer import Observer
+from gym_torch.source import Dataset, Examples, Step, share
+from gym_torch.trainer import Trainer
+
+
+class PreferenceTrainer(Trainer):
+    """Trains on answers that are compared or judged."""
+
+    chosen: ClassVar[str] = "chosen_log_prob"
+    """The metric of how likely the better answers are."""
+
+    def __init__(self, config: Preferring, run: Run, model: LoadedModel) -> None:
+        """Prepare the data and the reference."""
+        super().__init__(config, run, model)
+        if isinstance(config, Referenced):
+            changed, again = self.found is not None, int(self.order.bounds[-1]) > len(self.data.train)
+            Referring(config, run, model, self.adapted, self.policy, self.job, changed, again).begin(self.answers)
+
+    @property
+    def order(self) -> Dataset:
+        """The samples of each step."""
+        return cast(Dataset, self.job.source)
+
+    def answers(self) -> Sequence[Step]:
+        """Return this process's part of all samples that the reference will be asked about, each once."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        return [
+            share(examples, used, self.train_options, self.model.layout, rank, world, 1.0)
+            for examples, used in self.asked()
+        ]
+
+    def asked(self) -> Iterator[tuple[Examples, Ints]]:
+        """Yield samples, and which of them the run will learn from or evaluate on."""
+        yield self.data.train, np.unique(self.order.samples(0, int(self.order.bounds[-1])))
+        if self.data.validation:
+            yield self.data.validation, np.arange(len(self.data.validation))
+
+    def _observers(self) -> list[Observer]:
+        return [*super()._observers(), Collapse(self.chosen)]

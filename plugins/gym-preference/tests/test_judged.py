@@ -1,0 +1,224 @@
+"""Judged answers: what their log-ratios are measured from, whatever a step is cut into, and what it remembers."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from gym_core import load_recipe
+from gym_core.component import load_object
+from gym_data.cache import Judged
+from gym_preference import KTO
+from gym_preference.judged import Rated, Strangers, rated
+from gym_preference.judged_objective import JudgedObjective
+from gym_preference.origins import Departure, MeanReward
+from gym_testkit.bench import Bench, Finished
+from gym_testkit.oracle import compare
+from gym_torch.layout import PACKED
+from gym_torch.source import Step
+
+
+class Listed(list[Judged]):
+    """Examples as data plugins have them."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.array([len(one.tokens) for one in self])
+
+
+def drawn(count: int, seed: int = 0) -> Listed:
+    """Return answers of all lengths, of which every third is good; each has tokens of its own."""
+    random = np.random.default_rng(seed)
+    made = Listed()
+    for number in range(count):
+        read, learnt = random.integers(1, 6, 2)
+        tokens = np.arange(100 * number, 100 * number + read + learnt, dtype=np.int32)
+        made.append(Judged(str(number), tokens, np.arange(read + learnt) >= read, number % 3 == 0))
+    return made
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def recipe(bench: Bench, adapter: str | None = "lora", name: str = "kto", **options: Any) -> dict[str, Any]:
+    """Return a recipe under which a policy departs from its reference, as answers to other prompts tell."""
+    weights = {"undesirable_weight": 0.0} if name == "kto" else {}
+    made = bench.recipe({"name": name, **weights, **options}, "feedback", learning_rate=0.03)
+    return made | ({"adapter": adapter} if adapter else {})
+
+
+def test_each_answer_goes_to_one_prompt_that_is_not_its_own() -> None:
+    examples = drawn(17)
+    strangers = Strangers(examples, 5)
+    found = [strangers[number] for number in range(len(strangers))]
+    prompts = [int(one.tokens[0]) // 100 for one in found]
+    answers = [int(one.tokens[-1]) // 100 for one in found]
+    assert prompts == list(range(17)) and sorted(answers) == prompts
+    assert not any(prompt == answer for prompt, answer in zip(prompts, answers, strict=True))
+    for one, length, answer in zip(found, strangers.lengths, answers, strict=True):
+        assert len(one.tokens) == len(one.trained) == length
+        assert one.trained.sum() == examples[answer].trained.sum() and one.good == examples[answer].good
+
+
+def test_which_answer_goes_where_follows_from_the_seed() -> None:
+    first, again, other = (Strangers(drawn(30), seed).partners.tolist() for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_the_margin_of_a_step_is_that_of_its_means_however_it_is_cut() -> None:
+    whole = drawn(10)
+    rewards = {one.id: float(number**2) for number, one in enumerate(whole)}
+    wanted = np.mean([rewards[one.id] for one in whole if one.good]) - np.mean(
+        [rewards[one.id] for one in whole if not one.good]
+    )
+    step = rated(Step([whole[:3], whole[3:]], 1.0), whole, 2.5)
+    answers = [one for batch in step.batches for one in batch]
+    assert all(isinstance(one, Rated) and one.origin == 2.5 for one in answers)
+    assert sum(one.share * rewards[one.id] for one in answers) / len(answers) == pytest.approx(wanted)
+    alike = rated(Step([whole[:1]], 1.0), whole[:1], 0.0)
+    assert alike.batches[0][0].share == 0.0, "one side alone has no margin"
+
+
+def test_a_mean_reward_counts_each_step_once() -> None:
+    origin = MeanReward(drawn(2), 0)
+    assert origin.of(0, 6.0, 2.0) == 3.0
+    assert origin.of(1, 0.0, 1.0) == 2.0
+    state = json.loads(json.dumps(origin.state_dict()))
+    for again in (origin, MeanReward(drawn(2), 0)):
+        again.load_state_dict(state)
+        assert again.of(1, 3.0, 1.0) == 3.0, "the step is asked for again, with other rewards"
+    for on in (origin, MeanReward(drawn(2), 0)):
+        on.load_state_dict(state)
+        assert on.of(2, 3.0, 1.0) == pytest.approx(9 / 4)
+    assert origin.held_out(drawn(3), 0).of(9, 0.0, 0.0) == origin.mean
+
+
+def test_a_departure_is_the_mean_or_nothing() -> None:
+    origin = Departure(drawn(4), 0)
+    assert origin.of(0, 6.0, 4.0) == 1.5 and origin.of(1, -6.0, 4.0) == 0.0
+
+
+@pytest.mark.parametrize("options", [{"name": "kto", "ftx": 0.3, "desirable_weight": 1.3}, {"name": "bco", "ftx": 0.3}])
+def test_learning_good_answers_beside_it_agrees_with_the_oracle(bench: Bench, options: dict[str, Any]) -> None:
+    value, gradient = compare(load_recipe(bench.recipe(options, "feedback")), bench)
+    assert value <= 1e-5 and gradient <= 1e-4
+
+
+def test_answers_are_measured_from_what_their_step_says(bench: Bench) -> None:
+    objective = JudgedObjective(KTO(), PACKED)
+    assert load_object(KTO.objective) is JudgedObjective
+    plain = objective.collate(drawn(3))
+    told = objective.collate([Rated(**vars(one), origin=0.5, share=2.0) for one in drawn(3)])
+    assert plain.columns["origin"].tolist() == [0, 0, 0] and told.columns["origin"].tolist() == [0.5, 0.5, 0.5]
+    assert told.columns["good"].tolist() == [True, False, False] and objective.weight(told) == 3
+
+
+def agree(one: Finished, other: Finished, keys: tuple[str, ...], apart: float = 1e-5) -> None:
+    for key in keys:
+        left, right = one.series(key), other.series(key)
+        assert left == pytest.approx(right, rel=apart, abs=apart), key
+        assert len(left) == len(one.metrics)
+
+
+@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "shift")])
+def test_how_a_step_is_cut_changes_nothing(bench: Bench, name: str, origin: str) -> None:
+    made = recipe(bench, name=name)
+    whole = bench.run(made, "whole", max_steps=4, batch_size=16, accumulate=1)
+    alone = bench.run(made, "alone", max_steps=4, batch_size=1, accumulate=16)
+    agree(whole, alone, (origin, "loss", "margin", "desirable_reward", "undesirable_reward", "accuracy"))
+    assert whole.series(origin)[0] == 0 and abs(whole.series(origin)[-1]) > 1e-3
+
+
+@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "shift")])
+def test_two_processes_measure_what_one_does(bench: Bench, name: str, origin: str) -> None:
+    made = recipe(bench, name=name)
+    made["train"] |= {"max_steps": 3, "batch_size": 4, "accumulate": 3}
+    alone = bench.run(made, "alone")
+    output, file = bench.path("shared"), bench.path("recipe.yaml")
+    file.write_text(yaml.safe_dump({**made, "output": str(output)}), encoding="utf-8")
+    done = bench.gym("train", str(file), "--nproc", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    agree(alone, Finished(alone.outcome, lines), (origin, "loss", "margin"))
+
+
+@pytest.mark.parametrize("adapter", ["lora", None])
+def test_a_reference_that_is_asked_once_says_the_same(bench: Bench, adapter: str | None) -> None:
+    """Of answers to other prompts, too."""
+    live, kept = (
+        bench.run(recipe(bench, adapter, cache_reference=asked), str(asked), max_steps=3, learning_rate=0.01)
+        for asked in (False, True)
+    )
+    agree(live, kept, ("kl", "loss", "margin"))
+    assert live.series("kl")[-1] > 1e-3
+
+
+@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "shift")])
+def test_held_out_answers_are_measured_too(bench: Bench, name: str, origin: str) -> None:
+    made = recipe(bench, None, name) | {"data": {"sources": [str(bench.data("feedback"))], "validation": 5}}
+    run = bench.run(made, max_steps=4, eval_every=2, learning_rate=0.01)
+    for key in ("loss", "accuracy", "margin", "desirable_reward", origin):
+        assert len(run.series(f"eval_{key}")) == 2, key
+    if name == "bco":
+        assert run.series("eval_shift")[-1] == run.series("shift")[-1]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "weights", "said"),
+    [
+        (10, 10, {}, ""),
+        (100, 300, {"desirable_weight": 3.5}, ""),
+        (300, 100, {}, "desirable_weight: 0.333"),
+        (100, 300, {"undesirable_weight": 0.5}, "desirable_weight: 1.5"),
+        (10, 0, {}, "judged alike"),
+        (10, 90, {"undesirable_weight": 0.0}, ""),
+    ],
+)
+def test_labels_out_of_balance_are_told(good: int, bad: int, weights: dict[str, float], said: str) -> None:
+    advice = KTO(**weights).advice(good, bad)
+    assert said in advice and bool(said) == bool(advice)
+
+
+def test_a_run_says_so(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run(recipe(bench, desirable_weight=5.0, undesirable_weight=1.0), max_steps=1)
+    assert "good answers count 5.00 times" in capsys.readouterr().err
+
+
+def test_a_file_of_llamafactory_trains(bench: Bench) -> None:
+    file = bench.path("kto.yaml")
+    rows = bench.data("feedback")
+    info = {
+        "judged": {
+            "file_name": rows.name,
+            "formatting": "sharegpt",
+            "columns": {"messages": "messages", "kto_tag": "label"},
+        }
+    }
+    info["judged"]["tags"] = {
+        "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant",
+    }  # fmt: skip
+    (rows.parent / "dataset_info.json").write_text(json.dumps(info))
+    flat = {
+        "model_name_or_path": str(bench.model()), "stage": "kto", "do_train": True, "finetuning_type": "lora",
+        "lora_rank": 4, "lora_target": "all", "pref_beta": 0.2, "kto_chosen_weight": 1.2, "kto_rejected_weight": 0.9,
+        "pref_ftx": 0.1, "dataset": "judged", "dataset_dir": str(rows.parent), "cutoff_len": 64,
+        "output_dir": str(bench.path("run")), "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2,
+        "learning_rate": 1.0e-3, "num_train_epochs": 1.0, "logging_steps": 1,
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(flat))
+    loaded = load_recipe(file)
+    config = loaded.algorithm
+    assert isinstance(config, KTO)
+    assert (config.beta, config.desirable_weight, config.undesirable_weight, config.ftx) == (0.2, 1.2, 0.9, 0.1)
+    done = bench.gym("train", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = Path(flat["output_dir"], "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 2 and all(math.isfinite(json.loads(line)["loss"]) for line in lines)

@@ -1,0 +1,141 @@
+"""Three references that are one: the adapter left out, scores of a pass before training, a further model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from preference_cases import pairs, rows, run
+from safetensors import safe_open
+
+from gym_core import GymError
+from gym_preference.kept import Kept, key_of, name_of
+from gym_preference.pairs import answered
+from gym_testkit.bench import Bench, Finished, fingerprint
+from gym_testkit.tiny import write_model
+
+FORMS: dict[str, dict[str, Any]] = {
+    "left out": {"cache_reference": False},
+    "kept": {"cache_reference": True},
+    "further": {"reference_model": "itself", "cache_reference": False},
+    "further, kept": {"reference_model": "itself"},
+}
+
+
+def trained(root: Path, model: Path, form: str, adapter: str | None, again: bool = False, **train: Any) -> Finished:
+    options = {key: str(model) if value == "itself" else value for key, value in FORMS[form].items()}
+    sections: dict[str, Any] = {"adapter": adapter} if adapter else {}
+    name = f"{form} {adapter}".replace(",", "").replace(" ", "-")
+    return run(root, model, {"name": "dpo", **options}, name, again=again, train=train, **sections)
+
+
+def kept_files(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache" / "reference").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("adapter", ["lora", None])
+def test_all_forms_train_alike(tmp_path: Path, model_path: Path, adapter: str | None) -> None:
+    wanted, *others = [
+        trained(tmp_path, model_path, form, adapter) for form in FORMS
+    ]  # without an adapter, a second model
+    assert wanted.metrics[0]["loss"] == pytest.approx(np.log(2), abs=1e-6)  # it is the reference still
+    assert wanted.metrics[-1]["loss"] < np.log(2) - 0.01 and wanted.metrics[-1]["kl"] > 0
+    for other in others:
+        for ours, theirs in zip(other.metrics, wanted.metrics, strict=True):
+            for measure in ("loss", "margin", "chosen_reward", "kl"):
+                assert ours[measure] == pytest.approx(theirs[measure], abs=1e-5)
+
+
+def test_scores_are_made_once_and_found_by_content(tmp_path: Path, model_path: Path, capsys: Any) -> None:
+    trained(tmp_path, model_path, "kept", "lora")
+    assert capsys.readouterr().err.count("scores 24 samples, once") == 1
+    (file,) = kept_files(tmp_path)
+    with safe_open(file, "np") as found:
+        assert found.get_tensor("keys").shape == (24, 16)
+        assert (found.get_tensor("log_probs") < 0).all()
+    before = file.stat().st_mtime_ns
+    again = tmp_path / "again"
+    again.mkdir()
+    trained(again, model_path, "further, kept", "lora")  # the same weights, whatever they are called
+    assert "samples, once" not in capsys.readouterr().err
+    assert [file.stat().st_mtime_ns for file in kept_files(tmp_path)] == [before]
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(6, False), (7, True)])
+def test_an_adapter_is_left_out_unless_samples_come_again(
+    tmp_path: Path, model_path: Path, steps: int, kept: bool
+) -> None:
+    run(
+        tmp_path, model_path, {"name": "dpo"}, "run", adapter="lora", train={"max_steps": steps}
+    )  # of 24 pairs, 4 a step
+    assert bool(kept_files(tmp_path)) == kept
+
+
+def test_held_out_pairs_are_scored_too(tmp_path: Path, model_path: Path) -> None:
+    options = {"cache_reference": True}
+    data = {"sources": [str(_file(tmp_path))], "validation": 6}
+    found = run(tmp_path, model_path, {"name": "dpo", **options}, "held-out", data=data, train={"eval_every": 4})
+    evaluated = [line for line in found.metrics if "eval_loss" in line]
+    assert len(evaluated) == 2 and all(0 <= line["eval_accuracy"] <= 1 for line in evaluated)
+
+
+def halved(whole: Finished) -> None:
+    """Make of a finished run one that was ended in its middle."""
+    output = whole.outcome.output
+    shutil.rmtree(output / "checkpoints" / "step-00000008")
+    shutil.rmtree(output / "model")
+    record = json.loads((output / "run.json").read_text())
+    (output / "run.json").write_text(json.dumps(record | {"status": "interrupted"}))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("adapter", ["lora", None])
+def test_a_run_goes_on_against_the_reference_it_began_with(
+    tmp_path: Path, model_path: Path, capsys: Any, adapter: str | None, lost: bool
+) -> None:
+    """Where all weights are trained, what the run began with is nowhere but in its scores, or in the model it names."""
+    whole = trained(tmp_path, model_path, "kept", adapter, save_every=4)
+    weights = fingerprint(whole.outcome.artifact.path, ".safetensors")
+    halved(whole)
+    if lost:
+        shutil.rmtree(tmp_path / "cache" / "reference")
+    again = trained(tmp_path, model_path, "kept", adapter, save_every=4, again=True)
+    assert "continuing from step-00000004" in capsys.readouterr().err
+    assert fingerprint(again.outcome.artifact.path, ".safetensors") == weights
+
+
+@pytest.mark.parametrize("form", ["kept", "further, kept"])
+def test_a_run_does_not_go_on_against_another_reference(tmp_path: Path, model_path: Path, form: str) -> None:
+    changing = write_model(tmp_path / "changing", 0)
+    halved(trained(tmp_path, changing, form, "lora", save_every=4))
+    shutil.rmtree(changing)
+    write_model(changing, 1)
+    shutil.rmtree(tmp_path / "cache" / "reference")
+    with pytest.raises(GymError, match="not what it was when the run began"):
+        trained(tmp_path, changing, form, "lora", save_every=4, again=True)
+
+
+def test_a_file_that_was_put_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
+    known = {key_of(answered(pair)): np.ones(int(pair.trained.sum()), np.float32) for pair in pairs()}
+    name = name_of("weights", "fp32", list(known))
+    assert name != name_of("others", "fp32", list(known)) != name_of("weights", "bf16", list(known))
+    Kept(known).write(tmp_path / f"{name}.safetensors", name)
+    again = Kept.read(tmp_path / f"{name}.safetensors", name)
+    assert all(torch.equal(again.of(answered(pair)), Kept(known).of(answered(pair))) for pair in pairs())
+    with pytest.raises(GymError, match="of other answers"):
+        Kept.read(tmp_path / f"{name}.safetensors", "another")
+
+
+def test_the_key_of_a_pair_is_its_content() -> None:
+    one, other = pairs(seed=0), pairs(seed=1)
+    assert len({key_of(answered(pair)) for pair in [*one, *other]}) == 10
+    assert [key_of(answered(pair)) for pair in one] == [key_of(answered(pair)) for pair in pairs(seed=0)]
+
+
+def _file(root: Path) -> Path:
+    return Bench(root).file(rows())

@@ -1,0 +1,176 @@
+"""How much better than expected an answer was: from rewards to what a policy loss multiplies.
+
+Rewards are `[answers]`; `group` `[answers]` numbers the prompt that each answers, so that groups may differ in size. A reward
+of NaN means that the answer was not judged: it counts in no mean, and its advantage is 0. Nothing here has a gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gym_rl.formulas.ragged import lengths, rows, sums
+
+EPSILON = 1e-4  #: keeps a deviation of zero from dividing
+
+
+def centred(rewards: Tensor, group: Tensor) -> Tensor:
+    """Return reward minus the mean of its group: Dr. GRPO, arXiv:2503.20783, section 3.2."""
+    judged = _Judged.of(rewards, group)
+    return judged.all(judged.values - judged.mean())
+
+
+def normalized(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """Return (reward - mean) / (deviation + epsilon) in each group: GRPO, arXiv:2402.03300, section 4.1.2.
+
+    The deviation is the unbiased one, divided by G - 1; a group of one, or of equal rewards, gives 0.
+    """
+    judged = _Judged.of(rewards, group)
+    apart = judged.values - judged.mean()
+    variance = sums(apart**2, judged.group, judged.count) / (judged.sizes - 1).clamp(min=1)
+    return judged.all(apart / (variance.sqrt()[judged.group] + epsilon))
+
+
+def leave_one_out(rewards: Tensor, group: Tensor) -> Tensor:
+    """Return reward minus the mean of the others of its group: RLOO, arXiv:2402.14740, equation 7.
+
+    It equals G / (G - 1) times the reward minus the mean of all; a group of one has no others and gives 0.
+    """
+    judged = _Judged.of(rewards, group)
+    size = judged.sizes[judged.group]
+    return judged.all((judged.values - judged.mean()) * size / (size - 1).clamp(min=1))
+
+
+def group_then_batch(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """Return reward minus the mean of its group, whitened over the batch: REINFORCE++-baseline, arXiv:2501.03262."""
+    judged = _Judged.of(rewards, group)
+    return judged.all(whiten(judged.values - judged.mean(), epsilon))
+
+
+def against_greedy(rewards: Tensor, greedy: Tensor) -> Tensor:
+    """Return reward minus that of the greedy answer to the same prompt, `[answers]`: ReMax, arXiv:2310.10505."""
+    return (rewards - greedy).nan_to_num(0.0)
+
+
+def length_weighted(rewards: Tensor, group: Tensor, tokens: Tensor) -> Tensor:
+    """Return reward minus the mean of its group weighted by length, `tokens` `[answers]`: OPO, arXiv:2505.23585."""
+    judged = _Judged.of(rewards, group)
+    return judged.all(judged.values - judged.mean(tokens))
+
+
+def decoupled(rewards: Tensor, weights: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """Normalize each of several rewards `[answers, kinds]` in its group, add them up by `weights` and whiten: GDPO.
+
+    arXiv:2601.05242: a reward of small deviation is not drowned by one of large deviation.
+    """
+    each = torch.stack([normalized(rewards[:, kind], group, epsilon) for kind in range(rewards.shape[1])], 1)
+    return whiten(each @ weights.to(each.dtype), epsilon)
+
+
+def beta_normalized(rewards: Tensor, group: Tensor, lowest: float = 0.0, highest: float = 1.0) -> Tensor:
+    """Return reward minus the mean p of its group, over the density of p in a Beta distribution: BNPO, arXiv:2506.02864.
+
+    Rewards are first mapped to 0 .. 1 from `lowest` .. `highest`. The density is that of Beta(1 + a/3, 1 + b/3), where Beta(a, b)
+    has the moments of p over the groups; for a = b = 3/2 this is GRPO on binary rewards, but for a factor. Where p varies
+    too little or too much, as with a single group, the density is 1: REINFORCE with a baseline. Unlike the others it sees
+    where the rewards of a group lie, so a constant added to them changes it.
+    """
+    judged = _Judged.of((rewards - lowest) / (highest - lowest), group)
+    mean, share = judged.mean(), judged.means()
+    alpha, beta = (1 + each.clamp(min=0) / 3 for each in _beta_of(share))
+    inside = mean.clamp(1e-6, 1 - 1e-6)  # at 0 and 1 no reward differs from the mean
+    density = (alpha - 1) * inside.log() + (beta - 1) * (1 - inside).log() - _log_beta(alpha, beta)
+    return judged.all((judged.values - mean) * (-density).exp())
+
+
+def to_go(rewards: Tensor, owner: Tensor, count: int, discount: float = 1.0) -> Tensor:
+    """Return for each token the discounted sum of the rewards `[n]` from it to the end of its answer."""
+    return gae(rewards, torch.zeros_like(rewards), owner, count, discount, 1.0)
+
+
+def gae(
+    rewards: Tensor, values: Tensor, owner: Tensor, count: int, discount: float = 1.0, decay: float = 0.95
+) -> Tensor:
+    """Return generalized advantage estimates, arXiv:1506.02438, equation 16.
+
+    `delta_t = r_t + discount * V_{t+1} - V_t` and `A_t = sum_l (discount * decay)^l delta_{t+l}`, where t + 1 is the next
+    token that the policy chose: tokens of tools and prompts do not stand in the list.
+
+    Args:
+        rewards: of each token, `[n]`; most are zero but the last of an answer.
+        values: what the critic expected before each token, `[n]`.
+        owner: number of the answer of each token, `[n]`; the tokens of an answer are in their order.
+        count: answers.
+        discount: gamma.
+        decay: lambda; 0 is the one-step error, 1 the return minus the value.
+
+    Returns:
+        Advantages `[n]`; the returns that a critic learns are advantages + values.
+
+    """
+    reward, places = rows(rewards, owner, count)
+    value, _ = rows(values, owner, count)
+    advantage = torch.zeros_like(reward)
+    after = following = reward.new_zeros(count)
+    for step in reversed(range(reward.shape[1])):  # behind the end of an answer all is zero and stays so
+        delta = reward[:, step] + discount * following - value[:, step]
+        after = delta + discount * decay * after
+        advantage[:, step], following = after, value[:, step]
+    return advantage.flatten()[places]
+
+
+def whiten(values: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """Return values less their mean, over their unbiased deviation; 0 where there is only one."""
+    if values.numel() < 2:
+        return torch.zeros_like(values)
+    return (values - values.mean()) / (values.std() + epsilon)
+
+
+def _beta_of(shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a and b of the Beta distribution that has the mean and the unbiased variance of these numbers; 0 for none."""
+    mean = shares.mean() if len(shares) else shares.new_zeros(())
+    variance = shares.var() if len(shares) > 1 else shares.new_zeros(())
+    count = (mean * (1 - mean) / variance - 1).nan_to_num(0.0, 0.0, 0.0)
+    return count * mean, count * (1 - mean)
+
+
+def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
+    return torch.lgamma(alpha) + torch.lgamma(beta) - torch.lgamma(alpha + beta)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The rewards that are numbers, and their groups."""
+
+    known: Tensor  #: [answers] bool
+    values: Tensor  #: [judged]
+    group: Tensor  #: [judged]
+    count: int  #: groups
+
+    @classmethod
+    def of(cls, rewards: Tensor, group: Tensor) -> _Judged:
+        known = ~rewards.isnan()
+        return cls(known, rewards[known], group[known], int(group.max()) + 1 if len(group) else 0)
+
+    @property
+    def sizes(self) -> Tensor:
+        """Judged answers of each group."""
+        return lengths(self.group, self.count)
+
+    def mean(self, weight: Tensor | None = None) -> Tensor:
+        """Return the mean of its group for every judged answer, perhaps weighted by `weight` `[answers]`."""
+        share = torch.ones_like(self.values) if weight is None else weight[self.known].to(self.values.dtype)
+        total = sums(share * self.values, self.group, self.count)
+        tiny = torch.finfo(self.values.dtype).tiny  # a group that weighs nothing has the mean 0
+        return (total / sums(share, self.group, self.count).clamp(min=tiny))[self.group]
+
+    def means(self) -> Tensor:
+        """Return the mean of each group in which anything was judged."""
+        total = sums(self.values, self.group, self.count)
+        return (total / self.sizes.clamp(min=1))[self.sizes > 0]
+
+    def all(self, values: Tensor) -> Tensor:
+        """Return values of the judged answers as those of all answers, `[answers]`."""
+        return torch.zeros_like(self.known, dtype=values.dtype).masked_scatter(self.known, values)

@@ -1,0 +1,113 @@
+"""Dynamic sampling: groups whose answers all earn the same teach nothing, so other prompts are asked in their place.
+
+DAPO, arXiv:2503.14476, section 3.2. Everything here follows from rewards that every process knows, so all of them decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from gym_rl.config import PolicyGradient
+from gym_rl.rounds.answers import Round
+from gym_rl.rounds.health import health
+from gym_rl.rounds.routed import joined as joined_experts
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What became of the prompts of a round."""
+
+    round: Round  #: as many groups as were wanted
+    health: dict[
+        str, float
+    ]  #: of all that was asked, which says how good the policy is; what is learnt from is a selection
+    carried: tuple[Round, ...] = ()  #: groups too many, for the next round
+
+
+def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask: Callable[[int], Round]) -> Drawn:
+    """Return groups of unequal rewards for round `number`: those carried over first, then of prompts that are asked now.
+
+    Each attempt asks as many prompts as are likely to give what is missing. Where the attempts are used up, groups of equal
+    rewards make up the number; `learnt` leaves them out.
+
+    Args:
+        number: of the round.
+        wanted: groups.
+        attempts: how often prompts may be asked, at least once.
+        carried: groups too many of the round before.
+        ask: answers so many of the next prompts.
+
+    """
+    asked: list[Round] = []
+    have, tried, kept = sum(map(groups_of, carried)), 0, 0
+    while have + kept < wanted and len(asked) < attempts:
+        missing = wanted - have - kept
+        asked.append(ask(min(wanted, ceil(missing * tried / max(kept, 1))) if tried else missing))
+        tried, kept = tried + groups_of(asked[-1]), kept + int(asked[-1].varied.sum())
+    useful = joined([*carried, *(only(each, each.varied) for each in asked)])
+    equal = [only(each, ~each.varied) for each in asked]
+    everything = joined([useful, *equal])
+    first = torch.arange(groups_of(everything)) < wanted
+    left = only(useful, ~first[: groups_of(useful)])
+    said = {"prompts_asked": float(tried), "groups_filled": max(0, wanted - groups_of(useful)) / wanted}
+    return Drawn(
+        replace(only(everything, first), number=torch.tensor(number)),
+        said | (health(joined(asked)) if asked else {}),
+        (left,) if groups_of(left) else (),
+    )
+
+
+def learnt(round_: Round, config: PolicyGradient) -> Tensor:
+    """Return which answers are learnt from, `[answers]` bool: not those cut off, nor groups of equal rewards, where asked for."""
+    chosen = torch.ones_like(round_.finished)
+    if config.mask_truncated:
+        chosen &= round_.finished
+    if config.max_resample:
+        chosen &= round_.varied[round_.groups]
+    return chosen
+
+
+def groups_of(round_: Round) -> int:
+    """Return the number of groups."""
+    return int(round_.groups[-1]) + 1 if len(round_.groups) else 0
+
+
+def only(round_: Round, groups: Tensor) -> Round:
+    """Return a round of the groups that `groups` `[groups]`, bool, says."""
+    answers = groups[round_.groups]
+    tokens = answers[round_.owner]
+    return replace(
+        round_,
+        groups=torch.unique_consecutive(round_.groups[answers], return_inverse=True)[1],
+        prompts=round_.prompts[answers],
+        lengths=round_.lengths[answers],
+        tokens=round_.tokens[tokens],
+        finished=round_.finished[answers],
+        rewards=round_.rewards[answers],
+        scores={name: said[answers] for name, said in round_.scores.items()},
+        columns={name: column[tokens] for name, column in round_.columns.items()},
+        prompt_experts=None if round_.prompt_experts is None else round_.prompt_experts[groups],
+    )
+
+
+def joined(rounds: Sequence[Round]) -> Round:
+    """Return the groups of several rounds as one."""
+    first = rounds[0]
+    before = [sum(map(groups_of, rounds[:place])) for place in range(len(rounds))]
+    return replace(
+        first,
+        groups=torch.cat([each.groups + start for each, start in zip(rounds, before, strict=True)]),
+        prompts=torch.cat([each.prompts for each in rounds]),
+        lengths=torch.cat([each.lengths for each in rounds]),
+        tokens=torch.cat([each.tokens for each in rounds]),
+        finished=torch.cat([each.finished for each in rounds]),
+        rewards=torch.cat([each.rewards for each in rounds]),
+        scores={name: torch.cat([each.scores[name] for each in rounds]) for name in first.scores},
+        columns={name: torch.cat([each.columns[name] for each in rounds]) for name in first.columns},
+        prompt_experts=joined_experts([each.prompt_experts for each in rounds]),
+    )
