@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gym_adapters.config.lora import LoRA
+from gym_adapters.config.lora import EVA, AdaLoRA, DoRA, LoftQ, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
 from gym_adapters.config.whole import Freeze, Full
 
 __version__ = "0.1.0"
-__all__ = ["Freeze", "Full", "LoRA"]
+__all__ = ["EVA", "AdaLoRA", "DoRA", "Freeze", "Full", "LoRA", "LoRAGA", "LoftQ", "OLoRA", "PiSSA", "RsLoRA"]

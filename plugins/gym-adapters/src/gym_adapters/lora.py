@@ -1,29 +1,29 @@
-"""LoRA through peft (arXiv:2106.09685): `W + (alpha / rank) B A`, where B is zero at first."""
+"""LoRA (arXiv:2106.09685): `W + scaling B A`, where B is zero at first; and what differs from it by an option of peft."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from peft import LoraConfig, PeftConfig
-from torch import nn
-
-from gym_adapters.config.lora import LoRA
-from gym_adapters.tuned import Tuned
+from gym_adapters.config.lora import DoRA, LoRA
+from gym_adapters.low_rank import LowRank
+from gym_adapters.stacked import Stacked
 
 
-class Lora(Tuned[LoRA]):
-    """A model with a low-rank update beside its linear layers."""
+class Lora(Stacked[LoRA]):
+    """Plain LoRA, scaled by alpha / rank."""
 
-    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear, nn.Embedding)
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
-        """Return the options of plain LoRA."""
-        config = self.config
-        return LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha or 2 * config.rank,
-            lora_dropout=config.dropout,
-            target_modules=modules,
-            modules_to_save=extra,
-            task_type="CAUSAL_LM",
-        )
+class RsLora(Lora):
+    """rsLoRA (arXiv:2312.03732): scaled by alpha / sqrt(rank), so that the gradient keeps its size as the rank grows."""
+
+    more: ClassVar[Mapping[str, Any]] = {"use_rslora": True}
+
+
+class Dora(LowRank[DoRA]):
+    """DoRA (arXiv:2402.09353): `m (W + scaling B A) / norm`, with a trained length m for each output.
+
+    The norm is that of the rows of `W + scaling B A`; no gradient goes through it (section 4.3).
+    """
+
+    more: ClassVar[Mapping[str, Any]] = {"use_dora": True}

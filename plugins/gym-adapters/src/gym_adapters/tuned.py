@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.config.tuner import Tuner
 from gym_adapters.names import require, split
-from gym_core import Artifact
+from gym_core import Artifact, GymError
 from gym_torch.adapted import check_state
 
 Options = TypeVar("Options", bound=Tuner)
@@ -64,21 +64,35 @@ class Tuned(ABC, Generic[Options]):
         """Return what `modules: all` means, as peft takes it. Default: all linear layers but the head."""
         return "all-linear"
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the adapter by peft's names, in fp32."""
+    def trained(self) -> dict[str, Tensor]:
+        """Return what trains by peft's names, in fp32, sharing memory with the model."""
         return dict(get_peft_model_state_dict(self._peft, save_embedding_layers=False))
+
+    def put(self, trained: Mapping[str, Tensor]) -> None:
+        """Copy what trains back. Raises `GymError` where it belongs to another model or adapter."""
+        check_state(self.trained(), trained)
+        set_peft_model_state_dict(self._peft, dict(trained))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the adapter: what trains. A subclass that needs more to go on overrides this, `load`, `save` and `read`."""
+        return self.trained()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy the adapter back."""
-        check_state(self.state(), state)
-        set_peft_model_state_dict(self._peft, dict(state))
+        self.put(state)
 
     def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
         """Write what `peft.PeftModel.from_pretrained` loads. It is small, so it stays fp32 and exact in any case."""
         options = cast(Any, self._peft.peft_config["default"])
         options.base_model_name_or_path = base
         options.target_modules = sorted(options.target_modules or ())  # a set's order differs between processes
-        self._peft.save_pretrained(str(path), safe_serialization=True, save_embedding_layers=False)
+        self._peft.save_pretrained(
+            str(path), safe_serialization=True, save_embedding_layers=False, selected_adapters=["default"]
+        )
+        return self.artifact(path, base)
+
+    def artifact(self, path: Path, base: str) -> Artifact:
+        """Return what a directory is that holds this adapter: it says what opens it again."""
         kind = type(self.config)
         details = {
             "adapter": f"{kind.__module__.partition('.')[0]}:{kind.__qualname__}",
@@ -95,29 +109,63 @@ class Tuned(ABC, Generic[Options]):
 
         Tied embeddings come apart where the adapter changed one side: the update of the input embedding is no update
         of the head, and adding it to the weight they share would change both.
+
+        Raises GymError where a weight is quantized: it has no room for the update.
         """
+        for name, layer in self.model.named_modules():
+            if isinstance(layer, BaseTunerLayer):
+                check_floating(name, layer.get_base_layer(), "merged into")
         merging = copy.deepcopy(self._peft)
         plain = merging.get_base_model()
+        bases = [layer.get_base_layer() for layer in plain.modules() if isinstance(layer, BaseTunerLayer)]
+        stored = [(base, weight.dtype) for base in bases for weight in base.parameters(recurse=False)]
         head, embedding = plain.get_output_embeddings(), plain.get_input_embeddings()
         if plain.config.tie_word_embeddings:
             if isinstance(head, BaseTunerLayer):
                 _own_weight(head.get_base_layer())
             elif isinstance(embedding, BaseTunerLayer) and isinstance(head, nn.Linear):
                 _own_weight(head)
+        for base in bases:
+            base.float()  # so that the sum is rounded once
         with quiet():
             model = cast(PreTrainedModel, merging.merge_and_unload(safe_merge=True))
+        for base, dtype in stored:
+            base.to(dtype)
         return model.requires_grad_(False)
 
+    @property
+    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What leaves the update out for a while, and the modules trained whole too."""
+        return self._left_out
+
+    def describe(self) -> str:
+        """Return the kinds of module that are adapted, and those that train whole."""
+        tuned = [
+            name.rpartition(".")[2] for name, layer in self.model.named_modules() if isinstance(layer, BaseTunerLayer)
+        ]
+        whole = [f"{name} whole" for name in split(self.config.extra)]
+        return ", ".join(dict.fromkeys(tuned + whole))
+
     @contextmanager
-    def without(self) -> Iterator[None]:
-        """Leave the update out, and the modules trained whole too."""
-        trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+    def _left_out(self) -> Iterator[None]:
+        marks = [(weight, weight.requires_grad) for weight in self.model.parameters()]
         try:
             with self._peft.disable_adapter():
                 yield
         finally:
-            for weight in trained:  # peft marks what it enables
-                weight.requires_grad_(True)
+            for weight, trains in marks:  # peft marks what it enables
+                weight.requires_grad_(trains)
+
+
+def check_floating(name: str, layer: nn.Module, done: str) -> None:
+    """Raise GymError where a layer holds its weight quantized, which cannot be `done` to it."""
+    for weight in layer.parameters(recurse=False):
+        if not weight.is_floating_point():
+            raise GymError(
+                f"{name} is quantized ({str(weight.dtype).removeprefix('torch.')}) and cannot be {done}",
+                key="adapter",
+                fix="load the model unquantized",
+            )
 
 
 def _own_weight(layer: nn.Module) -> None:

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from gym_core import Recipe, RecipeError, locate
 from gym_torch import probe
-from gym_torch.adapted import Full, stored_dtype
+from gym_torch.adapted import Described, Full, stored_dtype
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.plan.auto import largest
 from gym_torch.plan.machine import memory_at_hand, room
@@ -27,6 +27,7 @@ class Plan:
 
     parameters: int
     trainable: int
+    adapter: str  #: what an adapter puts where; empty without one
     precision: str
     device: str
     batch_tokens: int  #: tokens of samples in the largest batch
@@ -78,6 +79,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
     return Plan(
         parameters=built.parameters,
         trainable=sum(prod(shape) for shape in built.trained),
+        adapter=built.adapted.describe() if isinstance(built.adapted, Described) else "",
         precision=built.precision,
         device=probe.device_name(),
         batch_tokens=found.tokens,
@@ -104,7 +106,10 @@ def _sizes(built: Skeleton) -> tuple[int, int]:
     Training a model's own weights writes the whole model; any other adapter writes what it trains.
     """
     if not isinstance(built.adapted, Full):
-        return built.gradients, built.gradients  # both are fp32
+        trained = sum(weight.nbytes for weight in built.model.parameters() if weight.requires_grad)
+        kept = sum(tensor.nbytes for tensor in built.adapted.state().values())
+        size = round(built.gradients * kept / trained)  # of all layers, not only of those that the skeleton kept
+        return size, size  # both are fp32
     stored = stored_dtype(built.model)
     return built.parameters * stored.itemsize, built.weights
 
