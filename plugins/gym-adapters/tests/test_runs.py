@@ -17,6 +17,9 @@ from gym_core.cli.recipes import explain
 from gym_optim.config import LoRAPlus
 from gym_testkit.bench import Bench
 from gym_torch.plan.plan import plan
+from gym_torch.processes.sharded import Sharded
+from gym_torch.processes.spread import Replicated
+from gym_torch.trainer import check_gradients_stay
 
 KINDS = ("rslora", "dora", "pissa", "olora", "lora_ga", "eva", "loftq", "adalora")
 
@@ -91,6 +94,10 @@ def test_adalora_needs_the_gradients(small: Bench) -> None:
     with pytest.raises(RecipeError, match="leaves no gradients") as caught:
         small.run(recipe)
     assert caught.value.problems[0].key == "optimizer"
+    with pytest.raises(RecipeError, match="a part of the gradients") as caught:
+        check_gradients_stay(in_backward=False, cut=Sharded.cuts)
+    assert caught.value.problems[0].key == "distributed"
+    check_gradients_stay(in_backward=False, cut=Replicated.cuts)
 
 
 @pytest.mark.parametrize("kind", ["lora", *KINDS])
