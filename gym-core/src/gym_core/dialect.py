@@ -109,7 +109,7 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
         key, _, value = entry.name.partition(".")
         choices.setdefault(key, {}).setdefault(value, []).append(entry)
     first_party = {name.removeprefix("flat/").partition(".")[0] for name in catalogue() if name.startswith("flat/")}
-    keys, said = choices.keys() | (first_party & flat.keys()), dict[str, tuple[str, str]]()
+    keys, said = choices.keys() | (first_party & flat.keys()), dict[str, tuple[str, type[Config]]]()
     for key in sorted(keys, key=lambda key: (flat.get(key) is None, key)):  # what is said outweighs what is left out
         options, given = choices.get(key, {}), flat.get(key) is not None
         if given:
@@ -129,12 +129,14 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
         else:
             continue
         kind, name = _component_of(chosen[0])
-        section = SECTION_OF[kind]
-        if section not in sections:
-            said[section] = key, name
+        section, cls = SECTION_OF[kind], load_component(kind, name)[1]
+        first, former = said.get(section, (key, cls))
+        if section not in sections or (given and cls is not former and issubclass(cls, former)):
+            sections.pop(section, None)  # `use_dora` says more of `finetuning_type: lora`
+            said[section] = key, cls
             _put(sections, (section,), {SLOTS[section].selector: name}, key, found)
-        elif given and said.get(section, (key, name))[1] != name and f"{value}.{said[section][0]}" not in options:
-            found.problems.append(Problem(f"contradicts `{said[section][0]}`", found.where((key,)), key, "give one"))
+        elif given and not issubclass(former, cls) and f"{value}.{first}" not in options:
+            found.problems.append(Problem(f"contradicts `{first}`", found.where((key,)), key, "give one"))
 
 
 def _component_of(choice: Entry) -> tuple[str, str]:
@@ -192,13 +194,10 @@ def _mapping(sections: dict[str, Any], section: str) -> dict[str, Any]:
 
 def _put(sections: dict[str, Any], path: tuple[str, ...], value: Any, key: str, found: Findings) -> None:
     target: dict[str, Any] = _mapping(sections, path[0]) if len(path) > 1 else sections
-    name = path[-1]
-    if name in target and target[name] != value:
-        found.problems.append(
-            Problem(f"contradicts `{'.'.join(path)}`", found.where((key,)), key, "give it once"),
-        )
+    if target.get(path[-1], value) != value:
+        found.problems.append(Problem(f"contradicts `{'.'.join(path)}`", found.where((key,)), key, "give it once"))
         return
-    target[name] = value
+    target[path[-1]] = value
     assert isinstance(found.marks, dict) and isinstance(found.keys, dict)
     found.marks[path], found.keys[path] = found.where((key,)), key
 

@@ -11,7 +11,7 @@ from gym_core.discovery import Entry, entries, installed
 from gym_core.errors import PluginError, Problem
 from gym_core.loading import find, load, load_component
 
-_PLAIN = {"flat", "facade", "commands", "hooks", "kinds"}  #: groups whose objects are not components
+_PLAIN = {"flat", "facade", "commands", "hooks", "kinds", "remarks"}  #: groups whose objects are not components
 
 
 def problems_of(entry: Entry) -> list[Problem]:

@@ -12,7 +12,7 @@ import click
 from gym_core import errors
 from gym_core.discovery import Entry, installed
 
-_HIDDEN = {"flat", "facade"}  #: groups that hold no components of their own
+_HIDDEN = {"flat", "facade", "remarks"}  #: groups that hold no components of their own
 
 
 @click.group()

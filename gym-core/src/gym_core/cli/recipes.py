@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from gym_core import errors
+from gym_core.discovery import entries
+from gym_core.loading import load
 from gym_core.recipe import Recipe, load_recipe
 from gym_core.yamlfile import dump_yaml, parse_scalar
 
@@ -74,9 +76,10 @@ def explain(recipe: Path, overrides: tuple[str, ...], everything: bool, as_json:
         components = [item._asdict() | {"path": list(item.path)} for item in loaded.resolved]
         click.echo(json.dumps({"recipe": canonical, "components": components, "hooks": list(loaded.hooks)}, indent=2))
         return
-    click.echo(dump_yaml(canonical).rstrip())
-    click.echo()
+    click.echo(dump_yaml(canonical).rstrip() + "\n")
     _print_components(loaded)
+    for entry in entries("remarks"):
+        click.echo("".join(f"# {line}\n" for line in load(entry)(loaded)), nl=False)
 
 
 def _print_components(recipe: Recipe) -> None:
@@ -86,8 +89,7 @@ def _print_components(recipe: Recipe) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         click.echo("# " + "  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)).rstrip())
-    for name in recipe.hooks:
-        click.echo(f"# hooks  {name}")
+    click.echo("".join(f"# hooks  {name}\n" for name in recipe.hooks), nl=False)
 
 
 @click.command()

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 import gym_torch.adapted
-from gym_adapters import Freeze as Options
+from gym_adapters.config.whole import Freeze as Options
 from gym_adapters.names import require, split, within
 from gym_core import GymError
 

@@ -1,125 +1,29 @@
-"""LoRA through peft (arXiv:2106.09685): `W + (alpha / rank) B A`, where B is zero at first."""
+"""LoRA (arXiv:2106.09685): `W + scaling B A`, where B is zero at first; and what differs from it by an option of peft."""
 
 from __future__ import annotations
 
-import copy
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from peft.tuners.tuners_utils import BaseTunerLayer
-from safetensors.torch import load_file
-from torch import Tensor, nn
-from transformers import PreTrainedModel
-
-from gym_adapters import LoRA
-from gym_adapters.names import require, split
-from gym_core import Artifact
-from gym_torch.adapted import check_state
+from gym_adapters.config.lora import DoRA, LoRA
+from gym_adapters.low_rank import LowRank
+from gym_adapters.stacked import Stacked
 
 
-class Lora:
-    """A model with a low-rank update beside its linear layers. Keeps the promise `gym_torch.adapted.Adapted`."""
-
-    def __init__(self, config: LoRA, model: PreTrainedModel, seed: int = 0) -> None:
-        """Put the layers into `model`, in place; `seed` alone determines their first values.
-
-        Raises:
-            GymError: a module to adapt is not in the model.
-
-        """
-        self.config = config
-        modules, extra = split(config.modules), split(config.extra)
-        fits = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))]
-        require(() if modules == ("all",) else modules, fits, "adapter.modules")
-        require(extra, [name for name, _ in model.named_modules() if name], "adapter.extra")
-        options = LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha or 2 * config.rank,
-            lora_dropout=config.dropout,
-            target_modules="all-linear" if modules == ("all",) else list(modules),
-            modules_to_save=list(extra) or None,
-            task_type="CAUSAL_LM",
-        )
-        with torch.random.fork_rng(), _quiet():
-            torch.manual_seed(seed)
-            self._peft = cast(PeftModel, get_peft_model(model, options))
-        # The layers now sit inside the model itself, so whatever works on a transformers model works on this one.
-        self.model: PreTrainedModel = model
-        for weight in self.model.parameters():
-            if weight.requires_grad:
-                weight.data = weight.data.float()
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the adapter by peft's names, in fp32."""
-        return dict(get_peft_model_state_dict(self._peft, save_embedding_layers=False))
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Copy the adapter back."""
-        check_state(self.state(), state)
-        set_peft_model_state_dict(self._peft, dict(state))
-
-    def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
-        """Write what `peft.PeftModel.from_pretrained` loads. It is small, so it stays fp32 and exact in any case."""
-        options = cast(LoraConfig, self._peft.peft_config["default"])
-        options.base_model_name_or_path = base
-        options.target_modules = sorted(options.target_modules or ())  # a set's order differs between processes
-        self._peft.save_pretrained(str(path), safe_serialization=True, save_embedding_layers=False)
-        kind = type(self.config)
-        details = {
-            "adapter": f"{kind.__module__}:{kind.__qualname__}",
-            "options": self.config.model_dump(mode="json"),
-        }
-        return Artifact(path, "adapter", base=base, details=details)
-
-    def read(self, path: Path) -> dict[str, Tensor]:
-        """Return the adapter of a directory that `save` wrote."""
-        return load_file(path / "adapter_model.safetensors")
-
-    def merged(self) -> PreTrainedModel:
-        """Return a copy of the model with the update added to its weights.
-
-        Tied embeddings come apart where the adapter changed one side: the update of the input embedding is no update
-        of the head, and adding it to the weight they share would change both.
-        """
-        merging = copy.deepcopy(self._peft)
-        plain = merging.get_base_model()
-        head, embedding = plain.get_output_embeddings(), plain.get_input_embeddings()
-        if plain.config.tie_word_embeddings:
-            if isinstance(head, BaseTunerLayer):
-                _own_weight(head.get_base_layer())
-            elif isinstance(embedding, BaseTunerLayer) and isinstance(head, nn.Linear):
-                _own_weight(head)
-        with _quiet():
-            model = cast(PreTrainedModel, merging.merge_and_unload(safe_merge=True))
-        return model.requires_grad_(False)
-
-    @contextmanager
-    def without(self) -> Iterator[None]:
-        """Leave the update out, and the modules trained whole too."""
-        trained = [weight for weight in self.model.parameters() if weight.requires_grad]
-        try:
-            with self._peft.disable_adapter():
-                yield
-        finally:
-            for weight in trained:  # peft marks what it enables
-                weight.requires_grad_(True)
+class Lora(Stacked[LoRA]):
+    """Plain LoRA, scaled by alpha / rank."""
 
 
-def _own_weight(layer: nn.Module) -> None:
-    """Give a layer a copy of a weight that it shares."""
-    layer.weight = nn.Parameter(layer.get_parameter("weight").detach().clone(), requires_grad=False)
+class RsLora(Lora):
+    """rsLoRA (arXiv:2312.03732): scaled by alpha / sqrt(rank), so that the gradient keeps its size as the rank grows."""
+
+    more: ClassVar[Mapping[str, Any]] = {"use_rslora": True}
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence peft on tied embeddings, which `merged` takes care of, and on its own use of old names."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Model with `tie_word_embeddings=True`")
-        warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
-        yield
+class Dora(LowRank[DoRA]):
+    """DoRA (arXiv:2402.09353): `m (W + scaling B A) / norm`, with a trained length m for each output.
+
+    The norm is that of the rows of `W + scaling B A`; no gradient goes through it (section 4.3).
+    """
+
+    more: ClassVar[Mapping[str, Any]] = {"use_dora": True}

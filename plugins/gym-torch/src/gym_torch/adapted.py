@@ -7,16 +7,17 @@ knows about optimizers, checkpoints or recipes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, Component, GymError, Recipe
+from gym_torch.batch import Batch
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -30,7 +31,7 @@ class Adapted(Protocol):
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """Return exactly what training changes, sharing memory with the model; tied weights once."""
+        """Return what training changes, sharing memory with the model, tied weights once; and what else going on needs."""
         ...
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -68,6 +69,50 @@ class Uniform(Protocol):
 
     def uniform(self) -> bool:
         """Whether layers that are alike stay so, however many there are."""
+        ...
+
+
+class First(NamedTuple):
+    """A batch of the first step, and what computes its loss, as the loop will: undivided."""
+
+    batch: Batch
+    loss: Callable[[], Tensor]
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """What an adapter offers beside whose first values are found rather than drawn: from weights, or from the first step.
+
+    They are found once, before the first step, and never again: `load` restores them into what was not begun.
+    """
+
+    def begin(self, first: Iterable[First] = ()) -> None:
+        """Find them. `first` are the batches of the first step, the same in every process.
+
+        Raises GymError where they cannot be found.
+        """
+        ...
+
+
+@runtime_checkable
+class TakesPart(Protocol):
+    """What an adapter offers beside that has a part in every step."""
+
+    def penalty(self) -> Tensor:
+        """Return a scalar that is added to the loss of a step."""
+        ...
+
+    def stepped(self, step: int, total: int) -> None:
+        """Be told that the weights were updated in step `step` of `total`, counted from 1; their gradients are still there."""
+        ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """What an adapter offers beside that a plan can describe."""
+
+    def describe(self) -> str:
+        """Return a line about what was put where, such as `rank 8, alpha 16: q_proj, v_proj`."""
         ...
 
 

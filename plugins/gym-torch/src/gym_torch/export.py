@@ -65,15 +65,15 @@ class Safetensors:
                 return into
             raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
         adapted = open_artifact(artifact)
-        probe = _probe(adapted.model)
-        expected = _logits(adapted.model, probe)
+        tokens = probe(adapted.model)
+        expected = logits_of(adapted.model, tokens)
         dtype = DTYPES.get(self.config.dtype, stored_dtype(adapted.model))
         merged = adapted.merged().to(dtype)
         with _building(into) as building:
             merged.save_pretrained(building, max_shard_size=int(self.config.shard_gigabytes * 1e9))
             for holder in dict.fromkeys((Path(adapted.model.name_or_path), artifact.path)):
                 copy_tokenizer(holder, building)
-            found = _logits(_load(building), probe)
+            found = logits_of(_load(building), tokens)
             largest = float((found - expected).abs().max())
             relative = float((found - expected).norm() / expected.norm())
             if not relative <= ROUNDING[dtype]:
@@ -86,7 +86,7 @@ class Safetensors:
                 "source": source,
                 "base": artifact.base,
                 "dtype": str(dtype).removeprefix("torch."),
-                "probe": probe.tolist(),
+                "probe": tokens.tolist(),
                 "max_difference": largest,
                 "relative_difference": relative,
                 "files": _hashes(building),
@@ -146,14 +146,15 @@ def _load(path: Path, changed: Mapping[str, Any] = MappingProxyType({})) -> PreT
     return model.eval()
 
 
-def _probe(model: PreTrainedModel) -> Tensor:
+def probe(model: PreTrainedModel) -> Tensor:
     """Return token ids `[1, PROBE]` from all over the vocabulary."""
     return (torch.arange(PROBE) * 7919 + 13).remainder(model.config.get_text_config().vocab_size)[None]
 
 
 @torch.no_grad()
-def _logits(model: PreTrainedModel, probe: Tensor) -> Tensor:
-    logits: Tensor = model.eval()(probe, use_cache=False).logits
+def logits_of(model: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """Return the logits of tokens `[rows, length]`."""
+    logits: Tensor = model.eval()(tokens, use_cache=False).logits
     return logits
 
 

@@ -23,6 +23,7 @@ from gym_core import DataError, Interrupted, Train
 from gym_core.ranks import Ranks
 from gym_optim import InBackward
 from gym_optim.schedule_free import to_use
+from gym_torch.adapted import TakesPart
 from gym_torch.batch import Example
 from gym_torch.nonfinite import check_weights, explain
 from gym_torch.objective import Objective
@@ -55,6 +56,7 @@ class Job:
     progress: Progress
     measure: str = "loss"  #: what training improves
     better: str = "lower"  #: which way: `lower` or `higher`
+    taking_part: TakesPart | None = None  #: what adds to the loss of each step, and is told of it
     window: dict[str, tuple[float, int]] = field(default_factory=dict)  #: sums since the last log line, and of how many
     saved: int = -1  #: step of the last checkpoint
     last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number
@@ -135,7 +137,10 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         reseed(train.seed, progress.step, seed)
         with job.spread.backward(job.policy, last=number == len(batches)):
             loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
-            job.accelerator.backward(loss * (share * world))  # gradients are averaged over processes, hence `world`
+            total = loss * (share * world)  # gradients are averaged over processes, hence `world`
+            if job.taking_part and number == len(batches):
+                total = total + job.taking_part.penalty()
+            job.accelerator.backward(total)
         add(sums, {"loss": loss, **metrics}, share, job.objective.largest)
         if job.signals.received and world == 1 and not isinstance(job.optimizer, InBackward):
             job.optimizer.zero_grad()
@@ -150,6 +155,8 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         check_weights(policy, job.last, train.skip_steps)
         raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, partial(_gathered, job))
     job.optimizer.step()
+    if job.taking_part:
+        job.taking_part.stepped(progress.step + 1, progress.total)
     job.optimizer.zero_grad()
     progress.step, progress.epoch = progress.step + 1, step.epoch
     job.last = progress.step, step

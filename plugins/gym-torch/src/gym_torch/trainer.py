@@ -19,8 +19,9 @@ from gym_optim import InBackward
 from gym_optim.config import AdamW, Linear
 from gym_optim.schedule_free import to_use
 from gym_torch import compiling, loop, probe, rope
-from gym_torch.adapted import adapt
+from gym_torch.adapted import TakesPart, adapt
 from gym_torch.backend import LoadedModel
+from gym_torch.begin import begin
 from gym_torch.callbacks.bar import ProgressBar
 from gym_torch.callbacks.card import ModelCard
 from gym_torch.callbacks.llamafactory import LlamaFactoryFiles
@@ -169,12 +170,17 @@ class Trainer:
         if self.found:
             resume.load(self.found, self.adapted, self.policy)
         source = self.source(layout)
+        if not self.found:
+            begin(self.adapted, self.policy, objective, source, accelerator, train.seed)
         self._compile(source)
         policy = spread.wrap(self.policy)
         policy.train()
         optimizer = build_optimizer(run.recipe.optimizer or AdamW(), self.policy, train.learning_rate)
         if isinstance(optimizer, InBackward):
             check_in_backward(train, accelerator.num_processes)
+        taking_part = self.adapted if isinstance(self.adapted, TakesPart) else None
+        if taking_part:
+            check_gradients_stay(isinstance(optimizer, InBackward), spread.cuts)
         scheduler = run.recipe.scheduler or Linear()
         warmup = round(train.warmup * source.total) if train.warmup < 1 else round(train.warmup)
         return Job(
@@ -194,6 +200,7 @@ class Trainer:
             progress=Progress(total=source.total),
             measure=config.measure,
             better=config.better,
+            taking_part=taking_part,
         )
 
     def _compile(self, source: Source) -> None:
@@ -321,6 +328,16 @@ def build_optimizer(optimizer: Optimizer, policy: Policy, learning_rate: float) 
     for group in built.param_groups:
         group.setdefault("initial_lr", group["lr"])
     return built
+
+
+def check_gradients_stay(in_backward: bool, cut: bool) -> None:
+    """Raise RecipeError where an adapter that looks at the gradients of each step finds none, or only parts of them."""
+    for found, why, key, fix in (
+        (in_backward, "an optimizer in the backward pass leaves no gradients", "optimizer", "optimizer: adamw"),
+        (cut, "fsdp leaves each process a part of the gradients", "distributed", "distributed: ddp"),
+    ):
+        if found:
+            raise RecipeError(f"{why}, and this adapter looks at them in every step", key=key, fix=f"set {fix}")
 
 
 def check_in_backward(train: Train, processes: int) -> None:

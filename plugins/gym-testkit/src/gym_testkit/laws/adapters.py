@@ -1,4 +1,4 @@
-"""Laws of adapters: they train what they say, leave the base alone, and merge into what they computed."""
+"""Laws of adapters: they train what they say, leave the base alone, go on exactly, and merge into what they computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gym_core import Adapter
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
-from gym_torch.adapted import Adapted
+from gym_torch.adapted import Adapted, Begins, First, TakesPart
+from gym_torch.batch import Piece, padded
 
 laws = laws_of("adapters", "adapter")
 
@@ -32,13 +33,14 @@ def unchanged(brought: Brought, bench: Bench) -> None:
 
 @laws("trains something, and that changes the output")
 def learns(brought: Brought, bench: Bench) -> None:
-    """A few steps move the output, and `state` names as many numbers as `requires_grad` marks."""
+    """A few steps move the output, and change in `state` what `requires_grad` marks, no more and no less."""
     adapted = _adapt(brought, _base(bench))
     marked = sum(weight.numel() for weight in adapted.model.parameters() if weight.requires_grad)
-    assert 0 < marked == sum(tensor.numel() for tensor in adapted.state().values())
-    before = _logits(adapted.model)
+    before, began = _logits(adapted.model), _copied(adapted)
     _train(adapted)
     assert not torch.allclose(_logits(adapted.model), before, atol=1e-4), "training changes nothing"
+    changed = [tensor.numel() for name, tensor in adapted.state().items() if not torch.equal(tensor, began[name])]
+    assert 0 < marked == sum(changed)
 
 
 @laws("the base is untouched")
@@ -85,8 +87,8 @@ def round_trips(brought: Brought, bench: Bench) -> None:
     """What `state` returns, loaded into an adapted base, gives the same output in every bit."""
     adapted = _adapt(brought, _base(bench))
     _train(adapted)
-    again = _adapt(brought, _base(bench))
-    again.load({name: tensor.clone() for name, tensor in adapted.state().items()})
+    again = _built(brought, _base(bench))
+    again.load(_copied(adapted))
     assert torch.equal(_logits(again.model), _logits(adapted.model))
 
 
@@ -103,6 +105,26 @@ def saves(brought: Brought, bench: Bench) -> None:
     assert not [*path.rglob("*.bin"), *path.rglob("*.pt"), *path.rglob("*.pkl")], "weights in pickle"
 
 
+@laws("goes on from what was saved as if nothing had happened")
+def goes_on(brought: Brought, bench: Bench) -> None:
+    """Built anew with another seed and given what was saved exactly, it takes the next steps to the same bits."""
+    adapted = _adapt(brought, _base(bench))
+    optimizer = _optimizer(adapted)
+    _steps(adapted, optimizer, range(3))
+    path = bench.path("saved")
+    adapted.save(path, str(bench.model()), exact=True)
+    again = _built(brought, _base(bench), seed=1)
+    again.load(again.read(path))
+    successor = _optimizer(again)
+    successor.load_state_dict(deepcopy(optimizer.state_dict()))
+    _steps(adapted, optimizer, range(3, 7))
+    _steps(again, successor, range(3, 7))
+    assert torch.equal(_logits(again.model), _logits(adapted.model)), "it goes on to other outputs"
+    ours, theirs = adapted.state(), again.state()
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+
+
 @laws("the same seed begins the same")
 def seeded(brought: Brought, bench: Bench) -> None:
     """Whatever is drawn at random follows from the seed alone, not from what was drawn before."""
@@ -117,8 +139,22 @@ def _base(bench: Bench) -> PreTrainedModel:
     return cast(PreTrainedModel, model)
 
 
+def _built(brought: Brought, base: PreTrainedModel, seed: int = 0) -> Adapted:
+    return cast(Adapted, brought.sample().build(model=base, seed=seed))
+
+
 def _adapt(brought: Brought, base: PreTrainedModel) -> Adapted:
-    return cast(Adapted, brought.sample().build(model=base, seed=0))
+    """Return an adapter that may train: begun, where it finds its first values."""
+    adapted = _built(brought, base)
+    if isinstance(adapted, Begins):
+        texts = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(_tokens())]
+        batch = padded(texts)
+        adapted.begin([First(batch, lambda: adapted.model(input_ids=batch.tokens, labels=batch.tokens).loss)])
+    return adapted
+
+
+def _copied(adapted: Adapted) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in adapted.state().items()}
 
 
 def _tokens() -> Tensor:
@@ -133,12 +169,23 @@ def _logits(model: PreTrainedModel) -> Tensor:
 
 def _train(adapted: Adapted) -> None:
     """Take five steps on a fixed text."""
+    _steps(adapted, _optimizer(adapted), range(5), weighed=False)
+
+
+def _optimizer(adapted: Adapted) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([weight for weight in adapted.model.parameters() if weight.requires_grad], lr=0.01)
+
+
+def _steps(adapted: Adapted, optimizer: torch.optim.Optimizer, steps: range, weighed: bool = True) -> None:
+    """Take these of ten steps; what has a part in each step is told of it where `weighed`."""
     model = adapted.model.train()
-    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=0.01)
-    for _ in range(5):
+    for step in steps:
         optimizer.zero_grad()
-        model(input_ids=_tokens(), labels=_tokens()).loss.backward()
+        loss = model(input_ids=_tokens(), labels=_tokens()).loss
+        (loss + adapted.penalty() if isinstance(adapted, TakesPart) else loss).backward()
         optimizer.step()
+        if isinstance(adapted, TakesPart) and weighed:
+            adapted.stepped(step + 1, 10)
 
 
 def _close(found: Tensor, expected: Tensor) -> None:

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from gym_core import Recipe, RecipeError, locate
 from gym_torch import probe
-from gym_torch.adapted import Full, stored_dtype
+from gym_torch.adapted import Described, Full, stored_dtype
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.plan.auto import check, largest, lightest
@@ -28,6 +28,7 @@ class Plan:
 
     parameters: int
     trainable: int
+    adapter: str  #: what an adapter puts where; empty without one
     precision: str
     device: str
     gradient_checkpointing: bool | int | str  #: what layers compute again, found out where it was `auto`
@@ -88,6 +89,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
     return Plan(
         parameters=built.parameters,
         trainable=sum(prod(shape) for shape in built.trained),
+        adapter=built.adapted.describe() if isinstance(built.adapted, Described) else "",
         precision=built.precision,
         device=probe.device_name(),
         gradient_checkpointing=train.gradient_checkpointing,
@@ -115,7 +117,10 @@ def _sizes(built: Skeleton) -> tuple[int, int]:
     Training a model's own weights writes the whole model; any other adapter writes what it trains.
     """
     if not isinstance(built.adapted, Full):
-        return built.gradients, built.gradients  # both are fp32
+        trained = sum(weight.nbytes for weight in built.model.parameters() if weight.requires_grad)
+        kept = sum(tensor.nbytes for tensor in built.adapted.state().values())
+        size = round(built.gradients * kept / trained)  # of all layers, not only of those that the skeleton kept
+        return size, size  # both are fp32
     stored = stored_dtype(built.model)
     return built.parameters * stored.itemsize, built.weights
 

@@ -17,6 +17,7 @@ def show(plan: Plan) -> None:
     rows = [
         ("parameters", f"{plan.parameters:,}", ""),
         ("trained", f"{plan.trainable:,}", f"{share:.2%} of them, in fp32"),
+        *([("adapter", "", plan.adapter)] if plan.adapter else []),
         ("", "", ""),
         ("weights", size(memory.weights), ""),
         ("gradients", size(memory.gradients), "held at once"),

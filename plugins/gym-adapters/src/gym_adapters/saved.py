@@ -1,0 +1,93 @@
+"""A plain LoRA as peft keeps it in a folder: for each layer a pair A, B, and what their product is multiplied by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gym_core import GymError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+#: Options of peft under which the update is more than `scaling B A`, or not the same in all layers.
+OTHER = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora", "target_parameters")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a folder holds, or is to hold."""
+
+    rank: int
+    scaling: float
+    pairs: dict[str, dict[str, Tensor]]  #: by name of the layer: `lora_A` `[rank, in]` and `lora_B` `[out, rank]`
+    path: Path = Path()
+
+
+def saved(path: Path) -> Saved:
+    """Read the LoRA in a folder. Raises GymError where it is none, or more than that."""
+    if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
+        raise GymError("there is no adapter of peft here", where=str(path), fix=f"name a folder with {WEIGHTS}")
+    config: dict[str, Any] = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    odd = [key for key in OTHER if config.get(key)]
+    if config.get("peft_type") != "LORA" or odd:
+        kind = f"has {odd[0]}" if odd else f"is {config.get('peft_type')}"
+        raise GymError(f"only a plain LoRA can stand beside another; this one {kind}", where=str(path))
+    pairs: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in load_file(path / WEIGHTS).items():
+        layer, _, half = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
+        pairs.setdefault(layer, {})[half] = tensor.float()
+    rank = int(config["r"])
+    scaling = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
+    return Saved(rank, scaling, pairs, path)
+
+
+def joined(parts: Sequence[tuple[Saved, float]]) -> Saved:
+    """Return one LoRA that does what several do together, each times a weight: of the sum of their ranks, scaled by 1."""
+    shapes: dict[str, dict[str, Tensor]] = {}
+    for part, _ in parts:
+        shapes |= part.pairs
+    pairs: dict[str, dict[str, Tensor]] = {}
+    for name, halves in shapes.items():
+        pairs[name] = {half: _joined(parts, name, half, tensor) for half, tensor in halves.items()}
+    return Saved(sum(part.rank for part, _ in parts), 1.0, pairs)
+
+
+def _joined(parts: Sequence[tuple[Saved, float]], name: str, half: str, like: Tensor) -> Tensor:
+    """Lay the A of a layer one below another, or the B side by side; a part that leaves the layer alone has zeros."""
+    first = half.endswith("A")
+    pieces = []
+    for part, weight in parts:
+        nothing = like.new_zeros((part.rank, like.shape[1]) if first else (like.shape[0], part.rank))
+        piece = part.pairs.get(name, {}).get(half, nothing)
+        pieces.append(piece if first else weight * part.scaling * piece)
+    return torch.cat(pieces, dim=0 if first else 1)
+
+
+def write(path: Path, base: str, lora: Saved) -> Path:
+    """Write a LoRA for the model `base` as `peft.PeftModel.from_pretrained` loads it, and return the folder."""
+    path.mkdir(parents=True, exist_ok=True)
+    options = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.scaling * lora.rank,  # type: ignore[arg-type] # peft only divides by it
+        target_modules=sorted(lora.pairs),
+        base_model_name_or_path=base,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+    )
+    options.target_modules = sorted(lora.pairs)  # peft made a set of it, whose order differs between processes
+    options.save_pretrained(str(path))
+    tensors = {
+        f"{PREFIX}{name}.{half}" + ("" if "embedding" in half else ".weight"): tensor.contiguous()
+        for name, halves in lora.pairs.items()
+        for half, tensor in halves.items()
+    }
+    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    return path

@@ -1,0 +1,183 @@
+"""The base of every adapter that peft puts into a model: it keeps the promise `gym_torch.adapted.Adapted`."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+import torch
+from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_adapters.config.tuner import Tuner
+from gym_adapters.names import require, split
+from gym_core import Artifact, GymError
+from gym_torch.adapted import check_state
+
+Options = TypeVar("Options", bound=Tuner)
+
+
+class Tuned(ABC, Generic[Options]):
+    """A model with layers of peft inside. A subclass says with `options` which; the rest is the same for all."""
+
+    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    """Kinds of module that `modules` may name."""
+
+    def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
+        """Put the layers into `model`, in place; `seed` alone determines their first values.
+
+        Raises:
+            GymError: a module to adapt is not in the model.
+
+        """
+        self.config = config
+        modules, extra = split(config.modules), split(config.extra)
+        fitting = [name for name, module in model.named_modules() if isinstance(module, self.fits)]
+        require(() if modules == ("all",) else modules, fitting, "adapter.modules")
+        require(extra, [name for name, _ in model.named_modules() if name], "adapter.extra")
+        options = self.options(self.every(model) if modules == ("all",) else list(modules), list(extra) or None)
+        with torch.random.fork_rng(), quiet():
+            torch.manual_seed(seed)
+            self._peft = cast(PeftModel, get_peft_model(model, options))
+        # The layers now sit inside the model itself, so whatever works on a transformers model works on this one.
+        self.model: PreTrainedModel = model
+        for weight in self.model.parameters():
+            if weight.requires_grad:
+                weight.data = weight.data.float()
+
+    @abstractmethod
+    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+        """Return what peft is to put into modules of these names; the modules named `extra` train whole beside it.
+
+        `modules` is what peft takes for `target_modules`, `extra` what it takes for `modules_to_save`.
+        """
+
+    def every(self, model: PreTrainedModel) -> str | list[str]:
+        """Return what `modules: all` means, as peft takes it. Default: all linear layers but the head."""
+        return "all-linear"
+
+    def trained(self) -> dict[str, Tensor]:
+        """Return what trains by peft's names, in fp32, sharing memory with the model."""
+        return dict(get_peft_model_state_dict(self._peft, save_embedding_layers=False))
+
+    def put(self, trained: Mapping[str, Tensor]) -> None:
+        """Copy what trains back. Raises `GymError` where it belongs to another model or adapter."""
+        check_state(self.trained(), trained)
+        set_peft_model_state_dict(self._peft, dict(trained))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the adapter: what trains. A subclass that needs more to go on overrides this, `load`, `save` and `read`."""
+        return self.trained()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Copy the adapter back."""
+        self.put(state)
+
+    def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
+        """Write what `peft.PeftModel.from_pretrained` loads. It is small, so it stays fp32 and exact in any case."""
+        options = cast(Any, self._peft.peft_config["default"])
+        options.base_model_name_or_path = base
+        options.target_modules = sorted(options.target_modules or ())  # a set's order differs between processes
+        self._peft.save_pretrained(
+            str(path), safe_serialization=True, save_embedding_layers=False, selected_adapters=["default"]
+        )
+        return self.artifact(path, base)
+
+    def artifact(self, path: Path, base: str) -> Artifact:
+        """Return what a directory is that holds this adapter: it says what opens it again."""
+        kind = type(self.config)
+        details = {
+            "adapter": f"{kind.__module__.partition('.')[0]}:{kind.__qualname__}",
+            "options": self.config.model_dump(mode="json"),
+        }
+        return Artifact(path, "adapter", base=base, details=details)
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """Return the adapter of a directory that `save` wrote."""
+        return load_file(path / "adapter_model.safetensors")
+
+    def merged(self) -> PreTrainedModel:
+        """Return a copy of the model with the update added to its weights.
+
+        Tied embeddings come apart where the adapter changed one side: the update of the input embedding is no update
+        of the head, and adding it to the weight they share would change both.
+
+        Raises GymError where a weight is quantized: it has no room for the update.
+        """
+        for name, layer in self.model.named_modules():
+            if isinstance(layer, BaseTunerLayer):
+                check_floating(name, layer.get_base_layer(), "merged into")
+        merging = copy.deepcopy(self._peft)
+        plain = merging.get_base_model()
+        bases = [layer.get_base_layer() for layer in plain.modules() if isinstance(layer, BaseTunerLayer)]
+        stored = [(base, weight.dtype) for base in bases for weight in base.parameters(recurse=False)]
+        head, embedding = plain.get_output_embeddings(), plain.get_input_embeddings()
+        if plain.config.tie_word_embeddings:
+            if isinstance(head, BaseTunerLayer):
+                _own_weight(head.get_base_layer())
+            elif isinstance(embedding, BaseTunerLayer) and isinstance(head, nn.Linear):
+                _own_weight(head)
+        for base in bases:
+            base.float()  # so that the sum is rounded once
+        with quiet():
+            model = cast(PreTrainedModel, merging.merge_and_unload(safe_merge=True))
+        for base, dtype in stored:
+            base.to(dtype)
+        return model.requires_grad_(False)
+
+    @property
+    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What leaves the update out for a while, and the modules trained whole too."""
+        return self._left_out
+
+    def describe(self) -> str:
+        """Return the kinds of module that are adapted, and those that train whole."""
+        tuned = [
+            name.rpartition(".")[2] for name, layer in self.model.named_modules() if isinstance(layer, BaseTunerLayer)
+        ]
+        whole = [f"{name} whole" for name in split(self.config.extra)]
+        return ", ".join(dict.fromkeys(tuned + whole))
+
+    @contextmanager
+    def _left_out(self) -> Iterator[None]:
+        marks = [(weight, weight.requires_grad) for weight in self.model.parameters()]
+        try:
+            with self._peft.disable_adapter():
+                yield
+        finally:
+            for weight, trains in marks:  # peft marks what it enables
+                weight.requires_grad_(trains)
+
+
+def check_floating(name: str, layer: nn.Module, done: str) -> None:
+    """Raise GymError where a layer holds its weight quantized, which cannot be `done` to it."""
+    for weight in layer.parameters(recurse=False):
+        if not weight.is_floating_point():
+            raise GymError(
+                f"{name} is quantized ({str(weight.dtype).removeprefix('torch.')}) and cannot be {done}",
+                key="adapter",
+                fix="load the model unquantized",
+            )
+
+
+def _own_weight(layer: nn.Module) -> None:
+    """Give a layer a copy of a weight that it shares."""
+    layer.weight = nn.Parameter(layer.get_parameter("weight").detach().clone(), requires_grad=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence peft on tied embeddings, which `merged` takes care of, and on its own use of old names."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Model with `tie_word_embeddings=True`")
+        warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        yield

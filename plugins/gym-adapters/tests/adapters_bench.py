@@ -1,0 +1,62 @@
+"""Small random models and what tests do with them; one thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from gym_core import Adapter
+from gym_torch.adapted import Begins, First
+from gym_torch.batch import Piece, padded
+
+torch.set_num_threads(1)
+TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
+
+
+class Bench:
+    """One random model on disk, loaded anew each time it is asked for."""
+
+    tokens = TOKENS
+
+    def __init__(self, kind: str, tied: bool, path: Path) -> None:
+        config = AutoConfig.for_model(
+            kind, vocab_size=60, hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=8, tie_word_embeddings=tied, initializer_range=0.3,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(path)
+        self.path = path
+
+    def base(self, **options: Any) -> PreTrainedModel:
+        """Load the model."""
+        return AutoModelForCausalLM.from_pretrained(self.path, **options)
+
+    @torch.no_grad()
+    def logits(self, model: torch.nn.Module) -> torch.Tensor:
+        """Return the logits of a fixed text, fp32."""
+        return model.eval()(TOKENS).logits.float()
+
+    def first(self, model: PreTrainedModel, texts: torch.Tensor = TOKENS) -> list[First]:
+        """Return a first step of one batch, for adapters that look at it."""
+        rows = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(texts)]
+        batch = padded(rows)
+        return [First(batch, lambda: model(batch.tokens, labels=batch.tokens).loss)]
+
+    def begun(self, config: Adapter, seed: int = 0, **options: Any) -> Any:
+        """Return an adapted base that may train: with its first values, where it finds them."""
+        adapted = config.build(model=self.base(**options), seed=seed)
+        if isinstance(adapted, Begins):
+            adapted.begin(self.first(adapted.model))
+        return adapted
+
+    def train(self, model: PreTrainedModel, steps: int = 3) -> None:
+        """Take a few large steps, so that whatever can change does."""
+        optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=0.02)
+        model.train()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(TOKENS, labels=TOKENS).loss.backward()
+            optimizer.step()

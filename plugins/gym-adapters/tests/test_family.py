@@ -1,0 +1,100 @@
+"""What all of the LoRA family keep: begin as the base, compute the same merged and for peft, and open again as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from adapters_bench import Bench
+from peft import PeftModel
+
+from gym_adapters import EVA, AdaLoRA, DoRA, LoftQ, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
+from gym_core import Adapter, GymError
+
+FAMILY: list[LoRA] = [
+    RsLoRA(rank=3, alpha=5.0),
+    DoRA(rank=3),
+    DoRA(rank=3, modules="embed_tokens,q_proj", extra="lm_head"),
+    PiSSA(rank=3),
+    PiSSA(rank=3, alpha=5.0, iterations=-1, dropout=0.1),
+    PiSSA(rank=3, modules="q_proj,lm_head", extra="embed_tokens"),
+    OLoRA(rank=3),
+    LoRAGA(rank=3),
+    LoRAGA(rank=3, modules="q_proj,v_proj", gamma=64),
+    EVA(rank=3),
+    AdaLoRA(rank=4, target_rank=2),
+    AdaLoRA(rank=4, target_rank=2, modules="q_proj,up_proj", extra="embed_tokens"),
+]
+LOFTQ = [LoftQ(rank=3), LoftQ(rank=3, alpha=5.0, bits=2, iterations=2)]
+names = [f"{type(kind).__name__}-{number}" for number, kind in enumerate(FAMILY + LOFTQ)]
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max() / other.abs().max())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Return a tied Qwen3: an untied model is the easier one, and what all have in common is tested with both."""
+    return Bench("qwen3", True, tmp_path / "base")
+
+
+@pytest.mark.parametrize("config", FAMILY, ids=names[: len(FAMILY)])
+def test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here(
+    bench: Bench, config: Adapter, tmp_path: Path
+) -> None:
+    adapted, base = bench.begun(config), bench.logits(bench.base())
+    assert apart(bench.logits(adapted.model), base) < 1e-5
+    bench.train(adapted.model)
+    trained = bench.logits(adapted.model)
+    assert apart(trained, base) > 1e-2
+    with adapted.without():
+        assert torch.equal(bench.logits(adapted.model), base)
+    adapted.save(tmp_path / "adapter", "base")
+    plain = PeftModel.from_pretrained(bench.base(), str(tmp_path / "adapter"))
+    assert apart(bench.logits(plain.get_base_model()), trained) < 1e-5
+    assert {path.suffix for path in (tmp_path / "adapter").iterdir()} <= {".json", ".safetensors", ".md"}
+
+
+@pytest.mark.parametrize("config", FAMILY + LOFTQ, ids=names)
+def test_merged_it_computes_the_same_and_opened_again_too(bench: Bench, config: LoRA, tmp_path: Path) -> None:
+    """With another seed, and without the data that it began with."""
+    adapted = bench.begun(config)
+    said = adapted.describe()
+    assert said.startswith(f"rank {config.rank}") and "q_proj" in said and "alpha" in said
+    bench.train(adapted.model)
+    trained = bench.logits(adapted.model)
+    merged = adapted.merged()
+    assert apart(bench.logits(merged), trained) < 1e-5
+    assert not any("lora" in name for name in merged.state_dict())
+    assert torch.equal(bench.logits(adapted.model), trained)
+    adapted.save(tmp_path / "adapter", "base")
+    again = config.build(model=bench.base(), seed=7)
+    again.load(again.read(tmp_path / "adapter"))
+    assert torch.equal(bench.logits(again.model), trained)
+
+
+def test_loftq_cannot_be_left_out(bench: Bench) -> None:
+    assert LoftQ(rank=3).build(model=bench.base(), seed=0).without is None
+
+
+@pytest.mark.parametrize("config", [LoRA(rank=3), DoRA(rank=3), AdaLoRA(rank=4, target_rank=2)])
+def test_merging_into_a_quantized_base_is_refused_by_name(bench: Bench, config: Adapter) -> None:
+    adapted = bench.begun(config)
+    layer = adapted.model.get_submodule("model.layers.1.mlp.up_proj").get_base_layer()
+    layer.weight = torch.nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
+    with pytest.raises(GymError, match=r"layers\.1\.mlp\.up_proj is quantized \(int8\) and cannot be merged into"):
+        adapted.merged()
+
+
+@pytest.mark.parametrize("config", [PiSSA(rank=17), OLoRA(rank=17), LoftQ(rank=17)])
+def test_a_rank_that_a_weight_does_not_have_is_an_error(bench: Bench, config: Adapter) -> None:
+    with pytest.raises(GymError, match=r"_proj has no rank of 17"):
+        bench.begun(config)
+
+
+@pytest.mark.parametrize("config", [LoRAGA(rank=3), EVA(rank=3)])
+def test_what_looks_at_the_first_step_needs_one(bench: Bench, config: Adapter) -> None:
+    with pytest.raises(GymError, match="the first step"):
+        config.build(model=bench.base(), seed=0).begin()

@@ -1,0 +1,53 @@
+"""Lets an adapter find its first values before the first step: what it asks for are the batches of that step.
+
+They are those the loop will take, laid out and scored as the loop does it, so this works with packing and any algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from gym_torch.adapted import Adapted, Begins, First
+from gym_torch.batch import Batch
+from gym_torch.loop import reseed
+from gym_torch.objective import Objective
+from gym_torch.policy import Policy
+from gym_torch.source import Source
+
+
+def begin(
+    adapted: Adapted, policy: Policy, objective: Objective, source: Source, accelerator: Accelerator, seed: int
+) -> None:
+    """Have the adapter find its first values, where it does; every process finds the same ones.
+
+    Raises what the adapter raises.
+    """
+    if isinstance(adapted, Begins):
+        with torch.random.fork_rng():
+            adapted.begin(_first(policy, objective, source, accelerator, seed))
+
+
+def _first(
+    policy: Policy, objective: Objective, source: Source, accelerator: Accelerator, seed: int
+) -> Iterator[First]:
+    """Yield the batches of the first step one after another, from all processes."""
+    step = next(source.steps(0, accelerator.process_index, accelerator.num_processes))
+    batches = [list(examples) for examples in step.batches[: len(step.batches) - step.spare]]
+    if accelerator.num_processes > 1:
+        batches = gather_object(batches)
+    device = next(policy.parameters()).device
+    policy.train()
+    for number, examples in enumerate(batches):
+        reseed(seed, 0, number)
+        batch = objective.collate(examples).to(device)
+        yield First(batch, partial(_loss, policy, objective, batch))
+
+
+def _loss(policy: Policy, objective: Objective, batch: Batch) -> Tensor:
+    return objective.loss(policy, batch)[0]
