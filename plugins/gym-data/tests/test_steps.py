@@ -42,6 +42,7 @@ def test_steps_beyond_the_cutoff_are_left_out_with_their_labels(model, write):
     prepared = build(model, write(rows), cutoff=len(whole.tokens) - 1)
     assert [example.labels for example in prepared.train] == [[1.0]]
     assert prepared.report["truncated"] == 2
+    assert prepared.report["notes"] == ["there are no steps judged wrong: nothing tells good from bad"]
     assert prepared.report["sources"][0]["dropped"] == {"nothing to learn within the cutoff": 1}
 
 

@@ -99,9 +99,8 @@ def test_the_template_is_given_the_tools_of_the_row(valued: Path, tmp_path: Path
     reward = Model(path=str(path)).build()
     asked = [Answer("Rome", row, messages=ASKED) for row in ({"tools": tools}, {"tools": json.dumps(tools)}, {})]
     offered, as_text, bare = reward(asked)
-    assert (
-        offered == pytest.approx(wanted, abs=1e-5) and as_text == offered and bare != pytest.approx(offered, abs=1e-3)
-    )
+    assert [offered, as_text] == pytest.approx([wanted, wanted], abs=1e-5)
+    assert bare != pytest.approx(wanted, abs=1e-3)
 
 
 def test_neither_company_nor_order_matters(valued: Path) -> None:

@@ -32,6 +32,7 @@ class Piece:
     times: int
     key: bytes
     about: Mapping[str, Any] | None = None  #: what else its example has, see `gym_data.cache.KINDS`
+    remarks: Sequence[str] = ()  #: what the report counts about its row
 
 
 def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -88,8 +89,8 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
             texts.extend(text for _, text in parts)
         for (record, part, about), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
             reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
-            piece = Piece(tokens, trained, record.source, record.number, part, record.times, record.key, about)
-            yield from cut(piece, reader)
+            origin = record.source, record.number, part, record.times, record.key
+            yield from cut(Piece(tokens, trained, *origin, about, record.row.remarks), reader)
 
 
 def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:

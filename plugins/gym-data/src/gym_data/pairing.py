@@ -84,6 +84,7 @@ def _paired(
         record.times,
         record.key,
         {"shared": shared, "chosen": len(chosen[0]) - shared, "margin": record.row.margin},
+        record.row.remarks,
     )
 
 

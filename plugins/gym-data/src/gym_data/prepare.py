@@ -133,6 +133,8 @@ def _write(reader: Reader, words: Tokenizer, store: Store) -> _Read:
     known: dict[bytes, int] = {}
     for number, piece in enumerate(counted(ENCODERS[reader.shape](reader, words), "tokenising")):
         read.duplicates += piece.part == 0 and piece.key in known
+        if piece.part == 0:
+            reader.tallies[piece.source].noticed.update(piece.remarks)
         read.groups.append(known.setdefault(piece.key, len(known)))
         read.lengths.append(len(piece.tokens))
         read.learnt.append(int(piece.trained.sum()))

@@ -73,7 +73,7 @@ class Tally:
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
-    noticed: Counter[str] = field(default_factory=Counter)  #: what rows that are kept have about them
+    noticed: Counter[str] = field(default_factory=Counter)  #: what there is to say of rows that are kept
     truncated: int = 0
     parted: int = 0  #: conversations learnt in several sequences
     unclosed: int = 0  #: sequences that do not end with a special token
@@ -105,7 +105,6 @@ class Reader:
                     continue
                 if not isinstance(structured, SHAPES[self.shape]):
                     raise self._mismatch(opened, structured)
-                self.tallies[source].noticed.update(structured.remarks)
                 yield Record(source, number, times, structured, content_key(structured))
 
     def bad(self, source: int, number: int, error: ValueError) -> None:

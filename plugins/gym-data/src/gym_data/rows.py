@@ -113,11 +113,6 @@ class Stepwise(Row):
     labels: tuple[float | None, ...]  #: of each step: from 0, wrong, to 1, right; None where nobody judged it
     separator: str  #: what stands behind each step
 
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Say how each step was judged."""
-        return [RIGHT if label > 0.5 else WRONG for label in self.labels if label is not None]
-
 
 @dataclass(frozen=True)
 class Prompt(Row):
@@ -143,6 +138,11 @@ SHAPES: dict[str, tuple[type[Structured], ...]] = {
 JUDGED = ("preference", "feedback", "stepwise")
 #: Judgements of which a dataset should hold both.
 OPPOSITES = {"feedback": (GOOD, BAD), "stepwise": (RIGHT, WRONG)}
+
+
+def judged_steps(labels: Sequence[float]) -> Sequence[str]:
+    """Return what is said of steps with these labels."""
+    return [RIGHT if label > 0.5 else WRONG for label in labels]
 
 
 def content_key(row: Structured) -> bytes:

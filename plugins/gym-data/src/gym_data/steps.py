@@ -9,7 +9,7 @@ import numpy as np
 
 from gym_data.encoding import Piece, cut, with_system
 from gym_data.reading import Reader
-from gym_data.rows import Stepwise
+from gym_data.rows import Stepwise, judged_steps
 from gym_data.tokenizer import Tokenizer
 
 
@@ -29,4 +29,5 @@ def encode_steps(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         trained = np.zeros(len(tokens), dtype=bool)
         trained[ends[judged]] = True
         for piece in cut(Piece(tokens, trained, record.source, record.number, 0, record.times, record.key), reader):
-            yield replace(piece, about={"labels": labels[: int(piece.trained.sum())]})
+            kept = labels[: int(piece.trained.sum())]
+            yield replace(piece, about={"labels": kept}, remarks=judged_steps(kept))
