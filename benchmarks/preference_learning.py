@@ -31,7 +31,7 @@ from gym_torch.policy import Policy
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "preference"
 SEEDS = (0, 1, 2)
-ASKED = 300  #: held-out pairs of each preference that are drawn; equal ones count once
+ASKED = 120  #: held-out pairs of each preference that are drawn; equal ones count once
 BEFORE, AFTER, MINUTES = 0.55, 0.90, 2
 ROWS = 64  #: sequences scored at a time
 
