@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from gym_core import Adapter, Optimizer
+from gym_core import Adapter, GymError, Optimizer
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import adapters, optimizers
 from gym_torch.adapted import Full
@@ -110,10 +110,19 @@ class Stays(Full):
     without = nullcontext
 
 
+class Refuses(Full):
+    """Does not merge, and says something else."""
+
+    def merged(self):
+        raise GymError("there is no memory left")
+
+
 @pytest.mark.parametrize(
     ("kind", "law"),
     [
         (WrongMerge, adapters.merges),
+        (Full, adapters.refuses_to_merge),
+        (Refuses, adapters.refuses_to_merge),
         (HalfState, adapters.learns),
         (Drifts, adapters.base_untouched),
         (Nudges, adapters.unchanged),

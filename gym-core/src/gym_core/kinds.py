@@ -46,15 +46,13 @@ class Algorithm(Component):
 
 
 class Adapter(Component):
-    """Chooses what is trained. Section `adapter`.
-
-    `build(model=..., seed=int)` returns what the backend's trainer calls an adapted model (`gym_torch.adapted.Adapted`), whose
-    saved artifact carries the entry-point value under `adapter` and the options under `options` in its details.
-    """
+    """Chooses what is trained. Section `adapter`. `build(model=..., seed=int)` returns what `gym_torch.adapted.Adapted` says."""
 
     kind: ClassVar[str] = "adapters"
     starts_unchanged: ClassVar[bool] = True
     """Whether the adapted model computes what the base does until the first step."""
+    merges: ClassVar[bool] = True
+    """Whether weights of the model can compute what it does; without that, merging is refused."""
 
 
 class Optimizer(Component):

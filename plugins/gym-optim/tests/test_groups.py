@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optim_bench import tiny
-from peft import LoraConfig, inject_adapter_in_model
+from peft import IA3Config, LoraConfig, inject_adapter_in_model
 from torch import nn
 
 from gym_optim import parameter_groups
@@ -49,6 +49,15 @@ def test_a_lora_pair_is_two_matrices() -> None:
     model = inject_adapter_in_model(LoraConfig(target_modules=["q_proj"]), tiny())
     found = roles(parameter_groups(model, head_dim=8))
     assert set(found) == {"matrix"} and len(found["matrix"]) == 4
+
+
+def test_a_factor_for_each_unit_is_a_vector() -> None:
+    model = inject_adapter_in_model(
+        IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]), tiny()
+    )
+    assert set(roles(parameter_groups(model, head_dim=8))) == {"vector"}
+    rank_one = inject_adapter_in_model(LoraConfig(r=1, target_modules=["q_proj"]), tiny())
+    assert set(roles(parameter_groups(rank_one, head_dim=8))) == {"matrix"}
 
 
 def test_blocks_and_modules_are_told_by_name() -> None:

@@ -24,6 +24,8 @@ class Freeze(gym_torch.adapted.Full):
                 fix=f"set at most {count}, or adapter: full",
             )
         numbers = range(count)[-config.layers :] if config.layers > 0 else range(-config.layers)
+        if config.spread:
+            numbers = _spread(count, abs(config.layers))
         chosen = [f"{prefix}.{number}." for number in numbers]
         modules, extra = split(config.modules), split(config.extra)
         paths = [name.rpartition(".")[0] for name, _ in model.named_parameters(remove_duplicate=False)]
@@ -45,6 +47,14 @@ class Freeze(gym_torch.adapted.Full):
         }
         names = {name for name, weight in model.named_parameters() if in_layers(name) or id(weight) in extras}
         super().__init__(config, model, seed, trained=names.__contains__)
+
+
+def _spread(count: int, parts: int) -> range:
+    """Return the numbers of the last layers of equal parts."""
+    if count % parts:
+        why = f"{count} layers are not {parts} equal parts"
+        raise GymError(why, key="adapter.layers", fix="set the number of blocks that were put in")
+    return range(count // parts - 1, count, count // parts)
 
 
 def _layers(model: PreTrainedModel) -> tuple[str, int]:

@@ -5,7 +5,7 @@
 * `query_key`: projections to queries and keys of attention, whose rows come in heads of `head_dim`;
 * `matrix`: everything else with two dimensions or more inside the model;
 * `embedding`: input embeddings and the language-model head, with a row for each token;
-* `vector`: norms and biases, which do not decay.
+* `vector`: norms, biases and factors of single units, which do not decay.
 
 A group without a role is taken by the dimensions of its parameters.
 """
@@ -36,11 +36,13 @@ def parameter_groups(
     groups: dict[str, list[tuple[str, Tensor]]] = {"query_key": [], "matrix": [], "embedding": [], "vector": []}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            path = name.rpartition(".")[0]
+            path, _, leaf = name.rpartition(".")
             owner = model.get_submodule(path)
             by_head = head_dim and path.rpartition(".")[2] in QUERY_KEY and weight.shape[0] % head_dim == 0
             role = "query_key" if by_head else "matrix"
             role = "embedding" if isinstance(owner, nn.Embedding) or owner in outputs else role
-            groups["vector" if weight.dim() < 2 else role].append((name, weight))
+            # (IA)3 and BOFT hold their factors as a column or a row, which decay would draw to zero rather than to one.
+            vector = weight.dim() < 2 or (leaf != "weight" and weight.numel() == max(weight.shape))
+            groups["vector" if vector else role].append((name, weight))
     more: Mapping[str, dict[str, Any]] = {"query_key": {"head_dim": head_dim}, "vector": {"weight_decay": 0.0}}
     return [{"params": group, "role": role, **more.get(role, {})} for role, group in groups.items() if group]

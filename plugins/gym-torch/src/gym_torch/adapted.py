@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -42,7 +42,8 @@ class Adapted(Protocol):
         """Write a directory that transformers or peft load, without pickle.
 
         Trained weights go back to the precision the model came in; with `exact` they stay fp32, and
-        `load(read(path))` then restores them bit for bit. `base` names the model that was trained.
+        `load(read(path))` then restores them bit for bit. `base` names the model that was trained. An adapter's artifact
+        carries the entry-point value of its options under `adapter`, and themselves under `options`, in its details.
         """
         ...
 
@@ -51,7 +52,10 @@ class Adapted(Protocol):
         ...
 
     def merged(self) -> PreTrainedModel:
-        """Return one plain model that computes what `model` computes, leaving `model` untouched and trainable."""
+        """Return one plain model that computes what `model` computes, leaving `model` untouched and trainable.
+
+        Raises `GymError` where the options declare that nothing of the kind can be (`gym_core.Adapter.merges`).
+        """
         ...
 
     @property
@@ -70,6 +74,14 @@ class Uniform(Protocol):
     def uniform(self) -> bool:
         """Whether layers that are alike stay so, however many there are."""
         ...
+
+
+@runtime_checkable
+class ForMixtures(Protocol):
+    """What the options of an adapter declare beside `build` that works on models with experts alone."""
+
+    mixtures: ClassVar[bool]
+    """True."""
 
 
 class First(NamedTuple):

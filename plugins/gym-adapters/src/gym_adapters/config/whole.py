@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import field_validator
+from pydantic import Field, PositiveInt, field_validator
 
 from gym_adapters.config.tuner import Names
 from gym_core import Adapter, Flat
@@ -32,9 +32,22 @@ class Freeze(Adapter):
     extra: Annotated[Names, Flat("freeze_extra_modules")] = ()
     """Modules outside the layers that train too, such as `embed_tokens`."""
 
+    spread: Annotated[bool, Flat("use_llama_pro")] = False
+    """Whether they are the last of as many equal parts of the model, as the blocks are that LLaMA-Pro put in, not its end."""
+
     @field_validator("layers")
     @classmethod
     def _some_layers(cls, layers: int) -> int:
         if layers == 0:
             raise ValueError("0 layers leave nothing to train")
         return layers
+
+
+class LLaMAPro(Adapter):
+    """Puts new blocks between those of the model, which change nothing at first, and trains them alone: a larger model."""
+
+    target: ClassVar[str] = "gym_adapters.llama_pro:LlamaPro"
+    paper: ClassVar[str] = "arXiv:2401.02415"
+
+    blocks: Annotated[PositiveInt, Field(examples=[1])] = 8
+    """Number of new blocks; must divide the number of layers: one comes after each equal part of the model."""

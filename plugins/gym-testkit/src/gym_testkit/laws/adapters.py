@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import Adapter
+from gym_core import Adapter, GymError
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
-from gym_torch.adapted import Adapted, Begins, First, TakesPart
+from gym_torch.adapted import Adapted, Begins, First, ForMixtures, TakesPart
 from gym_torch.batch import Piece, padded
 
 laws = laws_of("adapters", "adapter")
@@ -26,7 +27,7 @@ def _starts_unchanged(brought: Brought) -> bool:
 @laws("output unchanged at step 0", _starts_unchanged)
 def unchanged(brought: Brought, bench: Bench) -> None:
     """Before the first step the adapted model computes what the base does."""
-    base = _base(bench)
+    base = _base(brought, bench)
     expected = _logits(base)
     _close(_logits(_adapt(brought, base).model), expected)
 
@@ -34,7 +35,7 @@ def unchanged(brought: Brought, bench: Bench) -> None:
 @laws("trains something, and that changes the output")
 def learns(brought: Brought, bench: Bench) -> None:
     """A few steps move the output, and change in `state` what `requires_grad` marks, no more and no less."""
-    adapted = _adapt(brought, _base(bench))
+    adapted = _adapt(brought, _base(brought, bench))
     marked = sum(weight.numel() for weight in adapted.model.parameters() if weight.requires_grad)
     before, began = _logits(adapted.model), _copied(adapted)
     _train(adapted)
@@ -46,30 +47,47 @@ def learns(brought: Brought, bench: Bench) -> None:
 @laws("the base is untouched")
 def base_untouched(brought: Brought, bench: Bench) -> None:
     """Frozen weights keep every bit while others train, and the files of the base do too."""
-    files = fingerprint(bench.model())
-    adapted = _adapt(brought, _base(bench))
+    folder = _folder(brought, bench)
+    files = fingerprint(folder)
+    adapted = _adapt(brought, _base(brought, bench))
     frozen = {name: weight for name, weight in adapted.model.named_parameters() if not weight.requires_grad}
     before = {name: weight.detach().clone() for name, weight in frozen.items()}
     _train(adapted)
-    adapted.save(bench.path("saved"), str(bench.model()))
+    adapted.save(bench.path("saved"), str(folder))
     assert [name for name, weight in frozen.items() if not torch.equal(weight, before[name])] == []
-    assert fingerprint(bench.model()) == files
+    assert fingerprint(folder) == files
 
 
-@laws("merged = unmerged")
+def _merges(brought: Brought) -> bool:
+    return cast(type[Adapter], brought.cls).merges
+
+
+@laws("merged = unmerged", _merges)
 def merges(brought: Brought, bench: Bench) -> None:
     """One plain model computes what the adapted one does, and the adapted one goes on as if nothing had happened."""
-    adapted = _adapt(brought, _base(bench))
+    adapted = _adapt(brought, _base(brought, bench))
     _train(adapted)
     expected = _logits(adapted.model)
     _close(_logits(adapted.merged()), expected)
     assert torch.equal(_logits(adapted.model), expected), "merging changed the adapted model"
 
 
+@laws("what cannot be merged says so", lambda brought: not _merges(brought))
+def refuses_to_merge(brought: Brought, bench: Bench) -> None:
+    """Where no weights of the model compute what the adapter does, merging raises an error that says so."""
+    adapted = _adapt(brought, _base(brought, bench))
+    try:
+        adapted.merged()
+    except GymError as refused:
+        assert "merge" in str(refused), "the error does not say that it is about merging"
+    else:
+        raise AssertionError("it merges, and declares that it does not")
+
+
 @laws("left out, it leaves the base")
 def leaves_out(brought: Brought, bench: Bench) -> None:
     """Where an adapter can be left out for a while, the model computes meanwhile what the base does, and then goes on."""
-    base = _base(bench)
+    base = _base(brought, bench)
     wanted = _logits(base)
     adapted = _adapt(brought, base)
     _train(adapted)
@@ -85,9 +103,9 @@ def leaves_out(brought: Brought, bench: Bench) -> None:
 @laws("state round-trips bit for bit")
 def round_trips(brought: Brought, bench: Bench) -> None:
     """What `state` returns, loaded into an adapted base, gives the same output in every bit."""
-    adapted = _adapt(brought, _base(bench))
+    adapted = _adapt(brought, _base(brought, bench))
     _train(adapted)
-    again = _built(brought, _base(bench))
+    again = _built(brought, _base(brought, bench))
     again.load(_copied(adapted))
     assert torch.equal(_logits(again.model), _logits(adapted.model))
 
@@ -95,10 +113,10 @@ def round_trips(brought: Brought, bench: Bench) -> None:
 @laws("what is saved exactly is read back bit for bit")
 def saves(brought: Brought, bench: Bench) -> None:
     """A directory that `save` wrote holds no pickle and gives back the state."""
-    adapted = _adapt(brought, _base(bench))
+    adapted = _adapt(brought, _base(brought, bench))
     _train(adapted)
     path = bench.path("saved")
-    adapted.save(path, str(bench.model()), exact=True)
+    adapted.save(path, str(_folder(brought, bench)), exact=True)
     found, state = adapted.read(path), adapted.state()
     assert found.keys() == state.keys()
     assert all(torch.equal(found[name], state[name]) for name in state)
@@ -108,12 +126,12 @@ def saves(brought: Brought, bench: Bench) -> None:
 @laws("goes on from what was saved as if nothing had happened")
 def goes_on(brought: Brought, bench: Bench) -> None:
     """Built anew with another seed and given what was saved exactly, it takes the next steps to the same bits."""
-    adapted = _adapt(brought, _base(bench))
+    adapted = _adapt(brought, _base(brought, bench))
     optimizer = _optimizer(adapted)
     _steps(adapted, optimizer, range(3))
     path = bench.path("saved")
-    adapted.save(path, str(bench.model()), exact=True)
-    again = _built(brought, _base(bench), seed=1)
+    adapted.save(path, str(_folder(brought, bench)), exact=True)
+    again = _built(brought, _base(brought, bench), seed=1)
     again.load(again.read(path))
     successor = _optimizer(again)
     successor.load_state_dict(deepcopy(optimizer.state_dict()))
@@ -128,15 +146,40 @@ def goes_on(brought: Brought, bench: Bench) -> None:
 @laws("the same seed begins the same")
 def seeded(brought: Brought, bench: Bench) -> None:
     """Whatever is drawn at random follows from the seed alone, not from what was drawn before."""
-    first = _adapt(brought, _base(bench)).state()
+    first = _adapt(brought, _base(brought, bench)).state()
     torch.rand(3)
-    second = _adapt(brought, _base(bench)).state()
+    second = _adapt(brought, _base(brought, bench)).state()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def _base(bench: Bench) -> PreTrainedModel:
-    model = AutoModelForCausalLM.from_pretrained(bench.model(), dtype=torch.float32)
+def _base(brought: Brought, bench: Bench) -> PreTrainedModel:
+    model = AutoModelForCausalLM.from_pretrained(_folder(brought, bench), dtype=torch.float32)
     return cast(PreTrainedModel, model)
+
+
+def _folder(brought: Brought, bench: Bench) -> Path:
+    """Return the directory of a tiny model that the adapter is for."""
+    if not isinstance(brought.sample(), ForMixtures):
+        return bench.model()
+    path = bench.root / "mixture"
+    if not path.exists():
+        dense = AutoConfig.from_pretrained(bench.model())
+        names = (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+        )
+        shape = {name: value for name, value in dense.to_dict().items() if name in names}
+        config = AutoConfig.for_model(
+            "qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, **shape
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    return path
 
 
 def _built(brought: Brought, base: PreTrainedModel, seed: int = 0) -> Adapted:

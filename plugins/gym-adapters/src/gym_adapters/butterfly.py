@@ -1,0 +1,113 @@
+"""BOFT: `y = s * W B x`, where B is a product of sparse rotations, as in a fast Fourier transform (arXiv:2311.06243).
+
+Ours and not peft's, which without its CUDA extension trains one factor in place of as many as were asked for and does not stop
+at that, and multiplies matrices as large as the layer. What is saved has peft's names and shapes: it loads one factor anywhere,
+and more where its extension is built.
+"""
+
+from __future__ import annotations
+
+import torch
+from peft import BOFTConfig, PeftConfig
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_adapters.config.rotations import BOFT
+from gym_adapters.hooked import Handle, Hooked
+from gym_adapters.names import require, split, within
+from gym_core import GymError
+
+
+class Boft(Hooked[BOFT]):
+    """A butterfly of rotations before each linear layer, and a scale of its outputs; unchanged at first."""
+
+    def put(self) -> None:
+        """Register `boft_R` `[factors, blocks, block, block]` and `boft_s` `[outputs, 1]` on each layer."""
+        config, modules = self.config, split(self.config.modules)
+        linear = {name: layer for name, layer in self.model.named_modules() if isinstance(layer, nn.Linear)}
+        require(() if modules == ("all",) else modules, linear, "adapter.modules")
+        head = self.model.get_output_embeddings()
+        self._names = [
+            name
+            for name, layer in linear.items()
+            if (modules == ("all",) and layer is not head) or any(within(name, module) for module in modules)
+        ]
+        least = config.block * 2 ** (config.factors - 1)
+        for name in self._names:
+            layer = linear[name]
+            if layer.in_features % least:
+                raise GymError(
+                    f"{config.factors} factors of blocks of {config.block} need a multiple of {least} inputs, and {name} has "
+                    f"{layer.in_features}",
+                    key="adapter.factors",
+                    fix="set fewer factors, a smaller block, or fewer `modules`",
+                )
+            shape = (config.factors, layer.in_features // config.block, config.block, config.block)
+            device = layer.weight.device
+            layer.register_parameter("boft_R", nn.Parameter(torch.zeros(shape, device=device)))
+            layer.register_parameter("boft_s", nn.Parameter(torch.ones(layer.out_features, 1, device=device)))
+
+    def hooks(self) -> list[Handle]:
+        """Turn what goes into each layer, and scale what comes out of it."""
+        layers = [self.model.get_submodule(name) for name in self._names]
+        before = [layer.register_forward_pre_hook(_turn) for layer in layers]
+        return [*before, *(layer.register_forward_hook(_scale) for layer in layers)]
+
+    def describe(self) -> str:
+        """Return the shape of the butterfly and the kinds of layer it stands before."""
+        kinds = dict.fromkeys(name.rpartition(".")[2] for name in self._names)
+        return f"{self.config.factors} factors of blocks of {self.config.block}: {', '.join(kinds)}"
+
+    def options(self) -> PeftConfig:
+        """Return peft's options of the same adapter."""
+        return BOFTConfig(
+            boft_block_size=self.config.block,
+            boft_n_butterfly_factor=self.config.factors,
+            target_modules=sorted(self._names),
+            task_type="CAUSAL_LM",
+        )
+
+    @torch.no_grad()
+    def merged(self) -> PreTrainedModel:
+        """Return a copy of the model whose weights are `s * W B^T`."""
+        model = self.bare()
+        for name in self._names:
+            layer = model.get_submodule(name)
+            weight, factors = layer.get_parameter("weight"), layer.get_parameter("boft_R")
+            turned = rotate(torch.eye(weight.shape[1], device=weight.device), factors)
+            weight.copy_(layer.get_parameter("boft_s") * (weight.float() @ turned.T))
+            del layer.boft_R, layer.boft_s
+        return model
+
+
+def rotate(inputs: Tensor, weight: Tensor) -> Tensor:
+    """Multiply inputs `[..., n]` from the right by the rotation that `weight` `[factors, blocks, block, block]` stands for.
+
+    It is the product of the factors `P_i D_i P_i^T`, the last one first: D_i is block-diagonal with the Cayley transforms
+    `(I - S)(I + S)^-1` of the skew parts S, and P_i brings chunks of half a block together that lie 2^i chunks apart (section 4).
+    Computed in fp32 at least, since it is to keep lengths.
+    """
+    factors, blocks, size, _ = weight.shape
+    kind = torch.promote_types(inputs.dtype, torch.float32)
+    with torch.autocast(inputs.device.type, enabled=False):
+        weight = weight.to(kind)
+        skew, unit = (weight - weight.mT) / 2, torch.eye(size, dtype=kind, device=weight.device)
+        turns = torch.linalg.solve(unit + skew, unit - skew, left=False)
+        rotated = inputs.to(kind)
+        for number in reversed(range(factors)):
+            pieces = rotated.unflatten(-1, (blocks // 2**number, 2, 2**number, size // 2))
+            pieces = pieces.transpose(-2, -3).flatten(-4).unflatten(-1, (blocks, size))
+            pieces = torch.einsum("...bi,bij->...bj", pieces, turns[number])
+            pieces = pieces.flatten(-2).unflatten(-1, (blocks // 2**number, 2**number, 2, size // 2))
+            rotated = pieces.transpose(-2, -3).flatten(-4)
+    return rotated
+
+
+def _turn(layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (rotate(args[0], layer.get_parameter("boft_R")).to(args[0].dtype), *args[1:])
+
+
+def _scale(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    factor, bias = layer.get_parameter("boft_s").squeeze(1), layer.bias
+    scaled = output * factor if bias is None else (output - bias) * factor + bias
+    return scaled.to(output.dtype)

@@ -1,0 +1,48 @@
+"""`gym tokens`: a tokenizer with a new vocabulary, for `adapter: trainable_tokens` to train."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import click
+
+from gym_core import GymError, locate
+
+
+@click.command()
+@click.argument("model")
+@click.argument("tokens", nargs=-1, required=True)
+@click.option("--into", type=click.Path(path_type=Path), required=True, help="New directory for the model.")
+@click.option("--plain", is_flag=True, help="Add plain tokens; without it they are special: never part of a text.")
+def tokens(model: str, tokens: tuple[str, ...], into: Path, plain: bool) -> None:
+    """Write a model directory whose tokenizer has these tokens too; the weights stay as they are.
+
+    Train them with `adapter: {name: trainable_tokens, tokens: [...]}`, which makes the weights grow where they must.
+    """
+    source = locate(model)
+    if into.exists() and any(into.iterdir()):
+        raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+    if known := sorted(set(tokens) & set(tokenizer.get_vocab())):
+        raise GymError(
+            f"`{known[0]}` is a token already", where=str(source), fix="leave it out: it can be trained as it is"
+        )
+    first = len(tokenizer)
+    tokenizer.add_tokens(list(tokens), special_tokens=not plain)
+    into.mkdir(parents=True, exist_ok=True)
+    for file in sorted(path for path in source.iterdir() if path.is_file()):
+        _place(file.resolve(), into / file.name)
+    tokenizer.save_pretrained(into)
+    click.echo(f"{len(tokens)} tokens from {first} on in {into}")
+
+
+def _place(file: Path, target: Path) -> None:
+    """Link weights, which are large and stay as they are, and copy everything else."""
+    if file.suffix == ".safetensors" and file.stat().st_dev == target.parent.stat().st_dev:
+        os.link(file, target)
+    else:
+        shutil.copyfile(file, target)

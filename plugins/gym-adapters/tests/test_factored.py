@@ -1,0 +1,95 @@
+"""LoHa, LoKr, VeRA, (IA)3 and LN-tuning compute what their papers say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from gym_adapters import IA3, LNTuning, LoHa, LoKr, VeRA
+from gym_core import Adapter, GymError
+
+PLACE = "base_model.model.model.layers.1.self_attn.q_proj."
+
+
+def update(bench: Any, config: Adapter) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Train, and return the adapter of a layer and what merging adds to its weight."""
+    adapted = config.build(model=bench.base(), seed=0)
+    bench.train(adapted.model)
+    parts = {name.removeprefix(PLACE): weight for name, weight in adapted.state().items() if name.startswith(PLACE)}
+    merged = adapted.merged().get_submodule("model.layers.1.self_attn.q_proj").weight
+    return parts, merged - bench.base().get_submodule("model.layers.1.self_attn.q_proj").weight
+
+
+def test_loha_is_a_product_by_element(bench: Any) -> None:
+    parts, found = update(bench, LoHa(rank=2, alpha=6, modules="q_proj"))
+    wanted = 3 * (parts["hada_w1_a"] @ parts["hada_w1_b"]) * (parts["hada_w2_a"] @ parts["hada_w2_b"])
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
+    first, second, third, fourth = (parts[f"hada_{name}"].double() for name in ("w1_a", "w1_b", "w2_a", "w2_b"))
+    assert torch.linalg.matrix_rank((first @ second) * (third @ fourth)) == 4
+
+
+def test_lokr_is_a_kronecker_product(bench: Any) -> None:
+    parts, found = update(bench, LoKr(rank=1, alpha=2, modules="q_proj"))
+    second = parts["lokr_w2"] if "lokr_w2" in parts else parts["lokr_w2_a"] @ parts["lokr_w2_b"]
+    torch.testing.assert_close(found, 2 * torch.kron(parts["lokr_w1"], second), atol=1e-6, rtol=1e-4)
+
+
+def test_vera_scales_matrices_that_all_layers_share(bench: Any, tmp_path: Path) -> None:
+    adapted = VeRA(rank=4, modules="q_proj").build(model=bench.base(), seed=0)
+    bench.train(adapted.model)
+    adapted.save(tmp_path / "adapter", "base")
+    saved = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    scale, between = saved[PLACE + "vera_lambda_b"], saved[PLACE + "vera_lambda_d"]
+    wanted = scale[:, None] * saved["base_model.vera_B"] @ (between[:, None] * saved["base_model.vera_A"])
+    place = "model.layers.1.self_attn.q_proj"
+    found = adapted.merged().get_submodule(place).weight - bench.base().get_submodule(place).weight
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
+    assert not [name for name in adapted.state() if "vera_A" in name or "vera_B" in name]
+
+
+def test_vera_with_other_matrices_is_refused(bench: Any, tmp_path: Path) -> None:
+    adapted = VeRA(rank=4).build(model=bench.base(), seed=0)
+    adapted.save(tmp_path / "adapter", "base")
+    with pytest.raises(GymError, match="not those that this machine draws"):
+        VeRA(rank=4, draw=1).build(model=bench.base(), seed=0).read(tmp_path / "adapter")
+
+
+def test_vera_needs_no_seed_to_be_read_again(bench: Any, tmp_path: Path) -> None:
+    one = VeRA(rank=4).build(model=bench.base(), seed=5)
+    bench.train(one.model)
+    one.save(tmp_path / "adapter", "base")
+    other = VeRA(rank=4).build(model=bench.base(), seed=0)
+    other.load(other.read(tmp_path / "adapter"))
+    assert torch.equal(bench.logits(other.model), bench.logits(one.model))
+
+
+def test_ia3_scales_keys_values_and_hidden_units(bench: Any) -> None:
+    adapted = IA3().build(model=bench.base(), seed=0)
+    bench.train(adapted.model)
+    merged, base, state = adapted.merged(), bench.base(), adapted.state()
+    for place, shape in (("self_attn.k_proj", (8, 1)), ("self_attn.v_proj", (8, 1)), ("mlp.down_proj", (1, 32))):
+        name = f"model.layers.0.{place}"
+        factor = state[f"base_model.model.{name}.ia3_l"]
+        assert factor.shape == shape
+        torch.testing.assert_close(merged.get_submodule(name).weight, base.get_submodule(name).weight * factor)
+
+
+def test_ia3_asks_for_names_it_does_not_know(bench: Any) -> None:
+    config = AutoConfig.for_model("gpt2", vocab_size=60, n_embd=16, n_layer=2, n_head=2)
+    with pytest.raises(GymError, match=r"no projections to keys and values[^\n]*\n.*modules"):
+        IA3().build(model=AutoModelForCausalLM.from_config(config), seed=0)
+    with pytest.raises(GymError, match="`up_proj` is not among the modules"):
+        IA3(modules="q_proj", inputs="up_proj").build(model=bench.base(), seed=0)
+
+
+def test_ln_tuning_trains_norms_and_nothing_else(bench: Any) -> None:
+    adapted = LNTuning().build(model=bench.base(), seed=0)
+    bench.train(adapted.model)
+    before, after = dict(bench.base().named_parameters()), dict(adapted.merged().named_parameters())
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {name for name in before if "norm" in name}

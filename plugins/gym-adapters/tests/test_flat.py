@@ -1,0 +1,30 @@
+"""Keys of LLaMA-Factory that choose and fill these adapters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gym_adapters import OFT, Freeze
+from gym_core import RecipeError, load_recipe
+
+
+def adapter(**keys: Any) -> Any:
+    base = {"model_name_or_path": "tiny", "dataset": "some.jsonl", "stage": "sft", "output_dir": "runs/flat"}
+    return load_recipe(base | keys).adapter
+
+
+def test_oft() -> None:
+    found = adapter(
+        finetuning_type="oft", oft_block_size=16, oft_rank=0, oft_target="q_proj,v_proj", additional_target="lm_head"
+    )
+    assert found == OFT(block=16, modules="q_proj,v_proj", extra="lm_head")
+    assert adapter(finetuning_type="oft", oft_rank=4, oft_block_size=0) == OFT(blocks=4)
+    with pytest.raises(RecipeError, match="set block or blocks, not both"):
+        adapter(finetuning_type="oft", oft_rank=4, oft_block_size=8)
+
+
+def test_llama_pro_trains_blocks_that_were_put_in_before() -> None:
+    found = adapter(finetuning_type="freeze", use_llama_pro=True, freeze_trainable_layers=8)
+    assert found == Freeze(layers=8, spread=True)
