@@ -192,6 +192,15 @@ def test_a_run_says_so(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None
     assert "good answers count 5.00 times" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "rows"), [("kto", "feedback"), ("tdpo2", "preference")])
+def test_a_plan_is_made_without_a_reference(bench: Bench, name: str, rows: str) -> None:
+    file = bench.path("recipe.yaml")
+    made = bench.recipe(name, rows) | {"output": str(bench.path("run"))}
+    file.write_text(yaml.safe_dump(made), encoding="utf-8")
+    done = bench.gym("plan", str(file))
+    assert done.returncode == 0 and "predicted peak" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_file_of_llamafactory_trains(bench: Bench) -> None:
     file = bench.path("kto.yaml")
     rows = bench.data("feedback")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from gym_data.sources.files import hash_file
 from gym_data.tokenizer import Mask, Tokens
 
-LAYOUT = 2  #: changes when the files change their meaning
+LAYOUT = 3  #: changes when the files change their meaning
 MANIFEST = "manifest.json"
 ARRAYS: dict[str, tuple[str, tuple[int, ...]]] = {
     "tokens": ("<i4", ()),

@@ -81,7 +81,7 @@ class JudgedObjective(PreferenceObjective):
             "accuracy": ((gains.sign() + 1) / 2).sum(),  # half a point where there is nothing to tell
             "margin": (share * rewards).sum(),
         }
-        for side, mine in {"desirable": good, "undesirable": ~good}.items():
-            found[f"{side}_reward"] = torch.stack([rewards[mine].sum(), mine.sum().to(rewards.dtype)])
-            found[f"{side}_log_prob"] = torch.stack([totals[mine].sum(), lengths[mine].sum()])
+        for side, mine in {"desirable": good.to(rewards.dtype), "undesirable": (~good).to(rewards.dtype)}.items():
+            found[f"{side}_reward"] = torch.stack([(mine * rewards).sum(), mine.sum()])
+            found[f"{side}_log_prob"] = torch.stack([(mine * totals).sum(), (mine * lengths).sum()])
         return found
