@@ -63,7 +63,7 @@ FILES = {
 }
 CANONICAL = """\
 model: tiny
-data: {{sources: [{dataset}], dataset_dir: {data}, cutoff: 512, max_samples: 8}}
+data: {{sources: [{dataset}], dataset_dir: {data}, cutoff: 512, max_samples: 24}}
 algorithm: {algorithm}
 adapter: {{name: lora, rank: 8}}
 train: {{max_steps: 6, batch_size: 8, learning_rate: 1.0e-3, warmup: 1, log_every: 1, shuffle: false}}

@@ -1,6 +1,6 @@
 """One run of DPO with LoRA of one peer in a process of its own: seconds, loss and gradient norm of every step, and memory.
 
-The reference is the model without the adapter. Both draw the adapter from the same seed, so both train the same numbers.
+The reference is the model without the adapter. Both begin with the same adapter, so both train the same numbers.
 """
 
 from __future__ import annotations
@@ -51,27 +51,32 @@ def trl(spec: Preferring) -> Preferred:
     """Train with TRL's DPOTrainer on pairs that are tokens already."""
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
+    from peft import LoraConfig, set_peft_model_state_dict
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import DPOConfig, DPOTrainer
+
+    from gym_adapters import LoRA
 
     class Tokenized(DPOTrainer):
         def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
             return dataset
 
+    def model() -> Any:
+        return AutoModelForCausalLM.from_pretrained(spec.model, dtype=torch.float32)
+
+    drawn = LoRA(rank=RANK).build(model=model(), seed=0).state()  # as Gym draws it
     before = held()
     steps = clock()
-    model = AutoModelForCausalLM.from_pretrained(spec.model, dtype=torch.float32)
     settings = DPOConfig(**arguments(spec), beta=BETA, max_length=None, train_sampling_strategy="sequential")
-    torch.manual_seed(0)
     made = Tokenized(
-        model=model,
+        model=model(),
         args=settings,
         train_dataset=Dataset.from_list([json.loads(line) for line in Path(spec.pairs).read_text().splitlines()]),
         processing_class=AutoTokenizer.from_pretrained(spec.model),
         peft_config=LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM"),
         callbacks=[steps],
     )
+    set_peft_model_state_dict(made.model, drawn)
     made.train()
     return Preferred(**steps.found(), base_bytes=before, peak_bytes=peak(), pairs=spec.rows)
 
