@@ -39,10 +39,10 @@ from gym_preference import (
     RobustDPO,
     SimPO,
 )
-from gym_preference.judged import Strangers, rated
-from gym_preference.judged_objective import JudgedObjective
+from gym_preference.judged.answers import Strangers, rated
+from gym_preference.judged.objective import JudgedObjective
+from gym_preference.judged.origins import Departure
 from gym_preference.objective import PreferenceObjective
-from gym_preference.origins import Departure
 from gym_testkit import tiny
 from gym_torch.batch import Example
 from gym_torch.layout import PACKED, layout_for

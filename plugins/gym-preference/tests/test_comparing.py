@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_core import load_recipe
-from gym_preference.comparing import Comparing
+from gym_preference.tokens.objective import Comparing
 from gym_testkit.bench import Bench
 from gym_testkit.oracle import compare
 from gym_torch.batch import Batch, Piece, packed

@@ -15,9 +15,9 @@ from gym_core import load_recipe
 from gym_core.component import load_object
 from gym_data.cache import Judged
 from gym_preference import KTO
-from gym_preference.judged import Rated, Strangers, rated
-from gym_preference.judged_objective import JudgedObjective
-from gym_preference.origins import Departure, MeanReward
+from gym_preference.judged.answers import Rated, Strangers, rated
+from gym_preference.judged.objective import JudgedObjective
+from gym_preference.judged.origins import Departure, MeanReward
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
 from gym_torch.layout import PACKED

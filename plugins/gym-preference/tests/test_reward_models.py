@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, load_recipe
-from gym_preference import ProcessRewardModel, RewardModel, score_oracles
-from gym_preference.process import ProcessLoss
-from gym_preference.reward_model import RewardLoss
-from gym_preference.scored import Scored
+from gym_preference import ProcessRewardModel, RewardModel
+from gym_preference.scores import oracle as score_oracles
+from gym_preference.scores.outcome import RewardLoss
+from gym_preference.scores.process import ProcessLoss
+from gym_preference.scores.scoring import Scored
 from gym_rl import Answer
 from gym_rl.rewards import Model, ProcessModel
 from gym_testkit.bench import Bench

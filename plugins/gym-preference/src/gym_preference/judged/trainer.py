@@ -8,10 +8,10 @@ from typing import ClassVar, cast
 from gym_core import Run
 from gym_core.component import load_object
 from gym_data.cache import Judged
-from gym_preference.judged_objective import JudgedObjective
-from gym_preference.judged_steps import HeldOutAnswers, JudgedSteps
-from gym_preference.judgement import Judging
-from gym_preference.origins import Origin
+from gym_preference.judged.config import Judging
+from gym_preference.judged.objective import JudgedObjective
+from gym_preference.judged.origins import Origin
+from gym_preference.judged.steps import HeldOutAnswers, JudgedSteps
 from gym_preference.trainer import PreferenceTrainer
 from gym_torch.backend import LoadedModel
 from gym_torch.console import warn

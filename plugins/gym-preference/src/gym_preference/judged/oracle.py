@@ -1,4 +1,4 @@
-"""The losses of judged answers once more, slow and obvious, for tests to compare with. Shares no code with `label_losses`.
+"""The losses of judged answers once more, slow and obvious, for tests to compare with. Shares no code with `judged.losses`.
 
 Without a trainer there is no reference, and nothing to measure from: both are 0 here and there.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_data.cache import Judged
-from gym_preference.judgement import BCO, KTO
+from gym_preference.judged.config import BCO, KTO
 
 
 def kto(config: KTO, model: PreTrainedModel, examples: Sequence[Judged]) -> Tensor:

@@ -15,7 +15,7 @@ from gym_core import Train
 from gym_data.cache import Steps
 from gym_preference import ProcessRewardModel
 from gym_preference.answers import Answered
-from gym_preference.scored import ScoredBatch, Scoring, half_for_ties
+from gym_preference.scores.scoring import ScoredBatch, Scoring, half_for_ties
 from gym_torch.batch import Batch, Example
 from gym_torch.layout import Layout
 from gym_torch.objective import Scores

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gym_core import Train
 from gym_data.cache import Judged
-from gym_preference.judged import rated
-from gym_preference.origins import Origin
+from gym_preference.judged.answers import rated
+from gym_preference.judged.origins import Origin
 from gym_torch.evaluation import HeldOutLoss
 from gym_torch.layout import Ints, Layout
 from gym_torch.loop import Job

@@ -11,8 +11,8 @@ from torch import Tensor
 from gym_core import Run
 from gym_preference.answers import AnswerBatch
 from gym_preference.objective import PairObjective
-from gym_preference.tdpo import TDPO1
-from gym_preference.token_losses import compared
+from gym_preference.tokens.config import TDPO1
+from gym_preference.tokens.losses import compared
 from gym_preference.trainer import PreferenceTrainer
 from gym_torch.backend import LoadedModel
 from gym_torch.batch import Batch

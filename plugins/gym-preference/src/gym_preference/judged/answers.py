@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gym_core import Train
 from gym_data.cache import Judged
 from gym_preference.answers import Answered
-from gym_preference.judgement import Judging
+from gym_preference.judged.config import Judging
 from gym_torch.batch import Example, Piece
 from gym_torch.layout import Layout
 from gym_torch.source import Dataset, Examples, Step, order

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from gym_core.component import load_object
 from gym_data.cache import Judged
-from gym_preference import judged
 from gym_preference.answers import AnswerBatch, Answered
 from gym_preference.config import Preferring, Referenced
-from gym_preference.judged import Rated
-from gym_preference.judgement import Judging
+from gym_preference.judged import answers as judged
+from gym_preference.judged.answers import Rated
+from gym_preference.judged.config import Judging
 from gym_preference.objective import PreferenceObjective, Terms
 from gym_torch.batch import Batch, Example
 from gym_torch.layout import PADDED, Layout

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from gym_preference.judged import Strangers
-from gym_preference.label_losses import departure
+from gym_preference.judged.answers import Strangers
+from gym_preference.judged.losses import departure
 from gym_torch.source import Examples
 
 

@@ -17,15 +17,15 @@ class Judging(Referenced):
     subclass adds are further arguments of its `loss`.
     """
 
-    target: ClassVar[str] = "gym_preference.judged_trainer:JudgedTrainer"
+    target: ClassVar[str] = "gym_preference.judged.trainer:JudgedTrainer"
     rows: ClassVar[str] = "feedback"
-    objective: ClassVar[str] = "gym_preference.judged_objective:JudgedObjective"
-    schedule: ClassVar[str] = "gym_preference.judged:recorded"
+    objective: ClassVar[str] = "gym_preference.judged.objective:JudgedObjective"
+    schedule: ClassVar[str] = "gym_preference.judged.answers:recorded"
     loss: ClassVar[str] = ""
     """`module:function` from log-ratios `[answers]`, whether each answer is good, what log-ratios are measured from, `beta`
     and the fields that a subclass adds to losses `[answers]`."""
     origin: ClassVar[str] = ""
-    """`module:class` of a `gym_preference.origins.Origin`: what log-ratios are measured from."""
+    """`module:class` of a `gym_preference.judged.origins.Origin`: what log-ratios are measured from."""
 
     ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
     """What the mean negative log-likelihood of the tokens of a good answer counts beside its loss."""
@@ -39,9 +39,9 @@ class KTO(Judging):
     """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone."""
 
     paper: ClassVar[str] = "arXiv:2402.01306"
-    loss: ClassVar[str] = "gym_preference.label_losses:kto"
-    origin: ClassVar[str] = "gym_preference.origins:Departure"
-    oracle: ClassVar[str] = "gym_preference.judged_oracle:kto"
+    loss: ClassVar[str] = "gym_preference.judged.losses:kto"
+    origin: ClassVar[str] = "gym_preference.judged.origins:Departure"
+    oracle: ClassVar[str] = "gym_preference.judged.oracle:kto"
 
     desirable_weight: Annotated[float, Field(ge=0), Flat("kto_chosen_weight")] = 1.0
     """What a good answer counts. All good answers together should count 1 to 1.33 times what the others do."""
@@ -63,6 +63,6 @@ class BCO(Judging):
     """Binary classifier optimization: rewards tell good answers from bad ones, measured from the mean of all so far."""
 
     paper: ClassVar[str] = "arXiv:2404.04656"
-    loss: ClassVar[str] = "gym_preference.label_losses:bco"
-    origin: ClassVar[str] = "gym_preference.origins:MeanReward"
-    oracle: ClassVar[str] = "gym_preference.judged_oracle:bco"
+    loss: ClassVar[str] = "gym_preference.judged.losses:bco"
+    origin: ClassVar[str] = "gym_preference.judged.origins:MeanReward"
+    oracle: ClassVar[str] = "gym_preference.judged.oracle:bco"

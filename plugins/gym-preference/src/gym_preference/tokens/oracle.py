@@ -1,4 +1,4 @@
-"""TDPO once more, slow and obvious, for tests to compare with. Shares no code with `token_losses` or `comparing`.
+"""TDPO once more, slow and obvious, for tests to compare with. Shares no code with `tokens.losses` or `tokens.objective`.
 
 Without a trainer the reference is a uniform distribution, here and there.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_data.cache import Pair
-from gym_preference.tdpo import TDPO1, TDPO2
+from gym_preference.tokens.config import TDPO1, TDPO2
 
 Side = tuple[Tensor, Tensor, Tensor]
 

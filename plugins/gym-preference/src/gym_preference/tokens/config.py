@@ -13,11 +13,11 @@ from gym_preference.config import Pairwise
 class TDPO1(Pairwise):
     """Token-level DPO: the chosen answer may take the policy as far from its reference as the rejected one does."""
 
-    target: ClassVar[str] = "gym_preference.comparing:ComparingTrainer"
+    target: ClassVar[str] = "gym_preference.tokens.objective:ComparingTrainer"
     paper: ClassVar[str] = "arXiv:2404.11999"
-    objective: ClassVar[str] = "gym_preference.comparing:TokenObjective"
-    loss: ClassVar[str] = "gym_preference.token_losses:tdpo1"
-    oracle: ClassVar[str] = "gym_preference.token_oracle:tdpo1"
+    objective: ClassVar[str] = "gym_preference.tokens.objective:TokenObjective"
+    loss: ClassVar[str] = "gym_preference.tokens.losses:tdpo1"
+    oracle: ClassVar[str] = "gym_preference.tokens.oracle:tdpo1"
 
     reference_model: Annotated[str | None, Flat("ref_model")] = None
     """What answers are measured against: a family, a folder or a Hub id; by default the model as it was before training. All
@@ -27,8 +27,8 @@ class TDPO1(Pairwise):
 class TDPO2(TDPO1):
     """Token-level DPO in which the rejected answer alone is held to the reference."""
 
-    loss: ClassVar[str] = "gym_preference.token_losses:tdpo2"
-    oracle: ClassVar[str] = "gym_preference.token_oracle:tdpo2"
+    loss: ClassVar[str] = "gym_preference.tokens.losses:tdpo2"
+    oracle: ClassVar[str] = "gym_preference.tokens.oracle:tdpo2"
 
     alpha: Annotated[float, Field(ge=0)] = 0.5
     """What the departure from the reference counts: 0 makes it DPO."""

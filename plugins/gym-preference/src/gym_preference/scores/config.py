@@ -17,8 +17,8 @@ class RewardModel(TorchAlgorithm):
 
     paper: ClassVar[str] = "arXiv:2203.02155"
     rows: ClassVar[str] = "preference"
-    objective: ClassVar[str] = "gym_preference.reward_model:RewardLoss"
-    oracle: ClassVar[str] = "gym_preference.score_oracles:reward_model"
+    objective: ClassVar[str] = "gym_preference.scores.outcome:RewardLoss"
+    oracle: ClassVar[str] = "gym_preference.scores.oracle:reward_model"
     schedule: ClassVar[str] = "gym_preference.pairs:recorded"
 
     centring: Annotated[float, Field(ge=0)] = 0.0
@@ -34,6 +34,6 @@ class ProcessRewardModel(TorchAlgorithm):
 
     paper: ClassVar[str] = "arXiv:2305.20050"
     rows: ClassVar[str] = "stepwise"
-    objective: ClassVar[str] = "gym_preference.process:ProcessLoss"
-    oracle: ClassVar[str] = "gym_preference.score_oracles:process_reward_model"
-    schedule: ClassVar[str] = "gym_preference.process:recorded"
+    objective: ClassVar[str] = "gym_preference.scores.process:ProcessLoss"
+    oracle: ClassVar[str] = "gym_preference.scores.oracle:process_reward_model"
+    schedule: ClassVar[str] = "gym_preference.scores.process:recorded"

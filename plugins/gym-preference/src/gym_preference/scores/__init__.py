@@ -1,0 +1,1 @@
+"""Models that give numbers to answers, or to their steps."""

@@ -1,0 +1,1 @@
+"""Learning from pairs, held to the reference token by token (TDPO)."""
