@@ -100,7 +100,6 @@ def components(rank: int) -> dict[str, Optimizer]:
         "apollo_mini": optim.APOLLOMini(),
         "lisa": optim.LISA(),
         "badam": optim.BAdam(),
-        "badam_ratio": optim.BAdamRatio(),
         "adalomo": optim.AdaLomo(),
         "lomo": optim.LOMO(),
     }
@@ -138,7 +137,7 @@ def fit(
     warmup, seconds = max(1, steps // 20), []
     scales = [group["lr"] / peak for group in optimizer.param_groups]
     for step in range(steps):
-        share = max(0.0, (step - warmup) / (steps - warmup))
+        share = max(0.0, (step - warmup) / max(1, steps - warmup))
         factor = (step + 1) / warmup if step < warmup else (1 + cos(pi * share)) / 2
         for group, scale in zip(optimizer.param_groups, scales, strict=True):
             group["lr"] = peak * scale * factor

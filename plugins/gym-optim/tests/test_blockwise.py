@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from optim_bench import adamw, gradients, random, state_bytes, weight
+from optim_bench import random, state_bytes
 from torch import Tensor, nn
 
 from gym_core import GymError
-from gym_optim import LISA, BAdam, BAdamRatio
+from gym_optim import LISA, BAdam
 from gym_optim.config import LISA as LisaOptions
 from gym_optim.config import BAdam as BAdamOptions
 
@@ -127,26 +127,6 @@ def test_the_gradients_that_stay_are_those_declared(kind: Any, options: Any) -> 
         optimizer.zero_grad()
     shapes = [(name, tuple(weight.shape)) for name, weight in model.named_parameters()]
     assert isinstance(optimizer, kind) and max(held) == options.held_gradients([{"params": shapes}])
-
-
-@pytest.mark.parametrize("mask", ["adjacent", "scatter"])
-def test_a_share_of_the_numbers_works_as_with_adamw_and_the_rest_rests(mask: Any) -> None:
-    parameter, grads = weight(6, 10), gradients(6, 10, steps=8)
-    optimizer = BAdamRatio([parameter], lr=0.01, ratio=0.25, mask=mask, interval=4, weight_decay=0.1)
-    turns = []
-    for turn in (grads[:4], grads[4:]):
-        before = parameter.detach().clone()
-        for gradient in turn:
-            parameter.grad = gradient
-            optimizer.step()
-            assert state_bytes(optimizer) == 2 * 8 * 15
-        (places,) = (parameter.detach() != before).view(-1).nonzero(as_tuple=True)
-        expected = adamw(before.view(-1)[places], [each.reshape(-1)[places] for each in turn], 0.01, decay=0.1)
-        torch.testing.assert_close(parameter.detach().view(-1)[places], expected, rtol=1e-10, atol=1e-10)
-        turns.append(places.tolist())
-    assert all(len(places) == 15 for places in turns) and turns[0] != turns[1]
-    together = [places[-1] - places[0] == 14 for places in turns]
-    assert together == [mask == "adjacent"] * 2
 
 
 def test_names_are_needed() -> None:

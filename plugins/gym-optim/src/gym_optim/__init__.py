@@ -24,7 +24,6 @@ _HOMES = {
     "gym_optim.paged": "paged_adamw_8bit",
     "gym_optim.q_galore": "QGaLore",
     "gym_optim.quantized": "AdamW8bit",
-    "gym_optim.ratio": "BAdamRatio",
     "gym_optim.schedule_free": "Averaging ScheduleFreeAdamW",
     "gym_optim.soap": "SOAP",
 }

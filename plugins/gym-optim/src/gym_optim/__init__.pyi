@@ -19,7 +19,6 @@ from gym_optim.muon import Muon as Muon
 from gym_optim.paged import paged_adamw_8bit as paged_adamw_8bit
 from gym_optim.q_galore import QGaLore as QGaLore
 from gym_optim.quantized import AdamW8bit as AdamW8bit
-from gym_optim.ratio import BAdamRatio as BAdamRatio
 from gym_optim.schedule_free import Averaging as Averaging
 from gym_optim.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
 from gym_optim.soap import SOAP as SOAP

@@ -2,7 +2,7 @@
 
 from gym_optim.config.adam import SOAP, AdamMini, AdamW, AdamW8bit, PagedAdamW8bit, ScheduleFreeAdamW
 from gym_optim.config.low_rank import APOLLO, APOLLOMini, Fira, GaLore, QGaLore
-from gym_optim.config.parts import LISA, BAdam, BAdamRatio, LoRAPlus, LoRAPro
+from gym_optim.config.parts import LISA, BAdam, LoRAPlus, LoRAPro
 from gym_optim.config.schedules import WSD, Constant, Cosine, InverseSqrt, Linear, Polynomial
 from gym_optim.config.simple import LOMO, SGD, Adafactor, AdaLomo, Lion, Muon
 
@@ -20,7 +20,6 @@ __all__ = [
     "AdamW",
     "AdamW8bit",
     "BAdam",
-    "BAdamRatio",
     "Constant",
     "Cosine",
     "Fira",

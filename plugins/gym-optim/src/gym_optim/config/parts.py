@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, prod
+from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from gym_core import Flat
-from gym_optim.config.base import AdamOptions, Alone, Groups, each
+from gym_optim.config.base import AdamOptions, Groups
 from gym_optim.roles import block_of
 
 
 def _whole_layers(mode: Any) -> None:
     """LLaMA-Factory has a second method under the same name."""
     if mode != "layer":
-        raise ValueError(
-            f"`{mode}` is an optimizer of its own here: write `optimizer: badam_ratio` in place of the flat keys"
-        )
+        raise ValueError(f"only whole layers take turns here, not `{mode}`: leave it out, or set `use_badam: false`")
 
 
 def _nothing(value: Any) -> None:
@@ -74,26 +72,6 @@ class BAdam(AdamOptions):
     def held_gradients(self, parameters: Groups) -> int | None:
         """Return the bytes of the gradients of what works at a time: half of its moments."""
         return self.declared_bytes(parameters) // 2
-
-
-class BAdamRatio(AdamOptions, Alone):
-    """AdamW on a share of the numbers of every parameter, on others every so many steps."""
-
-    target: ClassVar[str] = "gym_optim.ratio:BAdamRatio"
-    paper: ClassVar[str] = "arXiv:2404.02827"
-
-    ratio: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Share of the numbers of a parameter that work at a time."""
-    mask: Literal["adjacent", "scatter"] = "adjacent"
-    """Whether they stand side by side, or anywhere."""
-    interval: PositiveInt = 50
-    """Steps for which they work."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the draws."""
-
-    def declared_bytes(self, parameters: Groups) -> int:
-        """Return the bytes of two moments of what works."""
-        return each(parameters, lambda group, name, shape: 8 * ceil(self.ratio * prod(shape)))
 
 
 class LoRAPlus(AdamOptions):
