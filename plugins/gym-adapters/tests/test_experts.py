@@ -13,11 +13,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import ExpertLoRA
 from gym_core import GymError
-from gym_torch.adapted import Adapted, recompute_layers
+from gym_torch.adapted import Adapted
 from gym_torch.batch import packed, padded
 from gym_torch.export import open_artifact
 from gym_torch.layout import PACKED, layout_for
 from gym_torch.policy import Policy
+from gym_torch.recompute import recompute_layers
 
 TOKENS = torch.arange(3, 35).view(2, 16)
 KINDS = [ExpertLoRA(rank=2), ExpertLoRA(rank=2, parameters="down_proj"), ExpertLoRA(rank=2, modules="q_proj,v_proj")]

@@ -26,7 +26,7 @@ from gym_torch.plan.plan import plan
 from gym_torch.plan.skeleton import Skeleton, skeleton
 from gym_torch.plan.trace import Trace
 from gym_torch.policy import Policy
-from gym_torch.recompute import layers_of, recompute_layers
+from gym_torch.recompute import recomputable, recompute_layers
 
 EVERY: list[Any] = [False, True, 2, 3, "selective"]
 LENGTHS = [128, 96]
@@ -75,8 +75,8 @@ def test_every_so_many_layers_compute_again() -> None:
     marks = {}
     for policy in EVERY:
         recompute_layers(model, policy)
-        marks[policy] = [layer.gradient_checkpointing for layer in layers_of(model)]
-        for layer in layers_of(model):
+        marks[policy] = [layer.gradient_checkpointing for layer in recomputable(model)]
+        for layer in recomputable(model):
             layer.gradient_checkpointing = False
     assert marks == {
         False: [False] * 7,

@@ -22,7 +22,7 @@ from gym_torch.batch import Piece
 from gym_torch.console import say
 from gym_torch.layout import Layout, hidden_states
 from gym_torch.probe import milliseconds, remembered
-from gym_torch.recompute import Policy, layers_of
+from gym_torch.recompute import Policy, recomputable
 
 TOKENS = 1024  #: in the row of the trial
 LONG = 900.0  #: seconds of training below which a trial is not worth its time
@@ -49,7 +49,7 @@ class Trial:
 
 def compile_layers(model: nn.Module) -> None:
     """Compile every layer in place, for rows of any length; layers of one kind share their code."""
-    for layer in layers_of(model):
+    for layer in recomputable(model):
         layer.compile(dynamic=True)
 
 
@@ -61,7 +61,7 @@ def decide(
     `asked` is true, false or `auto`; `recomputed` is what layers compute again, as `recompute_layers` was told. How long the
     run will take is judged by one layer, on this machine.
     """
-    layers = layers_of(model)
+    layers = recomputable(model)
     if asked != "auto" or not layers:
         return asked is True
     shape = json.dumps([model.config.to_dict(), layout.name, bf16, recomputed], default=str)
@@ -88,7 +88,7 @@ def _passes(model: PreTrainedModel, layout: Layout, bf16: bool) -> Callable[[nn.
     tokens = np.arange(TOKENS, dtype=np.int32) % model.config.get_text_config().vocab_size
     pieces = [Piece("trial", part, np.ones(len(part), dtype=np.bool_)) for part in np.split(tokens, 4)]
     autocast = partial(torch.autocast, model.device.type, torch.bfloat16, enabled=bf16)
-    hook = layers_of(model)[0].register_forward_pre_hook(catch, with_kwargs=True)
+    hook = recomputable(model)[0].register_forward_pre_hook(catch, with_kwargs=True)
     with torch.no_grad(), autocast():
         hidden_states(model, layout.lay_out(pieces, ()).to(model.device))
     hook.remove()

@@ -34,7 +34,7 @@ _KEPT = frozenset(
 )
 
 
-def layers_of(model: nn.Module) -> list[GradientCheckpointingLayer]:
+def recomputable(model: nn.Module) -> list[GradientCheckpointingLayer]:
     """Return the decoder layers, the parts that transformers can checkpoint one by one."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
@@ -57,7 +57,7 @@ def recompute_layers(model: PreTrainedModel, policy: Policy = True) -> None:
     with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
-    for number, layer in enumerate(layers_of(model)):
+    for number, layer in enumerate(recomputable(model)):
         layer.gradient_checkpointing = number % every(policy) == 0
 
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from gym_core import GymError
 from gym_torch.batch import Example, Piece
 from gym_torch.layout import Layout
-from gym_torch.recompute import layers_of
+from gym_torch.recompute import recomputable
 
 FREE = -1  #: in place of an expert, where the router chooses for itself
 
@@ -40,7 +40,7 @@ class Routers:
         recorder = (model._can_record_outputs or {}).get("router_logits")
         kind = recorder.target_class if recorder else ()
         self.routers: list[nn.Module] = []
-        for layer in layers_of(model):
+        for layer in recomputable(model):
             for name, module in layer.named_modules():
                 if isinstance(module, kind):
                     if not isinstance(module, _Replayed):

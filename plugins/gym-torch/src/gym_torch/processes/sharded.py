@@ -21,7 +21,7 @@ from gym_core import GymError
 from gym_torch.checkpoints.optimizer_state import State, take
 from gym_torch.policy import Policy
 from gym_torch.processes.spread import Replicated
-from gym_torch.recompute import layers_of
+from gym_torch.recompute import recomputable
 
 
 class Sharded(Replicated):
@@ -42,7 +42,7 @@ class Sharded(Replicated):
             raise GymError(f"{odd} is quantized, and fsdp cannot cut it", key="distributed", fix="set distributed: ddp")
         device = self.accelerator.device
         mesh = init_device_mesh(device.type, (self.accelerator.num_processes,))
-        for layer in layers_of(policy):
+        for layer in recomputable(policy):
             fully_shard(layer, mesh=mesh)
         fully_shard(policy, mesh=mesh)
         register_fsdp_forward_method(policy, "log_probs")  # what a `Scorer` calls
