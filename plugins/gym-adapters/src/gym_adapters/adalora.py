@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_adapters.config.lora import AdaLoRA
+from gym_adapters.saved import WEIGHTS
 from gym_adapters.tuned import Tuned
 from gym_core import Artifact, GymError
 from gym_torch.adapted import check_state
@@ -125,7 +126,7 @@ class Adalora(Tuned[AdaLoRA]):
             self._peft.peft_config["default"] = own
         path.mkdir(parents=True, exist_ok=True)
         sized.save_pretrained(str(path))
-        _write(left, path / "adapter_model.safetensors")
+        _write(left, path / WEIGHTS)
         _write(self.state() if exact else self.trained() | self._masks(), path / WHOLE)
         return self.artifact(path, base)
 

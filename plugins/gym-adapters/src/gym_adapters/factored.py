@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.config.factored import LoHa, LoKr, VeRA
 from gym_adapters.config.tuner import Tuner
+from gym_adapters.saved import WEIGHTS
 from gym_adapters.tuned import Tuned
 from gym_core import GymError
 from gym_torch.adapted import check_state
@@ -109,7 +110,7 @@ class Vera(Tuned[VeRA]):
 
     def read(self, path: Path) -> dict[str, Tensor]:
         """Return the vectors of a directory that `save` wrote. Raises GymError where other matrices were drawn for them."""
-        saved, own = load_file(path / "adapter_model.safetensors"), super().state()
+        saved, own = load_file(path / WEIGHTS), super().state()
         for name in PROJECTIONS:
             if saved[name].shape != own[name].shape or not torch.equal(saved.pop(name), own[name].cpu()):
                 raise GymError(

@@ -19,11 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gym_adapters.saved import PREFIX, WEIGHTS, artifact
 from gym_core import Adapter, Artifact
 from gym_torch.adapted import check_state
-
-FILE = "adapter_model.safetensors"
-PREFIX = "base_model.model."  #: what peft puts before the names of a model's modules
 
 Options = TypeVar("Options", bound=Adapter)
 
@@ -80,21 +78,16 @@ class Hooked(ABC, Generic[Options]):
         """Write what `peft.PeftModel.from_pretrained` loads. It is small, so it stays fp32 and exact in any case."""
         path.mkdir(parents=True, exist_ok=True)
         save_file(
-            {name: weight.cpu().contiguous() for name, weight in self.state().items()}, path / FILE, {"format": "pt"}
+            {name: weight.cpu().contiguous() for name, weight in self.state().items()}, path / WEIGHTS, {"format": "pt"}
         )
         options = self.options()
         options.base_model_name_or_path, options.inference_mode = base, True
         options.save_pretrained(str(path))
-        kind = type(self.config)
-        details = {
-            "adapter": f"{kind.__module__.partition('.')[0]}:{kind.__qualname__}",
-            "options": self.config.model_dump(mode="json"),
-        }
-        return Artifact(path, "adapter", base=base, details=details)
+        return artifact(self.config, path, base)
 
     def read(self, path: Path) -> dict[str, Tensor]:
         """Return the adapter of a directory that `save` wrote."""
-        return load_file(path / FILE)
+        return load_file(path / WEIGHTS)
 
     def bare(self) -> PreTrainedModel:
         """Return a copy of the model that still has what trains, and no hooks."""

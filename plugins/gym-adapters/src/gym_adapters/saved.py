@@ -1,4 +1,7 @@
-"""A plain LoRA as peft keeps it in a folder: for each layer a pair A, B, and what their product is multiplied by."""
+"""Adapters in a folder: what says how to open it, and a plain LoRA as peft keeps it.
+
+Of that, each layer has a pair A, B, and what their product is multiplied by.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,22 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gym_core import GymError
+from gym_core import Adapter, Artifact, GymError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."
+PREFIX = "base_model.model."  #: what peft puts before the names of a model's modules
 #: Options of peft under which the update is more than `scaling B A`, or not the same in all layers.
 OTHER = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora", "target_parameters")
+
+
+def artifact(config: Adapter, path: Path, base: str) -> Artifact:
+    """Return what a folder is that holds the adapter of `config` over `base`: it says what opens it again."""
+    kind = type(config)
+    details = {
+        "adapter": f"{kind.__module__.partition('.')[0]}:{kind.__qualname__}",
+        "options": config.model_dump(mode="json"),
+    }
+    return Artifact(path, "adapter", base=base, details=details)
 
 
 @dataclass(frozen=True)

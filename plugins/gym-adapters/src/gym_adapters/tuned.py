@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.config.tuner import Tuner
 from gym_adapters.names import require, split
+from gym_adapters.saved import WEIGHTS, artifact
 from gym_core import Artifact, GymError
 from gym_torch.adapted import check_state
 
@@ -93,16 +94,11 @@ class Tuned(ABC, Generic[Options]):
 
     def artifact(self, path: Path, base: str) -> Artifact:
         """Return what a directory is that holds this adapter: it says what opens it again."""
-        kind = type(self.config)
-        details = {
-            "adapter": f"{kind.__module__.partition('.')[0]}:{kind.__qualname__}",
-            "options": self.config.model_dump(mode="json"),
-        }
-        return Artifact(path, "adapter", base=base, details=details)
+        return artifact(self.config, path, base)
 
     def read(self, path: Path) -> dict[str, Tensor]:
         """Return the adapter of a directory that `save` wrote."""
-        return load_file(path / "adapter_model.safetensors")
+        return load_file(path / WEIGHTS)
 
     def merged(self) -> PreTrainedModel:
         """Return a copy of the model with the update added to its weights.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from gym_core import Train
 from gym_data.cache import Pair
 from gym_preference.answers import Answered
 from gym_preference.config import Pairwise
+from gym_preference.planned import planned
 from gym_torch.batch import Example, Piece
 from gym_torch.layout import Layout
 from gym_torch.source import Dataset, Examples
@@ -27,28 +27,9 @@ def answered(pair: Example) -> Answered:
 
 
 def recorded(config: Pairwise, examples: Examples, train: Train, layout: Layout) -> Dataset:
-    """Return the steps over pairs, for a plan: over those of the data, or over the longest that there may be."""
-    planned = len(examples) and not isinstance(examples[0], Pair)
-    return Dataset(_Longest(examples) if planned else examples, train, layout=layout)
+    """Return the steps over pairs, for a plan; the longest have two such sides and share nothing."""
+    return planned(examples, train, layout, Pair, _longest, sides=2)
 
 
-class _Longest:
-    """Pairs of which both sides are as long as the samples of a plan, and share nothing."""
-
-    def __init__(self, examples: Examples) -> None:
-        self.examples = examples
-
-    @property
-    def lengths(self) -> npt.NDArray[np.integer]:
-        """Tokens of each."""
-        return 2 * np.asarray(self.examples.lengths)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self.examples)
-
-    def __getitem__(self, index: int, /) -> Pair:
-        """Return one."""
-        side = self.examples[index]
-        tokens, trained = np.tile(side.tokens, 2), np.tile(side.trained, 2)
-        return Pair(side.id, tokens, trained, 0, len(side.tokens))
+def _longest(side: Example) -> Pair:
+    return Pair(side.id, np.tile(side.tokens, 2), np.tile(side.trained, 2), 0, len(side.tokens))

@@ -13,6 +13,7 @@ from gym_core import Train
 from gym_data.cache import Judged
 from gym_preference.answers import Answered
 from gym_preference.judged.config import Judging
+from gym_preference.planned import planned
 from gym_torch.batch import Example, Piece
 from gym_torch.layout import Layout
 from gym_torch.source import Dataset, Examples, Step, order
@@ -82,27 +83,9 @@ def _rate(one: Judged, origin: float, shares: dict[bool, float]) -> Rated:
 
 
 def recorded(config: Judging, examples: Examples, train: Train, layout: Layout) -> Dataset:
-    """Return the steps over judged answers, for a plan: over those of the data, or over the longest that there may be."""
-    planned = len(examples) and not isinstance(examples[0], Judged)
-    return Dataset(_Longest(examples) if planned else examples, train, layout=layout)
+    """Return the steps over judged answers, for a plan."""
+    return planned(examples, train, layout, Judged, _longest)
 
 
-class _Longest:
-    """Answers as long as the samples of a plan."""
-
-    def __init__(self, examples: Examples) -> None:
-        self.examples = examples
-
-    @property
-    def lengths(self) -> npt.NDArray[np.integer]:
-        """Tokens of each."""
-        return np.asarray(self.examples.lengths)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self.examples)
-
-    def __getitem__(self, index: int, /) -> Judged:
-        """Return one."""
-        one = self.examples[index]
-        return Judged(one.id, one.tokens, one.trained, good=True)
+def _longest(one: Example) -> Judged:
+    return Judged(one.id, one.tokens, one.trained, good=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -15,6 +14,7 @@ from gym_core import Train
 from gym_data.cache import Steps
 from gym_preference import ProcessRewardModel
 from gym_preference.answers import Answered
+from gym_preference.planned import planned
 from gym_preference.scores.scoring import ScoredBatch, Scoring, half_for_ties
 from gym_torch.batch import Batch, Example
 from gym_torch.layout import Layout
@@ -62,27 +62,9 @@ def _mean(values: Tensor, among: Tensor) -> Tensor:
 
 
 def recorded(config: ProcessRewardModel, examples: Examples, train: Train, layout: Layout) -> Dataset:
-    """Return the steps over judged answers, for a plan: over those of the data, or over the longest that there may be."""
-    planned = len(examples) and not isinstance(examples[0], Steps)
-    return Dataset(_Longest(examples) if planned else examples, train, layout=layout)
+    """Return the steps over judged answers, for a plan; the longest are judged at every token."""
+    return planned(examples, train, layout, Steps, _longest)
 
 
-class _Longest:
-    """Answers as long as the samples of a plan, judged at every token."""
-
-    def __init__(self, examples: Examples) -> None:
-        self.examples = examples
-
-    @property
-    def lengths(self) -> npt.NDArray[np.integer]:
-        """Tokens of each."""
-        return np.asarray(self.examples.lengths)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self.examples)
-
-    def __getitem__(self, index: int, /) -> Steps:
-        """Return one."""
-        found = self.examples[index]
-        return Steps(found.id, found.tokens, found.trained, [1.0] * len(found.tokens))
+def _longest(one: Example) -> Steps:
+    return Steps(one.id, one.tokens, one.trained, [1.0] * len(one.tokens))
