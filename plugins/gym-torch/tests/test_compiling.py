@@ -7,6 +7,7 @@ from pathlib import Path
 import architectures
 import pytest
 import torch
+import torch._inductor.config
 from gym_torch_bench import make_run, train
 from test_packing import assert_equal, losses, separate, shared
 from torch import nn
@@ -50,6 +51,19 @@ def test_long_runs_are_tried_once(compiled_calls: list[nn.Module], gym_cache: Pa
     assert compiling.decide("auto", model, PACKED, False, tokens=10**12) is first
     assert all(map(torch.equal, before, model.parameters()))
     assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_where_nothing_can_be_compiled_layers_stay_as_they_are(
+    gym_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = architectures.build("qwen3")
+    layout_for(model)
+    torch.compiler.reset()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(gym_cache / "code"))
+    with torch._inductor.config.patch({"cpp.cxx": ("false",), "force_disable_caches": True}):
+        assert not compiling.decide("auto", model, PACKED, False, tokens=10**12)
+    assert "layers are not compiled" in capsys.readouterr().err
+    torch.compiler.reset()
 
 
 def test_a_resumed_run_does_as_it_did(model_path: Path, tmp_path: Path, compiled_calls: list[nn.Module]) -> None:

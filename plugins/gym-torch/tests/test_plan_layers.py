@@ -34,7 +34,7 @@ def in_full(folder: Path, config: dict[str, Any], adapter: Any, **options: Any) 
         (QWEN, {"name": "freeze", "layers": 2}, False, Repeat(0, 1, 3)),
         (QWEN, {"name": "freeze", "layers": -1}, True, Repeat(1, 1, 4)),
         (QWEN | {"num_hidden_layers": 10}, "full", 2, Repeat(0, 2, 3)),
-        (EXPERTS | {"num_hidden_layers": 12}, "lora", 3, Repeat(2, 3, 1)),
+        (EXPERTS | {"num_hidden_layers": 14}, "lora", 3, Repeat(2, 3, 2)),
         (QWEN, "lora", "selective", Repeat(0, 1, 5)),
     ],
 )

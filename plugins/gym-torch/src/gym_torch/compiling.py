@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 from transformers import PreTrainedModel
 
 from gym_torch.batch import Piece
@@ -71,9 +72,12 @@ def decide(
         return False
     compiled = copy.deepcopy(layers[0])
     compiled.compile(dynamic=True)
-    found = Trial(
-        eager, remembered("compiled layer", shape, lambda: {"ms": milliseconds(partial(passes, compiled))})["ms"]
-    )
+    try:
+        took = remembered("compiled layer", shape, lambda: {"ms": milliseconds(partial(passes, compiled))})["ms"]
+    except BackendCompilerFailed as error:  # a compiler of C++ is no part of an installation
+        say(f"layers are not compiled: {error.inner_exception}".splitlines()[0])
+        return False
+    found = Trial(eager, took)
     say(str(found))
     return found.pays
 
