@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from torch import nn
 from transformers import PreTrainedModel
 
 import gym_torch.adapted
 from gym_adapters.config.whole import Freeze as Options
 from gym_adapters.names import require, split, within
 from gym_core import GymError
+from gym_torch.plan.layers import layers_of
 
 
 class Freeze(gym_torch.adapted.Full):
@@ -16,7 +16,8 @@ class Freeze(gym_torch.adapted.Full):
 
     def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
         """Freeze all but the named modules. Raises `GymError` when a name is not in the model."""
-        prefix, count = _layers(model)
+        layers = layers_of(model)[2]
+        count, prefix = len(layers), next(name for name, module in model.named_modules() if module is layers)
         if abs(config.layers) > count:
             raise GymError(
                 f"the model has {count} layers, not {abs(config.layers)}",
@@ -55,12 +56,3 @@ def _spread(count: int, parts: int) -> range:
         why = f"{count} layers are not {parts} equal parts"
         raise GymError(why, key="adapter.layers", fix="set the number of blocks that were put in")
     return range(count // parts - 1, count, count // parts)
-
-
-def _layers(model: PreTrainedModel) -> tuple[str, int]:
-    """Return the path of the list of decoder layers, and their number."""
-    count = model.config.get_text_config().num_hidden_layers
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return name, count
-    raise GymError(f"{type(model).__name__} has no list of layers", key="adapter", fix="set adapter: full or lora")
