@@ -3,23 +3,21 @@
 The preferences are three: a format, a persona, and refusing what is marked; no held-out question shares its content with
 one of training. Accuracy is the share of pairs whose preferred answer a model takes: of the two answers the likelier one
 (summed log-probabilities of its tokens, that of its end included), or for reward models the one of higher score. A tie
-counts half. Each recipe runs as `gym train` does, with several seeds; `--quick` takes one.
+counts half. Each recipe runs with three seeds; `--quick` takes one.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
+from learning import learnt
 from report import Report, main
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import execute, load_recipe, locate
+from gym_core import Outcome, locate
 from gym_data.tokenizer import Tokenizer
 from gym_rl.reward import Answer, Reward
 from gym_rl.rewards import Model, ProcessModel
@@ -30,7 +28,6 @@ from gym_torch.export import open_artifact
 from gym_torch.policy import Policy
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "preference"
-SEEDS = (0, 1, 2)
 ASKED = 120  #: held-out pairs of each preference that are drawn; equal ones count once
 BEFORE, AFTER, MINUTES = 0.55, 0.90, 2
 ROWS = 64  #: sequences scored at a time
@@ -81,17 +78,11 @@ def accuracy(judge: Judge) -> dict[str, float]:
     return {about: round(share, 3) for about, share in shares.items()} | {"all": round(fmean(shares.values()), 3)}
 
 
-def learn(recipe: Path, seed: int) -> dict[str, Any]:
-    """Train by a recipe and return what became of it."""
-    with TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        outcome = execute(load_recipe(recipe, [f"output={folder}/run", f"train.seed={seed}"]))
-        seconds = time.perf_counter() - began
-        reward = REWARDS.get(recipe.stem)
-        judge = (
-            score(reward(path=str(outcome.output))) if reward else likelihood(open_artifact(outcome.artifact).merged())
-        )
-        return {"accuracy": accuracy(judge), "seconds": round(seconds, 1)}
+def judged(recipe: Path, outcome: Outcome) -> dict[str, float]:
+    """Return the accuracy of what a run left: a model, or a reward model."""
+    if reward := REWARDS.get(recipe.stem):
+        return accuracy(score(reward(path=str(outcome.output))))
+    return accuracy(likelihood(open_artifact(outcome.artifact).merged()))
 
 
 def measure(report: Report, quick: bool) -> None:
@@ -99,12 +90,12 @@ def measure(report: Report, quick: bool) -> None:
     before = accuracy(likelihood(AutoModelForCausalLM.from_pretrained(locate("tiny"))))
     report.figures["before"] = before
     report.check("held-out accuracy before training, highest preference", max(before.values()), at_most=BEFORE)
-    for recipe in sorted(RECIPES.glob("*.yaml")):
-        found = report.figures[recipe.stem] = [learn(recipe, seed) for seed in SEEDS[: 1 if quick else None]]
+    for name, found in learnt(sorted(RECIPES.glob("*.yaml")), judged, quick):
+        report.figures[name] = found
         worst = min(min(run["accuracy"].values()) for run in found)
-        report.check(f"{recipe.stem}: held-out accuracy, lowest preference and seed", worst, at_least=AFTER)
+        report.check(f"{name}: held-out accuracy, lowest preference and seed", worst, at_least=AFTER)
         minutes = max(run["seconds"] for run in found) / 60
-        report.check(f"{recipe.stem}: minutes, slowest seed", round(minutes, 2), at_most=MINUTES)
+        report.check(f"{name}: minutes, slowest seed", round(minutes, 2), at_most=MINUTES)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,11 @@ class Report:
     checks: list[dict[str, Any]] = field(default_factory=list)
 
     def check(self, name: str, value: float, at_most: float | None = None, at_least: float | None = None) -> None:
-        """Hold a figure to a bound."""
+        """Hold a figure to a bound, and say so at once: a whole script takes minutes."""
         holds = (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
         target = f"<= {at_most:g}" if at_most is not None else f">= {at_least:g}"
         self.checks.append({"name": name, "value": value, "target": target, "holds": holds})
+        print(f"{name}: {value:g}, target {target}{'' if holds else ', missed'}", file=sys.stderr, flush=True)
 
 
 def machine() -> dict[str, Any]:

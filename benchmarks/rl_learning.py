@@ -1,28 +1,25 @@
 """Whether algorithms learn: accuracy of greedy answers to held-out arithmetic tasks, before and after each of `recipes/rl`.
 
-No task that is asked here shares its content with a prompt of training. Each recipe runs as `gym train` does, with several
-seeds; `--quick` takes one. Seconds are those of a whole run, answers and evaluations included.
+No task that is asked here shares its content with a prompt of training. Each recipe runs with three seeds; `--quick`
+takes one. Seconds are those of a whole run, answers and evaluations included.
 """
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
-from typing import Any
 
+from learning import learnt
 from report import Report, main
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import execute, load_recipe, locate
+from gym_core import Outcome, locate
 from gym_data.tokenizer import Tokenizer
 from gym_tiny.tasks import generate
 from gym_torch.export import open_artifact
 from gym_torch.generation.generator import complete
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "rl"
-SEEDS = (0, 1, 2)
 HELD_OUT = 200  #: tasks
 BEFORE, AFTER, MINUTES = 0.40, 0.85, 10
 
@@ -35,13 +32,9 @@ def accuracy(model: PreTrainedModel) -> float:
     return fmean(task.check(answer) for task, answer in zip(tasks, answers, strict=True))
 
 
-def learn(recipe: Path, seed: int) -> dict[str, Any]:
-    """Train by a recipe and return what became of it."""
-    with TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        outcome = execute(load_recipe(recipe, [f"output={folder}/run", f"train.seed={seed}"]))
-        seconds = time.perf_counter() - began
-        return {"accuracy": accuracy(open_artifact(outcome.artifact).merged()), "seconds": round(seconds, 1)}
+def judged(recipe: Path, outcome: Outcome) -> float:
+    """Return the accuracy of the model that a run left."""
+    return accuracy(open_artifact(outcome.artifact).merged())
 
 
 def measure(report: Report, quick: bool) -> None:
@@ -49,14 +42,10 @@ def measure(report: Report, quick: bool) -> None:
     before = accuracy(AutoModelForCausalLM.from_pretrained(locate("tiny")))
     report.figures["before"] = before
     report.check("held-out accuracy before training", before, at_most=BEFORE)
-    for recipe in sorted(RECIPES.glob("*.yaml")):
-        found = report.figures[recipe.stem] = [learn(recipe, seed) for seed in SEEDS[: 1 if quick else None]]
-        report.check(
-            f"{recipe.stem}: held-out accuracy, worst seed", min(run["accuracy"] for run in found), at_least=AFTER
-        )
-        report.check(
-            f"{recipe.stem}: minutes, slowest seed", max(run["seconds"] for run in found) / 60, at_most=MINUTES
-        )
+    for name, found in learnt(sorted(RECIPES.glob("*.yaml")), judged, quick):
+        report.figures[name] = found
+        report.check(f"{name}: held-out accuracy, worst seed", min(run["accuracy"] for run in found), at_least=AFTER)
+        report.check(f"{name}: minutes, slowest seed", max(run["seconds"] for run in found) / 60, at_most=MINUTES)
 
 
 if __name__ == "__main__":
