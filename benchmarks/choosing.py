@@ -36,7 +36,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_optim.config import LOMO, AdamW
 from gym_optim.config.base import TorchOptimizer
 from gym_torch import Transformers
-from gym_torch.adapted import adapt
+from gym_torch.adapted import Begins, First, TakesPart, adapt
 from gym_torch.backend import load_frozen
 from gym_torch.batch import Batch, Piece, packed
 from gym_torch.layout import PACKED
@@ -166,9 +166,16 @@ def base(subject: Subject) -> PreTrainedModel:
 def learn(subject: Subject, adapter: str, optimizer: Optimizer, rate: float, steps: int | None = None) -> float:
     """Return the loss on what is held out after a run. Raises GymError where the combination is refused."""
     torch.manual_seed(0)
-    model = adapt(copy.deepcopy(base(subject)), recipe_of(subject, adapter, optimizer)).model
+    adapted = adapt(copy.deepcopy(base(subject)), recipe_of(subject, adapter, optimizer))
+    if isinstance(adapted, TakesPart):
+        raise GymError("it has a part in every step, and the steps of this script do not tell it", key="adapter")
+    model = adapted.model
     policy = Policy(model, head=declared_head(model)).train()
     cut = len(subject.tokens) * 19 // 20
+    if isinstance(adapted, Begins):
+        first = drawn(subject.tokens[:cut], 0)
+        adapted.begin([First(first, lambda: -policy(first).sum())])
+        policy.zero_grad()
 
     def loss(tokens: np.ndarray, number: int) -> Tensor:
         return -policy(drawn(tokens, number)).mean()

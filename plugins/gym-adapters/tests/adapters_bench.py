@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from gym_core import Adapter
 from gym_torch.adapted import Begins, First
 from gym_torch.batch import Piece, padded
+from gym_torch.logprobs import head_of, label_log_probs
 
 torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
@@ -60,3 +61,16 @@ class Bench:
             optimizer.zero_grad()
             model(TOKENS, labels=TOKENS).loss.backward()
             optimizer.step()
+
+    def check_head(self, model: PreTrainedModel) -> None:
+        """Hold the head in chunks to the model's own: the same log-probabilities, and gradients for all that trains."""
+        whole = model(TOKENS).logits[0, :-1].log_softmax(1).gather(1, TOKENS[0, 1:, None]).squeeze(1)
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        expected = torch.autograd.grad(whole.sum(), weights, allow_unused=True)
+        hidden = model.base_model(TOKENS).last_hidden_state[0, :-1]
+        chunked = label_log_probs(hidden, head_of(model), TOKENS[0, 1:], chunk=3)
+        found = torch.autograd.grad(chunked.sum(), weights, allow_unused=True)
+        assert torch.allclose(chunked, whole, atol=1e-5)
+        for one, other in zip(found, expected, strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or torch.allclose(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()) + 1e-6)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from gym_adapters_families import family, samples
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import ExpertLoRA
 from gym_core import GymError
+from gym_testkit.architectures import EXPERTS, SHAPE
 from gym_torch.adapted import Adapted
 from gym_torch.batch import packed, padded
 from gym_torch.export import open_artifact
@@ -97,6 +98,29 @@ def test_packed_and_checkpointed(stored: Path) -> None:
         torch.autograd.grad(found.sum(), weights), torch.autograd.grad(wanted.sum(), weights), strict=True
     ):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_one_layer_can_be_named(stored: Path) -> None:
+    config = ExpertLoRA(rank=2, parameters="layers.1.mlp.experts.down_proj")
+    adapted = config.build(model=base(stored), seed=0)
+    assert {name.split(".")[4] for name in adapted.state()} == {"1"} and not config.uniform()
+    assert adapted.describe() == "rank 2, alpha 4: experts.down_proj"
+    both = ExpertLoRA(rank=2, modules="q_proj", extra="norm").build(model=base(stored), seed=0)
+    assert both.describe() == "rank 2, alpha 4: experts.gate_up_proj, experts.down_proj, q_proj, norm whole"
+
+
+def test_a_convolution_is_no_mixture() -> None:
+    """Its weight has three dimensions too."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "lfm2_moe",
+        **SHAPE,
+        **EXPERTS,
+        layer_types=["conv", "full_attention"],
+        num_dense_layers=0,
+    )
+    adapted = ExpertLoRA(rank=2).build(model=AutoModelForCausalLM.from_config(config), seed=0)
+    assert adapted.state() and all("experts" in name for name in adapted.state())
 
 
 def test_what_is_not_there_is_named(bench: Any, stored: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gym_adapters import OFT, Freeze
+from gym_adapters import OFT, Freeze, LongLoRA, LoRA
 from gym_core import RecipeError, load_recipe
 
 
@@ -28,3 +28,15 @@ def test_oft() -> None:
 def test_llama_pro_trains_blocks_that_were_put_in_before() -> None:
     found = adapter(finetuning_type="freeze", use_llama_pro=True, freeze_trainable_layers=8)
     assert found == Freeze(layers=8, spread=True)
+
+
+def test_shifted_attention_is_longlora() -> None:
+    keys = {"finetuning_type": "lora", "lora_rank": 4, "lora_target": "q_proj,v_proj", "additional_target": "norm"}
+    found = adapter(shift_attn=True, **keys)
+    assert found == LongLoRA(rank=4, modules="q_proj,v_proj", extra="norm")
+    assert adapter(shift_attn=True) == LongLoRA()
+    assert adapter(shift_attn=False, **keys) == LoRA(rank=4, modules="q_proj,v_proj", extra="norm")
+    with pytest.raises(RecipeError, match="contradicts `finetuning_type`"):
+        adapter(shift_attn=True, finetuning_type="full")
+    with pytest.raises(RecipeError, match="contradicts `shift_attn`"):
+        adapter(shift_attn=True, use_dora=True)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from gym_adapters_families import ALL, family, samples
+from gym_adapters_families import family, samples
 from transformers import AutoModelForCausalLM
 
 from gym_adapters import Freeze, LLaMAPro
 from gym_core import GymError
+from gym_testkit.architectures import FAMILIES
 from gym_torch.batch import packed, padded
 from gym_torch.layout import PACKED, layout_for
 from gym_torch.policy import Policy
@@ -60,7 +61,7 @@ def test_freeze_goes_on_training_the_new_blocks(bench: Any, tmp_path: Path) -> N
         Freeze(layers=4, spread=True).build(model=AutoModelForCausalLM.from_pretrained(tmp_path / "larger"), seed=0)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_family(name: str) -> None:
     model, tokens = family(name), torch.arange(3, 25).view(2, 11)
     wanted = model(tokens).logits

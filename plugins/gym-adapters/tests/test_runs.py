@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_adapters import DoRA, LoRA, PiSSA, RsLoRA
 from gym_core import GymError, Recipe, RecipeError, load_recipe
@@ -108,6 +109,19 @@ def test_a_plan_says_what_is_adapted(small: Bench, kind: str, tmp_path: Path) ->
     if kind == "pissa":
         plain = plan(load_recipe(recipe | {"adapter": {"name": "lora", "rank": 6}, "output": str(tmp_path / "x")}))
         assert found.trainable == plain.trainable and found.model_bytes == 2 * plain.model_bytes
+
+
+def test_a_plan_of_many_layers_takes_adapters_of_all_of_them(small: Bench, tmp_path: Path) -> None:
+    deep = shutil.copytree(small.model(), tmp_path / "deep")
+    shape = json.loads((deep / "config.json").read_text()) | {"num_hidden_layers": 6}
+    (deep / "config.json").write_text(json.dumps(shape))
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(deep)).save_pretrained(deep)
+    LoRA(rank=4).build(model=AutoModelForCausalLM.from_pretrained(deep), seed=0).save(tmp_path / "first", str(deep))
+    adapter = {"name": "lora", "rank": 4}
+    recipe = small.recipe("sft") | {"model": str(deep), "output": str(tmp_path / "x")}
+    plain = plan(load_recipe(recipe | {"adapter": adapter}))
+    found = plan(load_recipe(recipe | {"adapter": adapter | {"adapters": [str(tmp_path / "first")]}}))
+    assert found.trainable == plain.trainable
 
 
 @pytest.mark.parametrize("kind", ["full", "lora", "loftq"])

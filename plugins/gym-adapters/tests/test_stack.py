@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from adapters_bench import Bench
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from pydantic import ValidationError
 
-from gym_adapters import DoRA, LoRA, PiSSA, RsLoRA
+from gym_adapters import EVA, DoRA, LoftQ, LoRA, PiSSA, RsLoRA
 from gym_adapters.stack import Stack
 from gym_core import GymError
 from gym_torch.export import open_artifact
@@ -83,6 +83,16 @@ def test_merging_says_how_far_off_it_is_and_can_be_taken_back(
     assert "merged one, two, three: the logits differ by at most" in capsys.readouterr().err
     with pytest.raises(GymError, match="merged"):
         stack.use(one=1.0)
+    place = "model.layers.1.self_attn.q_proj"
+    merged, exact = (
+        stack.model.get_submodule(place).get_base_layer().weight,
+        weights[f"{place}.base_layer.weight"].double(),
+    )
+    for part in stack.saved.values():
+        exact = exact + part.scaling * part.pairs[place]["lora_B"].double() @ part.pairs[place]["lora_A"].double()
+    assert merged.dtype == dtype
+    if dtype == torch.bfloat16:  # the sum is rounded, and not each of its parts
+        assert (merged == exact.bfloat16()).float().mean() > 0.99
     stack.unmerge()
     assert torch.equal(bench.logits(stack.model), before)
     assert all(torch.equal(weight, weights[name]) for name, weight in stack.model.state_dict().items())
@@ -95,11 +105,28 @@ def test_merging_says_how_far_off_it_is_and_can_be_taken_back(
 def test_names_that_are_not_there_are_refused(bench: Bench, folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(GymError, match=r"no adapter `four`[^\n]*\n.*one, two, three"):
         Stack(bench.base(), folders).use(four=1.0)
+    stack = Stack(bench.base(), folders)
+    stack.use()
+    with pytest.raises(GymError, match="nothing to save"):
+        stack.save(tmp_path / "nothing", "base")
     with pytest.raises(GymError, match="no adapter of peft here"):
         Stack(bench.base(), {"four": tmp_path / "nothing"})
     bench.begun(DoRA(rank=3)).save(tmp_path / "dora", "base")
     with pytest.raises(GymError, match=r"only a plain LoRA.*use_dora"):
         Stack(bench.base(), {"dora": tmp_path / "dora"})
+
+
+@pytest.mark.parametrize("theirs", ["pissa", "pissa_niter_4", "olora"])
+def test_an_adapter_whose_base_was_changed_is_refused(bench: Bench, tmp_path: Path, theirs: str) -> None:
+    """peft would change the base once more, and what stands beside it with it."""
+    options = LoraConfig(r=3, target_modules=["q_proj"], init_lora_weights=theirs, task_type="CAUSAL_LM")
+    get_peft_model(bench.base(), options).save_pretrained(str(tmp_path / "theirs"))
+    with pytest.raises(GymError, match="belongs to a base that was changed") as caught:
+        LoRA(rank=3, modules="q_proj", adapters=str(tmp_path / "theirs")).build(model=bench.base(), seed=0)
+    assert "path_initial_model_for_weight_conversion" in caught.value.problems[0].fix
+    bench.begun(LoftQ(rank=3)).save(tmp_path / "rounded", "base")
+    with pytest.raises(GymError, match="belongs to a base that was changed"):
+        Stack(bench.base(), {"rounded": tmp_path / "rounded"})
 
 
 @pytest.mark.parametrize("kind", [LoRA, PiSSA])
@@ -142,8 +169,9 @@ def test_the_last_one_goes_on(bench: Bench, folders: dict[str, Path], tmp_path: 
     assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["r"] == 3 + 4
     with pytest.raises(GymError, match=r"has rank 3 and scaling 2, the recipe has 4 and 2[^\n]*(\n.*)*rank: 3"):
         LoRA(rank=4, adapters=str(folders["one"])).build(model=bench.base(), seed=0)
-    with pytest.raises(GymError, match="has begun already"):
-        PiSSA(rank=3, adapters=str(folders["one"])).build(model=bench.base(), seed=0)
+    for kind in (PiSSA, EVA):
+        with pytest.raises(GymError, match="has begun already"):
+            kind(rank=3, adapters=str(folders["one"])).build(model=bench.base(), seed=0)
 
 
 def test_what_cannot_stand_beside_others_says_so() -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -18,7 +19,9 @@ from gym_adapters.commands import tokens as command
 from gym_core import GymError
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.tiny import write_model
+from gym_torch.batch import Piece, packed
 from gym_torch.export import open_artifact
+from gym_torch.noise import Noise
 
 
 def test_only_their_rows_change(bench: Any) -> None:
@@ -34,6 +37,18 @@ def test_only_their_rows_change(bench: Any) -> None:
     assert (
         merged.get_output_embeddings().weight is merged.get_input_embeddings().weight
     ) == base.config.tie_word_embeddings
+
+
+def test_noise_is_on_the_rows_that_train_too(bench: Any) -> None:
+    model = TrainableTokens(tokens=(5, 9)).build(model=bench.base(), seed=0).model
+    embedding = model.get_input_embeddings()
+    tokens = np.array([5, 3, 9, 9, 8], dtype=np.int32)
+    batch = packed([Piece("s", tokens, tokens > 3)])
+    noise = Noise(embedding, 5.0, seed=0, step=lambda: 0)
+    plain = embedding(batch.tokens)
+    with noise.on(batch):
+        found = embedding(batch.tokens) - plain
+    torch.testing.assert_close(found, noise.drawn(batch, plain))
 
 
 def test_a_scaled_embedding_is_scaled() -> None:

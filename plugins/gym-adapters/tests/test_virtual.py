@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gym_adapters_families import FULL, VOCABULARY, WINDOWED, family, samples
+from gym_adapters_families import FULL, WINDOWED, family, samples
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from gym_adapters import PrefixTuning, PromptTuning
 from gym_adapters.virtual import Virtual
 from gym_core import GymError
+from gym_testkit.architectures import VOCABULARY
 from gym_torch.batch import packed, padded
 from gym_torch.export import open_artifact
 from gym_torch.generation.generator import Generator

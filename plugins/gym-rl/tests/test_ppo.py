@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from gym_adapters import LoRA
 from gym_core import Callback, GymError, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_core.run import Run
@@ -218,6 +219,62 @@ def test_a_critic_goes_on_from_what_lies_beside_the_weights(tmp_path: Path) -> N
     begun = bench.run(recipe(bench, {"critic": str(first / "critic")}, max_steps=1, learning_rate=1e-30), "second")
     found, left = (load_file(place / "critic" / FILE) for place in (begun.outcome.artifact.path, first))
     torch.testing.assert_close(found, left)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "begun"), [("pissa", "lora_B"), ("olora", "lora_B"), ("eva", "lora_A"), ("loftq", "loftq")]
+)
+def test_the_adapter_of_a_critic_of_its_own_begins_too(tmp_path: Path, adapter: str, begun: str) -> None:
+    """At a rate at which nothing moves, the critic holds the first values that belong to its own weights."""
+    bench = Bench(tmp_path)
+    options = {"critic": str(bench.model(1))}
+    made = recipe(bench, options, max_steps=1, learning_rate=1e-30) | {"adapter": {"name": adapter, "rank": 4}}
+    folder = bench.run(made).outcome.artifact.path
+    actor, critic = (
+        {
+            name: weight
+            for file in sorted(place.glob("*.safetensors"))
+            for name, weight in load_file(file).items()
+            if begun in name
+        }
+        for place in (folder, folder / "critic")
+    )
+    assert actor.keys() == critic.keys() and critic
+    drawn = LoRA(rank=4).build(model=load(bench.model(1)), seed=made["train"].get("seed", 0)).state()
+    for name, weight in critic.items():
+        assert weight.any() and not torch.equal(weight, actor[name])
+        assert name not in drawn or drawn[name].shape != weight.shape or not torch.equal(weight, drawn[name])
+
+
+def test_a_critic_of_its_own_cannot_have_a_part_in_every_step(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    made = recipe(bench, {"critic": str(bench.model(1))}) | {
+        "adapter": {"name": "adalora", "rank": 4, "target_rank": 2}
+    }
+    with pytest.raises(GymError, match="for one model alone") as caught:
+        bench.run(made)
+    assert caught.value.problems[0].key == "adapter" and "algorithm.critic" in caught.value.problems[0].fix
+
+
+@pytest.mark.parametrize("adapter", ["lora_ga", "eva"])
+def test_an_adapter_that_looks_at_the_first_answers_leaves_no_gradients(tmp_path: Path, adapter: str) -> None:
+    """The head of the critic trains in the first step on that step alone."""
+    bench = Bench(tmp_path)
+    head = bench.run(recipe(bench, max_steps=2), "before").outcome.artifact.path
+    (tmp_path / "headed").mkdir()
+    for file in bench.model().iterdir():
+        (tmp_path / "headed" / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "headed" / FILE).write_bytes((head / FILE).read_bytes())
+    options = {"model": str(tmp_path / "headed"), "adapter": {"name": adapter, "rank": 4}}
+    loaded = load_recipe(recipe(bench, max_steps=2) | options | {"output": str(bench.path("run"))})
+    (tmp_path / "run").mkdir()
+    run = Run(loaded, tmp_path / "run", RunRecord(tmp_path / "run" / "run.json"))
+    trainer = loaded.algorithm.build(run=run, model=loaded.model.build(run=run))
+    assert [name for name, weight in trainer.policy.named_parameters() if weight.grad is not None] == []
+    state = trainer.adapted.state()
+    begun = {"lora_ga": "lora_B", "eva": "lora_A"}[adapter]
+    assert all(weight.any() for name, weight in state.items() if begun in name)
+    trainer.train()
 
 
 def test_it_can_be_planned(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import architectures
 import pytest
 import torch
 import torch._inductor.config
@@ -12,6 +11,7 @@ from gym_torch_bench import make_run, train
 from test_packing import assert_equal, losses, separate, shared
 from torch import nn
 
+from gym_testkit import architectures
 from gym_torch import compiling
 from gym_torch.batch import packed
 from gym_torch.layout import PACKED, layout_for

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from architectures import build, ready
 from gym_torch_decoding import PROMPTS, Words, one_by_one
 from transformers import AutoConfig, LlamaForCausalLM
 
 from gym_core import GymError
+from gym_testkit.architectures import build, ready
 from gym_torch.attention import NAME
 from gym_torch.generation.generator import Completion, Generator, complete
 from gym_torch.generation.shared import shares

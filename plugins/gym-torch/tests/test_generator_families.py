@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from architectures import FAMILIES, ready
 from gym_torch_decoding import PROMPTS, Words, one_by_one
 
+from gym_testkit.architectures import FAMILIES, ready
 from gym_torch.generation.generator import Generator
 
 

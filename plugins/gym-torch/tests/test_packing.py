@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 from pathlib import Path
 
-import architectures
 import numpy as np
 import pytest
 import torch
@@ -15,6 +14,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from gym_testkit import architectures
 from gym_torch.attention import NAME, Spans, segment_attention
 from gym_torch.batch import packed, padded
 from gym_torch.layout import PACKED, PADDED, layout_for

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from peft import AdaLoraConfig, PeftConfig, get_peft_model_state_dict
@@ -38,7 +38,7 @@ class Adalora(Tuned[AdaLoRA]):
         for kept in (self._allocator.ipt, self._allocator.exp_avg_ipt, self._allocator.exp_avg_unc):
             kept |= {name: torch.zeros_like(weight) for name, weight in self._scored().items()}
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of AdaLoRA, for a run of unknown length."""
         config = self.config
         return AdaLoraConfig(

@@ -30,14 +30,14 @@ class Eva(Stacked[EVA]):
     def begin(self, first: Iterable[First] = ()) -> None:
         """Run the batches through the model and find the right singular vectors of what goes into each layer."""
         seen, layers = _Seen(KEPT * self.config.rank), self.layers()
-        hooks = [layer.register_forward_pre_hook(partial(seen.look, name)) for name, layer in layers.items()]
-        try:
-            for batch, loss in first:
-                seen.batch = batch
+        for batch, loss in first:  # on the way to a batch the model may be asked for answers, which is not looked at
+            seen.batch = batch
+            hooks = [layer.register_forward_pre_hook(partial(seen.look, name)) for name, layer in layers.items()]
+            try:
                 loss()
-        finally:
-            for hook in hooks:
-                hook.remove()
+            finally:
+                for hook in hooks:
+                    hook.remove()
         for name, layer in layers.items():
             rows = seen.rows.get(name, torch.empty(0))
             if len(rows) < self.config.rank:

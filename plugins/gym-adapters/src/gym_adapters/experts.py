@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from peft import LoraConfig, PeftConfig
+from peft.tuners.lora import Linear
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -20,7 +19,12 @@ class Experts(Tuned[ExpertLoRA]):
     def __init__(self, config: ExpertLoRA, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the updates in. Raises GymError where the model has no such tensors."""
         wanted = split(config.parameters)
-        fused = [name for name, weight in model.named_parameters() if weight.dim() == 3]
+        fused = [
+            f"{place}.{name}"
+            for place, module in model.named_modules()
+            for name, weight in module.named_parameters(recurse=False)
+            if weight.dim() == 3 and not isinstance(module, nn.Conv1d)
+        ]
         self._tensors = [name for name in fused if wanted == ("all",) or any(within(name, part) for part in wanted)]
         missing = (
             [] if wanted == ("all",) else [part for part in wanted if not any(within(name, part) for name in fused)]
@@ -36,20 +40,23 @@ class Experts(Tuned[ExpertLoRA]):
             )
         super().__init__(config, model, seed)
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoRA on parameters."""
         config = self.config
         return LoraConfig(
             r=config.rank,
             lora_alpha=config.alpha or 2 * config.rank,
-            target_modules=modules or [],
-            target_parameters=sorted({".".join(name.split(".")[-3:]) for name in self._tensors}),
+            target_modules=modules,
+            target_parameters=self._tensors,
             modules_to_save=extra,
             task_type="CAUSAL_LM",
         )
 
-    def every(self, model: PreTrainedModel) -> list[str]:
-        """Return all linear layers but the head; peft's own `all-linear` would take the experts a second time."""
-        head = model.get_output_embeddings()
-        layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not head]
-        return sorted({name.rpartition(".")[2] for name in layers})
+    def describe(self) -> str:
+        """Return rank, alpha, and the tensors and layers that are adapted."""
+        config = self.config
+        tensors = dict.fromkeys(".".join(name.split(".")[-2:]) for name in self._tensors)
+        layers = [name for name, layer in self.model.named_modules() if isinstance(layer, Linear)]
+        kinds = [*tensors, *dict.fromkeys(name.rpartition(".")[2] for name in layers)]
+        whole = [f"{name} whole" for name in split(config.extra)]
+        return f"rank {config.rank}, alpha {config.alpha or 2 * config.rank:g}: {', '.join(kinds + whole)}"

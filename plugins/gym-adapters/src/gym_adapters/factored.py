@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MethodType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from peft import LoHaConfig, LoKrConfig, PeftConfig, VeraConfig, set_peft_model_state_dict
@@ -49,7 +49,7 @@ def _stay(layer: nn.Module, mode: bool = True) -> nn.Module:
 class Loha(_Lycoris[LoHa]):
     """`W + (alpha / rank) (B1 A1) * (B2 A2)`, element-wise (FedPara, arXiv:2108.06098, section 2.2); B2 is zero at first."""
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoHa."""
         rank = self.config.rank
         return LoHaConfig(
@@ -64,7 +64,7 @@ class Loha(_Lycoris[LoHa]):
 class Lokr(_Lycoris[LoKr]):
     """`W + (alpha / rank) C (x) (B A)`, a Kronecker product (LyCORIS, arXiv:2309.14859, section 3.4); C is zero at first."""
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoKr."""
         rank = self.config.rank
         return LoKrConfig(
@@ -84,7 +84,7 @@ class Vera(Tuned[VeRA]):
     A and B are saved beside what trains, so that plain peft need not draw them anew, which differs between machines.
     """
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of VeRA."""
         config = self.config
         return VeraConfig(

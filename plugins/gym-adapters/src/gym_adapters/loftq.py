@@ -20,10 +20,10 @@ from gym_adapters import nf4
 from gym_adapters.config.lora import LoftQ
 from gym_adapters.low_rank import LowRank
 from gym_adapters.matrices import factors, weight_of
+from gym_adapters.saved import ROUNDED
 from gym_core import Artifact, GymError
 from gym_torch.adapted import First
 
-FILE = "loftq.safetensors"
 MARK = "loftq."  #: begins the names of what the base was quantized beside
 
 
@@ -120,12 +120,12 @@ class Loftq(LowRank[LoftQ]):
         """Write the update as peft loads it, and beside it what makes its base of the original one."""
         made = super().save(path, base, exact)
         kept = {name: tensor.contiguous() for name, tensor in self.state().items() if name.startswith(MARK)}
-        save_file(kept, path / FILE)
+        save_file(kept, path / ROUNDED)
         return made
 
     def read(self, path: Path) -> dict[str, Tensor]:
         """Return both."""
-        return super().read(path) | load_file(path / FILE)
+        return super().read(path) | load_file(path / ROUNDED)
 
     def _set(self, name: str, layer: LoraLayer, base: Tensor, beside: Pair) -> None:
         weight = layer.get_base_layer().weight

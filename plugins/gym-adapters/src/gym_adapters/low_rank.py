@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 from peft import LoraConfig, PeftConfig
 from peft.tuners.lora import LoraLayer
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from gym_adapters.config.lora import LoRA
 from gym_adapters.tuned import Tuned
@@ -18,7 +19,7 @@ Low = TypeVar("Low", bound=LoRA)
 class LowRank(Tuned[Low]):
     """A model with a low-rank update beside its linear layers; base of the whole family."""
 
-    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear, nn.Embedding)
+    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear, Conv1D, nn.Embedding)
     more: ClassVar[Mapping[str, Any]] = {}
     """What peft is told beside rank, alpha and dropout."""
 
@@ -27,7 +28,7 @@ class LowRank(Tuned[Low]):
         """What the update is multiplied by before it is divided by the rank."""
         return self.config.alpha or 2 * self.config.rank
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoRA, and what is told beside."""
         return LoraConfig(
             r=self.config.rank,

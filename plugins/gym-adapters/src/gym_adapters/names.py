@@ -18,6 +18,13 @@ def within(path: str, name: str) -> bool:
     return f".{name}." in f".{path}."
 
 
+def ends(names: Iterable[str], paths: Iterable[str]) -> list[str]:
+    """Return the paths of what the names are or hold, from the name on: of `mlp`, `mlp.up_proj` and what else is in it."""
+    dotted = [f".{path}." for path in paths]
+    found = {path[path.index(f".{name}.") + 1 : -1] for name in names for path in dotted if f".{name}." in path}
+    return sorted(found)
+
+
 def require(wanted: Iterable[str], paths: Iterable[str], key: str) -> None:
     """Raise `GymError` for the first wanted name that is in none of the module paths, listing what there is."""
     there = list(paths)

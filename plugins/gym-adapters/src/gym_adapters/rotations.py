@@ -8,7 +8,6 @@ that an adapter of the one kind cannot be read as the other (which `exact`, save
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import OFTConfig, PeftConfig
@@ -49,7 +48,7 @@ class Oft(Tuned[OFT]):
                 )
         super().__init__(config, model, seed)
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of OFTv2."""
         config = self.config
         return OFTConfig(

@@ -19,9 +19,15 @@ from torch import Tensor
 from gym_core import Adapter, Artifact, GymError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ROUNDED = "loftq.safetensors"  #: what a base was rounded beside, in the folder of an adapter that corrects the rounding
 PREFIX = "base_model.model."  #: what peft puts before the names of a model's modules
 #: Options of peft under which the update is more than `scaling B A`, or not the same in all layers.
-OTHER = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora", "target_parameters")
+OTHER = (
+    "use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora", "target_parameters",
+    "trainable_token_indices", "layer_replication", "alora_invocation_tokens", "arrow_config", "kasa_config", "use_bdlora",
+)  # fmt: skip
+#: First values for which peft changes the base: what was trained fits no other, and peft changes it again as it loads.
+CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 def artifact(config: Adapter, path: Path, base: str) -> Artifact:
@@ -52,7 +58,20 @@ def saved(path: Path) -> Saved:
     odd = [key for key in OTHER if config.get(key)]
     if config.get("peft_type") != "LORA" or odd:
         kind = f"has {odd[0]}" if odd else f"is {config.get('peft_type')}"
-        raise GymError(f"only a plain LoRA can stand beside another; this one {kind}", where=str(path))
+        raise GymError(
+            f"only a plain LoRA can stand beside another; this one {kind}",
+            where=str(path),
+            key="adapter.adapters",
+            fix="merge it into the model first: gym export",
+        )
+    first = str(config.get("init_lora_weights")).lower()
+    if first.startswith(CHANGING) or (path / ROUNDED).is_file():
+        raise GymError(
+            "this adapter belongs to a base that was changed for it, not to the model as it was",
+            where=str(path),
+            key="adapter.adapters",
+            fix="merge it: gym export; one of peft, convert: save_pretrained(path_initial_model_for_weight_conversion=...)",
+        )
     pairs: dict[str, dict[str, Tensor]] = {}
     for name, tensor in load_file(path / WEIGHTS).items():
         layer, _, half = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")

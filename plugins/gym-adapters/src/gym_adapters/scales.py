@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 from peft import IA3Config, LNTuningConfig, PeftConfig
 from torch import nn
 from transformers import PreTrainedModel
 
 from gym_adapters.config.scales import IA3, LNTuning
-from gym_adapters.names import split
+from gym_adapters.names import split, within
 from gym_adapters.tuned import Tuned
 from gym_core import GymError
 
@@ -35,15 +33,17 @@ class Ia3(Tuned[IA3]):
             )
         return sorted(found)
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of (IA)3."""
         inputs = split(self.config.inputs)
-        chosen = FEED_FORWARD & {*modules} if inputs == ("all",) else {*inputs}
-        if outside := sorted(chosen - {*modules}):
+        wanted = FEED_FORWARD if inputs == ("all",) else inputs
+        chosen = [path for path in modules if any(within(path, name) for name in wanted)]
+        outside = [name for name in inputs if name != "all" and not any(within(path, name) for path in modules)]
+        if outside:
             raise GymError(f"`{outside[0]}` is not among the modules", key="adapter.inputs", fix=", ".join(modules))
         return IA3Config(
             target_modules=modules,
-            feedforward_modules=sorted(chosen),
+            feedforward_modules=chosen,
             modules_to_save=extra,
             task_type="CAUSAL_LM",
         )
@@ -52,26 +52,33 @@ class Ia3(Tuned[IA3]):
 class LnTuning(Tuned[LNTuning]):
     """Normalization layers are copied and the copies train (arXiv:2312.11420, section 2); merging puts the copies in place."""
 
-    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Module,)
+    def fitting(self, model: PreTrainedModel) -> list[str]:
+        """Return the paths of all normalization layers."""
+        return _norms(model)
 
     def every(self, model: PreTrainedModel) -> list[str]:
-        """Return the names of all normalization layers."""
+        """Return their names."""
         return norms(model)
 
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LN-tuning."""
         return LNTuningConfig(target_modules=modules, modules_to_save=extra, task_type="CAUSAL_LM")
 
 
 def norms(model: nn.Module) -> list[str]:
-    """Return the last parts of the names of what normalizes: layers with one vector or two, and no layer inside."""
-    found = set()
+    """Return the last parts of the names of what normalizes."""
+    return sorted({name.rpartition(".")[2] for name in _norms(model)})
+
+
+def _norms(model: nn.Module) -> list[str]:
+    """Return the paths of what normalizes: layers with one vector or two, and no layer inside."""
+    found = []
     for name, module in model.named_modules():
         own = list(module.parameters(recurse=False))
         leaf = next(module.children(), None) is None
         if own and leaf and all(weight.dim() == 1 for weight in own) and "norm" in type(module).__name__.lower():
-            found.add(name.rpartition(".")[2])
-    return sorted(found)
+            found.append(name)
+    return found
 
 
 def _linear(model: nn.Module) -> set[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -35,7 +36,7 @@ class Stack:
         """
         self.saved = {name: saved(Path(folder)) for name, folder in adapters.items()}
         if not self.saved:
-            raise GymError("a stack needs an adapter")
+            raise GymError("a stack needs an adapter", fix='name one: Stack(model, {"law": "runs/law/model"})')
         first, *rest = self.saved
         with quiet():
             peft = PeftModel.from_pretrained(model, str(self.saved[first].path), adapter_name=first)
@@ -76,9 +77,10 @@ class Stack:
         before = logits_of(self.model, tokens)
         for name, layer in layers.items():
             base = layer.get_base_layer()
-            self._kept[name] = base.weight
-            base.weight = nn.Parameter(base.weight.detach().clone(), requires_grad=False)
+            kept = self._kept[name] = base.weight
+            base.weight = nn.Parameter(kept.detach().to(torch.float32, copy=True), requires_grad=False)
             cast(BaseTunerLayer, layer).merge(safe_merge=True)
+            base.weight.data = base.weight.data.to(kept.dtype)  # however many there are, the sum is rounded once
         difference = float((logits_of(self.model, tokens) - before).abs().max())
         say(f"merged {', '.join(self.weights)}: the logits differ by at most {difference:.2g}")
         return difference
@@ -92,7 +94,12 @@ class Stack:
         self._kept.clear()
 
     def save(self, path: str | Path, base: str) -> Path:
-        """Write what works as one plain LoRA for the model `base`, of the sum of the ranks, and return the folder."""
+        """Write what works as one plain LoRA for the model `base`, of the sum of the ranks, and return the folder.
+
+        Raises GymError where nothing works.
+        """
+        if not self.weights:
+            raise GymError("no adapter of the stack works, so there is nothing to save", fix="call use(name=1.0) first")
         return write(Path(path), base, joined([(self.saved[name], weight) for name, weight in self.weights.items()]))
 
     def _layers(self) -> dict[str, LoraLayer]:

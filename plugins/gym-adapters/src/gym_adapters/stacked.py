@@ -25,7 +25,7 @@ from gym_adapters.names import split
 from gym_adapters.saved import WEIGHTS, Saved, saved
 from gym_adapters.tuned import quiet
 from gym_core import Artifact, GymError
-from gym_torch.adapted import check_state
+from gym_torch.adapted import Begins, check_state
 
 TRAINED = "default"  #: what peft calls the adapter that trains
 BEFORE = "before"  #: begins the names of those that were there before
@@ -38,8 +38,12 @@ class Stacked(LowRank[Low]):
     def __init__(self, config: Low, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the layers into `model`, and what the adapters hold that are named.
 
-        Raises GymError where a module is not in the model, or an adapter is no LoRA that fits.
+        Raises GymError where a module is not in the model, or an adapter is no LoRA that fits, or has begun already.
         """
+        if isinstance(self, Begins) and config.adapters and not config.anew:
+            raise GymError(
+                "an adapter that goes on has begun already", key="adapter.anew", fix="set anew: true, or adapter: lora"
+            )
         super().__init__(config, model, seed)
         self._parts: dict[str, int] = {}
         """The adapters beside the one that trains, by peft's name, and their ranks."""

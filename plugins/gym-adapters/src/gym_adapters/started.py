@@ -36,12 +36,8 @@ class Started(Stacked[Low]):
     def __init__(self, config: Low, model: PreTrainedModel, seed: int = 0) -> None:
         """Put two pairs beside each layer, which begin as plain LoRA does.
 
-        Raises GymError where a module is not in the model, or an adapter is to go on that has begun already.
+        Raises what `Stacked` raises.
         """
-        if config.adapters and not config.anew:
-            raise GymError(
-                "an adapter that goes on has begun already", key="adapter.anew", fix="set anew: true, or lora"
-            )
         super().__init__(config, model, seed)
         self._seed = seed
         self.attach(START, config.rank)
@@ -103,7 +99,11 @@ class LoraGA(Started[LoRAGA]):
         for name, layer in self.layers().items():
             weight = weight_of(name, layer, rank)
             if name not in gradients or not gradients[name].any():
-                raise GymError(f"the first step has no gradient at {name} to begin with", key="adapter")
+                raise GymError(
+                    f"the first step has no gradient at {name} to begin with",
+                    key="adapter",
+                    fix="set adapter: pissa, or lora",
+                )
             most = min(weight.shape)
             u, _, v = torch.svd_lowrank(gradients[name].to(weight.device), q=min(4 * rank, most), niter=4)
             last = min(2 * rank, most)  # narrow layers have fewer than two times the rank

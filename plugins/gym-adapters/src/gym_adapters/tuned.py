@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
-from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_adapters.config.tuner import Tuner
-from gym_adapters.names import require, split
+from gym_adapters.names import ends, require, split
 from gym_adapters.saved import WEIGHTS, artifact
 from gym_core import Artifact, GymError
 from gym_torch.adapted import check_state
@@ -41,10 +42,12 @@ class Tuned(ABC, Generic[Options]):
         """
         self.config = config
         modules, extra = split(config.modules), split(config.extra)
-        fitting = [name for name, module in model.named_modules() if isinstance(module, self.fits)]
+        fitting = self.fitting(model)
         require(() if modules == ("all",) else modules, fitting, "adapter.modules")
         require(extra, [name for name, _ in model.named_modules() if name], "adapter.extra")
-        options = self.options(self.every(model) if modules == ("all",) else list(modules), list(extra) or None)
+        targets = self.every(model) if modules == ("all",) else ends(modules, fitting)
+        options = self.options(targets, list(extra) or None)
+        _check_names(options, model)
         with torch.random.fork_rng(), quiet():
             torch.manual_seed(seed)
             self._peft = cast(PeftModel, get_peft_model(model, options))
@@ -55,15 +58,32 @@ class Tuned(ABC, Generic[Options]):
                 weight.data = weight.data.float()
 
     @abstractmethod
-    def options(self, modules: Any, extra: list[str] | None) -> PeftConfig:
-        """Return what peft is to put into modules of these names; the modules named `extra` train whole beside it.
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+        """Return what peft is to put into modules whose paths end so; the modules named `extra` train whole beside it."""
 
-        `modules` is what peft takes for `target_modules`, `extra` what it takes for `modules_to_save`.
+    def fitting(self, model: PreTrainedModel) -> list[str]:
+        """Return the paths of what `modules` may name. Default: what is of a kind in `fits`."""
+        return [name for name, module in model.named_modules() if isinstance(module, self.fits)]
+
+    def every(self, model: PreTrainedModel) -> list[str]:
+        """Return what `modules: all` means. Default: all linear layers but the head. Raises GymError where there is none.
+
+        peft's own `all-linear` would take routers and experts of some mixtures too, and experts with twice the rank.
         """
-
-    def every(self, model: PreTrainedModel) -> str | list[str]:
-        """Return what `modules: all` means, as peft takes it. Default: all linear layers but the head."""
-        return "all-linear"
+        head = model.get_output_embeddings()
+        found = [
+            name
+            for name, layer in model.named_modules()
+            if isinstance(layer, self.fits) and not isinstance(layer, nn.Embedding) and layer is not head
+        ]
+        if not found:
+            kinds = " or ".join(kind.__name__ for kind in self.fits)
+            raise GymError(
+                f"{type(model).__name__} has no layers that this adapter can change: none is {kinds}",
+                key="adapter.modules",
+                fix="set adapter: lora, or freeze",
+            )
+        return found
 
     def trained(self) -> dict[str, Tensor]:
         """Return what trains by peft's names, in fp32, sharing memory with the model."""
@@ -153,6 +173,21 @@ class Tuned(ABC, Generic[Options]):
                 weight.requires_grad_(trains)
 
 
+def _check_names(options: PeftConfig, model: PreTrainedModel) -> None:
+    """Raise GymError where peft would take names of layers for the experts of a mixture, which once were called so."""
+    if not isinstance(options, LoraConfig):
+        return
+    read = copy.deepcopy(options)
+    convert_peft_config_for_transformers(read, model, None)
+    if {*(read.target_parameters or ())} - {*(options.target_parameters or ())}:
+        rest = sorted({name.rpartition(".")[2] for name in read.target_modules})
+        raise GymError(
+            f"in {type(model).__name__}, peft takes the names of feed-forward layers for those of its experts",
+            key="adapter.modules",
+            fix=f"set modules: {','.join(rest) or 'self_attn'}; for experts, set adapter: expert_lora",
+        )
+
+
 def check_floating(name: str, layer: nn.Module, done: str) -> None:
     """Raise GymError where a layer holds its weight quantized, which cannot be `done` to it."""
     for weight in layer.parameters(recurse=False):
@@ -171,9 +206,10 @@ def _own_weight(layer: nn.Module) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence peft on tied embeddings, which `merged` takes care of, and on its own use of old names."""
+    """Silence peft on tied embeddings, which `merged` takes care of, on what it finds out, and on its own use of old names."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Model with `tie_word_embeddings=True`")
         warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
         yield

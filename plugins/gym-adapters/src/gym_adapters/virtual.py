@@ -153,8 +153,11 @@ class Virtual(Hooked[Config], Generic[Config]):
         backbone, cache = self.model.base_model, DynamicCache()
         embeddings = embeddings.to(self.model.get_input_embeddings().weight.dtype)
         with evaluating(backbone):  # checkpointed layers would keep nothing in a cache
-            backbone.forward(inputs_embeds=embeddings[None], past_key_values=cache, use_cache=True)
-        return [(layer.keys, layer.values) for layer in cache.layers]
+            said = backbone.forward(inputs_embeds=embeddings[None], past_key_values=cache, use_cache=True)
+        *below, (keys, values) = [(layer.keys, layer.values) for layer in cache.layers]
+        # A layer that lies in shards has weights in the backward pass from where its output is asked for, as it is but here.
+        asked = 0 * said.last_hidden_state.mean()
+        return [*below, (keys + asked.to(keys.dtype), values + asked.to(values.dtype))]
 
 
 class Prompt(Virtual[PromptTuning]):
@@ -170,7 +173,7 @@ class Prompt(Virtual[PromptTuning]):
         tokenizer = AutoTokenizer.from_pretrained(Path(self.model.name_or_path), local_files_only=True)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         if not ids:
-            raise GymError("the text has no tokens", key="adapter.text")
+            raise GymError("the text has no tokens", key="adapter.text", fix="write one, or leave it out")
         embedding = self.model.get_input_embeddings()
         return embedding(torch.tensor((ids * count)[:count], device=embedding.weight.device))
 
@@ -178,6 +181,7 @@ class Prompt(Virtual[PromptTuning]):
         """Return what the model computes for the virtual tokens by themselves, without gradients once for many passes."""
         weight = self.model.get_parameter(STATE)
         if torch.is_grad_enabled():
+            self._known = None  # a step follows, of which weights that lie in shards show no trace
             return self._compute(weight)
         state = (weight.data_ptr(), weight._version, torch.is_autocast_enabled(weight.device.type))
         if self._known is None or self._known[0] != state:

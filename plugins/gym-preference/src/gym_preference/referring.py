@@ -51,7 +51,7 @@ class Referring:
         objective = cast(PreferenceObjective, self.job.objective)
         asked, further = self.config.cache_reference, self.config.reference_model or not self.adapted.without
         if (further or self.again) if asked == "auto" else asked:
-            objective.kept = self._kept(objective, answers())
+            objective.kept, objective.reference = self._kept(objective, answers()), None
         else:
             objective.reference = self._scorer()
 

@@ -10,10 +10,12 @@ import numpy as np
 from gym_core import Run
 from gym_preference.collapse import Collapse
 from gym_preference.config import Preferring, Referenced
+from gym_preference.objective import PreferenceObjective
 from gym_preference.referring import Referring
 from gym_torch.backend import LoadedModel
 from gym_torch.layout import Ints
 from gym_torch.observer import Observer
+from gym_torch.reference import reference
 from gym_torch.source import Dataset, Examples, Step, share
 from gym_torch.trainer import Trainer
 
@@ -30,6 +32,13 @@ class PreferenceTrainer(Trainer):
         if isinstance(config, Referenced):
             changed, again = self.found is not None, int(self.order.bounds[-1]) > len(self.data.train)
             Referring(config, run, model, self.adapted, self.policy, self.job, changed, again).begin(self.answers)
+
+    def ready(self) -> None:
+        """Give the objective its reference."""
+        objective = cast(PreferenceObjective, self.objective)
+        if isinstance(objective.config, Referenced):
+            named = objective.config.reference_model
+            objective.reference = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
 
     @property
     def order(self) -> Dataset:

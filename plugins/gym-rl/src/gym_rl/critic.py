@@ -6,7 +6,7 @@ A critic is a head on the states of the policy, or a model of its own under a he
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError, Recipe
 from gym_data.tokenizer import Tokenizer
-from gym_torch.adapted import Adapted, adapt
+from gym_torch.adapted import Adapted, Begins, First, TakesPart, adapt
 from gym_torch.backend import LoadedModel, load_frozen
 from gym_torch.batch import Batch
 from gym_torch.beside import Beside
@@ -68,7 +68,7 @@ class SeparateCritic(Critic):
     def __init__(self, named: str, recipe: Recipe, policy: LoadedModel) -> None:
         """Load the model, and its value head where it has one.
 
-        Raises GymError where it cannot be loaded or does not fit the policy.
+        Raises GymError where it cannot be loaded or does not fit the policy, or where its adapter has a part in every step.
         """
         super().__init__()
         own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(policy.path))
@@ -77,6 +77,12 @@ class SeparateCritic(Critic):
         self.base, self.path = named, loaded.path
         self.head = head_of(loaded)
         self.adapted: Adapted = adapt(loaded.model, recipe)
+        if isinstance(self.adapted, TakesPart):
+            raise GymError(
+                "this adapter has a part in every step, and can have it for one model alone",
+                key="adapter",
+                fix="leave algorithm.critic out, or set adapter: lora",
+            )
         self.model: PreTrainedModel = self.adapted.model
         keep_words(self.model)
         recompute_layers(self.model, recipe.train.gradient_checkpointing)
@@ -85,6 +91,11 @@ class SeparateCritic(Critic):
         """Run the model, whose routers choose for themselves, and apply the head."""
         values: Tensor = self.head(hidden_states(self.model, replace(batch, experts=None)))
         return values
+
+    def begin(self, first: Iterable[First] = ()) -> None:
+        """Find the first values of the adapter, where it finds them."""
+        if isinstance(self.adapted, Begins):
+            self.adapted.begin(first)
 
     def save(self, path: Path, exact: bool = False) -> None:
         """Write the model, or its adapter, and the head into a folder."""

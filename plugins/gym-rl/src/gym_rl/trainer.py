@@ -89,11 +89,10 @@ class RolloutTrainer(Trainer):
         )
         return built
 
-    def _keep_round(self, round_: Round) -> None:
+    def _keep_round(self, round_: Round, steps: tuple[int, int]) -> None:
         """Write the answers of a round down, where its turn has come."""
-        number, parts, every = int(round_.number), self.config.mini_batches, self.config.keep_rollouts
+        number, every = int(round_.number), self.config.keep_rollouts
         if self.accelerator.is_main_process and every and number % every == 0:
-            steps = number * parts + 1, min((number + 1) * parts, self.job.progress.total)
             self._kept.write(TRAINING, list(samples(round_, self.data.train, self.words, steps)))
 
     def _keep_held_out(self, prompts: Examples, round_: Round, step: int) -> None:
@@ -131,7 +130,7 @@ class RolloutTrainer(Trainer):
     def _scored(
         self, round_: Round, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]
     ) -> dict[str, Tensor]:
-        collate = cast(PolicyObjective, self.job.objective).collate
+        collate = cast(PolicyObjective, self.objective).collate
         device, world = self.accelerator.device, self.accelerator.num_processes
         return scored(round_, batches, passes, collate, device, world)
 

@@ -93,7 +93,7 @@ class First(NamedTuple):
 
 @runtime_checkable
 class Begins(Protocol):
-    """What an adapter offers beside whose first values are found rather than drawn: from weights, or from the first step.
+    """What an adapter, or what trains beside the model, offers where first values are found: from weights or the first step.
 
     They are found once, before the first step, and never again: `load` restores them into what was not begun.
     """
@@ -101,7 +101,7 @@ class Begins(Protocol):
     def begin(self, first: Iterable[First] = ()) -> None:
         """Find them. `first` are the batches of the first step, the same in every process.
 
-        Raises GymError where they cannot be found.
+        Taking one may run the model, for answers or what a reference says. Raises GymError where they cannot be found.
         """
         ...
 

@@ -1,11 +1,11 @@
-"""Lets an adapter find its first values before the first step: what it asks for are the batches of that step.
+"""Lets adapters find their first values before the first step: what they ask for are the batches of that step.
 
 They are those the loop will take, laid out and scored as the loop does it, so this works with packing and any algorithm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -22,21 +22,35 @@ from gym_torch.source import Source
 
 
 def begin(
-    adapted: Adapted, policy: Policy, objective: Objective, source: Source, accelerator: Accelerator, seed: int
+    adapted: Adapted,
+    policy: Policy,
+    objective: Objective,
+    source: Source,
+    accelerator: Accelerator,
+    seed: int,
+    ready: Callable[[], None],
 ) -> None:
-    """Have the adapter find its first values, where it does; every process finds the same ones.
+    """Have the adapter find its first values, where it does, and then what trains beside the model; the same in every process.
 
-    Raises what the adapter raises.
+    `ready` is called where they look at the first step: from then on the objective can compute its loss. Raises what they raise.
     """
-    if isinstance(adapted, Begins):
-        with torch.random.fork_rng():
-            adapted.begin(_first(policy, objective, source, accelerator, seed))
+    for part in (adapted, *policy.companions):
+        if isinstance(part, Begins):
+            with torch.random.fork_rng():
+                part.begin(_first(policy, objective, source, accelerator, seed, ready))
+    policy.zero_grad()  # a part that looked at gradients of its own left some at the others
 
 
 def _first(
-    policy: Policy, objective: Objective, source: Source, accelerator: Accelerator, seed: int
+    policy: Policy,
+    objective: Objective,
+    source: Source,
+    accelerator: Accelerator,
+    seed: int,
+    ready: Callable[[], None],
 ) -> Iterator[First]:
     """Yield the batches of the first step one after another, from all processes."""
+    ready()
     step = next(source.steps(0, accelerator.process_index, accelerator.num_processes))
     batches = [list(examples) for examples in step.batches[: len(step.batches) - step.spare]]
     if accelerator.num_processes > 1:

@@ -37,7 +37,7 @@ class HeldOutLoss:
         job.policy.train()
         if job.signals.received and job.accelerator.num_processes == 1:
             return None
-        (total,) = over_processes(job, [weight])
+        (total,) = over_processes(job.accelerator, [weight])
         if not total:
             raise DataError("nothing to predict in the validation split", key="data.validation")
         return together(job, sums, torch.cat([value.flatten() for value in sums.values()]).tolist(), total)

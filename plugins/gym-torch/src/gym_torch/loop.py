@@ -124,7 +124,9 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         batches.append(job.objective.collate(examples))
     counted = batches[: len(batches) - step.spare]
     sizes = [(job.objective.weight(batch), batch.size, len(batch.segments)) for batch in counted]
-    weight, tokens, samples = over_processes(job, [sum(column) for column in zip((0.0, 0, 0), *sizes, strict=True)])
+    weight, tokens, samples = over_processes(
+        job.accelerator, [sum(column) for column in zip((0.0, 0, 0), *sizes, strict=True)]
+    )
     if not weight:
         names = [name for batch in batches for name in batch.ids]
         raise DataError(f"step {progress.step + 1} has nothing to learn from: {', '.join(names[:5])}", key="data")
@@ -215,7 +217,7 @@ def _agree_to_stop(job: Job) -> int:
     """Let all processes know what one was told; return the number of a signal that asks for an end, or 0."""
     told = job.signals.received
     signals = [told == SIGINT, told not in (0, SIGINT)]
-    interrupted, terminated, stopped = over_processes(job, [*signals, bool(job.progress.stop)])
+    interrupted, terminated, stopped = over_processes(job.accelerator, [*signals, bool(job.progress.stop)])
     if stopped:
         job.progress.stop = job.progress.stop or "another process asked for it"
     return SIGINT if interrupted else SIGTERM if terminated else 0
@@ -236,7 +238,7 @@ def together(job: Job, sums: Mapping[str, Tensor], local: Sequence[float], weigh
 
     A sum is divided by `weight`, one that comes with how many it is the sum of by that.
     """
-    found, every, largest = {}, iter(over_processes(job, local)), job.objective.largest & sums.keys()
+    found, every, largest = {}, iter(over_processes(job.accelerator, local)), job.objective.largest & sums.keys()
     for name, value in sums.items():
         total = next(every)
         count = next(every) if value.numel() == 2 else 1.0 if name in largest else weight
@@ -260,10 +262,10 @@ def _gathered(job: Job, values: Sequence[str]) -> list[str]:
     return found
 
 
-def over_processes(job: Job, values: Sequence[float]) -> list[float]:
+def over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
     """Sum each number over all processes."""
-    if job.accelerator.num_processes == 1:
+    if accelerator.num_processes == 1:
         return list(values)
-    tensor = torch.tensor(values, dtype=torch.float64, device=job.accelerator.device)
-    found: list[float] = job.accelerator.reduce(tensor, "sum").tolist()
+    tensor = torch.tensor(values, dtype=torch.float64, device=accelerator.device)
+    found: list[float] = accelerator.reduce(tensor, "sum").tolist()
     return found

@@ -31,7 +31,7 @@ class Noise:
         def add(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
             return embedded + self.drawn(batch, embedded)
 
-        hook = self.embedding.register_forward_hook(add, prepend=True)
+        hook = self.embedding.register_forward_hook(add)  # after those of an adapter, which put rows of their own in
         try:
             yield
         finally:

@@ -143,6 +143,9 @@ class Trainer:
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         return HeldOutLoss(once(examples, self.train_options, layout, rank, world))
 
+    def ready(self) -> None:
+        """Give `self.objective` what its loss needs beside `self.policy`, for adapters that look at the first step."""
+
     def _job(self, config: TorchAlgorithm) -> Job:
         run, train, accelerator = self.run, self.train_options, self.accelerator
         layout = self.model.layout
@@ -155,7 +158,8 @@ class Trainer:
                 key="train.keep_best",
                 fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
             )
-        objective: Objective = load_object(config.objective)(config, layout)
+        self.objective: Objective = load_object(config.objective)(config, layout)
+        objective = self.objective
         beside = objective.load_beside(run, self.model)
         recompute_layers(model, train.gradient_checkpointing)
         strategy = (
@@ -171,7 +175,7 @@ class Trainer:
             resume.load(self.found, self.adapted, self.policy)
         source = self.source(layout)
         if not self.found:
-            begin(self.adapted, self.policy, objective, source, accelerator, train.seed)
+            begin(self.adapted, self.policy, objective, source, accelerator, train.seed, self.ready)
         self._compile(source)
         policy = spread.wrap(self.policy)
         policy.train()

@@ -30,7 +30,7 @@ class LoRA(Tuner):
     dropout: Annotated[float, Field(ge=0, lt=1), Flat("lora_dropout")] = 0.0
     """Share of a layer's inputs that the update does not see in a training step."""
     modules: Annotated[Names, Flat("lora_target")] = "all"
-    """Linear layers to adapt, such as `q_proj,v_proj`; `all` is every one but the language-model head."""
+    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
     adapters: Annotated[Names, Flat("adapter_name_or_path")] = ()
     """Folders with plain LoRA adapters of the model: the last goes on training, those before it work and stay as they are."""
     anew: Annotated[bool, Flat("create_new_adapter")] = False
@@ -38,6 +38,10 @@ class LoRA(Tuner):
 
     stacks: ClassVar[bool] = True
     """Whether it can stand beside other adapters."""
+
+    def uniform(self) -> bool:
+        """No name singles out a layer by its number, and no file holds all of them."""
+        return super().uniform() and not self.adapters
 
     @model_validator(mode="after")
     def _beside(self) -> Self:

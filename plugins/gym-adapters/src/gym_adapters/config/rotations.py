@@ -25,7 +25,7 @@ class OFT(Tuner):
     exact: bool = False
     """Whether rotations are exact, by solving a system, rather than five terms of a series: right where they become large."""
     modules: Annotated[Names, Flat("oft_target"), Flat("lora_target")] = "all"
-    """Linear layers to adapt, such as `q_proj,v_proj`; `all` is every one but the language-model head."""
+    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> OFT:
@@ -45,7 +45,7 @@ class BOFT(Adapter):
     factors: PositiveInt = 2
     """Number of butterfly factors; block * 2^(factors - 1) must divide the inputs of every adapted layer."""
     modules: Names = "all"
-    """Linear layers to adapt, such as `q_proj,v_proj`; `all` is every one but the language-model head."""
+    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
 
     def uniform(self) -> bool:
         """No name singles out a layer by its number."""

@@ -38,3 +38,7 @@ class ExpertLoRA(Tuner):
     """Tensors of experts to adapt, such as `experts.down_proj`; `all` is every one."""
     modules: Names = ()
     """Linear layers to adapt beside them, such as `q_proj,v_proj`; none by default, `all` is every one but the head."""
+
+    def uniform(self) -> bool:
+        """No name singles out a layer by its number."""
+        return super().uniform() and not any(letter.isdigit() for name in self.parameters for letter in name)

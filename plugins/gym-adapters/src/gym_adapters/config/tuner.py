@@ -17,7 +17,7 @@ class Tuner(Adapter):
     """
 
     modules: Names = "all"
-    """Linear layers to adapt, such as `q_proj,v_proj`; `all` is every one but the language-model head."""
+    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
     extra: Annotated[Names, Flat("additional_target")] = ()
     """Modules trained whole beside the adapter and saved in it, such as `embed_tokens`."""
 

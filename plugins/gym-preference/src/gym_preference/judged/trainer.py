@@ -65,9 +65,10 @@ class JudgedTrainer(PreferenceTrainer):
         """Return the sum of the log-ratios of answers, over all processes, and how many they are."""
         if measured is None:
             return 0.0, 0.0
-        objective = cast(JudgedObjective, self.job.objective)
+        objective = cast(JudgedObjective, self.objective)
         step = share(measured, chosen, self.train_options, self.model.layout, *self._place, 0.0)
-        total, count = over_processes(self.job, objective.total(Scorer(self.policy), step, self.accelerator.device))
+        found = objective.total(Scorer(self.policy), step, self.accelerator.device)
+        total, count = over_processes(self.accelerator, found)
         return total, count
 
     @property

@@ -69,5 +69,9 @@ class ComparingTrainer(PreferenceTrainer):
     def __init__(self, config: TDPO1, run: Run, model: LoadedModel) -> None:
         """Prepare the data and the reference."""
         super().__init__(config, run, model)
-        policy = cast(Comparing, self.policy)
-        policy.reference = reference(policy, self.adapted, model, run.recipe, config.reference_model)
+        self.ready()
+
+    def ready(self) -> None:
+        """Give the policy its reference, where the policy is."""
+        policy, named = cast(Comparing, self.policy), cast(TDPO1, self.objective.config).reference_model
+        policy.reference = reference(policy, self.adapted, self.model, self.run.recipe, named)

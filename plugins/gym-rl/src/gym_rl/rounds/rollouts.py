@@ -40,12 +40,12 @@ class Rollouts(Source):
         layout: Layout,
         fingerprint: str = "",
         scoring: Scoring = lambda round_, batches: {},
-        keep: Callable[[Round], None] = lambda round_: None,
+        keep: Callable[[Round, tuple[int, int]], None] = lambda round_, steps: None,
     ) -> None:
         """Plan the whole run.
 
         `fingerprint` names the prompts, `scoring` adds columns to the answers of a round, `keep` is told of each finished round
-        before it is learnt from.
+        before it is learnt from, and in which steps it is: the first and the last.
         """
         config = asking.config
         self.asking, self.config, self.prompts = asking, config, asking.prompts
@@ -69,7 +69,8 @@ class Rollouts(Source):
             number, part = divmod(step, self.config.mini_batches)
             if self.round is None or int(self.round.number) != number:
                 self.round, self.health = self._round(number, rank, world)
-                self.keep(self.round)
+                first = number * self.config.mini_batches + 1
+                self.keep(self.round, (first, min(first + self.config.mini_batches - 1, self.total)))
             yield self._step(self.round, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:

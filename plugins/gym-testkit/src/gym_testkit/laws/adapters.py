@@ -8,9 +8,10 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Adapter, GymError
+from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
@@ -162,24 +163,7 @@ def _folder(brought: Brought, bench: Bench) -> Path:
     if not isinstance(brought.sample(), ForMixtures):
         return bench.model()
     path = bench.root / "mixture"
-    if not path.exists():
-        dense = AutoConfig.from_pretrained(bench.model())
-        names = (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-        )
-        shape = {name: value for name, value in dense.to_dict().items() if name in names}
-        config = AutoConfig.for_model(
-            "qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, **shape
-        )
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            AutoModelForCausalLM.from_config(config).save_pretrained(path)
-    return path
+    return path if path.exists() else write_mixture(path, bench.model())
 
 
 def _built(brought: Brought, base: PreTrainedModel, seed: int = 0) -> Adapted:

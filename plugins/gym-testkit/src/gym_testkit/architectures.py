@@ -1,8 +1,10 @@
-"""Tiny random models of the architectures that packing and decoding must hold for. Windows are shorter than the samples."""
+"""Tiny random models of the architectures that packing, decoding and adapters must hold for. Windows are shorter than samples."""
 
 from __future__ import annotations
 
+import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,19 +24,20 @@ SHAPE: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 0,
 }
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7, "query_pre_attn_scalar": 8}
 #: what differs from SHAPE, and the model type where it is not the name
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {},
     "qwen3 with windows": {"type": "qwen3", "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
-    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "qwen3_moe": EXPERTS,
     "llama": {},
     "mistral": {"sliding_window": 7},
     "gemma2": MIXED,
     "gemma3_text": MIXED,
     "phi": {},
     "phi3": {"sliding_window": 7},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "num_key_value_heads": 4},
 }
 
 
@@ -54,3 +57,16 @@ def build(name: str, attention: str | None = "eager") -> PreTrainedModel:
 def ready(name: str) -> PreTrainedModel:
     """Return a model that the tests share and leave as it is."""
     return build(name, None)
+
+
+def write_mixture(into: Path, like: Path) -> Path:
+    """Write a mixture of experts of the shape of the model in `like`, with its tokenizer, and return the directory."""
+    shutil.copytree(like, into)
+    given = AutoConfig.from_pretrained(like).to_dict()
+    config = AutoConfig.for_model(
+        "qwen3_moe", **{key: given[key] for key in SHAPE if key != "intermediate_size"}, **EXPERTS
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(into)
+    return into

@@ -1,0 +1,83 @@
+"""What the names of a recipe stand for: layers, what holds layers, and never anything else without a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from gym_adapters_families import family
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from gym_adapters import EVA, IA3, OFT, DoRA, ExpertLoRA, LNTuning, LoftQ, LoHa, LoRA, OLoRA, PiSSA, VeRA
+from gym_core import Adapter, GymError
+from gym_testkit.architectures import SHAPE
+
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+
+
+def adapted(config: Adapter, model: PreTrainedModel) -> set[str]:
+    """Return the paths of what a built adapter trains."""
+    built = config.build(model=model, seed=0)
+    marks = ("lora_", "hada_", "oft_R", "ia3_l", "vera_lambda")
+    names = [name for name, weight in built.model.named_parameters() if weight.requires_grad]
+    return {min(name[: name.index(mark) - 1] for mark in marks if mark in name) for name in names}
+
+
+@pytest.mark.parametrize("kind", [LoRA, PiSSA, LoHa, OFT])
+def test_what_is_in_a_module_that_is_named_is_adapted(bench: Any, kind: type[Adapter]) -> None:
+    options: dict[str, Any] = {"block": 8} if kind is OFT else {"rank": 2}
+    found = adapted(kind(modules="mlp", **options), bench.base())
+    assert found == {f"model.layers.{n}.mlp.{name}_proj" for n in range(3) for name in ("gate", "up", "down")}
+    found = adapted(kind(modules="layers.1.self_attn,layers.2.mlp.up_proj", **options), bench.base())
+    assert found == {f"model.layers.1.self_attn.{name}" for name in ATTENTION} | {"model.layers.2.mlp.up_proj"}
+
+
+def test_a_layer_is_no_norm(bench: Any) -> None:
+    with pytest.raises(GymError, match=r"no module `mlp`[^\n]*\n.*input_layernorm"):
+        LNTuning(modules="mlp").build(model=bench.base(), seed=0)
+
+
+def test_inputs_of_feed_forward_layers_are_found_by_any_name(bench: Any) -> None:
+    state = IA3(modules="k_proj,mlp.down_proj").build(model=bench.base(), seed=0).state()
+    assert {tuple(weight.shape) for name, weight in state.items() if "down_proj" in name} == {(1, 32)}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [LoRA(rank=2, dropout=0.1), DoRA(rank=2), PiSSA(rank=2), OLoRA(rank=2), EVA(rank=2), LoftQ(rank=2), VeRA()],
+)
+def test_neither_experts_nor_routers_are_linear_layers(config: Adapter) -> None:
+    """peft would take both for them, the experts with twice the rank, and fail where there is dropout or a length."""
+    found = adapted(config, family("qwen3_moe"))
+    assert found == {f"model.layers.{n}.self_attn.{name}" for n in range(2) for name in ATTENTION}
+
+
+def test_names_that_peft_takes_for_experts_are_refused() -> None:
+    """Beside experts in one tensor this model has one in layers of its own, which are called as experts once were."""
+    options = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+
+    def model() -> PreTrainedModel:
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model("glm4_moe", **SHAPE, **options))
+
+    for config in (LoRA(rank=2), LoRA(rank=2, modules="mlp.shared_experts"), ExpertLoRA(rank=2, modules="all")):
+        with pytest.raises(GymError, match="for those of its experts") as caught:
+            config.build(model=model(), seed=0)
+        assert caught.value.problems[0].key == "adapter.modules"
+        fix = caught.value.problems[0].fix
+        assert "expert_lora" in fix and ("k_proj,o_proj,q_proj" in fix) == (config.modules == "all")
+    assert {name.rpartition(".")[2] for name in adapted(LoRA(rank=2, modules="self_attn"), model())} == ATTENTION
+
+
+def test_the_layers_of_gpt2_are_taken_by_lora_and_refused_by_name_elsewhere() -> None:
+    tokens = torch.tensor([[5, 9, 7, 5]])
+    for modules, kinds in (("all", {"c_attn", "c_proj", "c_fc"}), ("c_attn", {"c_attn"})):
+        model = LoRA(rank=2, modules=modules).build(model=family("gpt2"), seed=0)
+        with torch.no_grad():
+            for weight in model.state().values():
+                weight.add_(0.1)
+            torch.testing.assert_close(model.merged()(tokens).logits, model.model(tokens).logits, atol=1e-4, rtol=1e-4)
+        assert {name.split(".")[-3] for name in model.state()} == kinds
+    for config in (PiSSA(rank=2), LoftQ(rank=2), EVA(rank=2), LoHa(rank=2), OFT(block=8)):
+        with pytest.raises(GymError, match="has no layers that this adapter can change"):
+            config.build(model=family("gpt2"), seed=0)
