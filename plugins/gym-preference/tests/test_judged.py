@@ -171,6 +171,20 @@ def test_held_out_answers_are_measured_too(bench: Bench, name: str, origin: str)
         assert run.series("eval_shift")[-1] == run.series("shift")[-1]
 
 
+def test_a_step_says_nothing_of_a_kind_that_it_does_not_have(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mean of no answers is no 0: what comes next would look as if the good answers had collapsed."""
+    rows = [
+        {"messages": [{"role": side, "content": "ab"} for side in ("user", "assistant")], "label": number >= 4}
+        for number in range(8)
+    ]
+    made = recipe(bench) | {"data": str(bench.file(rows))}
+    bad, good = bench.run(made, max_steps=2, batch_size=4, shuffle=False, learning_rate=1e-3).metrics
+    for line, there, missing in ((bad, "undesirable", "desirable"), (good, "desirable", "undesirable")):
+        assert line[f"{there}_log_prob"] < 0 and f"{there}_reward" in line
+        assert not {f"{missing}_log_prob", f"{missing}_reward", "margin"} & line.keys()
+    assert "fell from" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("good", "bad", "weights", "said"),
     [

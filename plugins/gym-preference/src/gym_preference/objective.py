@@ -14,6 +14,7 @@ from gym_preference import LDDPO, pairs
 from gym_preference.answers import AnswerBatch, Answered, lay_out
 from gym_preference.config import Pairwise, Preferring, Referenced
 from gym_preference.kept import Kept
+from gym_preference.metrics import half_for_ties, mean_of
 from gym_torch.batch import Batch, Example
 from gym_torch.layout import PADDED, Layout
 from gym_torch.objective import Objective, Scores
@@ -99,7 +100,7 @@ class PairObjective(PreferenceObjective):
     ) -> dict[str, Tensor]:
         """Return what is logged of a batch, as sums over pairs, or as sums and of how many."""
         beta, margins = self.config.beta, chosen - rejected
-        right = (margins.sign() + 1) / 2  # half a point where there is nothing to tell
+        right = half_for_ties(margins)
         lengths, totals = batch.lengths, batch.sums(log_probs)
         longer = (lengths[0::2] - lengths[1::2]).sign()
         taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer answer
@@ -109,12 +110,12 @@ class PairObjective(PreferenceObjective):
             "margin": beta * margins.sum(),
             "chosen_reward": beta * chosen.sum(),
             "rejected_reward": beta * rejected.sum(),
-            "chosen_log_prob": torch.stack([totals[0::2].sum(), lengths[0::2].sum()]),
-            "rejected_log_prob": torch.stack([totals[1::2].sum(), lengths[1::2].sum()]),
-            "length_bias": torch.stack([biased.sum(), longer.abs().sum()]),
+            "chosen_log_prob": mean_of(totals[0::2], lengths[0::2]),
+            "rejected_log_prob": mean_of(totals[1::2], lengths[1::2]),
+            "length_bias": mean_of(biased, longer.abs()),
         }
         if isinstance(self.config, Referenced):
-            found["kl"] = torch.stack([(log_ratios**2).sum() / 2, lengths.sum()])
+            found["kl"] = mean_of(log_ratios**2 / 2, lengths)
         return found
 
 

@@ -26,7 +26,8 @@ class Rated(Judged):
     """A judged answer in its step."""
 
     origin: float = 0.0  #: what its log-ratio is measured from, in nats
-    share: float = 0.0  #: what its reward counts in the margin of the step, times the answers in the step
+    share: float = 0.0
+    """What its reward counts in the margin of the step, times the answers in the step; 0 where all of them are judged alike."""
 
 
 def answered(example: Example) -> Answered:

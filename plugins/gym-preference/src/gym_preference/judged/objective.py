@@ -16,6 +16,7 @@ from gym_preference.config import Preferring, Referenced
 from gym_preference.judged import answers as judged
 from gym_preference.judged.answers import Rated
 from gym_preference.judged.config import Judging
+from gym_preference.metrics import half_for_ties, mean_of
 from gym_preference.objective import PreferenceObjective, Terms
 from gym_torch.batch import Batch, Example
 from gym_torch.layout import PADDED, Layout
@@ -73,15 +74,15 @@ class JudgedObjective(PreferenceObjective):
         return total, count
 
     def measures(self, log_probs: Tensor, ratios: Tensor, batch: AnswerBatch) -> dict[str, Tensor]:
-        """Return what is logged of a batch, as sums over answers, or as sums and of how many."""
+        """Return what is logged of a batch: of each kind of answer where the step has one, and the margin where it has both."""
         rewards, totals, lengths = self.config.beta * ratios, batch.sums(log_probs), batch.lengths
         good, origin, share = (batch.columns[name] for name in ("good", "origin", "share"))
         gains = torch.where(good, ratios - origin, origin - ratios)
         found = {
-            "accuracy": ((gains.sign() + 1) / 2).sum(),  # half a point where there is nothing to tell
-            "margin": (share * rewards).sum(),
+            "accuracy": half_for_ties(gains).sum(),
+            "margin": mean_of(share * rewards, share != 0),
         }
         for side, mine in {"desirable": good.to(rewards.dtype), "undesirable": (~good).to(rewards.dtype)}.items():
-            found[f"{side}_reward"] = torch.stack([(mine * rewards).sum(), mine.sum()])
-            found[f"{side}_log_prob"] = torch.stack([(mine * totals).sum(), (mine * lengths).sum()])
+            found[f"{side}_reward"] = mean_of(mine * rewards, mine)
+            found[f"{side}_log_prob"] = mean_of(mine * totals, mine * lengths)
         return found

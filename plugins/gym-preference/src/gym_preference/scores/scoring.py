@@ -81,8 +81,3 @@ def _places(answered: Answered) -> list[list[int]]:
     """Return the trained tokens of each segment."""
     prompt: list[list[int]] = [[]] if len(answered.prompt) else []
     return prompt + [np.flatnonzero(answer.trained).tolist() for answer in answered.answers]
-
-
-def half_for_ties(difference: Tensor) -> Tensor:
-    """Return 1 where a difference is positive, 0 where it is negative, and one half at 0: what accuracy counts."""
-    return (difference.sign() + 1) / 2
