@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from gym_core import load_recipe
+from gym_core import DataError, load_recipe
 from gym_core.component import load_object
 from gym_data.cache import Judged
 from gym_preference import KTO
@@ -61,11 +61,27 @@ def test_each_answer_goes_to_one_prompt_that_is_not_its_own() -> None:
     found = [strangers[number] for number in range(len(strangers))]
     prompts = [int(one.tokens[0]) // 100 for one in found]
     answers = [int(one.tokens[-1]) // 100 for one in found]
+    assert any(examples[answer].tokens[-1] != one.tokens[-1] for one, answer in zip(found, answers, strict=True)), "cut"
     assert prompts == list(range(17)) and sorted(answers) == prompts
     assert not any(prompt == answer for prompt, answer in zip(prompts, answers, strict=True))
-    for one, length, answer in zip(found, strangers.lengths, answers, strict=True):
+    for prompt, one, length, answer in zip(examples, found, strangers.lengths, answers, strict=True):
+        room = max(examples.lengths) - (~prompt.trained).sum()
         assert len(one.tokens) == len(one.trained) == length
-        assert one.trained.sum() == examples[answer].trained.sum() and one.good == examples[answer].good
+        assert one.trained.sum() == min(examples[answer].trained.sum(), room) and one.good == examples[answer].good
+
+
+def test_no_prompt_with_its_stranger_is_longer_than_the_longest_sample() -> None:
+    """A long answer behind a long prompt would ask for positions that the model may not have."""
+    long = [Judged(str(n), np.arange(20, dtype=np.int32), np.arange(20) >= n, True) for n in (2, 18, 10)]
+    strangers = Strangers(Listed(long), 0)
+    found = [strangers[number] for number in range(3)]
+    assert [len(one.tokens) for one in found] == strangers.lengths.tolist()
+    assert max(strangers.lengths) == 20 and all(one.trained[-1] and one.trained.any() for one in found)
+
+
+def test_one_answer_alone_has_nothing_to_be_measured_by() -> None:
+    with pytest.raises(DataError, match="one sample alone"):
+        Strangers(drawn(1), 0)
 
 
 def test_which_answer_goes_where_follows_from_the_seed() -> None:

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from gym_core import Train
+from gym_core import DataError, Train
 from gym_data.cache import Judged
 from gym_preference.answers import Answered
 from gym_preference.judged.config import Judging
@@ -41,16 +41,27 @@ def _start(example: Example) -> int:
 
 
 class Strangers:
-    """Prompts, each with the answer to another one: drawn once for a run, each answer once."""
+    """Prompts, each with the answer to another one: drawn once for a run, each answer once.
+
+    None is longer than the longest sample, for the model may have no more positions: the ends of answers are cut off.
+    """
 
     def __init__(self, examples: Examples, seed: int) -> None:
-        """Draw them."""
+        """Draw them. Raises DataError for a single sample, whose prompt would meet its own answer."""
+        if len(examples) < 2:
+            raise DataError(
+                "answers are measured by answers to other prompts, and there is one sample alone",
+                key="data",
+                fix="add samples; where it is the validation split, hold out two or more",
+            )
         self.examples = examples
         drawn = order(seed, EPOCH, len(examples))
         self.partners = np.empty_like(drawn)
         self.partners[drawn] = np.roll(drawn, 1)
         starts = np.array([_start(examples[number]) for number in range(len(examples))])
-        self._lengths = starts + (np.asarray(examples.lengths) - starts)[self.partners]
+        lengths = np.asarray(examples.lengths)
+        self.longest = int(lengths.max())
+        self._lengths = np.minimum(starts + (lengths - starts)[self.partners], self.longest)
 
     @property
     def lengths(self) -> npt.NDArray[np.integer]:
@@ -64,7 +75,8 @@ class Strangers:
     def __getitem__(self, index: int, /) -> Judged:
         """Return one prompt with its answer."""
         asked, said = self.examples[index], cast(Judged, self.examples[int(self.partners[index])])
-        read, learnt = _start(asked), slice(_start(said), None)
+        read, start = _start(asked), _start(said)
+        learnt = slice(start, start + self.longest - read)
         tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])
         trained = np.concatenate([np.zeros(read, dtype=np.bool_), said.trained[learnt]])
         return Judged(f"{asked.id} with the answer of {said.id}", tokens, trained, said.good)
