@@ -12,6 +12,8 @@ import pytest
 import torch
 from preference_cases import pairs, rows, run
 from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
 from gym_preference.kept import Kept, key_of, name_of
@@ -106,6 +108,22 @@ def test_a_run_goes_on_against_the_reference_it_began_with(
         shutil.rmtree(tmp_path / "cache" / "reference")
     again = trained(tmp_path, model_path, "kept", adapter, save_every=4, again=True)
     assert "continuing from step-00000004" in capsys.readouterr().err
+    assert fingerprint(again.outcome.artifact.path, ".safetensors") == weights
+
+
+def test_a_lost_reference_in_bf16_is_found_again(tmp_path: Path, model_path: Path) -> None:
+    """What trains is held in fp32, and a copy of the model as it is stored would say something else."""
+    stored = shutil.copytree(model_path, tmp_path / "stored")
+    AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16).save_pretrained(stored)
+    settings = {"save_every": 4, "precision": "bf16"}
+    whole = trained(tmp_path, stored, "kept", None, **settings)
+    weights = fingerprint(whole.outcome.artifact.path, ".safetensors")
+    (before,) = kept_files(tmp_path)
+    said = load_file(before)["log_probs"]
+    halved(whole)
+    shutil.rmtree(tmp_path / "cache" / "reference")
+    again = trained(tmp_path, stored, "kept", None, again=True, **settings)
+    assert kept_files(tmp_path) == [before] and torch.equal(load_file(before)["log_probs"], said)
     assert fingerprint(again.outcome.artifact.path, ".safetensors") == weights
 
 

@@ -65,6 +65,14 @@ class Referring:
             return None
         return Scorer(self.policy, without or nullcontext)
 
+    def _again(self) -> Scorer:
+        """Return the reference, loaded once more: a copy of the model holds weights as the policy does, and says the same."""
+        scorer = self._scorer()
+        if self.config.reference_model is None:
+            for own, copied in zip(self.policy.model.parameters(), scorer.policy.model.parameters(), strict=True):
+                copied.data = copied.data.to(own.dtype)
+        return scorer
+
     def _kept(self, objective: PreferenceObjective, steps: Sequence[Step]) -> Kept:
         """Return what the reference says of all answers: what was kept, or what it says now."""
         self.run.ranks.at("")  # it may take its time
@@ -73,7 +81,7 @@ class Referring:
         began: str | None = self.run.record.read().get(WEIGHTS) if self.run.resuming else None
         scorer = self._own()
         if began is None or scorer is not None or not self._file(began, keys).is_file():
-            scorer = scorer or self._scorer()
+            scorer = scorer or self._again()
             weights = self._fingerprint(scorer.policy)
             if began not in (None, weights):
                 raise GymError(
