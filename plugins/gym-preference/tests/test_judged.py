@@ -119,7 +119,7 @@ def test_a_mean_reward_counts_each_step_once() -> None:
 
 def test_a_departure_is_the_mean_or_nothing() -> None:
     origin = Departure(drawn(4), 0)
-    assert origin.of(0, 6.0, 4.0) == 1.5 and origin.of(1, -6.0, 4.0) == 0.0
+    assert origin.of(0, 6.0, 4.0) == 1.5 and origin.of(1, -6.0, 4.0) == origin.of(2, -1e-9, 4.0) == 0.0
 
 
 @pytest.mark.parametrize("options", [{"name": "kto", "ftx": 0.3, "desirable_weight": 1.3}, {"name": "bco", "ftx": 0.3}])

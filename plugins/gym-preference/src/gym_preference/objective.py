@@ -19,12 +19,11 @@ from gym_torch.batch import Batch, Example
 from gym_torch.layout import PADDED, Layout
 from gym_torch.objective import Objective, Scores
 
-Terms = Callable[..., Tensor]
-NOT_ARGUMENTS = (Preferring.model_fields | Referenced.model_fields | Pairwise.model_fields).keys() - {"beta"}
+NOT_ARGUMENTS = Referenced.model_fields.keys() - {"beta"}  #: fields that are no argument of a loss
 
 
 class PreferenceObjective(Objective):
-    """Base of the objectives over answers: write `answered` and `loss`.
+    """Base of the objectives over answers: write `answered` and `loss`, which applies `losses` to `arguments` and what it knows.
 
     The trainer says what the reference is, by `reference` or by `kept`. Without either, as in a plan, every answer has the
     log-probability 0 under it.
@@ -34,6 +33,12 @@ class PreferenceObjective(Objective):
     """From a batch to the log-probabilities of its targets under the reference, `[n]`, without a graph."""
     kept: Kept | None = None
     """What the reference said of each example before training."""
+
+    def __init__(self, config: Preferring, layout: Layout = PADDED) -> None:
+        """Take the losses and their arguments from the options."""
+        super().__init__(config, layout)
+        self.losses: Callable[..., Tensor] = load_object(type(config).loss)
+        self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
 
     @abstractmethod
     def answered(self, example: Example) -> Answered:
@@ -59,12 +64,6 @@ class PairObjective(PreferenceObjective):
 
     config: Pairwise
 
-    def __init__(self, config: Pairwise, layout: Layout = PADDED) -> None:
-        """Take the loss and its arguments from the options."""
-        super().__init__(config, layout)
-        self.pair_loss: Terms = load_object(type(config).loss)
-        self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
-
     def answered(self, example: Example) -> Answered:
         """Return what both sides begin with, the chosen and the rejected answer."""
         return pairs.answered(example)
@@ -78,7 +77,7 @@ class PairObjective(PreferenceObjective):
         batch = cast(AnswerBatch, batch)
         log_probs, log_ratios = self.log_ratios(policy, batch)
         chosen, rejected = self.sides(log_ratios, batch)
-        return self.summed(self.pair_loss(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
+        return self.summed(self.losses(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
 
     def summed(
         self, losses: Tensor, log_probs: Tensor, log_ratios: Tensor, batch: AnswerBatch

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from gym_preference.judged.answers import Strangers
-from gym_preference.judged.losses import departure
 from gym_torch.source import Examples
 
 
@@ -51,8 +50,8 @@ class Departure(Origin):
         self.measured = Strangers(examples, seed)
 
     def of(self, step: int, total: float, count: float) -> float:
-        """Return the mean, or 0 where it is below."""
-        return departure(total / count)
+        """Return the mean, or 0 where it is below: it estimates a KL divergence, which cannot be."""
+        return max(0.0, total / count)
 
     def held_out(self, examples: Examples, seed: int) -> Origin:
         """Return the same over those samples."""
