@@ -65,6 +65,7 @@ def reference(policy: Policy, adapted: Adapted, model: LoadedModel, recipe: Reci
         raise GymError(
             "a reference must have the tokenizer of the model that is trained",
             where=frozen.name,
+            key="algorithm.reference_model",
             fix="name a model of the same family",
         )
     device = next(policy.parameters()).device
