@@ -68,6 +68,18 @@ def test_scores_are_made_once_and_found_by_content(tmp_path: Path, model_path: P
     assert [file.stat().st_mtime_ns for file in kept_files(tmp_path)] == [before]
 
 
+def test_the_same_weights_that_compute_something_else_are_another_reference(tmp_path: Path, model_path: Path) -> None:
+    turned = shutil.copytree(model_path, tmp_path / "other" / "turned")
+    config = json.loads((turned / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 10.0
+    (turned / "config.json").write_text(json.dumps(config))
+    for model in (model_path, turned):
+        algorithm = {"name": "dpo", "cache_reference": True}
+        found = run(tmp_path, model, algorithm, model.name, adapter="lora", train={"max_steps": 1})
+        assert found.metrics[0]["loss"] == pytest.approx(np.log(2), abs=1e-6), "it is its own reference when it begins"
+        assert found.metrics[0]["kl"] == pytest.approx(0, abs=1e-9)
+
+
 @pytest.mark.parametrize(("steps", "kept"), [(6, False), (7, True)])
 def test_an_adapter_is_left_out_unless_samples_come_again(
     tmp_path: Path, model_path: Path, steps: int, kept: bool

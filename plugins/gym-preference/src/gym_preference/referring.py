@@ -119,13 +119,10 @@ class Referring:
         return cache_dir() / "reference" / f"{name}.safetensors"
 
     def _fingerprint(self, policy: Policy) -> str:
-        """Name the weights of the reference: not those of an adapter that is left out."""
+        """Name the model that the reference is: without an adapter that is left out."""
         left_out = self.adapted.without is not None
-        return fingerprint(
-            self.job.spread.full(weight)
-            for weight in policy.model.parameters()
-            if not (left_out and weight.requires_grad)
-        )
+        weights = (weight for weight in policy.model.parameters() if not (left_out and weight.requires_grad))
+        return fingerprint(map(self.job.spread.full, weights), policy.model.config)
 
     def _together(self, values: list[T]) -> list[T]:
         found: list[T] = gather_object(values) if self.job.accelerator.num_processes > 1 else values
