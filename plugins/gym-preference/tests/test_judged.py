@@ -117,6 +117,11 @@ def test_a_mean_reward_counts_each_step_once() -> None:
     assert origin.held_out(drawn(3), 0).of(9, 0.0, 0.0) == origin.mean
 
 
+def test_a_step_that_is_skipped_for_its_numbers_does_not_spoil_the_mean() -> None:
+    origin = MeanReward(drawn(2), 0)
+    assert [origin.of(step, total, 2.0) for step, total in enumerate([6.0, math.nan, -math.inf, 2.0])] == [3, 3, 3, 2]
+
+
 def test_a_departure_is_the_mean_or_nothing() -> None:
     origin = Departure(drawn(4), 0)
     assert origin.of(0, 6.0, 4.0) == 1.5 and origin.of(1, -6.0, 4.0) == origin.of(2, -1e-9, 4.0) == 0.0
@@ -208,7 +213,8 @@ def test_a_step_says_nothing_of_a_kind_that_it_does_not_have(bench: Bench, capsy
         (100, 300, {"desirable_weight": 3.5}, ""),
         (300, 100, {}, "desirable_weight: 0.333"),
         (100, 300, {"undesirable_weight": 0.5}, "desirable_weight: 1.5"),
-        (10, 0, {}, "judged alike"),
+        (10, 0, {}, "no answer is judged bad"),
+        (0, 10, {}, "no answer is judged good"),
         (10, 90, {"undesirable_weight": 0.0}, ""),
     ],
 )

@@ -26,7 +26,8 @@ class Judging(Referenced):
 
     def advice(self, good: int, bad: int) -> str:
         """Return what to do better with so many good and bad answers; empty where there is nothing to say."""
-        return "" if good and bad else "all answers are judged alike, so there is nothing to tell apart"
+        kind = "bad" if good else "good"
+        return "" if good and bad else f"no answer is judged {kind}, so there is nothing to tell apart: add some"
 
 
 class KTO(Judging):

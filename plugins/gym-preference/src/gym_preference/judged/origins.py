@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, ClassVar
 
 from gym_preference.judged.answers import Strangers
@@ -71,10 +72,10 @@ class MeanReward(Origin):
         self.before = self.after = (0.0, 0.0)  #: sum and number of all log-ratios, without and with those of `step`
 
     def of(self, step: int, total: float, count: float) -> float:
-        """Return the mean with these answers."""
+        """Return the mean with these answers; without them where their sum is no number, which ends this step, not all others."""
         if step != self.step:
             self.step, self.before = step, self.after
-        self.after = self.before[0] + total, self.before[1] + count
+        self.after = (self.before[0] + total, self.before[1] + count) if isfinite(total) else self.before
         return self.mean
 
     @property
