@@ -15,9 +15,9 @@ from gym_core import DataError, load_recipe
 from gym_core.component import load_object
 from gym_data.cache import Judged
 from gym_preference import KTO
-from gym_preference.judged.answers import Rated, Strangers, rated
+from gym_preference.judged.answers import Mismatched, Rated, rated
 from gym_preference.judged.objective import JudgedObjective
-from gym_preference.judged.origins import Departure, MeanReward
+from gym_preference.judged.origins import MeanReward, MismatchedKL
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
 from gym_torch.layout import PACKED
@@ -57,35 +57,35 @@ def recipe(bench: Bench, adapter: str | None = "lora", name: str = "kto", **opti
 
 def test_each_answer_goes_to_one_prompt_that_is_not_its_own() -> None:
     examples = drawn(17)
-    strangers = Strangers(examples, 5)
-    found = [strangers[number] for number in range(len(strangers))]
+    mismatched = Mismatched(examples, 5)
+    found = [mismatched[number] for number in range(len(mismatched))]
     prompts = [int(one.tokens[0]) // 100 for one in found]
     answers = [int(one.tokens[-1]) // 100 for one in found]
     assert any(examples[answer].tokens[-1] != one.tokens[-1] for one, answer in zip(found, answers, strict=True)), "cut"
     assert prompts == list(range(17)) and sorted(answers) == prompts
     assert not any(prompt == answer for prompt, answer in zip(prompts, answers, strict=True))
-    for prompt, one, length, answer in zip(examples, found, strangers.lengths, answers, strict=True):
+    for prompt, one, length, answer in zip(examples, found, mismatched.lengths, answers, strict=True):
         room = max(examples.lengths) - (~prompt.trained).sum()
         assert len(one.tokens) == len(one.trained) == length
         assert one.trained.sum() == min(examples[answer].trained.sum(), room) and one.good == examples[answer].good
 
 
-def test_no_prompt_with_its_stranger_is_longer_than_the_longest_sample() -> None:
+def test_no_prompt_with_a_mismatched_answer_is_longer_than_the_longest_sample() -> None:
     """A long answer behind a long prompt would ask for positions that the model may not have."""
     long = [Judged(str(n), np.arange(20, dtype=np.int32), np.arange(20) >= n, True) for n in (2, 18, 10)]
-    strangers = Strangers(Listed(long), 0)
-    found = [strangers[number] for number in range(3)]
-    assert [len(one.tokens) for one in found] == strangers.lengths.tolist()
-    assert max(strangers.lengths) == 20 and all(one.trained[-1] and one.trained.any() for one in found)
+    mismatched = Mismatched(Listed(long), 0)
+    found = [mismatched[number] for number in range(3)]
+    assert [len(one.tokens) for one in found] == mismatched.lengths.tolist()
+    assert max(mismatched.lengths) == 20 and all(one.trained[-1] and one.trained.any() for one in found)
 
 
 def test_one_answer_alone_has_nothing_to_be_measured_by() -> None:
     with pytest.raises(DataError, match="one sample alone"):
-        Strangers(drawn(1), 0)
+        Mismatched(drawn(1), 0)
 
 
 def test_which_answer_goes_where_follows_from_the_seed() -> None:
-    first, again, other = (Strangers(drawn(30), seed).partners.tolist() for seed in (1, 1, 2))
+    first, again, other = (Mismatched(drawn(30), seed).partners.tolist() for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -123,7 +123,7 @@ def test_a_step_that_is_skipped_for_its_numbers_does_not_spoil_the_mean() -> Non
 
 
 def test_a_departure_is_the_mean_or_nothing() -> None:
-    origin = Departure(drawn(4), 0)
+    origin = MismatchedKL(drawn(4), 0)
     assert origin.of(0, 6.0, 4.0) == 1.5 and origin.of(1, -6.0, 4.0) == origin.of(2, -1e-9, 4.0) == 0.0
 
 

@@ -18,7 +18,7 @@ from gym_torch.batch import Example, Piece
 from gym_torch.layout import Layout
 from gym_torch.source import Dataset, Examples, Step, order
 
-EPOCH = -1  #: whose order says which answer is a stranger to which prompt; no run comes past it
+EPOCH = -1  #: whose order says which answer is put to which prompt; no run comes past it
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def _start(example: Example) -> int:
     return int(np.argmax(example.trained))
 
 
-class Strangers:
-    """Prompts, each with the answer to another one: drawn once for a run, each answer once.
+class Mismatched:
+    """Prompts, each with the answer to another one, for a mismatched KL: drawn once for a run, each answer once.
 
     None is longer than the longest sample, for the model may have no more positions: the ends of answers are cut off.
     """

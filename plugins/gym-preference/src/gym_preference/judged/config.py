@@ -35,7 +35,7 @@ class KTO(Judging):
 
     paper: ClassVar[str] = "arXiv:2402.01306"
     loss: ClassVar[str] = "gym_preference.judged.losses:kto"
-    origin: ClassVar[str] = "gym_preference.judged.origins:Departure"
+    origin: ClassVar[str] = "gym_preference.judged.origins:MismatchedKL"
     oracle: ClassVar[str] = "gym_preference.judged.oracle:kto"
 
     desirable_weight: Annotated[float, Field(ge=0), Flat("kto_chosen_weight")] = 1.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, ClassVar
 
-from gym_preference.judged.answers import Strangers
+from gym_preference.judged.answers import Mismatched
 from gym_torch.source import Examples
 
 
@@ -41,14 +41,14 @@ class Origin(ABC):
         """Take up what `state_dict` returned."""
 
 
-class Departure(Origin):
+class MismatchedKL(Origin):
     """How far the policy has gone from the reference, told by answers to prompts that they do not belong to (KTO)."""
 
     name: ClassVar[str] = "kl"
 
     def __init__(self, examples: Examples, seed: int) -> None:
         """Draw which answer is put to which prompt."""
-        self.measured = Strangers(examples, seed)
+        self.measured = Mismatched(examples, seed)
 
     def of(self, step: int, total: float, count: float) -> float:
         """Return the mean, or 0 where it is below: it estimates a KL divergence, which cannot be."""
@@ -56,7 +56,7 @@ class Departure(Origin):
 
     def held_out(self, examples: Examples, seed: int) -> Origin:
         """Return the same over those samples."""
-        return Departure(examples, seed)
+        return MismatchedKL(examples, seed)
 
 
 class MeanReward(Origin):
