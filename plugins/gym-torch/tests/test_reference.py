@@ -110,6 +110,14 @@ def test_a_model_of_other_tokens_is_refused(path: Path, tmp_path: Path) -> None:
         reference(policy, adapted, model, recipe, str(other))
 
 
+def test_what_is_no_model_is_refused_by_the_key_that_names_it(path: Path, tmp_path: Path) -> None:
+    model, adapted, policy, recipe = trained(path, "lora")
+    adapted.save(tmp_path / "adapter", str(path))
+    for named, why in (("./none", "no such folder"), (str(tmp_path / "adapter"), "holds an adapter.*\n.*gym export")):
+        with pytest.raises(GymError, match=rf"(?s)algorithm\.reference_model: .*{why}"):
+            reference(policy, adapted, model, recipe, named)
+
+
 def test_modules_trained_whole_are_left_out_too(path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     adapted = LoRA(modules="q_proj", extra="norm").build(model=model, seed=0)
