@@ -7,6 +7,7 @@ from data_cases import UNMARKED, chat, text_of
 
 from gym_core import DataError
 from gym_data import DatasetConfig, File, Named
+from gym_data.report import left_out
 from gym_data.tokenizer import Tokenizer
 
 
@@ -113,6 +114,9 @@ def test_long_sides_are_cut_and_counted(model, write):
     assert (prepared.report["truncated"], prepared.report["dropped"]) == (3, 2)
     reasons = prepared.report["sources"][0]["dropped"]
     assert reasons == {"both answers are the same within the cutoff": 1, "nothing to learn within the cutoff": 1}
+    told = "both answers are the same within the cutoff (1), nothing to learn within the cutoff (1)"
+    assert left_out(prepared.report) == f"left out of 4 rows: {told}"
+    assert left_out(build(model, write(rows[3:], "short.jsonl")).report) == ""
     assert build(model, write(rows), cutoff=24, overlong="drop").report["dropped"] == 3
 
 

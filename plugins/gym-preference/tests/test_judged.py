@@ -198,12 +198,14 @@ def test_a_step_says_nothing_of_a_kind_that_it_does_not_have(bench: Bench, capsy
         {"messages": [{"role": side, "content": "ab"} for side in ("user", "assistant")], "label": number >= 4}
         for number in range(8)
     ]
+    rows.append({"messages": [*rows[0]["messages"][:1], {"role": "assistant", "content": " "}], "label": True})
     made = recipe(bench) | {"data": str(bench.file(rows))}
     bad, good = bench.run(made, max_steps=2, batch_size=4, shuffle=False, learning_rate=1e-3).metrics
     for line, there, missing in ((bad, "undesirable", "desirable"), (good, "desirable", "undesirable")):
         assert line[f"{there}_log_prob"] < 0 and f"{there}_reward" in line
         assert not {f"{missing}_log_prob", f"{missing}_reward", "margin"} & line.keys()
-    assert "fell from" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "left out of 9 rows: an answer is empty (1)" in said and "fell from" not in said
 
 
 @pytest.mark.parametrize(
