@@ -39,9 +39,9 @@ from gym_preference import (
     RobustDPO,
     SimPO,
 )
-from gym_preference.judged.answers import Strangers, rated
+from gym_preference.judged.answers import Mismatched, rated
 from gym_preference.judged.objective import JudgedObjective
-from gym_preference.judged.origins import Departure
+from gym_preference.judged.origins import MismatchedKL
 from gym_preference.objective import PreferenceObjective
 from gym_testkit import tiny
 from gym_torch.batch import Example
@@ -140,7 +140,7 @@ def kto(path: Path, output: Path, pairs: Pairs, **asked: Any) -> tuple[Tensor, n
         **asked,
     )
     names = ("prompt_ids", "completion_ids", "KL_completion_ids", "label")
-    others = [pairs.chosen[number] for number in Strangers(Listed(judged(pairs)), SEED).partners]
+    others = [pairs.chosen[number] for number in Mismatched(Listed(judged(pairs)), SEED).partners]
     rows = zip(pairs.prompts, pairs.chosen, others, GOOD, strict=True)
     inputs = peer.data_collator([dict(zip(names, row, strict=True)) for row in rows])
     return peer._compute_loss(peer.model, inputs, return_outputs=False), peer.model
@@ -259,10 +259,10 @@ def stepped(objective: PreferenceObjective, policy: Policy, case: Case, size: in
         every: list[Any] = paired(case.pairs)
         return [every[start : start + size] for start in range(0, len(every), size)]
     whole = Listed(judged(case.pairs))
-    origin = Departure(whole, SEED)
-    strangers = [origin.measured[number] for number in range(len(whole))]
+    origin = MismatchedKL(whole, SEED)
+    mismatched = [origin.measured[number] for number in range(len(whole))]
     device = torch.device("cpu")
-    total = objective.total(Scorer(policy), Step([strangers[:1], strangers[1:]], 1.0), device)
+    total = objective.total(Scorer(policy), Step([mismatched[:1], mismatched[1:]], 1.0), device)
     step = Step([whole[start : start + size] for start in range(0, len(whole), size)], 1.0)
     return list(rated(step, whole, origin.of(0, *total)).batches)
 

@@ -23,56 +23,56 @@ def cache_dir() -> Path:
     return Path(os.environ.get("GYM_CACHE") or "~/.cache/gym").expanduser()
 
 
-def locate(name: str, revision: str | None = None, weights: bool = True) -> Path:
+def locate(name: str, revision: str | None = None, weights: bool = True, key: str = "") -> Path:
     """Return the local directory of a model: a family, a folder, or a Hub id, which is fetched on first use.
 
-    `weights=False` asks for configuration and tokenizer alone. Raises RecipeError when there is no such model,
-    GymError when the Hub cannot be reached.
+    `weights=False` asks for configuration and tokenizer alone; `key` is what errors call the name. Raises RecipeError when
+    there is no such model, GymError when the Hub cannot be reached.
     """
     folder = Path(name).expanduser()
     is_path = name.startswith((".", "~")) or folder.is_absolute()
     if not is_path and any(name in (entry.name, entry.qualified) for entry in entries("families")):
         if (folder / "config.json").is_file():
-            raise RecipeError(f"`{name}` is a family and a folder here", fix=f"write `./{name}` for the folder")
+            raise RecipeError(f"`{name}` is a family and a folder here", key=key, fix=f"write `./{name}`")
         family: Path = load(find("families", name))().build()
         return family
     if is_path or folder.is_dir():
-        return _checked(folder, weights)
+        return _checked(folder, weights, key)
     if not _HUB_ID.fullmatch(name):
-        raise RecipeError(f"there is no folder `{name}`, and it cannot be a Hub id", fix=_advice(name))
-    return _checked(_fetch(name, revision, weights), weights)
+        raise RecipeError(f"there is no folder `{name}`, and it cannot be a Hub id", key=key, fix=_advice(name))
+    return _checked(_fetch(name, revision, weights, key), weights, key)
 
 
-def _checked(folder: Path, weights: bool) -> Path:
+def _checked(folder: Path, weights: bool, key: str) -> Path:
     if not (folder / "config.json").is_file():
         inner = next((child.parent for child in sorted(folder.glob("*/config.json"))), None)
         fix = f"did you mean `{inner}`?" if inner else _advice(folder.name)
         why = "has no config.json, so it holds no model" if folder.is_dir() else "there is no such folder"
-        raise RecipeError(why, where=str(folder), fix=fix)
+        raise RecipeError(why, where=str(folder), key=key, fix=fix)
     if weights and not any(folder.glob("*.safetensors")):
         pickle = next((path.name for end in ("bin", "pt", "pth") for path in sorted(folder.glob(f"*.{end}"))), "")
         why = f"{pickle} is a pickle, which can run code when it is read" if pickle else "there are no weights here"
-        raise RecipeError(why, where=str(folder), fix="save the weights as safetensors")
+        raise RecipeError(why, where=str(folder), key=key, fix="save the weights as safetensors")
     return folder
 
 
-def _fetch(name: str, revision: str | None, weights: bool) -> Path:
+def _fetch(name: str, revision: str | None, weights: bool, key: str) -> Path:
     missing = f"`{name}` is no installed family and no folder"
     try:
         from huggingface_hub import errors, snapshot_download
     except ImportError:
         why = f"{missing}, and fetching it from the Hub needs huggingface_hub"
-        raise GymError(why, fix=f"pip install huggingface_hub; {_advice(name)}") from None
+        raise GymError(why, key=key, fix=f"pip install huggingface_hub; {_advice(name)}") from None
     wanted = _FILES + (_WEIGHTS if weights else [])
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=_NOT_MODEL))
     except errors.RevisionNotFoundError:
-        raise RecipeError(f"the Hub has no revision `{revision}` of `{name}`", fix="check the revision") from None
+        raise RecipeError(f"the Hub has no revision `{revision}` of `{name}`", key=key, fix="look it up") from None
     except errors.RepositoryNotFoundError:
-        raise RecipeError(f"{missing}, and the Hub shows you no such model", fix=_advice(name)) from None
+        raise RecipeError(f"{missing}, and the Hub shows you no such model", key=key, fix=_advice(name)) from None
     except Exception as error:  # the network: whatever its libraries raise
         why = f"{missing}, and the Hub did not answer ({type(error).__name__})"
-        raise GymError(why, fix=f"check the network, or give a folder; {_advice(name)}") from error
+        raise GymError(why, key=key, fix=f"check the network, or give a folder; {_advice(name)}") from error
 
 
 def _advice(name: str) -> str:

@@ -7,6 +7,7 @@ from data_cases import UNMARKED, chat, text_of
 
 from gym_core import DataError
 from gym_data import DatasetConfig, File, Named
+from gym_data.report import left_out
 from gym_data.tokenizer import Tokenizer
 
 
@@ -72,6 +73,24 @@ def test_a_prompt_column_and_messages_that_continue_it(model, write):
     assert [learnt for _, learnt in told] == ["Four .<|im_end|>", "cat<|im_end|>"]
 
 
+def test_messages_behind_a_prompt_that_are_not_to_be_learnt_are_read_only(model, write):
+    row = {
+        "prompt": chat("hello"),
+        "chosen": [{"role": "assistant", "content": "cat", "train": False}, *chat("hello", "Four .")],
+        "rejected": [{"role": "assistant", "content": "dog"}, *chat("hello", "mat")],
+    }
+    _, told = sides(model, build(model, write([row])).train[0])
+    assert [learnt for _, learnt in told] == ["Four .<|im_end|>", "dog<|im_end|>|mat<|im_end|>"]
+
+
+def test_an_empty_list_of_messages_is_an_empty_answer(model, write):
+    rows = [
+        {"prompt": "hello", "chosen": "Four .", "rejected": []},
+        {"prompt": "hello", "chosen": "Four .", "rejected": "cat"},
+    ]
+    assert build(model, write(rows)).report["sources"][0]["dropped"] == {"an answer is empty": 1}
+
+
 def test_tools_are_shown_with_whole_conversations(with_template, write):
     shows = "{% if tools %}{{ tools[0].function.name + '\\n' }}{% endif %}" + UNMARKED
     model = with_template(shows)
@@ -95,6 +114,9 @@ def test_long_sides_are_cut_and_counted(model, write):
     assert (prepared.report["truncated"], prepared.report["dropped"]) == (3, 2)
     reasons = prepared.report["sources"][0]["dropped"]
     assert reasons == {"both answers are the same within the cutoff": 1, "nothing to learn within the cutoff": 1}
+    told = "both answers are the same within the cutoff (1), nothing to learn within the cutoff (1)"
+    assert left_out(prepared.report) == f"left out of 4 rows: {told}"
+    assert left_out(build(model, write(rows[3:], "short.jsonl")).report) == ""
     assert build(model, write(rows), cutoff=24, overlong="drop").report["dropped"] == 3
 
 

@@ -41,6 +41,12 @@ def test_a_prompt_stands_before_the_answer_and_keeps_its_row(model, write, name)
     assert build(model, write([ROWS[name]] * 2)).report["cached"]
 
 
+@pytest.mark.parametrize(("chosen", "answer"), [("Four .", "Four ."), ("", None)])
+def test_a_pair_with_nothing_to_compare_asks_all_the_same(model, write, chosen, answer):
+    prepared = build(model, write([{"prompt": QUESTION, "chosen": chosen, "rejected": chosen}]))
+    assert prepared.train[0].messages == chat(QUESTION) and prepared.train[0].row.get("answer") == answer
+
+
 def test_each_prompt_has_its_own_row_whatever_the_order(model, write):
     rows = [{"prompt": f"say {number}", "number": number, "more": "ü" * number} for number in range(9)]
     prepared = build(model, write(rows), validation=3)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import yaml
 
-from gym_core import load_recipe
+from gym_core import DataError, load_recipe
 from gym_core.component import load_object
 from gym_data.cache import Judged
 from gym_preference import KTO
-from gym_preference.judged.answers import Rated, Strangers, rated
+from gym_preference.judged.answers import Mismatched, Rated, rated
 from gym_preference.judged.objective import JudgedObjective
-from gym_preference.judged.origins import Departure, MeanReward
+from gym_preference.judged.origins import MeanReward, MismatchedKL
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
 from gym_torch.layout import PACKED
@@ -57,19 +57,35 @@ def recipe(bench: Bench, adapter: str | None = "lora", name: str = "kto", **opti
 
 def test_each_answer_goes_to_one_prompt_that_is_not_its_own() -> None:
     examples = drawn(17)
-    strangers = Strangers(examples, 5)
-    found = [strangers[number] for number in range(len(strangers))]
+    mismatched = Mismatched(examples, 5)
+    found = [mismatched[number] for number in range(len(mismatched))]
     prompts = [int(one.tokens[0]) // 100 for one in found]
     answers = [int(one.tokens[-1]) // 100 for one in found]
+    assert any(examples[answer].tokens[-1] != one.tokens[-1] for one, answer in zip(found, answers, strict=True)), "cut"
     assert prompts == list(range(17)) and sorted(answers) == prompts
     assert not any(prompt == answer for prompt, answer in zip(prompts, answers, strict=True))
-    for one, length, answer in zip(found, strangers.lengths, answers, strict=True):
+    for prompt, one, length, answer in zip(examples, found, mismatched.lengths, answers, strict=True):
+        room = max(examples.lengths) - (~prompt.trained).sum()
         assert len(one.tokens) == len(one.trained) == length
-        assert one.trained.sum() == examples[answer].trained.sum() and one.good == examples[answer].good
+        assert one.trained.sum() == min(examples[answer].trained.sum(), room) and one.good == examples[answer].good
+
+
+def test_no_prompt_with_a_mismatched_answer_is_longer_than_the_longest_sample() -> None:
+    """A long answer behind a long prompt would ask for positions that the model may not have."""
+    long = [Judged(str(n), np.arange(20, dtype=np.int32), np.arange(20) >= n, True) for n in (2, 18, 10)]
+    mismatched = Mismatched(Listed(long), 0)
+    found = [mismatched[number] for number in range(3)]
+    assert [len(one.tokens) for one in found] == mismatched.lengths.tolist()
+    assert max(mismatched.lengths) == 20 and all(one.trained[-1] and one.trained.any() for one in found)
+
+
+def test_one_answer_alone_has_nothing_to_be_measured_by() -> None:
+    with pytest.raises(DataError, match="one sample alone"):
+        Mismatched(drawn(1), 0)
 
 
 def test_which_answer_goes_where_follows_from_the_seed() -> None:
-    first, again, other = (Strangers(drawn(30), seed).partners.tolist() for seed in (1, 1, 2))
+    first, again, other = (Mismatched(drawn(30), seed).partners.tolist() for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -101,9 +117,14 @@ def test_a_mean_reward_counts_each_step_once() -> None:
     assert origin.held_out(drawn(3), 0).of(9, 0.0, 0.0) == origin.mean
 
 
+def test_a_step_that_is_skipped_for_its_numbers_does_not_spoil_the_mean() -> None:
+    origin = MeanReward(drawn(2), 0)
+    assert [origin.of(step, total, 2.0) for step, total in enumerate([6.0, math.nan, -math.inf, 2.0])] == [3, 3, 3, 2]
+
+
 def test_a_departure_is_the_mean_or_nothing() -> None:
-    origin = Departure(drawn(4), 0)
-    assert origin.of(0, 6.0, 4.0) == 1.5 and origin.of(1, -6.0, 4.0) == 0.0
+    origin = MismatchedKL(drawn(4), 0)
+    assert origin.of(0, 6.0, 4.0) == 1.5 and origin.of(1, -6.0, 4.0) == origin.of(2, -1e-9, 4.0) == 0.0
 
 
 @pytest.mark.parametrize("options", [{"name": "kto", "ftx": 0.3, "desirable_weight": 1.3}, {"name": "bco", "ftx": 0.3}])
@@ -171,6 +192,22 @@ def test_held_out_answers_are_measured_too(bench: Bench, name: str, origin: str)
         assert run.series("eval_shift")[-1] == run.series("shift")[-1]
 
 
+def test_a_step_says_nothing_of_a_kind_that_it_does_not_have(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mean of no answers is no 0: what comes next would look as if the good answers had collapsed."""
+    rows = [
+        {"messages": [{"role": side, "content": "ab"} for side in ("user", "assistant")], "label": number >= 4}
+        for number in range(8)
+    ]
+    rows.append({"messages": [*rows[0]["messages"][:1], {"role": "assistant", "content": " "}], "label": True})
+    made = recipe(bench) | {"data": str(bench.file(rows))}
+    bad, good = bench.run(made, max_steps=2, batch_size=4, shuffle=False, learning_rate=1e-3).metrics
+    for line, there, missing in ((bad, "undesirable", "desirable"), (good, "desirable", "undesirable")):
+        assert line[f"{there}_log_prob"] < 0 and f"{there}_reward" in line
+        assert not {f"{missing}_log_prob", f"{missing}_reward", "margin"} & line.keys()
+    said = capsys.readouterr().err
+    assert "left out of 9 rows: an answer is empty (1)" in said and "fell from" not in said
+
+
 @pytest.mark.parametrize(
     ("good", "bad", "weights", "said"),
     [
@@ -178,7 +215,8 @@ def test_held_out_answers_are_measured_too(bench: Bench, name: str, origin: str)
         (100, 300, {"desirable_weight": 3.5}, ""),
         (300, 100, {}, "desirable_weight: 0.333"),
         (100, 300, {"undesirable_weight": 0.5}, "desirable_weight: 1.5"),
-        (10, 0, {}, "judged alike"),
+        (10, 0, {}, "no answer is judged bad"),
+        (0, 10, {}, "no answer is judged good"),
         (10, 90, {"undesirable_weight": 0.0}, ""),
     ],
 )

@@ -67,11 +67,6 @@ def test_bco_is_the_formula(seed: int, shift: float, beta: float) -> None:
     np.testing.assert_allclose(own.grad.numpy(), wanted, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("mean", [-2.0, -1e-9, 0.0, 0.3])
-def test_a_departure_is_never_negative(mean: float) -> None:
-    assert label_losses.departure(mean) == (mean if mean > 0 else 0.0)
-
-
 def test_an_answer_as_likely_as_before_costs_half_of_its_weight_where_nothing_has_moved() -> None:
     good = torch.tensor([True, False])
     found = label_losses.kto(torch.zeros(2), good, torch.zeros(()), 0.1, 1.5, 0.5)
@@ -89,12 +84,3 @@ def test_far_away_losses_and_gradients_are_finite(ratio: float) -> None:
         found = loss(own, good, torch.zeros(()), 0.1)
         found.sum().backward()
         assert found.isfinite().all() and own.grad.isfinite().all()
-
-
-def test_the_departure_has_no_gradient_of_its_own() -> None:
-    """It is a number when it arrives, so nothing learns through it."""
-    ratios, good = drawn(0)
-    kl = torch.tensor(1.0)
-    own = torch.tensor(ratios, requires_grad=True)
-    label_losses.kto(own, torch.tensor(good), kl, 0.1).sum().backward()
-    assert kl.grad is None and own.grad.abs().min() > 0

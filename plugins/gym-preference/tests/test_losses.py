@@ -160,7 +160,7 @@ def test_the_options_of_every_component_are_the_arguments_of_its_loss() -> None:
             continue
         objective: Any = load_object(cls.objective)(cls())
         assert isinstance(objective, PairObjective)
-        taken = list(inspect.signature(objective.pair_loss).parameters)
+        taken = list(inspect.signature(objective.losses).parameters)
         assert taken[:2] == ["chosen", "rejected"]
         assert set(taken[-len(objective.arguments) :]) == objective.arguments.keys()
         checked += 1

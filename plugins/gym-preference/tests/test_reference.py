@@ -12,6 +12,8 @@ import pytest
 import torch
 from preference_cases import pairs, rows, run
 from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
 from gym_preference.kept import Kept, key_of, name_of
@@ -66,6 +68,18 @@ def test_scores_are_made_once_and_found_by_content(tmp_path: Path, model_path: P
     assert [file.stat().st_mtime_ns for file in kept_files(tmp_path)] == [before]
 
 
+def test_the_same_weights_that_compute_something_else_are_another_reference(tmp_path: Path, model_path: Path) -> None:
+    turned = shutil.copytree(model_path, tmp_path / "other" / "turned")
+    config = json.loads((turned / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 10.0
+    (turned / "config.json").write_text(json.dumps(config))
+    for model in (model_path, turned):
+        algorithm = {"name": "dpo", "cache_reference": True}
+        found = run(tmp_path, model, algorithm, model.name, adapter="lora", train={"max_steps": 1})
+        assert found.metrics[0]["loss"] == pytest.approx(np.log(2), abs=1e-6), "it is its own reference when it begins"
+        assert found.metrics[0]["kl"] == pytest.approx(0, abs=1e-9)
+
+
 @pytest.mark.parametrize(("steps", "kept"), [(6, False), (7, True)])
 def test_an_adapter_is_left_out_unless_samples_come_again(
     tmp_path: Path, model_path: Path, steps: int, kept: bool
@@ -106,6 +120,22 @@ def test_a_run_goes_on_against_the_reference_it_began_with(
         shutil.rmtree(tmp_path / "cache" / "reference")
     again = trained(tmp_path, model_path, "kept", adapter, save_every=4, again=True)
     assert "continuing from step-00000004" in capsys.readouterr().err
+    assert fingerprint(again.outcome.artifact.path, ".safetensors") == weights
+
+
+def test_a_lost_reference_in_bf16_is_found_again(tmp_path: Path, model_path: Path) -> None:
+    """What trains is held in fp32, and a copy of the model as it is stored would say something else."""
+    stored = shutil.copytree(model_path, tmp_path / "stored")
+    AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16).save_pretrained(stored)
+    settings = {"save_every": 4, "precision": "bf16"}
+    whole = trained(tmp_path, stored, "kept", None, **settings)
+    weights = fingerprint(whole.outcome.artifact.path, ".safetensors")
+    (before,) = kept_files(tmp_path)
+    said = load_file(before)["log_probs"]
+    halved(whole)
+    shutil.rmtree(tmp_path / "cache" / "reference")
+    again = trained(tmp_path, stored, "kept", None, again=True, **settings)
+    assert kept_files(tmp_path) == [before] and torch.equal(load_file(before)["log_probs"], said)
     assert fingerprint(again.outcome.artifact.path, ".safetensors") == weights
 
 

@@ -180,6 +180,14 @@ def test_it_learns_to_tell_them_apart(bench: Bench, algorithm: str) -> None:
     assert names <= last.keys()
 
 
+def test_noise_on_embeddings_is_learnt_with(bench: Bench) -> None:
+    """The head begins at zero, so the second step is the first to see what states it is given."""
+    recipe = bench.recipe("reward_model", "preference", max_steps=2)
+    noisy = recipe | {"model": {"path": recipe["model"], "neftune": 5.0}}
+    plain, found = (bench.run(each, name).series("loss") for each, name in ((recipe, "plain"), (noisy, "noisy")))
+    assert plain[0] == found[0] and plain[1] != pytest.approx(found[1], rel=1e-4)
+
+
 def test_a_margin_asks_for_that_much(bench: Bench) -> None:
     """A pair is done with once it is well beyond its margin, so a larger margin ends with rewards further apart."""
     rows = [{"prompt": "a", "chosen": "b", "rejected": "c"}]

@@ -89,6 +89,7 @@ class NextToken(Objective):
             "likelihood": likely.sum(),
             "by_sample": torch.stack([likely.sum(), likely.new_tensor(len(batch.segments))]),
             "surprise": (-log_probs.detach()).max() if len(likely) else likely.new_zeros(()),
+            "of_nothing": likely.new_zeros(2),
         }
 
 

@@ -79,6 +79,7 @@ def test_metrics_are_divided_by_what_they_count_and_the_largest_is_kept(model_pa
     measured = [line for line in lines if "eval_loss" in line][-1]
     assert measured["eval_by_sample"] == pytest.approx(float(held_out.exp().sum()) / 5, rel=1e-4)
     assert measured["eval_surprise"] == pytest.approx(float(-held_out.min()), rel=1e-4)
+    assert not any(name.endswith("of_nothing") for line in [*lines, window] for name in line), "it has no mean"
 
 
 def test_the_gradient_of_a_step_is_the_same_however_it_is_cut(model_path: Path, tmp_path: Path) -> None:

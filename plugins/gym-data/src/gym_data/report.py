@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,16 @@ def report_of(
         "sources": [_source(opened, tally) for opened, tally in zip(reader.opened, reader.tallies, strict=True)],
         "notes": [*(note for tally in reader.tallies for note in _notes(tally)), *_one_sided(reader)],
     }
+
+
+def left_out(report: Mapping[str, Any]) -> str:
+    """Say what is not learnt from, and most often why; empty where all is."""
+    reasons = Counter[str]()
+    for source in report.get("sources", ()):
+        reasons.update(source["bad"])
+        reasons.update(source["dropped"])
+    told = ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(3))
+    return f"left out of {report['rows']:,} rows: {told}" if told else ""
 
 
 def lengths_of(sizes: np.ndarray) -> dict[str, Any]:

@@ -17,9 +17,12 @@ class Collapse(Observer):
     A loss of differences falls as long as the rejected answers lose more. What gains instead is neither.
     """
 
-    def __init__(self, measure: str) -> None:
-        """Begin with nothing seen; `measure` is the metric of the mean log-probability of a token of these answers."""
-        self.measure = measure
+    def __init__(self, measure: str, ftx: float) -> None:
+        """Begin with nothing seen; `measure` is the metric of the mean log-probability of a token of these answers.
+
+        `ftx` is what learning them counts already.
+        """
+        self.measure, self.ftx = measure, ftx
         self.first: float | None = None
         self.told = False
 
@@ -32,8 +35,8 @@ class Collapse(Observer):
         if now < self.first - FALL:
             self.told = True
             warn(
-                f"step {progress.step}: the log-probability of a token of the chosen answers fell from {self.first:.2f} to "
-                f"{now:.2f}; a lower learning rate, a larger `beta` or `ftx: 0.2` hold it"
+                f"step {progress.step}: {self.measure} fell from {self.first:.2f} to {now:.2f}, so the better answers become "
+                f"unlikely too; a lower `train.learning_rate` or a larger `algorithm.ftx` (now {self.ftx:g}) holds them"
             )
 
     def state_dict(self) -> dict[str, Any]:

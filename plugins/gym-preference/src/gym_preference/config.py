@@ -11,12 +11,20 @@ from gym_torch import TorchAlgorithm
 
 
 class Preferring(TorchAlgorithm):
-    """Base of the algorithms that make some answers more likely than others; an example is a pair, or a judged answer."""
+    """Base of the algorithms that make some answers more likely than others; an example is a pair, or a judged answer.
+
+    The fields that a subclass adds are further arguments of its `loss`.
+    """
 
     target: ClassVar[str] = "gym_preference.trainer:PreferenceTrainer"
+    loss: ClassVar[str] = ""
+    """`module:function` to the losses of pairs, or of judged answers: from their log-ratios, `beta` and the fields that a
+    subclass adds."""
 
     beta: Annotated[float, Field(gt=0), Flat("pref_beta")] = 0.1
     """How much a log-ratio of answers counts: what is small stays nearer to the reference."""
+    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
+    """What the mean negative log-likelihood of the tokens of a chosen, or good, answer counts beside the loss."""
 
 
 class Referenced(Preferring):
@@ -30,20 +38,13 @@ class Referenced(Preferring):
 
 
 class Pairwise(Preferring):
-    """Base of the algorithms that learn from pairs of answers. A loss is a function of two numbers for each pair.
+    """Base of the algorithms that learn from pairs of answers. A loss is a function of two numbers for each pair, `[pairs]`.
 
-    These are the log-probabilities of the answers, less those under the reference where there is one. The fields that a
-    subclass adds are further arguments of its `loss`.
+    These are the log-probabilities of the chosen and of the rejected answer, less those under the reference where there is one.
     """
 
     rows: ClassVar[str] = "preference"
     objective: ClassVar[str] = "gym_preference.objective:PairObjective"
     schedule: ClassVar[str] = "gym_preference.pairs:recorded"
-    loss: ClassVar[str] = ""
-    """`module:function` from log-ratios `[pairs]` of chosen and rejected answers, `beta` and the fields that a subclass adds
-    to losses `[pairs]`."""
     per_token: ClassVar[bool] = False
     """Whether log-ratios are means over the tokens of an answer rather than sums."""
-
-    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
-    """What the mean negative log-likelihood of the tokens of the chosen answer counts beside the loss."""

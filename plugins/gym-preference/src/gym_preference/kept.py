@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from gym_core import GymError
 from gym_preference.answers import Answered
 
 KEY_BYTES = 16
+COMPUTES_NOTHING = {"architectures", "dtype", "transformers_version", "use_cache"}  #: parts of a configuration
 Scores = Mapping[bytes, npt.NDArray[np.float32]]  #: by `key_of`, log-probabilities of the trained tokens of answers
 
 
@@ -79,9 +82,13 @@ def name_of(weights: str, how: str, keys: Sequence[bytes]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(weights: Iterable[Tensor]) -> str:
-    """Return what names weights, in their order, by their content; an adapter around them may have given them other names."""
-    digest = hashlib.blake2b(digest_size=16)
+def fingerprint(weights: Iterable[Tensor], config: PretrainedConfig) -> str:
+    """Return what names a model by what it computes: its configuration, and its weights in their order, by their content.
+
+    An adapter around the weights may have given them other names.
+    """
+    computes = {key: value for key, value in config.to_diff_dict().items() if key not in COMPUTES_NOTHING}
+    digest = hashlib.blake2b(json.dumps(computes, sort_keys=True, default=str).encode(), digest_size=16)
     for weight in weights:
         digest.update(f"{weight.dtype} {tuple(weight.shape)}".encode())
         digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

@@ -14,16 +14,16 @@ from gym_preference import LDDPO, pairs
 from gym_preference.answers import AnswerBatch, Answered, lay_out
 from gym_preference.config import Pairwise, Preferring, Referenced
 from gym_preference.kept import Kept
+from gym_preference.metrics import half_for_ties, mean_of
 from gym_torch.batch import Batch, Example
 from gym_torch.layout import PADDED, Layout
 from gym_torch.objective import Objective, Scores
 
-Terms = Callable[..., Tensor]
-NOT_ARGUMENTS = (Preferring.model_fields | Referenced.model_fields | Pairwise.model_fields).keys() - {"beta"}
+NOT_ARGUMENTS = Referenced.model_fields.keys() - {"beta"}  #: fields that are no argument of a loss
 
 
 class PreferenceObjective(Objective):
-    """Base of the objectives over answers: write `answered` and `loss`.
+    """Base of the objectives over answers: write `answered` and `loss`, which applies `losses` to `arguments` and what it knows.
 
     The trainer says what the reference is, by `reference` or by `kept`. Without either, as in a plan, every answer has the
     log-probability 0 under it.
@@ -33,6 +33,12 @@ class PreferenceObjective(Objective):
     """From a batch to the log-probabilities of its targets under the reference, `[n]`, without a graph."""
     kept: Kept | None = None
     """What the reference said of each example before training."""
+
+    def __init__(self, config: Preferring, layout: Layout = PADDED) -> None:
+        """Take the losses and their arguments from the options."""
+        super().__init__(config, layout)
+        self.losses: Callable[..., Tensor] = load_object(type(config).loss)
+        self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
 
     @abstractmethod
     def answered(self, example: Example) -> Answered:
@@ -58,12 +64,6 @@ class PairObjective(PreferenceObjective):
 
     config: Pairwise
 
-    def __init__(self, config: Pairwise, layout: Layout = PADDED) -> None:
-        """Take the loss and its arguments from the options."""
-        super().__init__(config, layout)
-        self.pair_loss: Terms = load_object(type(config).loss)
-        self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
-
     def answered(self, example: Example) -> Answered:
         """Return what both sides begin with, the chosen and the rejected answer."""
         return pairs.answered(example)
@@ -77,7 +77,7 @@ class PairObjective(PreferenceObjective):
         batch = cast(AnswerBatch, batch)
         log_probs, log_ratios = self.log_ratios(policy, batch)
         chosen, rejected = self.sides(log_ratios, batch)
-        return self.summed(self.pair_loss(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
+        return self.summed(self.losses(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
 
     def summed(
         self, losses: Tensor, log_probs: Tensor, log_ratios: Tensor, batch: AnswerBatch
@@ -99,7 +99,7 @@ class PairObjective(PreferenceObjective):
     ) -> dict[str, Tensor]:
         """Return what is logged of a batch, as sums over pairs, or as sums and of how many."""
         beta, margins = self.config.beta, chosen - rejected
-        right = (margins.sign() + 1) / 2  # half a point where there is nothing to tell
+        right = half_for_ties(margins)
         lengths, totals = batch.lengths, batch.sums(log_probs)
         longer = (lengths[0::2] - lengths[1::2]).sign()
         taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer answer
@@ -109,12 +109,12 @@ class PairObjective(PreferenceObjective):
             "margin": beta * margins.sum(),
             "chosen_reward": beta * chosen.sum(),
             "rejected_reward": beta * rejected.sum(),
-            "chosen_log_prob": torch.stack([totals[0::2].sum(), lengths[0::2].sum()]),
-            "rejected_log_prob": torch.stack([totals[1::2].sum(), lengths[1::2].sum()]),
-            "length_bias": torch.stack([biased.sum(), longer.abs().sum()]),
+            "chosen_log_prob": mean_of(totals[0::2], lengths[0::2]),
+            "rejected_log_prob": mean_of(totals[1::2], lengths[1::2]),
+            "length_bias": mean_of(biased, longer.abs()),
         }
         if isinstance(self.config, Referenced):
-            found["kl"] = torch.stack([(log_ratios**2).sum() / 2, lengths.sum()])
+            found["kl"] = mean_of(log_ratios**2 / 2, lengths)
         return found
 
 

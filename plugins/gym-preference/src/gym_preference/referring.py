@@ -65,6 +65,14 @@ class Referring:
             return None
         return Scorer(self.policy, without or nullcontext)
 
+    def _again(self) -> Scorer:
+        """Return the reference, loaded once more: a copy of the model holds weights as the policy does, and says the same."""
+        scorer = self._scorer()
+        if self.config.reference_model is None:
+            for own, copied in zip(self.policy.model.parameters(), scorer.policy.model.parameters(), strict=True):
+                copied.data = copied.data.to(own.dtype)
+        return scorer
+
     def _kept(self, objective: PreferenceObjective, steps: Sequence[Step]) -> Kept:
         """Return what the reference says of all answers: what was kept, or what it says now."""
         self.run.ranks.at("")  # it may take its time
@@ -73,7 +81,7 @@ class Referring:
         began: str | None = self.run.record.read().get(WEIGHTS) if self.run.resuming else None
         scorer = self._own()
         if began is None or scorer is not None or not self._file(began, keys).is_file():
-            scorer = scorer or self._scorer()
+            scorer = scorer or self._again()
             weights = self._fingerprint(scorer.policy)
             if began not in (None, weights):
                 raise GymError(
@@ -111,13 +119,10 @@ class Referring:
         return cache_dir() / "reference" / f"{name}.safetensors"
 
     def _fingerprint(self, policy: Policy) -> str:
-        """Name the weights of the reference: not those of an adapter that is left out."""
+        """Name the model that the reference is: without an adapter that is left out."""
         left_out = self.adapted.without is not None
-        return fingerprint(
-            self.job.spread.full(weight)
-            for weight in policy.model.parameters()
-            if not (left_out and weight.requires_grad)
-        )
+        weights = (weight for weight in policy.model.parameters() if not (left_out and weight.requires_grad))
+        return fingerprint(map(self.job.spread.full, weights), policy.model.config)
 
     def _together(self, values: list[T]) -> list[T]:
         found: list[T] = gather_object(values) if self.job.accelerator.num_processes > 1 else values

@@ -28,6 +28,7 @@ class PreferenceTrainer(Trainer):
 
     def __init__(self, config: Preferring, run: Run, model: LoadedModel) -> None:
         """Prepare the data and the reference."""
+        self.config = config
         super().__init__(config, run, model)
         if isinstance(config, Referenced):
             changed, again = self.found is not None, int(self.order.bounds[-1]) > len(self.data.train)
@@ -60,4 +61,4 @@ class PreferenceTrainer(Trainer):
             yield self.data.validation, np.arange(len(self.data.validation))
 
     def _observers(self) -> list[Observer]:
-        return [*super()._observers(), Collapse(self.chosen)]
+        return [*super()._observers(), Collapse(self.chosen, self.config.ftx)]

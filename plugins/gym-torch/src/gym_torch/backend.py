@@ -23,6 +23,7 @@ from gym_torch.plan.machine import Meter
 if TYPE_CHECKING:
     from gym_torch.config import Transformers
 
+PATH = "model.path"  #: the key of the recipe that names the model
 INDEX = "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -59,15 +60,15 @@ def load(config: Transformers, run: Run) -> LoadedModel:
 
 
 def load_frozen(
-    config: Transformers, precision: str, layout: Layout, seed: int = 0, samples: int | None = None
+    config: Transformers, precision: str, layout: Layout, seed: int = 0, samples: int | None = None, key: str = PATH
 ) -> LoadedModel:
     """Load a further model, frozen, beside the one that is trained: for the same batches, and as it was before any training.
 
     `precision` is what the run computes in, `layout` that of its batches, `seed` that of its random weights, `samples` are the
-    tokens of the longest sample where that is known. Raises what `load` raises, and GymError where the model cannot compute
-    batches of that layout.
+    tokens of the longest sample where that is known, `key` is the key of the recipe that names it. Raises what `load` raises, and
+    GymError where the model cannot compute batches of that layout.
     """
-    path, shape = _located(config, samples)
+    path, shape = _located(config, samples, key)
     model = _weights(config, path, shape, precision, seed).requires_grad_(False).eval()
     if layout is PACKED and layout_for(model) is not PACKED:
         raise GymError(
@@ -78,13 +79,14 @@ def load_frozen(
     return LoadedModel(model, path, config.path, precision, layout)
 
 
-def _located(config: Transformers, samples: int | None) -> tuple[Path, PretrainedConfig]:
+def _located(config: Transformers, samples: int | None, key: str = PATH) -> tuple[Path, PretrainedConfig]:
     """Return where a model lies, checked, and what its `config.json` says, with its positions scaled as asked."""
     pretrained = config.init == "pretrained"
-    path = locate(config.path, config.revision, weights=pretrained)
+    _no_adapter(Path(config.path).expanduser(), key)
+    path = locate(config.path, config.revision, weights=pretrained, key=key)
     _check_code(path, config.trust_remote_code)
     if pretrained:
-        check_weights(path)
+        check_weights(path, key)
     with _said(path):
         shape = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, local_files_only=True)
     if config.rope_scaling is not None:
@@ -115,11 +117,16 @@ def _said(path: Path) -> Iterator[None]:
         raise GymError(f"the model cannot be loaded: {reason}", where=str(path), key="model") from error
 
 
-def check_weights(path: Path) -> None:
-    """Raise GymError unless the directory holds a model in safetensors that needs no pickle."""
+def _no_adapter(path: Path, key: str) -> None:
     if (path / "adapter_config.json").exists():
-        why, fix = "holds an adapter, not a whole model", "merge it into its base first: gym export"
-    elif (path / INDEX).exists():
+        why = "holds an adapter, not a whole model"
+        raise GymError(why, where=str(path), key=key, fix="merge it into its base first: gym export")
+
+
+def check_weights(path: Path, key: str = PATH) -> None:
+    """Raise GymError unless the directory holds a model in safetensors that needs no pickle; `key` is what names it."""
+    _no_adapter(path, key)
+    if (path / INDEX).exists():
         files = set(json.loads((path / INDEX).read_text(encoding="utf-8")).get("weight_map", {}).values())
         odd = sorted(name for name in files if not name.endswith(".safetensors") or Path(name).name != name)
         missing = sorted(name for name in files if not (path / name).exists())
@@ -133,7 +140,7 @@ def check_weights(path: Path) -> None:
         pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES) if path.is_dir() else []
         why = f"the weights in {pickles[0]} are a pickle, which can run any code" if pickles else "there are no weights"
         fix = "use a copy in safetensors (model.safetensors)"
-    raise GymError(why, where=str(path), key="model.path", fix=fix)
+    raise GymError(why, where=str(path), key=key, fix=fix)
 
 
 def _check_code(path: Path, allowed: bool) -> None:

@@ -236,13 +236,16 @@ def add(sums: dict[str, Tensor], values: Mapping[str, Tensor], share: float, lar
 def together(job: Job, sums: Mapping[str, Tensor], local: Sequence[float], weight: float = 1.0) -> dict[str, float]:
     """Return the metrics of all processes, by the names of `sums`; `local` are the numbers in it, one after another.
 
-    A sum is divided by `weight`, one that comes with how many it is the sum of by that.
+    A sum is divided by `weight`, one that comes with how many it is the sum of by that. A mean of nothing is left out: it has
+    no value, and any that it were given would be taken for one.
     """
-    found, every, largest = {}, iter(over_processes(job.accelerator, local)), job.objective.largest & sums.keys()
+    every, largest = iter(over_processes(job.accelerator, local)), job.objective.largest & sums.keys()
+    found = dict[str, float]()
     for name, value in sums.items():
         total = next(every)
         count = next(every) if value.numel() == 2 else 1.0 if name in largest else weight
-        found[name] = total / count if count else 0.0
+        if count:
+            found[name] = total / count
     if largest and job.accelerator.num_processes > 1:
         own = torch.stack([sums[name] for name in sorted(largest)])
         found |= zip(sorted(largest), job.accelerator.gather(own[None]).amax(0).tolist(), strict=True)

@@ -63,5 +63,5 @@ class Objective(ABC):
 
         `policy(batch)` returns log-probabilities `[n]` of `batch.targets`, in fp32. Metrics are divided by the
         same weight as the loss and logged beside it; a metric `[2]` is a sum and how many it is the sum of, and is divided
-        by that. Their names must not depend on the batch.
+        by that, or left out of the log where that is 0. Their names must not depend on the batch.
         """

@@ -61,10 +61,10 @@ class Policy(nn.Module):
             states = self.hidden(batch) if hidden is None else hidden
             return label_log_probs(states, self.head, batch.targets, self.chunk)
 
-    def hidden(self, batch: Batch) -> Tensor:
-        """Return the last hidden states `[n, dim]` that predict `batch.targets`."""
+    def hidden(self, batch: Batch, places: Tensor | None = None) -> Tensor:
+        """Return the last hidden states `[n, dim]` at flat `places` `[n]`, by default those that predict `batch.targets`."""
         with self.noise.on(batch) if self.noise and self.training else nullcontext():
-            return hidden_states(self.model, batch)
+            return hidden_states(self.model, batch, places)
 
 
 @contextmanager

@@ -15,11 +15,13 @@ from torch import Tensor
 from gym_core import GymError, Recipe
 from gym_data.tokenizer import Tokenizer
 from gym_torch.adapted import Adapted
-from gym_torch.backend import LoadedModel, load_frozen
+from gym_torch.backend import PATH, LoadedModel, load_frozen
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
 from gym_torch.policy import Policy, evaluating
 from gym_torch.rope import longest
+
+KEY = "algorithm.reference_model"
 
 
 class Scorer:
@@ -59,12 +61,13 @@ def reference(policy: Policy, adapted: Adapted, model: LoadedModel, recipe: Reci
     if named is None and adapted.without:
         return Scorer(policy, adapted.without)
     own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(model.path))
-    config = own if named is None else own.other(named)
-    frozen = load_frozen(config, model.precision, model.layout, recipe.train.seed, longest(recipe))
+    config, key = (own, PATH) if named is None else (own.other(named), KEY)
+    frozen = load_frozen(config, model.precision, model.layout, recipe.train.seed, longest(recipe), key)
     if Tokenizer(frozen.path).fingerprint != Tokenizer(model.path).fingerprint:
         raise GymError(
             "a reference must have the tokenizer of the model that is trained",
             where=frozen.name,
+            key=KEY,
             fix="name a model of the same family",
         )
     device = next(policy.parameters()).device

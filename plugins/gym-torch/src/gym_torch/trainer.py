@@ -15,6 +15,7 @@ from accelerate.utils import DistributedDataParallelKwargs
 from gym_core import Artifact, GymError, Optimizer, RecipeError, Run, Train
 from gym_core.component import load_object
 from gym_data import DatasetConfig
+from gym_data.report import left_out
 from gym_optim import InBackward
 from gym_optim.config import AdamW, Linear
 from gym_optim.schedule_free import to_use
@@ -97,6 +98,9 @@ class Trainer:
         first: list[Prepared] = []
         run.ranks.agree(lambda: first.append(prepare()))
         self.data: Prepared = first[0] if first else prepare()
+        missing = left_out(self.data.report)
+        if missing:
+            say(missing)
         self.train_options = settle(run, model.path, model.precision, self.accelerator.device, self.data.train)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)

@@ -24,30 +24,33 @@ class PreferenceReader:
 
     def convert(self, row: Mapping[str, Any]) -> Pair:
         """Return the pair. Raises ValueError where an answer is missing, Unlearnable where one is empty or both are equal."""
-        chosen, rejected = (self._side(row, name) for name in (self.config.chosen, self.config.rejected))
+        chosen, rejected = sides = [self._side(row, name) for name in (self.config.chosen, self.config.rejected)]
+        for side in sides:
+            check(side.messages, answered=True)
         if chosen == rejected:
             raise Unlearnable("both answers are the same")
         return Pair(chosen, rejected, self._margin(row))
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
-        """Return the prompt of the better answer, and that answer."""
-        better = self.convert(row).chosen
+        """Return the prompt of the better answer, and that answer; how it compares with the other one is not asked."""
+        better = self._side(row, self.config.chosen)
+        check(better.unanswered.messages, answered=False)
         return better.unanswered, better.answer
 
     def _side(self, row: Mapping[str, Any], name: str) -> Conversation:
         """Return the conversation that a column ends: all of it, some messages, one, or its text."""
         value = row.get(name)
-        listed = self._listed(row, name) if isinstance(value, list) else None
-        if listed is not None and listed.messages and listed.messages[0]["role"] in ("system", "user"):
-            whole = listed
-        else:
-            self._reader = reader = self._reader or _told(row)
-            prompt: Conversation = reader.prompt(row)
-            check(prompt.messages, answered=False)
-            said = (reader.message(value, f"the answer in column `{name}`"),) if listed is None else listed.messages
-            whole = Conversation((*prompt.messages, *said), prompt.tools)
-        check(whole.messages, answered=True)
-        return whole
+        listed = self._listed(row, name) if isinstance(value, list) and value else None
+        if listed is not None and listed.messages[0]["role"] in ("system", "user"):
+            return listed
+        self._reader = reader = self._reader or _told(row)
+        prompt: Conversation = reader.prompt(row)
+        check(prompt.messages, answered=False)
+        if listed is None:
+            said = reader.message("" if value == [] else value, f"the answer in column `{name}`")
+            listed = Conversation((said,))
+        muted = frozenset(len(prompt.messages) + index for index in listed.muted)
+        return Conversation((*prompt.messages, *listed.messages), prompt.tools, muted)
 
     def _margin(self, row: Mapping[str, Any]) -> float:
         margin = column(row, self.config.margin)

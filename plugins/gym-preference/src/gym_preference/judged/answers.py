@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from gym_core import Train
+from gym_core import DataError, Train
 from gym_data.cache import Judged
 from gym_preference.answers import Answered
 from gym_preference.judged.config import Judging
@@ -18,7 +18,7 @@ from gym_torch.batch import Example, Piece
 from gym_torch.layout import Layout
 from gym_torch.source import Dataset, Examples, Step, order
 
-EPOCH = -1  #: whose order says which answer is a stranger to which prompt; no run comes past it
+EPOCH = -1  #: whose order says which answer is put to which prompt; no run comes past it
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Rated(Judged):
     """A judged answer in its step."""
 
     origin: float = 0.0  #: what its log-ratio is measured from, in nats
-    share: float = 0.0  #: what its reward counts in the margin of the step, times the answers in the step
+    share: float = 0.0
+    """What its reward counts in the margin of the step, times the answers in the step; 0 where all of them are judged alike."""
 
 
 def answered(example: Example) -> Answered:
@@ -39,17 +40,28 @@ def _start(example: Example) -> int:
     return int(np.argmax(example.trained))
 
 
-class Strangers:
-    """Prompts, each with the answer to another one: drawn once for a run, each answer once."""
+class Mismatched:
+    """Prompts, each with the answer to another one, for a mismatched KL: drawn once for a run, each answer once.
+
+    None is longer than the longest sample, for the model may have no more positions: the ends of answers are cut off.
+    """
 
     def __init__(self, examples: Examples, seed: int) -> None:
-        """Draw them."""
+        """Draw them. Raises DataError for a single sample, whose prompt would meet its own answer."""
+        if len(examples) < 2:
+            raise DataError(
+                "answers are measured by answers to other prompts, and there is one sample alone",
+                key="data",
+                fix="add samples; where it is the validation split, hold out two or more",
+            )
         self.examples = examples
         drawn = order(seed, EPOCH, len(examples))
         self.partners = np.empty_like(drawn)
         self.partners[drawn] = np.roll(drawn, 1)
         starts = np.array([_start(examples[number]) for number in range(len(examples))])
-        self._lengths = starts + (np.asarray(examples.lengths) - starts)[self.partners]
+        lengths = np.asarray(examples.lengths)
+        self.longest = int(lengths.max())
+        self._lengths = np.minimum(starts + (lengths - starts)[self.partners], self.longest)
 
     @property
     def lengths(self) -> npt.NDArray[np.integer]:
@@ -63,7 +75,8 @@ class Strangers:
     def __getitem__(self, index: int, /) -> Judged:
         """Return one prompt with its answer."""
         asked, said = self.examples[index], cast(Judged, self.examples[int(self.partners[index])])
-        read, learnt = _start(asked), slice(_start(said), None)
+        read, start = _start(asked), _start(said)
+        learnt = slice(start, start + self.longest - read)
         tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])
         trained = np.concatenate([np.zeros(read, dtype=np.bool_), said.trained[learnt]])
         return Judged(f"{asked.id} with the answer of {said.id}", tokens, trained, said.good)

@@ -13,26 +13,21 @@ from gym_preference.config import Referenced
 class Judging(Referenced):
     """Base of the algorithms that learn from single answers and whether each is good.
 
-    A loss is a function of one number for each answer, its log-probability less that under the reference. The fields that a
-    subclass adds are further arguments of its `loss`.
+    A loss is a function of one number for each answer, its log-probability less that under the reference, `[answers]`; of
+    whether each is good; and of what the numbers are measured from.
     """
 
     target: ClassVar[str] = "gym_preference.judged.trainer:JudgedTrainer"
     rows: ClassVar[str] = "feedback"
     objective: ClassVar[str] = "gym_preference.judged.objective:JudgedObjective"
     schedule: ClassVar[str] = "gym_preference.judged.answers:recorded"
-    loss: ClassVar[str] = ""
-    """`module:function` from log-ratios `[answers]`, whether each answer is good, what log-ratios are measured from, `beta`
-    and the fields that a subclass adds to losses `[answers]`."""
     origin: ClassVar[str] = ""
     """`module:class` of a `gym_preference.judged.origins.Origin`: what log-ratios are measured from."""
 
-    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
-    """What the mean negative log-likelihood of the tokens of a good answer counts beside its loss."""
-
     def advice(self, good: int, bad: int) -> str:
         """Return what to do better with so many good and bad answers; empty where there is nothing to say."""
-        return "" if good and bad else "all answers are judged alike, so there is nothing to tell apart"
+        kind = "bad" if good else "good"
+        return "" if good and bad else f"no answer is judged {kind}, so there is nothing to tell apart: add some"
 
 
 class KTO(Judging):
@@ -40,7 +35,7 @@ class KTO(Judging):
 
     paper: ClassVar[str] = "arXiv:2402.01306"
     loss: ClassVar[str] = "gym_preference.judged.losses:kto"
-    origin: ClassVar[str] = "gym_preference.judged.origins:Departure"
+    origin: ClassVar[str] = "gym_preference.judged.origins:MismatchedKL"
     oracle: ClassVar[str] = "gym_preference.judged.oracle:kto"
 
     desirable_weight: Annotated[float, Field(ge=0), Flat("kto_chosen_weight")] = 1.0

@@ -26,7 +26,7 @@ def kto(
     Args:
         ratios: `[samples]`.
         good: `[samples]` bool, whether each answer is desirable.
-        origin: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference, see `departure`.
+        origin: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference.
         beta: what a nat counts.
         desirable_weight: what the good answers count.
         undesirable_weight: what the others count.
@@ -35,14 +35,6 @@ def kto(
     gain = torch.where(good, ratios - origin, origin - ratios)
     weight = torch.where(good, desirable_weight, undesirable_weight).to(ratios.dtype)
     return weight * torch.sigmoid(-beta * gain)  # 1 - sigmoid(x) loses all digits where x is large
-
-
-def departure(mean: float) -> float:
-    """Return how far a policy is from its reference, in nats, by the mean log-ratio of answers to other prompts.
-
-    That mean estimates a KL divergence, which cannot be below 0.
-    """
-    return max(0.0, mean)
 
 
 def bco(ratios: Tensor, good: Tensor, origin: Tensor, beta: float) -> Tensor:

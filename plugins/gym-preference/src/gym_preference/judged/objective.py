@@ -9,32 +9,22 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from gym_core.component import load_object
 from gym_data.cache import Judged
 from gym_preference.answers import AnswerBatch, Answered
-from gym_preference.config import Preferring, Referenced
 from gym_preference.judged import answers as judged
 from gym_preference.judged.answers import Rated
 from gym_preference.judged.config import Judging
-from gym_preference.objective import PreferenceObjective, Terms
+from gym_preference.metrics import half_for_ties, mean_of
+from gym_preference.objective import PreferenceObjective
 from gym_torch.batch import Batch, Example
-from gym_torch.layout import PADDED, Layout
 from gym_torch.objective import Scores
 from gym_torch.source import Step
-
-NOT_ARGUMENTS = (Preferring.model_fields | Referenced.model_fields | Judging.model_fields).keys() - {"beta"}
 
 
 class JudgedObjective(PreferenceObjective):
     """A loss for each answer, and each answer of a step alike."""
 
     config: Judging
-
-    def __init__(self, config: Judging, layout: Layout = PADDED) -> None:
-        """Take the loss and its arguments from the options."""
-        super().__init__(config, layout)
-        self.answer_loss: Terms = load_object(type(config).loss)
-        self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
 
     def answered(self, example: Example) -> Answered:
         """Return what comes before the answer, and the answer."""
@@ -56,7 +46,7 @@ class JudgedObjective(PreferenceObjective):
         batch = cast(AnswerBatch, batch)
         log_probs, log_ratios = self.log_ratios(policy, batch)
         ratios, good, origin = batch.sums(log_ratios), batch.columns["good"], batch.columns["origin"]
-        losses = self.answer_loss(ratios, good, origin, **self.arguments)
+        losses = self.losses(ratios, good, origin, **self.arguments)
         if self.config.ftx:
             losses = losses - self.config.ftx * good * batch.sums(log_probs) / batch.lengths
         return losses.sum(), self.measures(log_probs.detach(), ratios.detach(), batch)
@@ -73,15 +63,15 @@ class JudgedObjective(PreferenceObjective):
         return total, count
 
     def measures(self, log_probs: Tensor, ratios: Tensor, batch: AnswerBatch) -> dict[str, Tensor]:
-        """Return what is logged of a batch, as sums over answers, or as sums and of how many."""
+        """Return what is logged of a batch: of each kind of answer where the step has one, and the margin where it has both."""
         rewards, totals, lengths = self.config.beta * ratios, batch.sums(log_probs), batch.lengths
         good, origin, share = (batch.columns[name] for name in ("good", "origin", "share"))
         gains = torch.where(good, ratios - origin, origin - ratios)
         found = {
-            "accuracy": ((gains.sign() + 1) / 2).sum(),  # half a point where there is nothing to tell
-            "margin": (share * rewards).sum(),
+            "accuracy": half_for_ties(gains).sum(),
+            "margin": mean_of(share * rewards, share != 0),
         }
         for side, mine in {"desirable": good.to(rewards.dtype), "undesirable": (~good).to(rewards.dtype)}.items():
-            found[f"{side}_reward"] = torch.stack([(mine * rewards).sum(), mine.sum()])
-            found[f"{side}_log_prob"] = torch.stack([(mine * totals).sum(), (mine * lengths).sum()])
+            found[f"{side}_reward"] = mean_of(mine * rewards, mine)
+            found[f"{side}_log_prob"] = mean_of(mine * totals, mine * lengths)
         return found

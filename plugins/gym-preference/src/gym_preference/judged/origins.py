@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, ClassVar
 
-from gym_preference.judged.answers import Strangers
-from gym_preference.judged.losses import departure
+from gym_preference.judged.answers import Mismatched
 from gym_torch.source import Examples
 
 
@@ -41,22 +41,22 @@ class Origin(ABC):
         """Take up what `state_dict` returned."""
 
 
-class Departure(Origin):
+class MismatchedKL(Origin):
     """How far the policy has gone from the reference, told by answers to prompts that they do not belong to (KTO)."""
 
     name: ClassVar[str] = "kl"
 
     def __init__(self, examples: Examples, seed: int) -> None:
         """Draw which answer is put to which prompt."""
-        self.measured = Strangers(examples, seed)
+        self.measured = Mismatched(examples, seed)
 
     def of(self, step: int, total: float, count: float) -> float:
-        """Return the mean, or 0 where it is below."""
-        return departure(total / count)
+        """Return the mean, or 0 where it is below: it estimates a KL divergence, which cannot be."""
+        return max(0.0, total / count)
 
     def held_out(self, examples: Examples, seed: int) -> Origin:
         """Return the same over those samples."""
-        return Departure(examples, seed)
+        return MismatchedKL(examples, seed)
 
 
 class MeanReward(Origin):
@@ -72,10 +72,10 @@ class MeanReward(Origin):
         self.before = self.after = (0.0, 0.0)  #: sum and number of all log-ratios, without and with those of `step`
 
     def of(self, step: int, total: float, count: float) -> float:
-        """Return the mean with these answers."""
+        """Return the mean with these answers; without them where their sum is no number, which ends this step, not all others."""
         if step != self.step:
             self.step, self.before = step, self.after
-        self.after = self.before[0] + total, self.before[1] + count
+        self.after = (self.before[0] + total, self.before[1] + count) if isfinite(total) else self.before
         return self.mean
 
     @property

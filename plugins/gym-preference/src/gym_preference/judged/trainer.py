@@ -24,11 +24,11 @@ from gym_torch.source import Dataset, Examples, Source, share
 class JudgedTrainer(PreferenceTrainer):
     """Trains on answers that were judged one by one."""
 
+    config: Judging
     chosen: ClassVar[str] = "desirable_log_prob"
 
     def __init__(self, config: Judging, run: Run, model: LoadedModel) -> None:
         """Prepare the data and the reference."""
-        self.config = config
         super().__init__(config, run, model)
         judged = cast(Sequence[Judged], self.data.train)
         good = sum(one.good for one in judged)

@@ -13,7 +13,8 @@ from gym_data.cache import Pair
 from gym_data.tokenizer import Mask
 from gym_preference import RewardModel, pairs
 from gym_preference.answers import Answered
-from gym_preference.scores.scoring import ScoredBatch, Scoring, half_for_ties
+from gym_preference.metrics import half_for_ties
+from gym_preference.scores.scoring import ScoredBatch, Scoring
 from gym_torch.batch import Batch, Example, Piece
 from gym_torch.objective import Scores
 

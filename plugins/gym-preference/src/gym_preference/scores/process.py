@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -14,8 +13,9 @@ from gym_core import Train
 from gym_data.cache import Steps
 from gym_preference import ProcessRewardModel
 from gym_preference.answers import Answered
+from gym_preference.metrics import half_for_ties, mean_of
 from gym_preference.planned import planned
-from gym_preference.scores.scoring import ScoredBatch, Scoring, half_for_ties
+from gym_preference.scores.scoring import ScoredBatch, Scoring
 from gym_torch.batch import Batch, Example
 from gym_torch.layout import Layout
 from gym_torch.objective import Scores
@@ -49,16 +49,11 @@ class ProcessLoss(Scoring):
         correct = half_for_ties(scores.detach() * (labels - 0.5))
         return loss, {
             "accuracy": correct.sum(),
-            "right_accuracy": _mean(correct, right),
-            "wrong_accuracy": _mean(correct, ~right),
-            "right_reward": _mean(chances, right),
-            "wrong_reward": _mean(chances, ~right),
+            "right_accuracy": mean_of(correct * right, right),
+            "wrong_accuracy": mean_of(correct * ~right, ~right),
+            "right_reward": mean_of(chances * right, right),
+            "wrong_reward": mean_of(chances * ~right, ~right),
         }
-
-
-def _mean(values: Tensor, among: Tensor) -> Tensor:
-    """Return a sum and how many it is the sum of, `[2]`."""
-    return torch.stack([(values * among).sum(), among.sum().to(values.dtype)])
 
 
 def recorded(config: ProcessRewardModel, examples: Examples, train: Train, layout: Layout) -> Dataset:

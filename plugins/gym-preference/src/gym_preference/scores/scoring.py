@@ -20,7 +20,6 @@ from gym_preference.answers import AnswerBatch, Answered, lay_out
 from gym_torch.backend import LoadedModel
 from gym_torch.batch import Batch, Example
 from gym_torch.beside import Beside
-from gym_torch.layout import hidden_states
 from gym_torch.objective import Objective
 from gym_torch.policy import Policy
 from gym_torch.scalar_head import ScalarHead, head_of, keep_words
@@ -40,7 +39,7 @@ class Scored(Policy):
         """Return the scores `[n]` at `batch.scored`, in fp32."""
         places = cast(ScoredBatch, batch).scored
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            scores: Tensor = self.beside["head"](hidden_states(self.model, batch, places))
+            scores: Tensor = self.beside["head"](self.hidden(batch, places))
         return scores
 
 
@@ -81,8 +80,3 @@ def _places(answered: Answered) -> list[list[int]]:
     """Return the trained tokens of each segment."""
     prompt: list[list[int]] = [[]] if len(answered.prompt) else []
     return prompt + [np.flatnonzero(answer.trained).tolist() for answer in answered.answers]
-
-
-def half_for_ties(difference: Tensor) -> Tensor:
-    """Return 1 where a difference is positive, 0 where it is negative, and one half at 0: what accuracy counts."""
-    return (difference.sign() + 1) / 2

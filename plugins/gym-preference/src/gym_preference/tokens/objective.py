@@ -58,7 +58,7 @@ class TokenObjective(PairObjective):
         log_ratios = log_probs - known
         chosen, rejected = self.sides(log_ratios, batch)
         chosen_kl, rejected_kl = self.sides(kl, batch)
-        losses = self.pair_loss(chosen, rejected, chosen_kl, rejected_kl, **self.arguments)
+        losses = self.losses(chosen, rejected, chosen_kl, rejected_kl, **self.arguments)
         loss, metrics = self.summed(losses, log_probs, log_ratios, batch)
         return loss, {**metrics, "chosen_kl": chosen_kl.detach().sum(), "rejected_kl": rejected_kl.detach().sum()}
 
