@@ -28,6 +28,13 @@ from gym_testkit.bench import Bench
 FULL: dict[str, Any] = {}
 LORA: dict[str, Any] = {"adapter": {"name": "lora", "rank": 4, "dropout": 0.1}}
 RUNS = {"full": (FULL, "model.neftune=0"), "lora": (LORA, "model.neftune=5")}
+#: AdamW apart, what works on shards; a sign may come out the other way, so a rate is small where it decides.
+NUMBERWISE: dict[str, tuple[dict[str, Any], str]] = {
+    "lion": ({"optimizer": "lion"}, "train.learning_rate=0.0001"),
+    "lora_plus": (LORA | {"optimizer": "lora_plus"}, "train.learning_rate=0.001"),
+    "schedule_free_adamw": ({"optimizer": "schedule_free_adamw", "scheduler": "constant"}, "model.neftune=0"),
+    "sgd": ({"optimizer": {"name": "sgd", "momentum": 0.9}}, "model.neftune=0"),
+}
 TRAIN = {"max_steps": 4, "batch_size": 2, "accumulate": 4, "save_every": 2, "eval_every": 2}
 
 
@@ -60,7 +67,7 @@ def trained(root: Path, recipe):
     def train(what: str, world: int, strategy: str = "ddp") -> Path:
         name = f"{what}-{world}-{strategy}"
         if name not in done:
-            sections, noise = RUNS[what]
+            sections, noise = (RUNS | NUMBERWISE)[what]
             arguments = [recipe(sections), f"output={root / name}", f"distributed={strategy}", noise]
             team = start(world, *arguments, root=root)
             assert team.codes() == [0] * world, team.errors()
@@ -98,6 +105,24 @@ WORLDS = [2, pytest.param(4, marks=pytest.mark.slow)]
 def test_any_number_of_processes_trains_the_same(trained, what: str, strategy: str, world: int) -> None:
     agree(trained(what, 1), trained(what, world, strategy))
     assert json.loads((trained(what, world, strategy) / "run.json").read_text())["training"]["processes"] == world
+
+
+@pytest.mark.parametrize("what", NUMBERWISE)
+def test_what_works_number_by_number_trains_the_same_in_shards(trained, what: str) -> None:
+    agree(trained(what, 1), trained(what, 2, "fsdp"))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "strategy", "code", "why"),
+    [("galore", "fsdp", 2, "galore needs whole parameters"), ("lisa", "ddp", 1, "LISA trains in one process")],
+)
+def test_what_does_not_is_refused_by_name(root: Path, recipe, optimizer, strategy, code: int, why: str) -> None:
+    arguments = [f"output={root / f'refused-{optimizer}'}", f"distributed={strategy}"]
+    if strategy == "fsdp":
+        arguments.append("model.path=nowhere")  # said before a model is asked for
+    team = start(2, recipe({"optimizer": optimizer}), *arguments, root=root)
+    assert team.codes(within=30) == [code, code], team.errors()
+    assert why in team.errors() and team.errors().count("error:") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The flat dialects: LLaMA-Factory's files and the short form, translated into sections.
 
-The translation is data that plugins own. Entry points of group `gym.flat` say which component a flat key selects (`stage.dpo`;
-`stage.dpo.pref_loss`: `pref_loss` may say which instead), `Flat` marks which field it fills. Only what is selected is loaded.
+The translation is data that plugins own. Entry points of group `gym.flat` say which component a flat key selects (`stage.dpo`)
+and to which other it yields (`stage.dpo.pref_loss`), `Flat` marks which field it fills. Only what is selected is loaded.
 """
 
 from __future__ import annotations
@@ -110,13 +110,14 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
         choices.setdefault(key, {}).setdefault(value, []).append(entry)
     first_party = {name.removeprefix("flat/").partition(".")[0] for name in catalogue() if name.startswith("flat/")}
     keys, said = choices.keys() | (first_party & flat.keys()), dict[str, tuple[str, type[Config]]]()
+    meant = {key for key in keys if str(flat.get(key)).lower() not in ("none", "false")}
     for key in sorted(keys, key=lambda key: (flat.get(key) is None, key)):  # what is said outweighs what is left out
         options, given = choices.get(key, {}), flat.get(key) is not None
         if given:
             take = flat.get if "*" in options else flat.pop  # where any value will do, it fills an option too
             value = str(take(key)).lower()
             chosen = options.get(value, options.get("*", []))
-            if value == "false" and not chosen:
+            if (value == "false" and not chosen) or any(f"{value}.{other}" in options for other in meant):
                 continue
             if len(chosen) != 1:
                 problem = _no_choice(key, value, options, chosen, found)
@@ -130,13 +131,11 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
             continue
         kind, name = _component_of(chosen[0])
         section, cls = SECTION_OF[kind], load_component(kind, name)[1]
-        first, former = said.get(section, (key, cls))
-        if section not in sections or (given and cls is not former and issubclass(cls, former)):
-            sections.pop(section, None)  # `use_dora` says more of `finetuning_type: lora`
+        if section not in sections:
             said[section] = key, cls
             _put(sections, (section,), {SLOTS[section].selector: name}, key, found)
-        elif given and not issubclass(former, cls) and f"{value}.{first}" not in options:
-            found.problems.append(Problem(f"contradicts `{first}`", found.where((key,)), key, "give one"))
+        elif given and said.get(section, (key, cls))[1] is not cls:
+            found.problems.append(Problem(f"contradicts `{said[section][0]}`", found.where((key,)), key, "give one"))
 
 
 def _component_of(choice: Entry) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from gym_adapters import DoRA, LoRA, PiSSA, RsLoRA
+from gym_adapters import DoRA, LongLoRA, LoRA, PiSSA, RsLoRA
 from gym_core import GymError, Recipe, RecipeError, load_recipe
 from gym_core.cli.recipes import explain
 from gym_optim.config import LoRAPlus
@@ -46,6 +46,7 @@ def factory(**keys: Any) -> Recipe:
         ({"pissa_init": True, "additional_target": "embed_tokens"}, PiSSA(extra="embed_tokens")),
         ({"adapter_name_or_path": "a,b", "create_new_adapter": True}, LoRA(adapters="a,b", anew=True)),
         ({"adapter_name_or_path": "saves/one", "use_rslora": True}, RsLoRA(adapters="saves/one")),
+        ({"shift_attn": True}, LongLoRA()),
     ],
 )
 def test_llama_factorys_keys_select_the_component(keys: dict[str, Any], adapter: LoRA) -> None:
@@ -90,15 +91,19 @@ def test_adalora_has_its_ranks_at_the_end_of_a_run(small: Bench) -> None:
     assert sum(map(sum, written["rank_pattern"].values())) == 2 * len(left)
 
 
-def test_adalora_needs_the_gradients(small: Bench) -> None:
-    recipe = small.recipe("sft", max_grad_norm=0.0) | {"adapter": {"name": "adalora"}, "optimizer": "lomo"}
+@pytest.mark.parametrize("optimizer", ["lomo", "lisa"])
+def test_adalora_needs_the_gradients(small: Bench, optimizer: str) -> None:
+    recipe = small.recipe("sft", max_grad_norm=0.0) | {"adapter": {"name": "adalora"}, "optimizer": optimizer}
     with pytest.raises(RecipeError, match="leaves no gradients") as caught:
         small.run(recipe)
     assert caught.value.problems[0].key == "optimizer"
+
+
+def test_gradients_must_be_whole() -> None:
     with pytest.raises(RecipeError, match="a part of the gradients") as caught:
-        check_gradients_stay(in_backward=False, cut=Sharded.cuts)
+        check_gradients_stay(let_go=False, cut=Sharded.cuts)
     assert caught.value.problems[0].key == "distributed"
-    check_gradients_stay(in_backward=False, cut=Replicated.cuts)
+    check_gradients_stay(let_go=False, cut=Replicated.cuts)
 
 
 @pytest.mark.parametrize("kind", ["lora", *KINDS])

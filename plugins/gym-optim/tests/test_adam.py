@@ -131,7 +131,7 @@ def test_soap_is_adamw_where_the_eigenbasis_is_the_standard_one() -> None:
 def test_soap_is_its_formula_over_a_refreshed_basis() -> None:
     grads, parameter = gradients(4, 3, steps=7), weight(4, 3)
     value, mean, square = parameter.detach().clone(), torch.zeros(4, 3).double(), torch.zeros(4, 3).double()
-    left, right = grads[0] @ grads[0].T, grads[0].T @ grads[0]
+    left, right = 0.05 * grads[0] @ grads[0].T, 0.05 * grads[0].T @ grads[0]  # of means that begin at zero
     u, v = (torch.linalg.eigh(each).eigenvectors.flip(-1) for each in (left, right))
     for step, gradient in enumerate(grads[1:], start=1):
         mean = 0.95 * mean + 0.05 * gradient

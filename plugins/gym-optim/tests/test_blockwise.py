@@ -62,6 +62,19 @@ def test_badam_takes_every_block_once_a_round_in_random_order() -> None:
     assert sorted(turns[:4]) == sorted(turns[4:]) == ["embed", "layers.0", "layers.1", "layers.2"]
 
 
+def test_layers_take_turns_by_their_numbers_in_whatever_groups_they_come() -> None:
+    """A model with attention in its last layer alone has that layer first among the projections to queries."""
+    model = stack()
+    named = dict(model.named_parameters())
+    last = ["layers.2.weight"]
+    groups = [[name for name in named if (name in last) == first] for first in (True, False)]
+    optimizer = BAdam([{"params": [(name, named[name]) for name in group]} for group in groups], lr=0.01, interval=1)
+    turns = [moved(model, optimizer, seed).pop() for seed in range(4)]
+    assert turns == ["layers.0", "layers.1", "layers.2", "embed"]
+    ten = {"params": [(f"layers.{number}.weight", nn.Parameter(torch.ones(2, 2))) for number in (10, 9)]}
+    assert BAdam([ten]).working() == {"layers.9"}
+
+
 def test_badam_of_one_block_is_adamw_and_begins_anew_at_each_turn() -> None:
     ours, theirs = stack(), stack()
     fixed = BAdam(ours.named_parameters(), lr=0.01, order="fixed", weight_decay=0.1)
@@ -127,6 +140,11 @@ def test_the_gradients_that_stay_are_those_declared(kind: Any, options: Any) -> 
         optimizer.zero_grad()
     shapes = [(name, tuple(weight.shape)) for name, weight in model.named_parameters()]
     assert isinstance(optimizer, kind) and max(held) == options.held_gradients([{"params": shapes}])
+
+
+def test_a_block_to_begin_with_must_be_there() -> None:
+    with pytest.raises(GymError, match="there is no block 4: they are 4"):
+        BAdam(stack().named_parameters(), start=4)
 
 
 def test_names_are_needed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optim_bench import tiny
-from peft import IA3Config, LoraConfig, inject_adapter_in_model
+from peft import IA3Config, LoraConfig, TrainableTokensConfig, inject_adapter_in_model
 from torch import nn
 
 from gym_optim import parameter_groups
@@ -49,6 +49,25 @@ def test_a_lora_pair_is_two_matrices() -> None:
     model = inject_adapter_in_model(LoraConfig(target_modules=["q_proj"]), tiny())
     found = roles(parameter_groups(model, head_dim=8))
     assert set(found) == {"matrix"} and len(found["matrix"]) == 4
+
+
+def test_what_is_beside_a_table_of_tokens_is_one_itself() -> None:
+    """Muon or GaLore of the adapter of an embedding would mix tokens, most of which a step has not seen."""
+    modules = ["embed_tokens", "q_proj"]
+    model = inject_adapter_in_model(LoraConfig(target_modules=modules), tiny())
+    found = roles(parameter_groups(model, head_dim=8))
+    assert {name.split(".")[-2] for name in found["embedding"]} == {"lora_embedding_A", "lora_embedding_B"}
+    assert all("q_proj" in name for name in found["matrix"]) and len(found["matrix"]) == 4
+    tokens = TrainableTokensConfig(target_modules=["embed_tokens"], token_indices=[1, 2])
+    assert set(roles(parameter_groups(inject_adapter_in_model(tokens, tiny())))) == {"embedding"}
+
+
+def test_lora_pairs_come_with_what_their_layer_multiplies_them_by() -> None:
+    options = LoraConfig(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj"], rank_pattern={"o_proj": 2})
+    groups = parameter_groups(inject_adapter_in_model(options, tiny()))
+    found = {group["scaling"]: {name.split(".")[4] for name, _ in group["params"]} for group in groups}
+    assert found == {1.0: {"q_proj"}, 2.0: {"o_proj"}}
+    assert all("scaling" not in group for group in parameter_groups(tiny()))
 
 
 def test_a_factor_for_each_unit_is_a_vector() -> None:

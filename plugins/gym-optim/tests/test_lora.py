@@ -83,6 +83,28 @@ def test_lora_pro_is_its_algorithm() -> None:
     close(b.detach(), right, 1e-7)
 
 
+def test_lora_pro_moves_the_product_as_far_whatever_it_is_multiplied_by() -> None:
+    """The scaling is the adapter's: a run with alpha = rank and one with alpha = 2 rank learn at the same rate."""
+
+    def moved(scaling: float, given: float | None) -> Tensor:
+        a, b = weight(*A), weight(*B, seed=1)
+        before, full = scaling * (b @ a).detach(), random(*FULL)
+        named = [("q.lora_A.x.weight", a), ("q.lora_B.x.weight", b)]
+        optimizer = LoRAPro([{"params": named, "scaling": scaling}], lr=1e-6, scaling=given)
+        a.grad, b.grad = scaling * b.detach().T @ full, scaling * full @ a.detach().T
+        optimizer.step()
+        return scaling * (b @ a).detach() - before
+
+    close(moved(1.0, None) / 1e-6, moved(4.0, None) / 1e-6, 1e-4)
+    close(moved(4.0, 1.0) / 1e-6, 4 * moved(4.0, None) / 1e-6, 1e-3)
+
+
+def test_lora_pro_refuses_pairs_with_a_third_factor() -> None:
+    named = [(f"q.lora_{part}.x", weight(3, 3)) for part in "ABE"]
+    with pytest.raises(GymError, match="no LoRA adapter"):
+        LoRAPro(named)
+
+
 def test_lora_pro_starts_at_a_b_of_zero() -> None:
     a, b = weight(*A), torch.nn.Parameter(torch.zeros(B, dtype=torch.float64))
     optimizer = LoRAPro([("q.lora_A.x.weight", a), ("q.lora_B.x.weight", b)], lr=0.01)

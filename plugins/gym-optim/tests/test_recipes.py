@@ -15,9 +15,23 @@ from torch.distributed.tensor import Shard, distribute_tensor
 import gym_optim
 import gym_torch.loop
 from gym_core import GymError, Recipe, RecipeError, execute, load_recipe
-from gym_optim.config import APOLLO, WSD, AdamMini, AdamW, BAdam, Cosine, GaLore, LoRAPlus, Muon
+from gym_core.discovery import entries
+from gym_optim.config import (
+    APOLLO,
+    WSD,
+    AdamMini,
+    AdamW,
+    BAdam,
+    Cosine,
+    GaLore,
+    Lion,
+    LoRAPlus,
+    Muon,
+    Polynomial,
+)
 from gym_torch.loop import reseed
 from gym_torch.plan.plan import plan
+from gym_torch.processes.strategies import check_cut
 
 
 def factory(**keys: Any) -> Recipe:
@@ -39,8 +53,8 @@ def factory(**keys: Any) -> Recipe:
         ({"use_galore": True}, GaLore(rank=16, scale=2.0)),
         (
             {"use_apollo": True, "apollo_rank": 1, "apollo_scale": 128.0, "apollo_scale_type": "tensor"}
-            | {"apollo_proj": "random"},
-            APOLLO(rank=1, scale=128.0, per="tensor"),
+            | {"apollo_proj": "random", "apollo_proj_type": "std", "apollo_scale_front": True},
+            APOLLO(rank=1, scale=128.0, per="tensor", epsilon=1e-8),
         ),
         (
             {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "descending", "badam_switch_interval": 20}
@@ -48,7 +62,11 @@ def factory(**keys: Any) -> Recipe:
             BAdam(order="descending", interval=20, start=3),
         ),
         ({"use_adam_mini": True, "weight_decay": 0.1}, AdamMini(weight_decay=0.1)),
-        ({"use_muon": True}, Muon()),
+        ({"use_muon": True}, Muon(weight_decay=0.0, beta2=0.999)),
+        ({"use_muon": True, "weight_decay": 0.1, "adam_beta2": 0.95}, Muon()),
+        ({"optim": "lion_32bit"}, Lion(beta2=0.999)),
+        ({"optim": "adamw_torch", "use_adam_mini": True}, AdamMini()),
+        ({"optim": "adamw_torch_fused", "use_galore": False, "adam_beta2": 0.95}, AdamW(beta2=0.95)),
         ({"finetuning_type": "lora", "loraplus_lr_ratio": 16.0}, LoRAPlus(ratio=16.0)),
         ({"loraplus_lr_ratio": 4, "loraplus_lr_embedding": "1e-5"}, LoRAPlus(ratio=4.0, embedding_lr=1e-5)),
     ],
@@ -60,8 +78,16 @@ def test_flat_keys_select_the_optimizer_and_its_options(keys: dict[str, Any], op
 def test_schedulers_of_the_flat_dialect() -> None:
     assert factory(lr_scheduler_type="warmup_stable_decay").scheduler == WSD(decay=2 / 3)
     assert factory(lr_scheduler_type="cosine_with_restarts").scheduler == Cosine()
-    with pytest.raises(RecipeError, match="write the section out"):
-        factory(lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs={"num_decay_steps": 10})
+    assert factory(
+        lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr_rate": 0.1}
+    ).scheduler == Cosine(floor=0.1)
+    assert factory(lr_scheduler_type="polynomial", lr_scheduler_kwargs={"power": 2.0}).scheduler == Polynomial(power=2)
+    for kind, options in (
+        ("warmup_stable_decay", {"num_decay_steps": 10}),
+        ("cosine_with_restarts", {"num_cycles": 2}),
+    ):
+        with pytest.raises(RecipeError, match="write the section out"):
+            factory(lr_scheduler_type=kind, lr_scheduler_kwargs=options)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +96,7 @@ def test_schedulers_of_the_flat_dialect() -> None:
         ({"use_muon": True, "optim": "adafactor"}, "contradicts `optim`"),
         ({"use_muon": True, "use_galore": True}, "contradicts `use_galore`"),
         ({"galore_rank": 8}, "belongs to optimizer `galore`"),
+        ({"use_apollo": True, "apollo_proj": "svd"}, "only `random` is done here, not `svd`"),
         ({"use_badam": True, "badam_mode": "ratio"}, "only whole layers take turns here"),
         ({"optim": "adamw_of_tomorrow"}, "no installed plugin brings"),
     ],
@@ -109,6 +136,12 @@ def test_the_model_of_a_schedule_free_run_is_the_average(bench: Any) -> None:
         average = torch.lerp(weight, state[f"model.{name}//z"], 1 - 1 / 0.9)
         torch.testing.assert_close(made[name], average)
         assert not torch.equal(made[name], weight) or weight.dim() < 2
+
+
+@pytest.mark.parametrize(("schedule", "warned"), [({}, True), ({"scheduler": "constant"}, False)])
+def test_a_rate_that_falls_beside_an_average_is_told(bench: Any, capsys: Any, schedule: Any, warned: bool) -> None:
+    bench.run(bench.recipe("sft", max_steps=1) | {"optimizer": "schedule_free_adamw"} | schedule)
+    assert ("set scheduler: constant" in capsys.readouterr().err) == warned
 
 
 class Crash(Exception):
@@ -170,14 +203,32 @@ def test_a_plan_knows_which_gradients_an_optimizer_holds(bench: Any, tmp_path: P
         assert part.peak == inside.peak + part.optimizer + part.optimizer // 2
 
 
-def test_what_looks_at_whole_matrices_refuses_shards() -> None:
+#: Compared with one process in `tests/test_processes.py`.
+IN_SHARDS = {"adamw", "lion", "lora_plus", "schedule_free_adamw", "sgd"}
+
+
+@pytest.mark.parametrize("name", sorted(entry.name for entry in entries("optimizers") if entry.dist == "gym-optim"))
+def test_fsdp_takes_what_was_compared_and_refuses_the_others_by_name(name: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    base = {"model": "tiny", "data": "none.jsonl", "algorithm": "sft", "optimizer": name}
+    check_cut(load_recipe(base | {"distributed": "ddp"}))
+    cut = load_recipe(base | {"distributed": "fsdp"})
+    if name in IN_SHARDS:
+        check_cut(cut)
+        return
+    with pytest.raises(RecipeError, match=f"{name} needs whole parameters") as caught:
+        check_cut(cut)
+    assert caught.value.problems[0].key == "optimizer" and "distributed: ddp" in caught.value.problems[0].fix
+
+
+def test_what_needs_whole_parameters_refuses_shards() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,))
         names = ("layers.0.q.lora_A.x.weight", "layers.0.q.lora_B.x.weight")
         shards = [(name, torch.nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))) for name in names]
         for name in ("GaLore", "Muon", "SOAP", "AdamMini", "Adafactor", "LISA", "LoRAPro"):
-            with pytest.raises(GymError, match=f"{name} looks at whole matrices"):
+            with pytest.raises(GymError, match=f"{name} needs whole parameters"):
                 getattr(gym_optim, name)(shards)
         for kind in (gym_optim.Lion, gym_optim.ScheduleFreeAdamW):
             optimizer = kind(shards, lr=0.1)

@@ -10,7 +10,7 @@ from optim_bench import adamw, close, follow, gradients, random, weight
 from torch import nn
 
 from gym_core import GymError
-from gym_optim import Adafactor, InBackward, Lion, adalomo, lomo
+from gym_optim import LISA, Adafactor, AdamW8bit, BAdam, InBackward, Lion, ScheduleFreeAdamW, adalomo, lomo
 from gym_optim.config import SGD
 
 
@@ -107,6 +107,12 @@ def test_in_backward_refuses_a_second_pass() -> None:
         net(random(4, 6)).sum().backward()
 
 
+@pytest.mark.parametrize("kind", [ScheduleFreeAdamW, LISA, BAdam])
+def test_what_looks_at_several_parameters_cannot_be_in_the_backward_pass(kind: type) -> None:
+    with pytest.raises(GymError, match=f"{kind.__name__} looks at more than one parameter"):
+        InBackward(kind(model().named_parameters()))
+
+
 def test_in_backward_goes_on_from_a_state() -> None:
     one, other = model(), model()
     first = InBackward(torch.optim.AdamW(one.parameters(), lr=0.01))
@@ -116,6 +122,20 @@ def test_in_backward_goes_on_from_a_state() -> None:
     second.load_state_dict(deepcopy(first.state_dict()))
     for left, right in zip(trained(one, first, 2), trained(other, second, 2), strict=True):
         assert torch.equal(left, right)
+
+
+def test_in_backward_codes_stay_bytes_when_a_state_is_loaded() -> None:
+    def train(seed: int, optimizer: InBackward, net: nn.Module) -> None:
+        net(random(10, 6, seed=seed)).square().mean().backward()
+        optimizer.step()
+
+    one, other = model(), model()
+    first = InBackward(AdamW8bit(one.parameters(), lr=0.01, smallest=1))
+    train(0, first, one)
+    second = InBackward(AdamW8bit(other.parameters(), lr=0.01, smallest=1))
+    second.load_state_dict(deepcopy(first.state_dict()))
+    codes = [value for state in second.state.values() for key, value in state.items() if key.endswith("_codes")]
+    assert codes and all(value.dtype == torch.uint8 for value in codes)
 
 
 def test_sgd_has_state_only_with_momentum() -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
 from gym_rl_bench import algorithm, prompts, rounds
 
-from gym_core import RecipeError, Train
+from gym_core import RecipeError, Train, load_recipe
 from gym_rl.reinforce import Reinforce
 from gym_rl.rounds.bound import Bound
 from gym_testkit.bench import Bench
 from gym_torch.layout import PACKED
 from gym_torch.plan.commands import plan
+from gym_torch.plan.memory import Memory
+from gym_torch.plan.plan import plan as made_plan
 
 
 def test_no_step_of_a_run_is_larger_than_the_bound(model_path: Path) -> None:
@@ -59,6 +62,28 @@ def test_the_plan_of_a_recipe_is_an_upper_bound(bench: Bench) -> None:
     file.write_text(yaml.safe_dump(auto), encoding="utf-8")
     with pytest.raises(RecipeError, match="counted in answers"):
         CliRunner().invoke(plan, [str(file)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("adapter", ["full", {"name": "lora", "rank": 4}])
+def test_a_plan_counts_a_critic_of_its_own_and_a_reference(bench: Bench, adapter: Any) -> None:
+    """As `benchmarks/rl_memory.py` measures it: GRPO, or a value head, takes at most 0.62 of PPO with a second model."""
+    model = str(bench.model())
+
+    def memory(**options: Any) -> Memory:
+        algorithm = {"name": "ppo", "rewards": [{"name": "exact"}], "group_size": 4, "max_new_tokens": 16, **options}
+        recipe = bench.recipe(algorithm, "prompt", max_steps=1) | {"adapter": adapter}
+        return made_plan(load_recipe(recipe | {"output": str(bench.root / "x")})).memory
+
+    head, own, held = memory(), memory(critic=model), memory(beta=0.1)
+    assert own.weights == 2 * head.weights and own.optimizer == 2 * head.optimizer
+    assert own.gradients == 2 * head.gradients and 1.5 * head.activations < own.activations <= 2 * head.activations
+    assert 0.5 < head.peak / own.peak < 0.62
+    further = head.weights if adapter == "full" else 0  # an adapter that is left out leaves the reference
+    assert (held.weights, held.peak) == (head.weights + further, head.peak + further)
+    assert (held.optimizer, held.gradients) == (head.optimizer, head.gradients)
+    named = memory(beta=0.1, reference_model=model)
+    assert named.peak - head.peak == named.weights - head.weights > 0
+    assert named.weights <= 2 * head.weights
 
 
 def test_a_run_records_what_was_predicted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,13 +148,13 @@ def adam_direction(gradient: Tensor, state: State, group: dict[str, Any]) -> Ten
 
 
 def refuse_shards(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
-    """Raise GymError for a parameter of which each process has a part: these methods look at whole matrices."""
+    """Raise GymError for a parameter of which each process has a part."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         from torch.distributed.tensor import DTensor
 
         if isinstance(parameter, DTensor):
             raise GymError(
-                f"{type(optimizer).__name__} looks at whole matrices, and fsdp cuts them up",
+                f"{type(optimizer).__name__} needs whole parameters, and fsdp cuts them up",
                 key="optimizer",
                 fix="set distributed: ddp, or an optimizer that works number by number: adamw, lion, sgd",
             )

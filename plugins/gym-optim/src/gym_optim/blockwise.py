@@ -53,7 +53,7 @@ class Blockwise(torch.optim.Optimizer):
         """Return the blocks that work in the coming step."""
         period = self.param_groups[0]["steps"] // self.param_groups[0]["interval"]
         if period != self._period:
-            blocks = list(dict.fromkeys(block for block in self._block.values() if block))
+            blocks = sorted({*self._block.values()} - {""}, key=_place)
             self._period, self._working = period, self.active(period, blocks)
         return self._working
 
@@ -72,6 +72,12 @@ class Blockwise(torch.optim.Optimizer):
     def _arrived(self, parameter: Tensor) -> None:
         if self._block[parameter] not in self.working():
             parameter.grad = None
+
+
+def _place(block: str) -> tuple[str, int]:
+    """Return what sorts layers by their numbers, in whatever groups their parameters come."""
+    stack, _, number = block.rpartition(".")
+    return stack, int(number)
 
 
 class LISA(Blockwise):
@@ -116,7 +122,7 @@ class BAdam(Blockwise):
         epsilon: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        """Hold named parameters.
+        """Hold named parameters. Raises GymError for a block to begin with that is not there.
 
         Args:
             params: named tensors or groups of them.
@@ -133,6 +139,9 @@ class BAdam(Blockwise):
         """
         adam = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
         super().__init__(params, adam | {"interval": interval, "order": order, "start": start, "seed": seed})
+        count = len({*self._block.values()})
+        if start is not None and start >= count:
+            raise GymError(f"there is no block {start}: they are {count}", key="optimizer.start", fix="count from 0")
 
     def active(self, period: int, blocks: list[str]) -> frozenset[str]:
         """Return the one whose turn it is."""

@@ -75,7 +75,8 @@ class GaLore(Mixed):
             return
         basis = leading(gradient, group["rank"])
         if "basis" in state:
-            rotate(state, basis.T @ state["basis"])
+            change = basis.T @ state["basis"]
+            state["exp_avg"], state["exp_avg_sq"] = rotated(state["exp_avg"], state["exp_avg_sq"], change)
         state["basis"] = basis
 
     def direction(self, gradient: Tensor, state: State, group: dict[str, Any]) -> Tensor:
@@ -99,7 +100,6 @@ def leading(gradient: Tensor, rank: int) -> Tensor:
     return basis.to(gradient.dtype).contiguous()
 
 
-def rotate(state: State, change: Tensor) -> None:
-    """Bring the moments into another basis; `change` is [new, old] and holds the cosines between the two."""
-    state["exp_avg"] = change @ state["exp_avg"]
-    state["exp_avg_sq"] = change.square() @ state["exp_avg_sq"]
+def rotated(mean: Tensor, square: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the moments [old, other] in another basis; `change` is [new, old] and holds the cosines between the two."""
+    return change @ mean, change.square() @ square

@@ -16,6 +16,9 @@ from torch import Tensor
 from gym_core import GymError
 from gym_optim.adafactor import Adafactor
 from gym_optim.base import Parameters, value_of
+from gym_optim.blockwise import Blockwise
+from gym_optim.lora import LoRAPro
+from gym_optim.schedule_free import Averaging
 
 
 class InBackward(torch.optim.Optimizer):
@@ -25,7 +28,16 @@ class InBackward(torch.optim.Optimizer):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take over the parameters, groups and state of an optimizer, which is used through this from now on."""
+        """Take over the parameters, groups and state of an optimizer, which is used through this from now on.
+
+        Raises GymError for one that looks at several parameters, or counts steps for all of them.
+        """
+        if isinstance(optimizer, Averaging | Blockwise | LoRAPro):
+            raise GymError(
+                f"{type(optimizer).__name__} looks at more than one parameter at a time",
+                key="optimizer",
+                fix="use it as it is, or an optimizer whose state is each parameter's own: AdamW, GaLore, Adafactor",
+            )
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.optimizer, self.state = optimizer, optimizer.state
         self._updated: set[Tensor] = set()
@@ -44,6 +56,12 @@ class InBackward(torch.optim.Optimizer):
                     self._update(parameter)
         self._updated.clear()
         return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state as the optimizer does that is used."""
+        self.optimizer.param_groups = self.param_groups
+        self.optimizer.load_state_dict(state_dict)
+        self.param_groups[:], self.state = self.optimizer.param_groups, self.optimizer.state
 
     def _arrived(self, parameter: Tensor) -> None:
         if parameter in self._updated:

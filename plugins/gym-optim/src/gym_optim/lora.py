@@ -58,7 +58,7 @@ class LoRAPro(torch.optim.Optimizer):
         self,
         params: Parameters,
         lr: float = 1e-4,
-        scaling: float = 2.0,
+        scaling: float | None = None,
         delta: float = 1e-8,
         beta1: float = 0.9,
         beta2: float = 0.999,
@@ -70,7 +70,7 @@ class LoRAPro(torch.optim.Optimizer):
         Args:
             params: named tensors or groups of them.
             lr: learning rate.
-            scaling: alpha / rank of the adapter, by which it multiplies B A.
+            scaling: what the adapter multiplies B A by, alpha / rank; None takes what the groups say, or 2.
             delta: added to the diagonals of B^T B and A A^T, which are singular at the start.
             beta1: decay of the running mean of the gradient.
             beta2: decay of the running mean of its square.
@@ -78,11 +78,12 @@ class LoRAPro(torch.optim.Optimizer):
             weight_decay: share of each parameter taken away per step, times the learning rate.
 
         Raises:
-            GymError: there is no LoRA pair, or parameters are cut into shards.
+            GymError: there is no LoRA pair, a pair has a third factor (AdaLoRA), or parameters are cut into shards.
 
         """
         adam = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
-        super().__init__(_groups(params), adam | {"scaling": scaling, "delta": delta, "fused": True})
+        groups = [group | ({} if scaling is None else {"scaling": scaling}) for group in _groups(params)]
+        super().__init__(groups, adam | {"scaling": 2.0, "delta": delta, "fused": True})
         named = {
             name: parameter
             for group in self.param_groups
@@ -94,7 +95,7 @@ class LoRAPro(torch.optim.Optimizer):
             other = named.get(name.replace("lora_A", "lora_B"))
             if "lora_A" in name.split(".") and other is not None and parameter.dim() == other.dim() == 2:
                 self._pairs[parameter] = other
-        if not self._pairs:
+        if not self._pairs or any("lora_E" in name.split(".") for name in named):
             raise GymError("LoRA-Pro finds no LoRA adapter", key="optimizer", fix="set adapter: lora")
         self._second = {*self._pairs.values()}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gym_optim.base import State
-from gym_optim.galore import GaLore, leading
+from gym_optim.galore import GaLore, leading, rotated
 from gym_optim.quantized import BLOCK, adam8bit_direction, read, write
 
 
@@ -46,10 +46,11 @@ class QGaLore(GaLore):
                 state["cosines"]
             ):
                 interval, state["cosines"] = 2 * interval, []
-            change = basis.T @ before
             kept = basis.new_empty(basis.shape[1], gradient.shape[1])
-            write(state, "exp_avg", change @ read(state, "exp_avg", kept, signed=True), signed=True)
-            write(state, "exp_avg_sq", change.square() @ read(state, "exp_avg_sq", kept, signed=False), signed=False)
+            moments = read(state, "exp_avg", kept, signed=True), read(state, "exp_avg_sq", kept, signed=False)
+            mean, square = rotated(*moments, basis.T @ before)
+            write(state, "exp_avg", mean, signed=True)
+            write(state, "exp_avg_sq", square, signed=False)
         else:
             state["cosines"] = []
         state |= {"interval": interval, "due": step + interval}

@@ -45,7 +45,7 @@ class SOAP(Mixed):
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
         if not state:
-            _begin(gradient, state, group["largest"])
+            _begin(gradient, state, group)
             return
         beta1, beta2, state["step"] = group["beta1"], group["beta2"], state["step"] + 1
         seen = _turned(gradient, state, into=True)
@@ -62,11 +62,11 @@ class SOAP(Mixed):
             _refresh(state)
 
 
-def _begin(gradient: Tensor, state: State, largest: int) -> None:
+def _begin(gradient: Tensor, state: State, group: dict[str, Any]) -> None:
     state |= {"step": 0, "exp_avg": torch.zeros_like(gradient), "exp_avg_sq": torch.zeros_like(gradient)}
     for side, turned in _sides(gradient):
-        if len(turned) <= largest:
-            state[f"{side}_mean"] = turned @ turned.T
+        if len(turned) <= group["largest"]:
+            state[f"{side}_mean"] = (turned @ turned.T).mul_(1 - group["shampoo_beta"])  # of a mean that was zero
             state[f"{side}_basis"] = torch.linalg.eigh(state[f"{side}_mean"]).eigenvectors.flip(-1).contiguous()
 
 

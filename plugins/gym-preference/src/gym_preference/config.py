@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from gym_core import Flat
 from gym_torch import TorchAlgorithm
+from gym_torch.config import Further
 
 
 class Preferring(TorchAlgorithm):
@@ -35,6 +37,10 @@ class Referenced(Preferring):
     cache_reference: bool | Literal["auto"] = "auto"
     """Whether the reference scores all samples once, before training, and is let go of, rather than each batch as its turn
     comes. `auto`: where it would otherwise be a second model in memory, or be asked about the same samples again."""
+
+    def further(self) -> Sequence[Further]:
+        """Return the reference, where it is not let go of before the first step."""
+        return (Further(self.reference_model),) if self.cache_reference is False else ()
 
 
 class Pairwise(Preferring):

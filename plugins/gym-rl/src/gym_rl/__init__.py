@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
@@ -9,6 +10,7 @@ from pydantic import Field, PositiveInt
 from gym_rl.config import Clipping, PolicyGradient
 from gym_rl.engine import Engine, Local
 from gym_rl.reward import Answer, Reward
+from gym_torch.config import Further
 
 __version__ = "0.1.0"
 __all__ = [
@@ -85,3 +87,7 @@ class PPO(Clipping):
     """What a reward counts one token earlier (gamma)."""
     decay: Annotated[float, Field(ge=0, le=1)] = 0.95
     """How far the surprise at a token reaches back (lambda): 0 to itself alone, 1 to all tokens before it alike."""
+
+    def further(self) -> Sequence[Further]:
+        """Add a critic of its own."""
+        return (*super().further(), *((Further(self.critic, trains=True),) if self.critic else ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
@@ -10,6 +11,7 @@ from gym_core import Flat, Slot
 from gym_rl.engine import Engine, Local
 from gym_rl.reward import Reward
 from gym_torch import TorchAlgorithm
+from gym_torch.config import Further
 
 
 class PolicyGradient(TorchAlgorithm):
@@ -76,6 +78,10 @@ class PolicyGradient(TorchAlgorithm):
     def judges(self) -> list[Reward]:
         """Return all that judges the answers: `rewards`, and what an algorithm adds."""
         return self.rewards
+
+    def further(self) -> Sequence[Further]:
+        """Return the reference."""
+        return (Further(self.reference_model),) if self.beta else ()
 
     @model_validator(mode="after")
     def _differ(self) -> Self:

@@ -19,6 +19,7 @@ from gym_torch import probe, rope
 from gym_torch.console import say
 from gym_torch.layout import PACKED, PADDED, Layout, layout_for
 from gym_torch.plan.machine import Meter
+from gym_torch.processes.strategies import check_cut
 
 if TYPE_CHECKING:
     from gym_torch.config import Transformers
@@ -45,8 +46,10 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     """Load the model that the recipe names, on the CPU.
 
     Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
-    model wants to run code of its own and the recipe does not allow it.
+    model wants to run code of its own and the recipe does not allow it; RecipeError where the optimizer cannot work on what
+    the strategy leaves of it.
     """
+    check_cut(run.recipe)
     run.notes["meter"] = Meter(probe.device())
     path, shape = _located(config, rope.longest(run.recipe))
     width = shape.get_text_config().hidden_size

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt
 
@@ -61,6 +62,13 @@ class Transformers(Backend):
         return self.model_copy(update={"path": path, "init": "pretrained", **change})
 
 
+class Further(NamedTuple):
+    """A model that is in memory in every step beside the one that a run is about."""
+
+    path: str | None  #: as a recipe names it; None: that model before training, which an adapter left out makes of it
+    trains: bool = False  #: whether it trains too, with the same adapter, under a head of numbers
+
+
 class TorchAlgorithm(Algorithm):
     """Base of every algorithm that trains with the loop of gym-torch: subclass it, point at an objective."""
 
@@ -71,6 +79,10 @@ class TorchAlgorithm(Algorithm):
     schedule: ClassVar[str] = "gym_torch.source:recorded"
     """`module:function` from (this configuration, samples, training options, layout) to a `gym_torch.source.Source` of steps as
     large as those of a run may be: what `gym plan` looks at, without a model."""
+
+    def further(self) -> Sequence[Further]:
+        """Return the models beside the one that trains, for a plan. Default: none."""
+        return ()
 
 
 class EarlyStopping(Callback):

@@ -17,8 +17,9 @@ from gym_core.component import load_object
 from gym_data import DatasetConfig
 from gym_data.report import left_out
 from gym_optim import InBackward
+from gym_optim.blockwise import Blockwise
 from gym_optim.config import AdamW, Linear
-from gym_optim.schedule_free import to_use
+from gym_optim.schedule_free import Averaging, to_use
 from gym_torch import compiling, loop, probe, rope
 from gym_torch.adapted import TakesPart, adapt
 from gym_torch.backend import LoadedModel
@@ -188,8 +189,12 @@ class Trainer:
             check_in_backward(train, accelerator.num_processes)
         taking_part = self.adapted if isinstance(self.adapted, TakesPart) else None
         if taking_part:
-            check_gradients_stay(isinstance(optimizer, InBackward), spread.cuts)
+            check_gradients_stay(isinstance(optimizer, InBackward | Blockwise), spread.cuts)
         scheduler = run.recipe.scheduler or Linear()
+        if isinstance(optimizer, Averaging) and scheduler.ends_at != 1.0:
+            warn(
+                "the average of this optimizer stands in for a falling rate, and the rate falls; set scheduler: constant"
+            )
         warmup = round(train.warmup * source.total) if train.warmup < 1 else round(train.warmup)
         return Job(
             train=train,
@@ -338,10 +343,10 @@ def build_optimizer(optimizer: Optimizer, policy: Policy, learning_rate: float) 
     return built
 
 
-def check_gradients_stay(in_backward: bool, cut: bool) -> None:
-    """Raise RecipeError where an adapter that looks at the gradients of each step finds none, or only parts of them."""
+def check_gradients_stay(let_go: bool, cut: bool) -> None:
+    """Raise RecipeError where an adapter that looks at the gradients of each step finds not all, or only parts of them."""
     for found, why, key, fix in (
-        (in_backward, "an optimizer in the backward pass leaves no gradients", "optimizer", "optimizer: adamw"),
+        (let_go, "an optimizer that works in the backward pass leaves no gradients", "optimizer", "optimizer: adamw"),
         (cut, "fsdp leaves each process a part of the gradients", "distributed", "distributed: ddp"),
     ):
         if found:

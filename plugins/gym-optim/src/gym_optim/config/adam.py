@@ -15,6 +15,7 @@ class AdamW(AdamOptions, Alone):
     """Adam with decoupled weight decay, fused."""
 
     target: ClassVar[str] = "gym_optim.torch_own:adamw"
+    numberwise: ClassVar[bool] = True
     paper: ClassVar[str] = "arXiv:1711.05101"
 
 
@@ -74,6 +75,7 @@ class ScheduleFreeAdamW(AdamOptions):
     """AdamW that averages its iterates in place of a falling rate; set `scheduler: constant`, with warm-up."""
 
     target: ClassVar[str] = "gym_optim.schedule_free:ScheduleFreeAdamW"
+    numberwise: ClassVar[bool] = True
     paper: ClassVar[str] = "arXiv:2405.15682"
 
     beta1: Annotated[Beta1, Field(gt=0)] = 0.9

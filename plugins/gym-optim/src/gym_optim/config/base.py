@@ -21,11 +21,23 @@ Epsilon = Annotated[float, Field(gt=0), Flat("adam_epsilon", convert=float)]
 Decay = Annotated[float, Field(ge=0), Flat("weight_decay")]
 
 
+def only(meant: Any) -> Callable[[Any], None]:
+    """Return a conversion for a flat key that may say what is done anyway, and nothing else."""
+
+    def said(value: Any) -> None:
+        if value != meant:
+            raise ValueError(f"only `{meant}` is done here, not `{value}`")
+
+    return said
+
+
 class TorchOptimizer(Optimizer):
     """Base: the options are the keyword arguments of what `target` names."""
 
     device: ClassVar[str] = ""
     """Kind of device that parameters must be on, such as `cuda`; empty for any."""
+    numberwise: ClassVar[bool] = False
+    """Whether each number moves by its own gradient alone, so that parameters may be cut into shards."""
 
     def build(self, **context: Any) -> Any:
         """Call `target` with the parameters, the learning rate and every option."""

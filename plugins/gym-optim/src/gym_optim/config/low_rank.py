@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from gym_core import Flat
-from gym_optim.config.base import AdamOptions, Alone, Epsilon, Groups, Shape, coded, each
+from gym_optim.config.base import AdamOptions, Alone, Groups, Shape, coded, each, only
 from gym_optim.roles import Names, is_matrix, is_named
 
 Side = Literal["short", "long", "left", "right"]
@@ -107,14 +107,18 @@ class APOLLO(AdamOptions, Alone):
     scale: Annotated[PositiveFloat, Flat("apollo_scale", default=32.0)] = 1.0
     """The update is multiplied by its square root."""
     per: Annotated[
-        Literal["channel", "tensor"], Flat("apollo_scale_type"), Flat("apollo_proj", convert={"random": None})
+        Literal["channel", "tensor"],
+        Flat("apollo_scale_type"),
+        Flat("apollo_proj", convert=only("random")),
+        Flat("apollo_proj_type", convert=only("std")),
+        Flat("apollo_scale_front", convert={True: None, False: None}),  # the limit is on a ratio of norms
     ] = "channel"
     """Whether each channel along the long side of a matrix is scaled by itself, or the whole matrix as one."""
     modules: Annotated[Names, Flat("apollo_target")] = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the projections."""
-    epsilon: Epsilon = 1e-6
+    epsilon: Annotated[float, Field(gt=0), Flat("adam_epsilon", convert=float, default=1e-8)] = 1e-6
     """Added to the denominator."""
     in_backward: Annotated[bool, Flat("apollo_layerwise")] = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,

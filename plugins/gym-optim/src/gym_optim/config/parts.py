@@ -78,6 +78,7 @@ class LoRAPlus(AdamOptions):
     """AdamW with a higher learning rate for the B of each LoRA pair than for its A."""
 
     target: ClassVar[str] = "gym_optim.lora:lora_plus"
+    numberwise: ClassVar[bool] = True
     general: ClassVar[bool] = False
     paper: ClassVar[str] = "arXiv:2402.12354"
 
@@ -94,8 +95,8 @@ class LoRAPro(AdamOptions):
     general: ClassVar[bool] = False
     paper: ClassVar[str] = "arXiv:2407.18242"
 
-    scaling: PositiveFloat = 2.0
-    """alpha / rank of the adapter."""
+    scaling: PositiveFloat | None = None
+    """What the adapter multiplies B A by; by default as it says itself, such as alpha / rank."""
     delta: PositiveFloat = 1e-8
     """Added to the diagonals of the products of A and of B with themselves, which are singular at the start."""
 

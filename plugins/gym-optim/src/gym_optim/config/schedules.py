@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -14,6 +15,17 @@ def _share(value: Any) -> float:
     if isinstance(value, float):
         return value
     raise ValueError("write the section out: `scheduler: {name: wsd, decay: 0.2}`")
+
+
+def _option(name: str, section: str) -> Callable[[Any], Any]:
+    """Return a conversion of LLaMA-Factory's options of a schedule where they are this one alone."""
+
+    def taken(options: Any) -> Any:
+        if isinstance(options, Mapping) and [*options] == [name]:
+            return options[name]
+        raise ValueError(f"write the section out: `scheduler: {section}`")
+
+    return taken
 
 
 class Constant(Scheduler):
@@ -35,7 +47,9 @@ class Polynomial(Scheduler):
 
     target: ClassVar[str] = "gym_optim.schedules:polynomial"
 
-    power: PositiveFloat = 1.0
+    power: Annotated[
+        PositiveFloat, Flat("lr_scheduler_kwargs", convert=_option("power", "{name: polynomial, power: 2, floor: 0.1}"))
+    ] = 1.0
     """Power; 1 falls in a straight line, 2 sooner."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the peak that is left at the end."""
@@ -47,7 +61,11 @@ class Cosine(Scheduler):
     target: ClassVar[str] = "gym_optim.schedules:cosine"
     paper: ClassVar[str] = "arXiv:1608.03983"
 
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    floor: Annotated[
+        float,
+        Field(ge=0, le=1),
+        Flat("lr_scheduler_kwargs", convert=_option("min_lr_rate", "{name: cosine, floor: 0.1, cycles: 2}")),
+    ] = 0.0
     """Share of the peak that is left at the end."""
     cycles: PositiveInt = 1
     """Waves in a row: each but the first is a warm restart at the peak."""
@@ -73,5 +91,8 @@ class InverseSqrt(Scheduler):
     target: ClassVar[str] = "gym_optim.schedules:inverse_sqrt"
     paper: ClassVar[str] = "arXiv:1706.03762"
 
-    timescale: PositiveInt | None = None
+    timescale: Annotated[
+        PositiveInt | None,
+        Flat("lr_scheduler_kwargs", convert=_option("timescale", "{name: inverse_sqrt, timescale: 100}")),
+    ] = None
     """Steps after warm-up in which the rate falls to 1 / sqrt(2); by default those of warm-up, or 10,000 without."""

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveFloat
 
-from gym_optim.config.base import AdamOptions, Alone, Beta1, Beta2, Decay, Groups, TorchOptimizer, each
+from gym_core import Flat
+from gym_optim.config.base import AdamOptions, Alone, Beta1, Decay, Groups, TorchOptimizer, each
 from gym_optim.roles import is_matrix
 
 
@@ -15,6 +16,7 @@ class SGD(Alone):
     """Gradient descent, with momentum where it is asked for."""
 
     target: ClassVar[str] = "gym_optim.torch_own:sgd"
+    numberwise: ClassVar[bool] = True
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the old step that is kept."""
@@ -32,11 +34,12 @@ class Lion(Alone):
     """The sign of an interpolated momentum: half the state of AdamW, and about a tenth of its learning rate."""
 
     target: ClassVar[str] = "gym_optim.lion:Lion"
+    numberwise: ClassVar[bool] = True
     paper: ClassVar[str] = "arXiv:2302.06675"
 
     beta1: Beta1 = 0.9
     """Share of the momentum in the direction."""
-    beta2: Beta2 = 0.99
+    beta2: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta2", default=0.999)] = 0.99
     """Decay of the momentum."""
     weight_decay: Decay = 0.0
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
@@ -115,9 +118,9 @@ class Muon(AdamOptions, Alone):
     target: ClassVar[str] = "gym_optim.muon:Muon"
     paper: ClassVar[str] = "arXiv:2502.16982"
 
-    beta2: Beta2 = 0.95
+    beta2: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta2", default=0.999)] = 0.95
     """Decay of AdamW's running mean of the square."""
-    weight_decay: Decay = 0.1
+    weight_decay: Annotated[float, Field(ge=0), Flat("weight_decay", default=0.0)] = 0.1
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of Muon's running mean of the gradient."""

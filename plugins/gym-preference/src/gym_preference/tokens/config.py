@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from gym_core import Flat
 from gym_preference.config import Pairwise
+from gym_torch.config import Further
 
 
 class TDPO1(Pairwise):
@@ -22,6 +24,10 @@ class TDPO1(Pairwise):
     reference_model: Annotated[str | None, Flat("ref_model")] = None
     """What answers are measured against: a family, a folder or a Hub id; by default the model as it was before training. All
     of what it says of each token is compared, so it cannot be asked once before training."""
+
+    def further(self) -> Sequence[Further]:
+        """Return the reference."""
+        return (Further(self.reference_model),)
 
 
 class TDPO2(TDPO1):

@@ -9,12 +9,12 @@ packing buffers of matrix products, CUDA contexts and workspaces, and what an al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,10 +27,11 @@ from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
 from gym_torch.layout import Layout
 from gym_torch.logprobs import declared_head
-from gym_torch.objective import Objective
+from gym_torch.objective import Objective, Scores
 from gym_torch.plan.layers import left_out
 from gym_torch.plan.skeleton import Skeleton
 from gym_torch.plan.trace import Timeline, Trace
+from gym_torch.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -67,25 +68,50 @@ def objective_of(recipe: Recipe, layout: Layout) -> Objective:
 
 def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
     """Return the memory and the work of one batch of a recipe."""
-    objective, lent = objective_of(recipe, built.layout), built.lend(batch)
-    optimizer = recipe.optimizer or AdamW()
-    held = optimizer.held_gradients(built.groups) if isinstance(optimizer, TorchOptimizer) else None
-    trace = partial(_trace, built, objective, lent, held is not None)
+    objective, optimizer = objective_of(recipe, built.layout), recipe.optimizer or AdamW()
+    groups = [*built.groups, *(group for other in built.beside for group in other.named("beside"))]
+    held = optimizer.held_gradients(groups) if isinstance(optimizer, TorchOptimizer) else None
+    timeline = _timeline(built, objective, batch, held is not None)
+    every, state = [built, *built.beside], optimizer.declared_bytes(groups)
+    weights, gradients = sum(each.weights for each in every), sum(each.gradients for each in every)
+    peak, activations, flops = timeline.peak, _activations(timeline), timeline.flops
+    for other in built.kept[1:]:
+        further = _timeline(other, _States(recipe.algorithm, built.layout), batch, held is not None)
+        # Computed last, it is the first to be gone back through, while the activations of the others wait.
+        peak = max(activations + further.peak, peak + (other.gradients if held is None else 0))
+        activations, flops = activations + _activations(further), flops + further.flops
+    memory = Memory(
+        weights=weights,
+        gradients=gradients
+        if held is None
+        else held + max(4 * prod(shape) for each in every for shape in each.trained),
+        optimizer=state,
+        activations=activations,
+        head=_head(timeline),
+        # Those that stay may be the first to come.
+        peak=weights + state + peak + (held or 0),
+    )
+    return Prediction(memory, batch.size, flops)
+
+
+class _States(Objective):
+    """Learns from the last hidden states alone, as a critic does."""
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return their sum."""
+        own = cast(Policy, policy)
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=own.bf16):
+            return own.hidden(batch).float().sum(), {}
+
+
+def _timeline(built: Skeleton, objective: Objective, batch: Batch, passing: bool) -> Timeline:
+    """Return what one forward and backward pass through all layers does."""
+    trace = partial(_trace, built, objective, built.lend(batch), passing)
     timeline = trace()
     if built.repeat.times:
         with left_out(built.model, built.repeat.numbers(1)):
             timeline = trace().extended(timeline, built.repeat.times)
-    state = optimizer.declared_bytes(built.groups)
-    memory = Memory(
-        weights=built.weights,
-        gradients=built.gradients if held is None else held + max(4 * prod(shape) for shape in built.trained),
-        optimizer=state,
-        activations=_activations(timeline),
-        head=_head(timeline),
-        # Those that stay may be the first to come.
-        peak=built.weights + state + timeline.peak + (held or 0),
-    )
-    return Prediction(memory, batch.size, timeline.flops)
+    return timeline
 
 
 def _trace(built: Skeleton, objective: Objective, batch: Batch, passing: bool) -> Timeline:

@@ -84,7 +84,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
     found = predict(recipe, built, batch)
     speed = rate(built.model.config.get_text_config().hidden_size, built.precision)
     each = found.flops / found.tokens
-    final, exact = _sizes(built)
+    final, exact = (sum(sizes) for sizes in zip(*map(_sizes, built.kept), strict=True))
     saves = ceil(work.steps / train.save_every) if work.steps else train.keep_last + 1
     return Plan(
         parameters=built.parameters,

@@ -22,11 +22,11 @@ def adapter(recipe: Recipe) -> Sequence[str]:
     import torch
 
     from gym_torch.adapted import Described
-    from gym_torch.plan.skeleton import skeleton
+    from gym_torch.plan.skeleton import built_alone
 
     try:
         path = locate(model.path, model.revision, weights=False)
-        built = skeleton(recipe, path, "fp32", torch.device("cpu"))
+        built = built_alone(recipe, model, path, "fp32", torch.device("cpu"))
     except GymError as error:
         return [f"adapter  {error.problems[0].why}"]
     what = f"{built.adapted.describe()}; " if isinstance(built.adapted, Described) else ""

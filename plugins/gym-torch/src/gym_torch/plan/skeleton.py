@@ -6,7 +6,7 @@ run will. The device need not be there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,14 +16,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import GymError, Recipe
-from gym_torch.adapted import Adapted, Uniform, adapt
+from gym_core import GymError, Recipe, locate
+from gym_torch.adapted import Adapted, Full, Uniform, adapt
 from gym_torch.attention import NAME
 from gym_torch.batch import Batch
-from gym_torch.config import Transformers
+from gym_torch.config import Further, TorchAlgorithm, Transformers
 from gym_torch.layout import PACKED, PADDED, Layout
 from gym_torch.plan.layers import Repeat, groups_with, layers_of, leave_out, repeat_of, tensors_of
 from gym_torch.recompute import every, recompute_layers
+from gym_torch.scalar_head import keep_words
 
 B = TypeVar("B", bound=Batch)
 
@@ -42,11 +43,24 @@ class Skeleton:
     weights: int  #: bytes of weights and buffers, tied ones once
     gradients: int  #: bytes of all gradients
     layout: Layout
+    beside: tuple[Skeleton, ...] = ()  #: further models that are in memory in every step
+
+    @property
+    def kept(self) -> list[Skeleton]:
+        """The models that a run makes: this one, and those beside it that train."""
+        return [self, *(other for other in self.beside if other.gradients)]
 
     @property
     def trained(self) -> list[tuple[int, ...]]:
         """The shapes of what is trained."""
         return [shape for group in self.groups for _, shape in group["params"]]
+
+    def named(self, prefix: str) -> list[dict[str, Any]]:
+        """Return the groups with other names, as those of a part of something."""
+        return [
+            {**group, "params": [(f"{prefix}.{name}", shape) for name, shape in group["params"]]}
+            for group in self.groups
+        ]
 
     @property
     def model(self) -> PreTrainedModel:
@@ -59,12 +73,32 @@ class Skeleton:
 
 
 def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -> Skeleton:
-    """Build the model of a recipe for a device from the `config.json` under `path`, with its adapter.
+    """Build the model of a recipe for a device from the `config.json` under `path`, with its adapter, and those beside it.
 
-    Raises GymError where transformers cannot build it, and what the adapter raises.
+    Raises GymError where transformers cannot build one, and what locating a further one and the adapter raise.
     """
-    backend = recipe.model
-    assert isinstance(backend, Transformers)
+    own, algorithm = recipe.model, recipe.algorithm
+    assert isinstance(own, Transformers) and isinstance(algorithm, TorchAlgorithm)
+    built, beside = built_alone(recipe, own, path, precision, device), list[Skeleton]()
+    for further in algorithm.further():
+        if further.path is not None:
+            other = own.other(further.path)
+            there = locate(other.path, other.revision, weights=False)
+            beside.append(built_alone(recipe, other, there, precision, device, further))
+        elif built.adapted.without is None:
+            beside.append(built_alone(recipe, own, path, precision, device, further))
+    return replace(built, beside=tuple(beside))
+
+
+def built_alone(
+    recipe: Recipe,
+    backend: Transformers,
+    path: Path,
+    precision: str,
+    device: torch.device,
+    further: Further | None = None,
+) -> Skeleton:
+    """Build one of them: that of the recipe, or a further one."""
     options: dict[str, Any] = {"trust_remote_code": backend.trust_remote_code}
     try:
         shape = AutoConfig.from_pretrained(path, local_files_only=True, **options)
@@ -84,7 +118,10 @@ def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -
     policy = recipe.train.gradient_checkpointing
     repeat = _shortened(model, every(policy)) if early else Repeat()
     with torch.device("meta"), _NoDrawing():
-        adapted = adapt(model, recipe)
+        frozen = further is not None and not further.trains
+        adapted = Full(None, model, trained=lambda name: False) if frozen else adapt(model, recipe)
+        if further is not None:
+            keep_words(model)
     repeat = repeat if early else _shortened(model, every(policy))
     recompute_layers(model, policy)
     model.train()

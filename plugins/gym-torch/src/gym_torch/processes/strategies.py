@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_core import Flat, Strategy
+from gym_core import Flat, Recipe, RecipeError, Strategy
 from gym_core.component import load_object
 from gym_core.ranks import Ranks
+from gym_optim.config.base import TorchOptimizer
 
 
 class DDP(Strategy):
@@ -44,3 +45,16 @@ class FSDP(DDP):
 
     paper: ClassVar[str] = "arXiv:2304.11277"
     spread: ClassVar[str] = "gym_torch.processes.sharded:Sharded"
+
+
+def check_cut(recipe: Recipe) -> None:
+    """Raise RecipeError where several processes would each hold a part of parameters that the optimizer must see whole."""
+    several, optimizer = int(os.environ.get("WORLD_SIZE", "1")) > 1, recipe.optimizer
+    if several and isinstance(recipe.distributed, FSDP) and isinstance(optimizer, TorchOptimizer):
+        name = next(item.name for item in recipe.resolved if item.path == ("optimizer",))
+        if not optimizer.numberwise:
+            raise RecipeError(
+                f"{name} needs whole parameters, and fsdp cuts them up",
+                key="optimizer",
+                fix="set distributed: ddp, or an optimizer that works number by number: adamw, lion, sgd",
+            )
