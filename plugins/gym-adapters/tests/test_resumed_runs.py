@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-import gym_torch.begin
+import gym_torch.trainer
 from gym_core import execute, load_recipe
 from gym_core.discovery import entries
 from gym_testkit.architectures import write_mixture
@@ -77,7 +77,7 @@ def test_it_is_planned_trained_and_continued(name: str, tmp_path: Path, monkeypa
     def never(*_: Any) -> Any:
         raise AssertionError("the first values were found a second time")
 
-    monkeypatch.setattr(gym_torch.begin, "_first", never)
+    monkeypatch.setattr(gym_torch.trainer, "first_step", never)
     execute(load_recipe(recipe))
     again = {file.name: load_file(file) for file in (output / "model").glob("*.safetensors")}
     assert again.keys() == whole.keys()

@@ -21,27 +21,19 @@ from gym_torch.policy import Policy
 from gym_torch.source import Source
 
 
-def begin(
-    adapted: Adapted,
-    policy: Policy,
-    objective: Objective,
-    source: Source,
-    accelerator: Accelerator,
-    seed: int,
-    ready: Callable[[], None],
-) -> None:
+def begin(adapted: Adapted, policy: Policy, first: Callable[[], Iterator[First]]) -> None:
     """Have the adapter find its first values, where it does, and then what trains beside the model; the same in every process.
 
-    `ready` is called where they look at the first step: from then on the objective can compute its loss. Raises what they raise.
+    `first` is what `first_step` does; nothing of it happens where nobody looks at the first step. Raises what they raise.
     """
     for part in (adapted, *policy.companions):
         if isinstance(part, Begins):
             with torch.random.fork_rng():
-                part.begin(_first(policy, objective, source, accelerator, seed, ready))
+                part.begin(first())
     policy.zero_grad()  # a part that looked at gradients of its own left some at the others
 
 
-def _first(
+def first_step(
     policy: Policy,
     objective: Objective,
     source: Source,
@@ -49,7 +41,10 @@ def _first(
     seed: int,
     ready: Callable[[], None],
 ) -> Iterator[First]:
-    """Yield the batches of the first step one after another, from all processes."""
+    """Yield the batches of the first step one after another, from all processes.
+
+    `ready` is called before: from then on the objective can compute its loss.
+    """
     ready()
     step = next(source.steps(0, accelerator.process_index, accelerator.num_processes))
     batches = [list(examples) for examples in step.batches[: len(step.batches) - step.spare]]

@@ -23,7 +23,7 @@ from gym_optim.schedule_free import Averaging, to_use
 from gym_torch import compiling, loop, probe, rope
 from gym_torch.adapted import TakesPart, adapt
 from gym_torch.backend import LoadedModel
-from gym_torch.begin import begin
+from gym_torch.begin import begin, first_step
 from gym_torch.callbacks.bar import ProgressBar
 from gym_torch.callbacks.card import ModelCard
 from gym_torch.callbacks.llamafactory import LlamaFactoryFiles
@@ -180,7 +180,8 @@ class Trainer:
             resume.load(self.found, self.adapted, self.policy)
         source = self.source(layout)
         if not self.found:
-            begin(self.adapted, self.policy, objective, source, accelerator, train.seed, self.ready)
+            first = partial(first_step, self.policy, objective, source, accelerator, train.seed, self.ready)
+            begin(self.adapted, self.policy, first)
         self._compile(source)
         policy = spread.wrap(self.policy)
         policy.train()
