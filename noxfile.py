@@ -94,6 +94,13 @@ def tests(session: nox.Session) -> None:
     session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *(session.posargs or []), external=True)
 
 
+@nox.session(venv_backend="none")
+def proofs(session: nox.Session) -> None:
+    """Run the long forms of tests: more processes, more precisions, more pairs of them."""
+    python = workshop(session)
+    session.run(python, "-m", "pytest", "-m", "slow", "-n", "2", "--dist", "loadfile", *session.posargs, external=True)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check format, lint and spelling."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 RECIPE = """\
 model: tiny
 data: {sources: [{name: tiny-tasks, count: 96}], validation: 8}
@@ -15,7 +13,6 @@ train: {batch_size: 4, learning_rate: 1.0e-3, plot: false}
 """
 
 
-@pytest.mark.slow
 def test_a_drill_kills_resumes_and_compares(gym, tmp_path):
     (tmp_path / "r.yaml").write_text(RECIPE)
     done = gym("drill", "r.yaml", "--kills", "2", "--steps", "8", "--json")

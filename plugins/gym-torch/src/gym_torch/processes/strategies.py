@@ -49,12 +49,13 @@ class FSDP(DDP):
 
 def check_cut(recipe: Recipe) -> None:
     """Raise RecipeError where several processes would each hold a part of parameters that the optimizer must see whole."""
-    several, optimizer = int(os.environ.get("WORLD_SIZE", "1")) > 1, recipe.optimizer
-    if several and isinstance(recipe.distributed, FSDP) and isinstance(optimizer, TorchOptimizer):
+    optimizer = recipe.optimizer
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(recipe.distributed, FSDP):
+        return
+    if isinstance(optimizer, TorchOptimizer) and not optimizer.numberwise:
         name = next(item.name for item in recipe.resolved if item.path == ("optimizer",))
-        if not optimizer.numberwise:
-            raise RecipeError(
-                f"{name} needs whole parameters, and fsdp cuts them up",
-                key="optimizer",
-                fix="set distributed: ddp, or an optimizer that works number by number: adamw, lion, sgd",
-            )
+        raise RecipeError(
+            f"{name} needs whole parameters, and fsdp cuts them up",
+            key="optimizer",
+            fix="set distributed: ddp, or an optimizer that works number by number: adamw, lion, sgd",
+        )
