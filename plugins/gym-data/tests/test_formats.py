@@ -112,7 +112,7 @@ def test_bad_conversations_say_why(name):
         (Feedback(), {"messages": [user("a"), said("b")], "label": "yes"}, "not true or false"),
         (Preference(), {"prompt": "a", "chosen": "b", "rejected": "b"}, "both answers are the same"),
         (Preference(), {"prompt": "a", "chosen": "b", "rejected": " "}, r"message 2 \(assistant\) is empty"),
-        (Preference(), {"prompt": "a", "chosen": "b", "rejected": []}, "not with an answer"),
+        (Preference(), {"prompt": "a", "chosen": "b", "rejected": []}, r"message 2 \(assistant\) is empty"),
         (Preference(), {"prompt": "a", "chosen": "b", "rejected": "c", "margin": "much"}, "is not a number"),
         (Preference(), {"prompt": "a", "chosen": [user("a"), user("b")], "rejected": "c"}, "follows another user"),
         (Preference(), {"prompt": "a", "chosen": "b"}, "is missing"),

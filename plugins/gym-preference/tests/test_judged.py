@@ -84,6 +84,12 @@ def test_one_answer_alone_has_nothing_to_be_measured_by() -> None:
         Mismatched(drawn(1), 0)
 
 
+def test_one_answer_that_is_held_out_is_measured_from_zero() -> None:
+    """A small validation split ends no run; kto_en_demo's tenth of a few rows is one."""
+    origin = MismatchedKL(drawn(4), 0).held_out(drawn(1), 0)
+    assert (origin.measured, origin.of(1, 5.0, 1.0), origin.name) == (None, 0.0, "kl")
+
+
 def test_which_answer_goes_where_follows_from_the_seed() -> None:
     first, again, other = (Mismatched(drawn(30), seed).partners.tolist() for seed in (1, 1, 2))
     assert first == again != other

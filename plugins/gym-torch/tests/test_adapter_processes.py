@@ -73,7 +73,8 @@ def test_two_processes_train_as_one_or_say_why_not(
         return
     alone = carried_out(name, models[name], tmp_path / "alone", strategy, dtype)
     assert "why" not in shared[name], shared[name]
-    bound = 1e-5 if dtype == "fp32" else 2e-2
+    # The first values of LoRA-GA are singular vectors of a gradient: they magnify the order in which it was summed.
+    bound = 2e-2 if dtype == "bf16" else 1e-3 if name == "lora_ga" else 1e-5
     for figure in FIGURES:
         assert shared[name][figure] == pytest.approx(alone[figure], rel=bound)
     assert alone["loss"][0] != alone["loss"][-1]

@@ -52,7 +52,7 @@ class Mismatched:
             raise DataError(
                 "answers are measured by answers to other prompts, and there is one sample alone",
                 key="data",
-                fix="add samples; where it is the validation split, hold out two or more",
+                fix="add samples",
             )
         self.examples = examples
         drawn = order(seed, EPOCH, len(examples))

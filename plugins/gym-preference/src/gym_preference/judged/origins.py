@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any
 
 from gym_preference.judged.answers import Mismatched
 from gym_torch.source import Examples
@@ -17,7 +17,7 @@ from gym_torch.source import Examples
 class Origin(ABC):
     """Learns the log-ratios of some answers under the policy as a step begins, and makes one number of their sum."""
 
-    name: ClassVar[str]  #: that it is logged by
+    name: str  #: that it is logged by
     measured: Examples | None
     """What these answers are, for each sample one with its number; None where none are asked for."""
 
@@ -44,7 +44,7 @@ class Origin(ABC):
 class MismatchedKL(Origin):
     """How far the policy has gone from the reference, told by answers to prompts that they do not belong to (KTO)."""
 
-    name: ClassVar[str] = "kl"
+    name = "kl"
 
     def __init__(self, examples: Examples, seed: int) -> None:
         """Draw which answer is put to which prompt."""
@@ -55,14 +55,14 @@ class MismatchedKL(Origin):
         return max(0.0, total / count)
 
     def held_out(self, examples: Examples, seed: int) -> Origin:
-        """Return the same over those samples."""
-        return MismatchedKL(examples, seed)
+        """Return the same over those samples; 0 over a single one, whose prompt has no other answer to meet."""
+        return MismatchedKL(examples, seed) if len(examples) > 1 else _Known(self.name, lambda: 0.0)
 
 
 class MeanReward(Origin):
     """The mean log-ratio of all answers of all steps so far, each as it was when its step began (BCO)."""
 
-    name: ClassVar[str] = "shift"
+    name = "shift"
 
     def __init__(self, examples: Examples, seed: int) -> None:
         """Begin with no answers."""
@@ -85,7 +85,7 @@ class MeanReward(Origin):
 
     def held_out(self, examples: Examples, seed: int) -> Origin:
         """Return the mean of what was learnt from."""
-        return _Known(lambda: self.mean)
+        return _Known(self.name, lambda: self.mean)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums."""
@@ -100,11 +100,10 @@ class MeanReward(Origin):
 class _Known(Origin):
     """A number that somebody else knows."""
 
-    name: ClassVar[str] = MeanReward.name
     measured = None
 
-    def __init__(self, number: Callable[[], float]) -> None:
-        self.number = number
+    def __init__(self, name: str, number: Callable[[], float]) -> None:
+        self.name, self.number = name, number
 
     def of(self, step: int, total: float, count: float) -> float:
         return self.number()
