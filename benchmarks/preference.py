@@ -7,10 +7,12 @@ activation checkpointing (its default recomputes, which costs time); Gym runs in
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import report
 from peers.material import source, write_model, write_pairs
@@ -35,6 +37,7 @@ def measure(out: report.Report, quick: bool) -> None:
         model = write_model(scratch / "model", SMALL, DATA)
         count = write_pairs(scratch / "pairs.jsonl", model, DATA, CUTOFF)
         assert count >= steps * ROWS, f"{count} pairs are too few"
+        out.figures["tokens_a_pair"] = tokens(scratch / "pairs.jsonl", steps * ROWS)
         spec = Preferring(
             model=str(model),
             output=str(scratch / "run"),
@@ -70,6 +73,13 @@ def measure(out: report.Report, quick: bool) -> None:
     )
     apart = max(abs(math.log(a / b)) for a, b in zip(ours.norms, theirs.norms, strict=True))
     out.check("gradient norm, same", round(apart, 5), at_most=2e-2)
+
+
+def tokens(pairs: Path, count: int) -> dict[str, int]:
+    """Return the mean number of tokens of each part of the first pairs; TRL computes the prompt with each answer."""
+    rows = [json.loads(line) for line in pairs.read_text(encoding="utf-8").splitlines()[:count]]
+    parts = ("prompt", "chosen", "rejected")
+    return {part: round(fmean(len(row[f"{part}_ids"]) for row in rows)) for part in parts}
 
 
 if __name__ == "__main__":
