@@ -1,4 +1,4 @@
-"""Write the generated pages: docs/hooks.md, docs/kinds.md, docs/algorithms/, and the catalogue that error messages use.
+"""Write the generated pages: docs/hooks.md, docs/kinds.md, one page for each method, and the catalogue that error messages use.
 
 Run with `nox -s reference`; a test fails when what is written is not what the code says.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic.fields import FieldInfo
 
 from gym_core.component import Component, load_object
 from gym_core.discovery import PREFIX
@@ -20,6 +21,7 @@ from gym_core.kinds import KINDS
 from gym_core.sections import SECTION_OF, SLOTS
 
 ROOT = Path(__file__).parents[1]
+PAGED = ("algorithms", "optimizers", "adapters")  #: kinds whose components have a page each
 
 
 def hooks() -> str:
@@ -74,47 +76,48 @@ def kinds() -> str:
     return "\n".join(lines)
 
 
-def algorithms() -> dict[str, tuple[str, type[Component]]]:
-    """Return package and class of every algorithm of the tree, by name."""
+def components(kind: str) -> dict[str, tuple[str, type[Component]]]:
+    """Return package and class of every component of a kind in the tree, by name."""
     found = {}
     for project in projects():
-        for name, value in project.get("entry-points", {}).get(f"{PREFIX}algorithms", {}).items():
+        for name, value in project.get("entry-points", {}).get(f"{PREFIX}{kind}", {}).items():
             found[name] = project["name"], load_object(value)
     return dict(sorted(found.items()))
 
 
-def index() -> str:
-    """Return docs/algorithms/README.md: all algorithms in a table."""
+def index(kind: str) -> str:
+    """Return docs/KIND/README.md: all components of a kind in a table."""
     lines = [
-        "# Algorithms",
+        f"# {kind.capitalize()}",
         "",
-        "Each is named in a recipe as `algorithm: NAME`. `gym --plugins list` shows those of other packages too.",
+        f"Each is named in a recipe as `{SECTION_OF[kind]}: NAME`. `gym --plugins list` shows those of other packages too.",
         "",
     ]
     lines += ["| Name | Package | What it is | Paper |", "|---|---|---|---|"]
-    for name, (package, base) in algorithms().items():
+    for name, (package, base) in components(kind).items():
         first = (inspect.getdoc(base) or "").partition("\n")[0]
         lines += [f"| [`{name}`]({name}.md) | {package} | {first} | {paper(base)} |"]
     return "\n".join([*lines, ""])
 
 
-def algorithm(name: str) -> str:
-    """Return docs/algorithms/NAME.md: what it is, its paper, and every option with its default."""
-    package, base = algorithms()[name]
+def component(kind: str, name: str) -> str:
+    """Return docs/KIND/NAME.md: what it is, its paper, and every option with its default."""
+    package, base = components(kind)[name]
     source = f"Paper: {paper(base)}. " if base.paper else ""
-    lines = [
-        f"# `{name}`",
-        "",
-        inspect.getdoc(base) or "",
-        "",
-        f"{source}Package: `pip install gym-core {package}`.",
-        "",
+    first, _, rest = (inspect.getdoc(base) or "").partition("\n\n")
+    lines = [f"# `{name}`", "", first, "", f"{source}Package: `pip install gym-core {package}`.", ""]
+    lines += [rest, ""] if rest else []
+    options = [
+        f"| `{key}` | {default(field)} | {' '.join((field.description or '').split())} |"
+        for key, field in base.model_fields.items()
     ]
-    lines += ["| Option | Default | Meaning |", "|---|---|---|"]
-    for key, field in base.model_fields.items():
-        default = "required" if field.is_required() else f"`{plain(field.get_default(call_default_factory=True))}`"
-        lines += [f"| `{key}` | {default} | {' '.join((field.description or '').split())} |"]
+    lines += ["| Option | Default | Meaning |", "|---|---|---|", *options] if options else ["It has no options."]
     return "\n".join([*lines, ""])
+
+
+def default(field: FieldInfo) -> str:
+    """Write what an option is where a recipe leaves it out."""
+    return "required" if field.is_required() else f"`{plain(field.get_default(call_default_factory=True))}`"
 
 
 def paper(base: type[Component]) -> str:
@@ -174,8 +177,8 @@ def catalogue() -> str:
 PAGES = {
     ROOT / "docs/hooks.md": hooks,
     ROOT / "docs/kinds.md": kinds,
-    ROOT / "docs/algorithms/README.md": index,
-    **{ROOT / f"docs/algorithms/{name}.md": partial(algorithm, name) for name in algorithms()},
+    **{ROOT / f"docs/{kind}/README.md": partial(index, kind) for kind in PAGED},
+    **{ROOT / f"docs/{kind}/{name}.md": partial(component, kind, name) for kind in PAGED for name in components(kind)},
     ROOT / "gym-core/src/gym_core/catalogue.txt": catalogue,
 }
 
