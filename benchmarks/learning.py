@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from workers import workers
 
 from gym_core import Outcome, execute, load_recipe
 
@@ -32,9 +31,7 @@ def learn(judge: Judge, recipe: Path, seed: int) -> dict[str, Any]:
 
 def learnt(recipes: list[Path], judge: Judge, quick: bool) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield the name of each recipe and its runs, one for each seed; `quick` takes one seed."""
-    # A tiny model gains nothing from a second thread; the workers read this where they load torch.
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+    with workers() as pool:
         runs = {
             recipe.stem: pool.map(partial(learn, judge, recipe), SEEDS[: 1 if quick else None]) for recipe in recipes
         }

@@ -1,15 +1,17 @@
-"""Optimizers beside each other: bytes of state and time of a step of a 30M model, and the loss that a small one reaches.
+"""Optimizers beside each other: bytes of state, time of a step, and the loss that a 30M model and a small one reach.
 
 State and time are those of the 30M-parameter Qwen3 of the other benchmarks; time is a whole step, as a ratio to AdamW's. The
-loss is that of held-out tinyshakespeare, read byte by byte, after 300 steps of a model of two layers. Every optimizer gets the
-same batches, warm-up, cosine decay and rates: first all of a coarse grid, of which half survive each round of twice the
-steps, then the whole run at three rates around the survivor, of which the best counts: the mean of three seeds, for one
-differs from another by more than the checks allow. `--quick` takes those that the checks are about.
+loss is that of held-out tinyshakespeare, read byte by byte, after 300 steps from scratch. Every optimizer gets the same
+batches, warm-up, cosine decay and rates: first all of a coarse grid, of which half survive each round of twice the steps, then
+the whole run at a few rates around the survivor, of which the best counts. A model of two layers takes every optimizer, and
+the mean of three seeds; the 30M model those that the checks are about, once. `--quick` takes those alone, and no loss of
+the 30M model. One optimizer is tuned on each core.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ import report
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
+from workers import workers
 
 from gym_core import Optimizer
 from gym_optim import InBackward
@@ -31,12 +34,9 @@ from gym_optim.schedule_free import to_use
 from gym_torch.parameters import groups_of
 
 DATA = Path(os.environ.get("GYM_DATA", Path(__file__).parents[2] / "shared" / "data")) / "tinyshakespeare.txt"
-RATES = tuple(1e-4 * 10 ** (number / 2) for number in range(7))  #: 1e-4 to 1e-1
-AROUND = (0.32, 0.56, 1.0)  #: times the survivor, which shorter runs find a little high
 STEPS, TUNING, ROWS, LENGTH = 300, 20, 4, 64
-SEEDS = (0, 1, 2)
 TIMED = 4  #: steps of the large model; the first few of some only look
-CHECKED = ("adamw", "galore", "apollo", "adam_mini", "muon")
+CHECKED = ("adamw", "muon", "galore", "apollo", "adam_mini")
 
 
 @dataclass(frozen=True)
@@ -49,40 +49,69 @@ class Run:
     declared: int
 
 
+@dataclass(frozen=True)
+class Search:
+    """A model, and the runs that find the learning rate of an optimizer."""
+
+    shape: Qwen3Config
+    rates: tuple[float, ...]  #: for short runs
+    around: tuple[float, ...]  #: times the survivor, which shorter runs find a little high
+    seeds: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """Of projections: a quarter of the width."""
+        return int(self.shape.hidden_size) // 4
+
+
 def measure(out: report.Report, quick: bool) -> None:
-    """Take state and time of the large model, then the loss of the small one."""
-    text = torch.frombuffer(bytearray(DATA.read_bytes()), dtype=torch.uint8).long()
-    large, small = large_shape(), small_shape()
-    chosen = {name: make for name, make in components(large.hidden_size // 4).items() if name in CHECKED or not quick}
-    for name, optimizer in chosen.items():
-        found = train(large, text, optimizer, 1e-4, TIMED, rows=2)
+    """Take state and time alone on the machine, then losses with an optimizer on each core."""
+    text = read()
+    for name, optimizer in chosen(LARGE, quick).items():
+        found = train(LARGE.shape, text, optimizer, 1e-4, TIMED, rows=2)
         out.figures[name] = {"state_mib": round(found.state / 2**20, 2), "step_ms": round(1000 * found.seconds, 1)}
         apart = abs(found.state / found.declared - 1) if found.declared else float(found.state)
         out.check(f"{name}: state, measured / declared - 1", round(apart, 4), at_most=0.01)
-    base, losses = out.figures["adamw"], {}
-    for name, optimizer in components(small.hidden_size // 4).items():
-        if name in chosen:
-            rate, losses[name] = tuned(small, text, optimizer)
-            figures = out.figures[name]
-            figures |= {"loss": round(losses[name], 4), "learning_rate": float(f"{rate:.2g}")}
-            figures["state / adamw"] = round(figures["state_mib"] / base["state_mib"], 3)
-            figures["step / adamw"] = round(figures["step_ms"] / base["step_ms"], 2)
+    for figures in out.figures.values():
+        for name, key in (("state", "state_mib"), ("step", "step_ms")):
+            figures[f"{name} / adamw"] = round(figures[key] / out.figures["adamw"][key], 3)
+    with workers() as pool:
+        small, large = chosen(SMALL, quick), {} if quick else chosen(LARGE, True)
+        found_large = pool.map(partial(tuned, LARGE, text), large.values())
+        found_small = pool.map(partial(tuned, SMALL, text), small.values())
+        compare(out, "", dict(zip(small, found_small, strict=True)))
+        if large:
+            compare(out, ", 30M", dict(zip(large, found_large, strict=True)))
+
+
+def compare(out: report.Report, where: str, found: dict[str, tuple[float, float]]) -> None:
+    """Hold the losses of a model, given with their rates, to AdamW's."""
+    for name, (rate, loss) in found.items():
+        out.figures[name] |= {f"loss{where}": round(loss, 4), f"learning_rate{where}": float(f"{rate:.2g}")}
     for name in CHECKED[1:]:
         bound = 1.0 if name == "muon" else 1.03
-        out.check(f"{name}: loss / AdamW's", round(losses[name] / losses["adamw"], 4), at_most=bound)
+        out.check(f"{name}{where}: loss / AdamW's", round(found[name][1] / found["adamw"][1], 4), at_most=bound)
 
 
-def tuned(shape: Qwen3Config, text: Tensor, optimizer: Optimizer) -> tuple[float, float]:
+def chosen(search: Search, checked: bool) -> dict[str, Optimizer]:
+    """Return the optimizers for a model: all, or those that the checks are about."""
+    found = components(search.rank)
+    return {name: found[name] for name in CHECKED} if checked else found
+
+
+def tuned(search: Search, text: Tensor, optimizer: Optimizer) -> tuple[float, float]:
     """Return the best rate, and the loss that whole runs at it end with."""
-    rates, steps = list(RATES), TUNING
+    rates, steps = list(search.rates), TUNING
     while len(rates) > 1:
-        losses = {rate: train(shape, text, optimizer, rate, steps).loss for rate in rates}
+        losses = {rate: train(search.shape, text, optimizer, rate, steps).loss for rate in rates}
         rates, steps = sorted(rates, key=losses.__getitem__)[: len(rates) // 2], 2 * steps
     whole = {
-        rate: fmean(train(shape, text, optimizer, rate, STEPS, seed).loss for seed in SEEDS)
-        for rate in (rates[0] * by for by in AROUND)
+        rate: fmean(train(search.shape, text, optimizer, rate, STEPS, seed).loss for seed in search.seeds)
+        for rate in (rates[0] * by for by in search.around)
     }
-    return min(whole.items(), key=lambda found: found[1])
+    best = min(whole.items(), key=lambda found: found[1])
+    print(f"{type(optimizer).__name__}, {search.shape.hidden_size} wide: {whole}", file=sys.stderr, flush=True)
+    return best
 
 
 def components(rank: int) -> dict[str, Optimizer]:
@@ -103,7 +132,7 @@ def components(rank: int) -> dict[str, Optimizer]:
         "apollo": optim.APOLLO(rank=rank),
         "apollo_mini": optim.APOLLOMini(),
         "lisa": optim.LISA(),
-        "badam": optim.BAdam(),
+        "badam": optim.BAdam(order="descending"),  # the embeddings first: the largest block of the 30M model
         "adalomo": optim.AdaLomo(),
         "lomo": optim.LOMO(),
     }
@@ -159,6 +188,11 @@ def fit(
     return Run(mean if mean == mean else inf, median(seconds), state, config.declared_bytes(shapes))
 
 
+def read() -> Tensor:
+    """Return tinyshakespeare as bytes."""
+    return torch.frombuffer(bytearray(DATA.read_bytes()), dtype=torch.uint8).long()
+
+
 def batch(text: Tensor, number: int, rows: int) -> Tensor:
     """Return rows of bytes from places that follow from the number, [rows, length]."""
     starts = torch.randint(0, text.numel() - LENGTH, (rows,), generator=torch.Generator().manual_seed(number))
@@ -192,6 +226,9 @@ def small_shape() -> Qwen3Config:
         tie_word_embeddings=True,
     )
 
+
+LARGE = Search(large_shape(), tuple(1e-4 * 10 ** (n / 2) for n in range(1, 6)), around=(0.56, 1.0), seeds=(0,))
+SMALL = Search(small_shape(), tuple(1e-4 * 10 ** (n / 2) for n in range(7)), around=(0.32, 0.56, 1.0), seeds=(0, 1, 2))
 
 if __name__ == "__main__":
     report.main(measure, __doc__ or "")
