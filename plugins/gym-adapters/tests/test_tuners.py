@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,12 @@ def test_it_begins_unchanged_and_only_what_it_declares_trains(bench: Any, config
     assert moved and moved <= marked
     assert sum(start[name].numel() for name in marked) == sum(weight.numel() for weight in adapted.state().values())
     assert all(weight.dtype == torch.float32 for weight in adapted.state().values())
+
+
+def test_it_is_built_and_merged_without_a_warning(bench: Any, config: Adapter) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        built(bench, config).merged()
 
 
 def test_left_out_it_leaves_the_base(bench: Any, trained: Adapted) -> None:

@@ -206,10 +206,11 @@ def _own_weight(layer: nn.Module) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence peft on tied embeddings, which `merged` takes care of, on what it finds out, and on its own use of old names."""
+    """Silence peft on tied embeddings, which `merged` takes care of, norms, which it merges, its finds and its old names."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Model with `tie_word_embeddings=True`")
+        warnings.filterwarnings("ignore", message="Model (with|has) `tie_word_embeddings=True`")
         warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
+        warnings.filterwarnings("ignore", message="Unsupported layer type .*Norm")
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
         yield
