@@ -24,6 +24,18 @@ def test_lion_is_its_formula() -> None:
     close(follow(Lion([parameter], lr=0.01, weight_decay=0.1), parameter, grads), expected)
 
 
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+def test_sgd_is_its_formula(momentum: float, nesterov: bool) -> None:
+    grads, parameter = gradients(3, 4, steps=5), weight(3, 4)
+    expected, moment = parameter.detach().clone(), torch.zeros(3, 4, dtype=torch.float64)
+    for gradient in grads:
+        whole = gradient + 0.1 * expected
+        moment = momentum * moment + whole
+        expected = expected - 0.01 * (whole + momentum * moment if nesterov else moment)
+    options = SGD(momentum=momentum, nesterov=nesterov, weight_decay=0.1)
+    close(follow(options.build(parameters=[parameter], learning_rate=0.01), parameter, grads), expected)
+
+
 def adafactor(start: torch.Tensor, grads: list[torch.Tensor], rate: float, relative: bool) -> torch.Tensor:
     rows, columns, value = torch.zeros(start.shape[0]), torch.zeros(start.shape[1]), start.clone()
     rows, columns = rows.double(), columns.double()
