@@ -46,7 +46,7 @@ def adafactor(start: torch.Tensor, grads: list[torch.Tensor], rate: float, relat
         update = gradient / (torch.outer(rows, columns) / rows.mean()).sqrt()
         update = update / max(1.0, float((update**2).mean().sqrt()))
         size = max(1e-3, float((value**2).mean().sqrt())) if relative else 1.0
-        value = value - rate * size * update
+        value = (1 - 0.1 * rate) * value - rate * size * update
     return value
 
 
@@ -54,7 +54,7 @@ def adafactor(start: torch.Tensor, grads: list[torch.Tensor], rate: float, relat
 def test_adafactor_is_its_formula(relative: bool) -> None:
     grads, parameter = gradients(5, 3, steps=6), weight(5, 3)
     expected = adafactor(parameter.detach(), grads, 0.05, relative)
-    close(follow(Adafactor([parameter], lr=0.05, relative=relative), parameter, grads), expected)
+    close(follow(Adafactor([parameter], lr=0.05, relative=relative, weight_decay=0.1), parameter, grads), expected)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (7,), (2, 4, 3)])
