@@ -8,8 +8,20 @@ from optim_bench import adamw, close, follow, gradients, random, state_bytes, we
 from torch import nn
 
 from gym_optim import SOAP, AdamMini, AdamW8bit, ScheduleFreeAdamW
+from gym_optim.config import AdamW
 from gym_optim.quantized import code, read, write
 from gym_optim.schedule_free import to_use
+
+
+def test_adamw_is_its_formula() -> None:
+    grads, parameter = gradients(3, 4, steps=6), weight(3, 4)
+    value, mean, square = parameter.detach().clone(), torch.zeros(3, 4).double(), torch.zeros(3, 4).double()
+    for step, gradient in enumerate(grads, start=1):
+        mean, square = 0.8 * mean + 0.2 * gradient, 0.9 * square + 0.1 * gradient**2
+        size = (square / (1 - 0.9**step)).sqrt() + 0.5
+        value = (1 - 0.01 * 0.3) * value - 0.01 * mean / (1 - 0.8**step) / size
+    options = AdamW(beta1=0.8, beta2=0.9, epsilon=0.5, weight_decay=0.3)
+    close(follow(options.build(parameters=[parameter], learning_rate=0.01), parameter, grads), value)
 
 
 def test_adam_mini_of_blocks_of_one_number_is_adamw() -> None:
@@ -115,6 +127,20 @@ def test_schedule_free_is_its_formula_and_gives_the_average() -> None:
     with to_use(optimizer):
         close(parameter.detach(), average)
     assert torch.equal(parameter.detach(), before)
+
+
+def test_schedule_free_of_next_to_no_beta_averages_the_iterates_of_adam() -> None:
+    """With beta1 = 0 gradients are taken at z (Polyak's average); on a parabola they depend on where they are taken."""
+    goal, one, other = random(3, 4, seed=1), weight(3, 4), weight(3, 4)
+    free = ScheduleFreeAdamW([one], lr=0.05, beta1=1e-9)
+    adam = torch.optim.AdamW([other], lr=0.05, betas=(0.0, 0.999), weight_decay=0.0)
+    iterates = []
+    for _ in range(20):
+        follow(free, one, [one.detach() - goal])
+        iterates.append(follow(adam, other, [other.detach() - goal]))
+    close(one.detach(), iterates[-1], 1e-6)
+    with to_use(free):
+        close(one.detach(), torch.stack(iterates).mean(0), 1e-6)
 
 
 def test_soap_is_adamw_where_the_eigenbasis_is_the_standard_one() -> None:

@@ -75,7 +75,7 @@ def test_layers_take_turns_by_their_numbers_in_whatever_groups_they_come() -> No
     assert BAdam([ten]).working() == {"layers.9"}
 
 
-def test_badam_of_one_block_is_adamw_and_begins_anew_at_each_turn() -> None:
+def test_badam_of_one_block_is_adamw() -> None:
     ours, theirs = stack(), stack()
     fixed = BAdam(ours.named_parameters(), lr=0.01, order="fixed", weight_decay=0.1)
     adam = torch.optim.AdamW(theirs["layers"][0].parameters(), lr=0.01, weight_decay=0.1, fused=True)
@@ -83,6 +83,29 @@ def test_badam_of_one_block_is_adamw_and_begins_anew_at_each_turn() -> None:
         moved(ours, fixed, seed)
         moved(theirs, adam, seed)
         theirs.zero_grad()
+    assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+def test_badam_begins_anew_at_each_turn() -> None:
+    """The second turn of a block is that of an AdamW which has seen nothing of the first."""
+    ours, theirs = stack(), stack()
+    cycle = BAdam(ours.named_parameters(), lr=0.01, interval=2)
+    for turn, block in enumerate([*theirs["layers"], theirs["embed"], *theirs["layers"]]):
+        adam = torch.optim.AdamW(block.parameters(), lr=0.01, weight_decay=0.0, fused=True)
+        for seed in (2 * turn, 2 * turn + 1):
+            moved(ours, cycle, seed)
+            moved(theirs, adam, seed)
+            theirs.zero_grad()
+    assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+def test_lisa_of_all_layers_is_adamw() -> None:
+    ours, theirs = stack(), stack()
+    lisa = LISA(ours.named_parameters(), lr=0.01, layers=3, interval=2, weight_decay=0.1)
+    adam = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=0.1, fused=True)
+    for seed in range(6):
+        moved(ours, lisa, seed)
+        moved(theirs, adam, seed)
     assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 

@@ -24,6 +24,18 @@ def test_lion_is_its_formula() -> None:
     close(follow(Lion([parameter], lr=0.01, weight_decay=0.1), parameter, grads), expected)
 
 
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+def test_sgd_is_its_formula(momentum: float, nesterov: bool) -> None:
+    grads, parameter = gradients(3, 4, steps=5), weight(3, 4)
+    expected, moment = parameter.detach().clone(), torch.zeros(3, 4, dtype=torch.float64)
+    for gradient in grads:
+        whole = gradient + 0.1 * expected
+        moment = momentum * moment + whole
+        expected = expected - 0.01 * (whole + momentum * moment if nesterov else moment)
+    options = SGD(momentum=momentum, nesterov=nesterov, weight_decay=0.1)
+    close(follow(options.build(parameters=[parameter], learning_rate=0.01), parameter, grads), expected)
+
+
 def adafactor(start: torch.Tensor, grads: list[torch.Tensor], rate: float, relative: bool) -> torch.Tensor:
     rows, columns, value = torch.zeros(start.shape[0]), torch.zeros(start.shape[1]), start.clone()
     rows, columns = rows.double(), columns.double()
@@ -34,7 +46,7 @@ def adafactor(start: torch.Tensor, grads: list[torch.Tensor], rate: float, relat
         update = gradient / (torch.outer(rows, columns) / rows.mean()).sqrt()
         update = update / max(1.0, float((update**2).mean().sqrt()))
         size = max(1e-3, float((value**2).mean().sqrt())) if relative else 1.0
-        value = value - rate * size * update
+        value = (1 - 0.1 * rate) * value - rate * size * update
     return value
 
 
@@ -42,7 +54,7 @@ def adafactor(start: torch.Tensor, grads: list[torch.Tensor], rate: float, relat
 def test_adafactor_is_its_formula(relative: bool) -> None:
     grads, parameter = gradients(5, 3, steps=6), weight(5, 3)
     expected = adafactor(parameter.detach(), grads, 0.05, relative)
-    close(follow(Adafactor([parameter], lr=0.05, relative=relative), parameter, grads), expected)
+    close(follow(Adafactor([parameter], lr=0.05, relative=relative, weight_decay=0.1), parameter, grads), expected)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (7,), (2, 4, 3)])

@@ -50,7 +50,38 @@ class _Projected(AdamOptions, Alone):
 
 
 class GaLore(_Projected):
-    """AdamW on the leading singular vectors of each matrix's gradient."""
+    """AdamW on the leading singular vectors of each matrix's gradient.
+
+        at t = 1 and every `interval` steps: P' = r leading left singular vectors of G, C = P'^T P,
+            M = C M, V = C^2 V, P = P'
+        R = P^T G
+        M = beta1 M + (1 - beta1) R
+        V = beta2 V + (1 - beta2) R^2
+        W = (1 - eta lambda) W - eta scale P (M / (1 - beta1^t)) / (sqrt(V / (1 - beta2^t)) + epsilon)
+
+    W and G are m x n with m <= n, else all is transposed, or as `side` says; P is m x r, R, M and V are r x n, r is `rank` or
+    m where that is less; ^2 is number by number. Embeddings, head, norms, biases, single rows or columns, stacked experts and
+    what `modules` does not name get AdamW.
+
+    State: 8 r max + 4 r min bytes for a matrix of sides min and max (8 r min + 4 r max where the long side is projected); 8 a
+    number of everything else.
+
+    Code: ours, from the paper: the reference is wrong as said below.
+
+    Differs: M and V are brought into the new basis, M by the rotation between the bases, V by its squares, which is exact
+    where coordinates are uncorrelated; the reference goes on with moments of another basis. P comes from the Gram matrix of
+    the short side rather than a full SVD. Epsilon is added after the bias of V is corrected, as in the paper, and decay comes
+    before the step; in the reference it is the other way round.
+
+    Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
+    above 0, a second process and AdaLoRA.
+
+    Proof: equals AdamW in the rotated basis when the rank is full
+    (`test_galore_of_full_rank_is_adamw_in_the_basis_of_the_first_gradient`), AdamW itself where that basis is the standard
+    one (`test_galore_in_the_standard_basis_is_adamw`), and also where the basis changes in every step
+    (`test_galore_brings_its_moments_along_when_the_basis_changes`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.galore:GaLore"
     paper: ClassVar[str] = "arXiv:2403.03507"
@@ -71,14 +102,71 @@ class GaLore(_Projected):
 
 
 class Fira(_Projected):
-    """GaLore, with what the projection leaves out added at the scale of what it keeps."""
+    """GaLore, with what the projection leaves out added at the scale of what it keeps.
+
+        P, R, M, V as in GaLore: R = P^T G, Adam's moments of R, brought along when P changes every `interval` steps
+        N = (M / (1 - beta1^t)) / (sqrt(V / (1 - beta2^t)) + epsilon)
+        S_j = (G - P R)_j |N_j| / (|R_j| + 1e-8)     for each column j
+        S = S min(1, 1.01 |S of the step before| / |S|)
+        W = (1 - eta lambda) W - eta scale (P N + S)
+
+    W, G and S are m x n with m <= n, else all is transposed, or as `side` says; P holds the r leading left singular vectors
+    of G, m x r; R, M, V and N are r x n. The limit is on the norm of the whole of S, and lets everything pass after a norm of
+    zero. Embeddings, head, norms, biases, single rows or columns, stacked experts and what `modules` does not name get AdamW.
+
+    State: 8 r max + 4 r min bytes for a matrix of sides min and max, as GaLore; 8 a number of everything else.
+
+    Code: ours, from the paper: the reference rests on GaLore's, with what is wrong there.
+
+    Differs: moments follow the basis. `scale` multiplies the whole update; in the reference it multiplies P N, and the P R
+    that is taken off G, but not S. The bias of M and V is corrected before S is limited, and decay comes before the step; in
+    the reference both come after.
+
+    Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
+    above 0, a second process and AdaLoRA.
+
+    Proof: equals GaLore when the rank is full (`test_fira_of_full_rank_is_galore`); equals the formula with limit
+    (`test_fira_is_its_formula`); the norm grows by a hundredth at most
+    (`test_the_norm_of_an_update_grows_by_a_hundredth_at_most`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.fira:Fira"
     paper: ClassVar[str] = "arXiv:2410.01623"
 
 
 class QGaLore(_Projected):
-    """GaLore with a 4-bit basis, 8-bit moments, and rarer projections where they hardly change."""
+    """GaLore with a 4-bit basis, 8-bit moments, and rarer projections where they hardly change.
+
+        when due: P' = r leading left singular vectors of G, C = P'^T P, M = C M, V = C^2 V, P = round4(P')
+            due again in T steps; T doubles when the mean of the last `remembered` |cos(P'_1, P_1)| is `alike` or more
+        R = P^T G
+        M = beta1 decode(M8) + (1 - beta1) R,    M8 = encode(M)
+        V = beta2 decode(V8) + (1 - beta2) R^2,  V8 = encode(V)
+        W = (1 - eta lambda) W - eta scale P (M / (1 - beta1^t)) / (sqrt(V / (1 - beta2^t)) + epsilon)
+
+    W and G are m x n with m <= n, else all is transposed, or as `side` says; P is m x r, M and V are r x n. T begins at
+    `interval` and is each matrix's own. round4 takes 15 even values between plus and minus the largest of 256 numbers, encode
+    is that of `adamw_8bit`. Embeddings, head, norms, biases, single rows or columns, stacked experts and what `modules` does
+    not name get AdamW in fp32.
+
+    State: 2.03 r max + 0.52 r min bytes for a matrix of sides min and max: codes, and a scale for 256; 8 a number elsewhere.
+
+    Code: ours, from the paper: the reference rests on GaLore's, with what is wrong there.
+
+    Differs: weights stay fp32, as everything that trains does in Gym. int8 weights with stochastic rounding would have to be
+    weights of the model itself (forward pass, checkpoints, export); rounding fp32 parameters to that grid would bring its
+    noise and none of its memory. Moments follow the basis; cosines count without sign, and are forgotten when T doubles.
+
+    Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
+    above 0, a second process and AdaLoRA.
+
+    Proof: goes where GaLore goes with a quarter of its state
+    (`test_q_galore_goes_where_galore_goes_with_a_quarter_of_its_state`); projects less often where the basis stays
+    (`test_q_galore_projects_less_often_where_the_basis_stays`); four bits hold a basis to half a step
+    (`test_four_bits_hold_a_basis_nearly`); the state is the declared one (`test_state_takes_what_is_declared`); a checkpoint
+    goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.q_galore:QGaLore"
     paper: ClassVar[str] = "arXiv:2407.08296"
@@ -95,7 +183,33 @@ class QGaLore(_Projected):
 
 
 class APOLLO(AdamOptions, Alone):
-    """The gradient itself, each channel scaled by what Adam does to a random projection of it."""
+    """The gradient itself, each channel scaled by what Adam does to a random projection of it.
+
+        R = P G,  P drawn from N(0, 1/r), another one every `interval` steps
+        M = beta1 M + (1 - beta1) R,  V = beta2 V + (1 - beta2) R^2
+        N = (M / (1 - beta1^t)) / (sqrt(V / (1 - beta2^t)) + epsilon)
+        s_j = |N_j| / (|R_j| + 1e-8)     for each column j; `per: tensor`: for all
+        U = G diag(s),  U = U min(1, 1.01 |U of the step before| / |U|)
+        W = (1 - eta lambda) W - eta sqrt(scale) U
+
+    W, G and U are m x n with m <= n, else all is transposed; P is r x m, R, M, V and N are r x n, and r is `rank`, or m where
+    that is less. sqrt(scale) is the alpha of the paper. Embeddings, head, norms, biases, single rows or columns, stacked
+    experts and what `modules` does not name get AdamW.
+
+    State: 8 r max bytes for a matrix whose long side is max; 8 a number of everything else.
+
+    Code: ours, from the paper: the reference has a licence against commercial use.
+
+    Differs: P is drawn again from a seed in each step and never stored; each matrix and each interval has its own.
+
+    Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
+    above 0, a second process and AdaLoRA.
+
+    Proof: equals the formula over several projections (`test_apollo_is_its_formula`); a projection follows from its seed and
+    keeps lengths (`test_the_projection_follows_from_the_seed_and_keeps_lengths`); the norm grows by a hundredth at most
+    (`test_the_norm_of_an_update_grows_by_a_hundredth_at_most`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.apollo:APOLLO"
     paper: ClassVar[str] = "arXiv:2412.05270"
@@ -137,7 +251,33 @@ class APOLLO(AdamOptions, Alone):
 
 
 class APOLLOMini(APOLLO):
-    """APOLLO of rank 1 with one factor for a whole matrix: hardly more state than gradient descent."""
+    """APOLLO of rank 1 with one factor for a whole matrix: hardly more state than gradient descent.
+
+        R = p G,  p drawn from N(0, 1), another one every `interval` steps
+        M = beta1 M + (1 - beta1) R,  V = beta2 V + (1 - beta2) R^2
+        N = (M / (1 - beta1^t)) / (sqrt(V / (1 - beta2^t)) + epsilon)
+        s = |N| / (|R| + 1e-8)
+        U = s G,  U = U min(1, 1.01 |U of the step before| / |U|)
+        W = (1 - eta lambda) W - eta sqrt(scale) U
+
+    W, G and U are m x n with m <= n, else all is transposed; p is a row of m, R, M, V and N are rows of n, s is one number.
+    It is `apollo` with `rank: 1`, `per: tensor` and `scale: 128`, whose root is the alpha of the paper. Embeddings, head,
+    norms, biases, single rows or columns, stacked experts and what `modules` does not name get AdamW.
+
+    State: 8 max bytes for a matrix whose long side is max; 8 a number of everything else.
+
+    Code: ours, from the paper: the reference has a licence against commercial use.
+
+    Differs: p is drawn again from a seed in each step and never stored; each matrix and each interval has its own.
+
+    Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
+    above 0, a second process and AdaLoRA.
+
+    Proof: a constant gradient is scaled as worked out by hand (`test_apollo_mini_of_a_constant_gradient`); a projection
+    follows from its seed and keeps lengths (`test_the_projection_follows_from_the_seed_and_keeps_lengths`); the norm grows by
+    a hundredth at most (`test_the_norm_of_an_update_grows_by_a_hundredth_at_most`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     rank: PositiveInt = 1
     """Dimensions of the projected gradient."""

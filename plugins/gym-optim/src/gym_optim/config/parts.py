@@ -24,7 +24,34 @@ def _nothing(value: Any) -> None:
 
 
 class LISA(AdamOptions):
-    """AdamW on what stands outside the layers and on a few layers, drawn anew every so many steps."""
+    """AdamW on what stands outside the layers and on a few layers, drawn anew every so many steps.
+
+        A = what stands outside the layers, and `layers` of them, drawn for each period of `interval` steps
+        W in A:  m = beta1 m + (1 - beta1) G,  v = beta2 v + (1 - beta2) G^2
+                 W = (1 - eta lambda) W - eta (m / (1 - beta1^k)) / (sqrt(v / (1 - beta2^k)) + epsilon)
+        other W: stays as it is, its gradient goes at once, m and v are dropped
+
+    A layer is told by the path of its parameters up to the first number; embeddings, head and the last norm stand outside. k
+    counts the steps since W came into A, m and v begin at zero there. Layers are drawn without repetition from the seed and
+    the number of the period, so a resumed run goes on with the same. Norms and biases do not decay.
+
+    State: 8 bytes a number of what stands outside and of the layers that work: 8 m n for a matrix m x n of theirs, none for
+    others.
+
+    Code: ours, from the paper: the reference is part of a framework for training.
+
+    Differs: the backward pass is whole, and a gradient that is not used goes when it is there: the memory of gradients is
+    saved, their time is not. A layer that rests forgets its moments.
+
+    Not with: several processes, be it `ddp` or `fsdp`, whose gradients would be exchanged before it is known which are
+    needed; AdaLoRA, which looks at the gradients of all layers; parameters without names.
+
+    Proof: equals AdamW when all layers work (`test_lisa_of_all_layers_is_adamw`); what rests does not move by a bit, and in
+    time every layer works (`test_lisa_moves_what_stands_outside_and_a_few_layers`); no gradient stays that is not used
+    (`test_a_gradient_that_is_not_used_goes_at_once`); the gradients that stay are the declared ones
+    (`test_the_gradients_that_stay_are_those_declared`); a checkpoint goes on in the middle of a turn
+    (`test_a_state_goes_on_in_the_middle_of_a_turn`).
+    """
 
     target: ClassVar[str] = "gym_optim.blockwise:LISA"
     paper: ClassVar[str] = "arXiv:2403.17919"
@@ -47,7 +74,36 @@ class LISA(AdamOptions):
 
 
 class BAdam(AdamOptions):
-    """AdamW on one layer after another."""
+    """AdamW on one layer after another.
+
+        B = the block whose turn it is, for `interval` steps
+        W in B:  m = beta1 m + (1 - beta1) G,  v = beta2 v + (1 - beta2) G^2
+                 W = (1 - eta lambda) W - eta (m / (1 - beta1^k)) / (sqrt(v / (1 - beta2^k)) + epsilon)
+        other W: stays as it is, its gradient goes at once, m and v are dropped
+
+    A block is a layer, told by the path of its parameters up to the first number; what stands outside the layers (embeddings,
+    head, the last norm) is one more, the last. k counts the steps of the turn, m and v begin at zero with it. Which block
+    works follows from the number of steps, so a resumed run goes on with it. Norms and biases do not decay.
+
+    State: 8 bytes a number of the block that works, declared for the largest: 8 m n for a matrix m x n of it, none for
+    others.
+
+    Code: ours, from the paper: the reference is wrong as said below.
+
+    Differs: norms and biases do not decay; in the reference they do by a slip. Weights are fp32 already, so there is no
+    further copy of the block. The backward pass is whole: the memory of gradients is saved, their time is not. BAdam by ratio
+    (`badam_mode: ratio`), the second mode of its code, is in no paper and is refused by name: with its defaults, a twentieth
+    of the numbers for 50 steps, 300 steps never reach most of them, so it does not pass the laws that every optimizer here
+    passes.
+
+    Not with: several processes, be it `ddp` or `fsdp`, whose gradients would be exchanged before it is known which are
+    needed; AdaLoRA, which looks at the gradients of all layers; parameters without names.
+
+    Proof: what rests does not move by a bit and has no state (`test_badam_moves_one_block_at_a_time`); one block is AdamW,
+    bit for bit (`test_badam_of_one_block_is_adamw`), and begins anew at each turn (`test_badam_begins_anew_at_each_turn`);
+    the gradients that stay are the declared ones (`test_the_gradients_that_stay_are_those_declared`); a checkpoint goes on in
+    the middle of a turn (`test_a_state_goes_on_in_the_middle_of_a_turn`).
+    """
 
     target: ClassVar[str] = "gym_optim.blockwise:BAdam"
     paper: ClassVar[str] = "arXiv:2404.02827"
@@ -75,7 +131,29 @@ class BAdam(AdamOptions):
 
 
 class LoRAPlus(AdamOptions):
-    """AdamW with a higher learning rate for the B of each LoRA pair than for its A."""
+    """AdamW with a higher learning rate for the B of each LoRA pair than for its A.
+
+        B:                       AdamW with learning rate eta ratio
+        A and everything else:   AdamW with learning rate eta
+        adapters of embeddings:  AdamW with learning rate `embedding_lr`
+
+    The layer computes with W + s B A; A is r x n, B is m x r. AdamW is that of `adamw`, with the same options for all; a
+    schedule is a factor on all three rates. Pairs are told by the names `lora_A` and `lora_B`, adapters of embeddings by
+    `lora_embedding_A` and `lora_embedding_B`.
+
+    State: 8 r (m + n) bytes for the pair of a matrix m x n, two fp32 moments of each number.
+
+    Code: groups of ours over torch's fused AdamW: peft's takes the model object. The rates are the same, and a test compares
+    them.
+
+    Not with: a model without a pair of LoRA (`adapter: lora` and its kin have one), and parameters without names: both are
+    refused by name. `ddp` and `fsdp` are fine; there is no `in_backward`.
+
+    Proof: the rates are those of peft (`test_the_rates_of_lora_plus_are_those_of_peft`); other adapters and parameters
+    without names are refused (`test_without_an_adapter_they_refuse`); in shards it trains as one process does
+    (`test_what_works_number_by_number_trains_the_same_in_shards`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.lora:lora_plus"
     numberwise: ClassVar[bool] = True
@@ -89,7 +167,36 @@ class LoRAPlus(AdamOptions):
 
 
 class LoRAPro(AdamOptions):
-    """A and B of each LoRA pair move so that their product moves as the full matrix would; its moments are full size."""
+    """A and B of each LoRA pair move so that their product moves as the full matrix would; its moments are full size.
+
+        K = (B^T B + delta I)^-1,  H = (A A^T + delta I)^-1
+        near(a, b, X) = (K a / s^2 + X A,  (b - B K B^T b) H / s^2 - B X)
+        a, b = near(gradient of A, gradient of B, 0)
+        F = s (B a + b A)
+        M = beta1 M + (1 - beta1) F,  V = beta2 V + (1 - beta2) F^2
+        N = (M / (1 - beta1^t)) / (sqrt(V / (1 - beta2^t)) + epsilon)
+        a, b = near(s B^T N, s N A^T, X),  K^-1 X + X H^-1 = -K B^T N A^T / s
+        A = (1 - eta lambda) A - eta a,  B = (1 - eta lambda) B - eta b
+
+    The layer computes with W + s B A; A is r x n, B is m x r. F, m x n, is as near to the gradient of W as A and B can move;
+    M, V and N are m x n too. X is r x r and keeps a and b closest to the gradients given (theorems 2.1 and 2.2, algorithm 2).
+    What is not such a pair gets AdamW.
+
+    State: 8 m n bytes for an adapted matrix m x n; 8 a number of everything else.
+
+    Code: ours, from the paper: the reference is a single release without upkeep.
+
+    Differs: s is taken from each layer, so rsLoRA and ranks of their own for some layers are right too.
+
+    Not with: `distributed: fsdp`; a model without a pair of LoRA; AdaLoRA, whose pairs have a third factor; parameters
+    without names. All are refused by name. There is no `in_backward`.
+
+    Proof: F is the projection of the full gradient, as `lstsq` finds it
+    (`test_the_equivalent_gradient_is_the_projection_onto_what_a_and_b_can_do`); X does not move the product
+    (`test_the_free_part_does_not_move_the_product_and_keeps_closest_to_the_gradients`) and solves its equation
+    (`test_the_chosen_free_part_solves_the_equation_of_the_paper`); equals the algorithm (`test_lora_pro_is_its_algorithm`); a
+    checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.lora:LoRAPro"
     general: ClassVar[bool] = False

@@ -13,7 +13,27 @@ from gym_optim.roles import is_matrix
 
 
 class SGD(Alone):
-    """Gradient descent, with momentum where it is asked for."""
+    """Gradient descent, with momentum where it is asked for.
+
+        g = G + lambda W
+        b = momentum b + g
+        W = W - eta (g + momentum b) with `nesterov`, else W - eta b
+
+    W is a parameter of any shape, G its gradient, b has its shape and begins at zero; without momentum b is g. All parameters
+    get this; norms and biases do not decay. Decay goes through the momentum, unlike that of AdamW.
+
+    State: none, or 4 m n bytes for a matrix m x n with momentum.
+
+    Code: torch's; it is right and kept.
+
+    Not with: `nesterov` without momentum, which torch refuses. `in_backward: true` refuses `accumulate` above 1,
+    `max_grad_norm` above 0, a second process and AdaLoRA; without it, `ddp` and `fsdp` are fine.
+
+    Proof: equals the formula without momentum, with it and with Nesterov's (`test_sgd_is_its_formula`); there is state only
+    with momentum (`test_sgd_has_state_only_with_momentum`); in shards it trains as one process does
+    (`test_what_works_number_by_number_trains_the_same_in_shards`); a checkpoint goes on bit for bit
+    (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.torch_own:sgd"
     numberwise: ClassVar[bool] = True
@@ -31,7 +51,26 @@ class SGD(Alone):
 
 
 class Lion(Alone):
-    """The sign of an interpolated momentum: half the state of AdamW, and about a tenth of its learning rate."""
+    """The sign of an interpolated momentum: half the state of AdamW, and about a tenth of its learning rate.
+
+        d = sign(beta1 m + (1 - beta1) G)
+        W = (1 - eta lambda) W - eta d
+        m = beta2 m + (1 - beta2) G
+
+    W is a parameter of any shape, G its gradient, m has its shape and begins at zero; every number moves by eta. All
+    parameters get this; norms and biases do not decay.
+
+    State: 4 m n bytes for a matrix m x n, the momentum in fp32; 4 a number of everything else.
+
+    Code: ours, from the paper (algorithm 2): the reference is a single release without upkeep.
+
+    Not with: `in_backward: true` refuses `accumulate` above 1, `max_grad_norm` above 0, a second process and AdaLoRA; without
+    it, `ddp` and `fsdp` are fine.
+
+    Proof: equals the formula in float64 (`test_lion_is_its_formula`); in shards it trains as one process does
+    (`test_what_works_number_by_number_trains_the_same_in_shards`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.lion:Lion"
     numberwise: ClassVar[bool] = True
@@ -74,7 +113,33 @@ class _Factored(TorchOptimizer):
 
 
 class Adafactor(_Factored, Alone):
-    """The second moment of a matrix as the means of its rows and columns, and no first one."""
+    """The second moment of a matrix as the means of its rows and columns, and no first one.
+
+        b = t^-decay
+        R = (1 - b) R + b mean over each row of (G^2 + epsilon),  C = the same over each column
+        U = G / sqrt(R C^T / mean(R))
+        U = U / max(1, rms(U) / clip)
+        W = (1 - eta lambda) W - eta max(floor, rms(W)) U with `relative`, else (1 - eta lambda) W - eta U
+
+    W, G and U are m x n, R has m numbers and C n; rms is the root mean square over a parameter. A vector has a second moment
+    V for each number, and U = G / sqrt(V); a stack of matrices has R and C for each. All parameters get this; norms and
+    biases do not decay.
+
+    State: 4 (m + n) bytes for a matrix m x n; 4 a number of a vector.
+
+    Code: ours, from the paper (algorithm 4); a learning rate of torch's means something else, as said below.
+
+    Differs: the paper, and torch's with it, always takes the size of the weights as a factor and caps the rate, at 1/sqrt(t)
+    in torch. Here the first is `relative` and the second is left to the schedule; with `relative: true` and below that cap
+    both agree.
+
+    Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
+    above 0, a second process and AdaLoRA.
+
+    Proof: equals the formula, relative or not (`test_adafactor_is_its_formula`); equals torch's below its cap, for matrices,
+    vectors and stacks (`test_adafactor_is_torchs_where_that_does_not_cap_the_rate`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.adafactor:Adafactor"
     paper: ClassVar[str] = "arXiv:1804.04235"
@@ -84,7 +149,34 @@ class Adafactor(_Factored, Alone):
 
 
 class AdaLomo(_Factored):
-    """Adafactor with steps relative to the weights, in the backward pass: one gradient at a time, and hardly a state."""
+    """Adafactor with steps relative to the weights, in the backward pass: one gradient at a time, and hardly a state.
+
+        in the backward pass, as soon as G is there:
+        b = t^-decay
+        R = (1 - b) R + b mean over each row of (G^2 + epsilon),  C = the same over each column
+        U = G / sqrt(R C^T / mean(R))
+        U = U / max(1, rms(U) / clip)
+        W = (1 - eta lambda) W - eta max(floor, rms(W)) U,  and G goes
+
+    W, G and U are m x n, R has m numbers and C n; rms is the root mean square over a parameter. A vector has a second moment
+    V for each number, and U = G / sqrt(V). All parameters get this; norms and biases do not decay.
+
+    State: 4 (m + n) bytes for a matrix m x n, 4 a number of a vector; and one gradient at a time.
+
+    Code: ours, from the paper: the reference is a single release without upkeep.
+
+    Differs: decay is times the learning rate alone, as in `adafactor`, where the reference takes the size of the weight as a
+    factor too. There is no second backward pass for the norm of the gradient, and no scale of the loss, which fp16 would
+    need. R and C are in checkpoints.
+
+    Not with: `accumulate` above 1, `max_grad_norm` above 0 (the default is 1), a second process and AdaLoRA, all refused by
+    name.
+
+    Proof: equals `adafactor` with `relative: true` (`test_adalomo_is_adafactor_relative_to_the_weights`), which equals its
+    formula (`test_adafactor_is_its_formula`); holds one gradient, as declared
+    (`test_a_plan_knows_which_gradients_an_optimizer_holds`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
 
     target: ClassVar[str] = "gym_optim.in_backward:adalomo"
     paper: ClassVar[str] = "arXiv:2310.10195"
@@ -95,7 +187,28 @@ class AdaLomo(_Factored):
 
 
 class LOMO(TorchOptimizer):
-    """Gradient descent in the backward pass: one gradient at a time, and no state."""
+    """Gradient descent in the backward pass: one gradient at a time, and no state.
+
+        in the backward pass, as soon as G is there:
+        W = (1 - eta lambda) W - eta G,  and G goes
+
+    W is a parameter of any shape, G its gradient. All parameters get this; norms and biases do not decay.
+
+    State: none; and one gradient at a time.
+
+    Code: torch's gradient descent, called for one parameter at a time. The reference is a single release without upkeep.
+
+    Differs: there is no second backward pass for the norm of the gradient, no clipping by value, and no scale of the loss,
+    which fp16 would need.
+
+    Not with: `accumulate` above 1, `max_grad_norm` above 0 (the default is 1), a second process and AdaLoRA, all refused by
+    name.
+
+    Proof: equals gradient descent bit for bit and has no state (`test_lomo_is_gradient_descent_without_state`); a second
+    backward pass before the step is refused (`test_in_backward_refuses_a_second_pass`), as are accumulation and clipping
+    (`test_an_optimizer_in_the_backward_pass_refuses_what_it_would_get_wrong`); holds one gradient, as declared
+    (`test_a_plan_knows_which_gradients_an_optimizer_holds`).
+    """
 
     target: ClassVar[str] = "gym_optim.in_backward:lomo"
     paper: ClassVar[str] = "arXiv:2306.09782"
@@ -113,7 +226,34 @@ class LOMO(TorchOptimizer):
 
 
 class Muon(AdamOptions, Alone):
-    """Momentum, orthogonalized, for matrices inside the model, at AdamW's learning rate; AdamW for the rest."""
+    """Momentum, orthogonalized, for matrices inside the model, at AdamW's learning rate; AdamW for the rest.
+
+        M = mu M + (1 - mu) G
+        X = mu M + (1 - mu) G with `nesterov`, else M
+        X = X / |X|, then five times X = a X + (b X X^T + c (X X^T)^2) X,  a, b, c = 3.4445, -4.7750, 2.0315
+        W = (1 - eta lambda) W - eta 0.2 sqrt(max(m, n)) X
+
+    W, G, M and X are m x n, turned so that m <= n for the five Newton-Schulz steps; |X| is the Frobenius norm, at least 1e-7,
+    mu is `momentum`. Embeddings, head, norms, biases, single rows or columns and stacked experts get AdamW at the same eta,
+    with `beta1`, `beta2` and `epsilon`.
+
+    State: 4 m n bytes for a matrix m x n; 8 a number of everything else.
+
+    Code: ours, and torch's fused AdamW for the rest: torch's Muon takes matrices alone and always computes in bf16, which a
+    processor may have to emulate. Here that is so on CUDA only.
+
+    Differs: M is a mean, where the paper has a sum; X is the same. An update is to be as long as AdamW's, 0.2 a number, and
+    is that times the root mean square of the singular values that five steps leave. The coefficients are chosen to be steep
+    at zero and end between 0.68 and 1.135 rather than at 1, so narrow matrices stay below 0.2; the reference does the same.
+
+    Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
+    above 0, a second process and AdaLoRA.
+
+    Proof: singular values end between 0.68 and 1.135, next to U V^T (`test_singular_values_are_near_one`); the steps are the
+    polynomial of singular values (`test_five_steps_are_a_polynomial_of_singular_values`); a wide matrix moves by 0.2 a
+    number, to a tenth (`test_the_update_of_a_wide_matrix_is_as_long_as_adamws`), and any as torch's moves it
+    (`test_a_matrix_moves_as_torchs_muon_moves_it`); the rest is torch's AdamW (`test_the_rest_is_torchs_adamw`).
+    """
 
     target: ClassVar[str] = "gym_optim.muon:Muon"
     paper: ClassVar[str] = "arXiv:2502.16982"
