@@ -1,23 +1,24 @@
 """Memory and quality of every adapter with every optimizer, on the tiny model and on one of 30M parameters.
 
-Takes what is installed, with default options. Memory is the peak that `gym plan` predicts for one batch of 1,024 tokens. Quality
-is the loss on held-out tinyshakespeare after a few steps on it. Rates are tuned on the tiny model: for each optimizer when
-everything trains and with LoRA, for each adapter with AdamW; a combination takes the one of its optimizer, times how much faster
-its adapter learns than LoRA. The 30M model begins with a short training on other text and learns at a third of those rates;
-its loss is taken for every adapter with AdamW and for every optimizer with `full` and `lora`. What cannot be combined is
-refused by name, and the table says so. Without `--quick` the table and the plot in docs/choosing.md are written anew.
+Takes what is installed, with default options and ranks. Memory is the peak that `gym plan` predicts for one batch of 1,024
+tokens. Quality is the loss on held-out tinyshakespeare after a few steps on it, from a model that has read other text before.
+The tiny model finds the learning rate of each combination by itself: it goes up and down by half decades until neither
+side is better. The 30M model learns at half a decade less. What cannot be combined is refused by name, and the table says so.
+Without `--quick` the tables and the plot in docs/choosing.md are written anew.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-import tempfile
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from math import isfinite, prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,9 @@ from matplotlib.figure import Figure
 from optim import DATA, fit, large_shape
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from workers import workers
 
-from gym_core import Adapter, GymError, Optimizer, Recipe, load_recipe, locate
+from gym_core import GymError, Optimizer, Recipe, load_recipe, locate
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_data.tokenizer import Tokenizer
@@ -46,19 +48,25 @@ from gym_torch.plan.batch import lengths_of, planned
 from gym_torch.plan.memory import objective_of, predict
 from gym_torch.plan.skeleton import skeleton
 from gym_torch.policy import Policy
+from gym_torch.trainer import check_gradients_stay
 
 PAGE = Path(__file__).parents[1] / "docs" / "choosing.md"
 PLOT = PAGE.parent / "images" / "choosing.png"
-OTHER = DATA.parent / "wiki_demo.txt"  #: what the 30M model is trained on before
-RATES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-STEPS, ROWS, LENGTH = 12, 4, 48  #: of a run on the tiny model; the larger one and the tuning take half the steps
+OTHER = DATA.parent / "wiki_demo.txt"  #: what a model has read before
+BEFORE = 200  #: steps of that
+ROWS, LENGTH = 4, 48
 HELD = 4  #: batches that are held out
 PLANNED = 1024  #: tokens of the batch whose memory is predicted
-BEFORE = 40  #: steps of the larger model on other text
+USUAL, LEAST, MOST = -5, -12, 4  #: half decades of the learning rate where a search begins, and where it ends
+OPTIONS: dict[str, dict[str, Any]] = {
+    "llama_pro": {"blocks": 1},
+    "trainable_tokens": {"tokens": list(range(64, 123))},  # letters, in both vocabularies
+}
 CPU = torch.device("cpu")
 
 
 Cell = dict[str, Any]  #: what is found of a combination
+Row = dict[str, Cell]  #: those of an adapter, by optimizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +77,8 @@ class Subject:
     path: Path
     tokens: np.ndarray  #: of tinyshakespeare
     steps: int
-    rate: float = 1.0  #: its learning rate over that of the tiny model
+    searches: bool  #: for the rate of each combination; or takes half a decade less than where another search ended
+    before: float  #: the loss that it begins with
 
 
 def measure(out: report.Report, quick: bool) -> None:
@@ -78,20 +87,30 @@ def measure(out: report.Report, quick: bool) -> None:
     if quick:
         adapters = {name: adapters[name] for name in ("full", "lora")}
         optimizers = {name: optimizers[name] for name in ("adamw", "lomo")}
-    tiny = Subject("tiny", locate("tiny"), read(DATA, Tokenizer(locate("tiny"))), STEPS)
-    rate = rates(tiny, adapters, optimizers)
-    with tempfile.TemporaryDirectory() as folder:
-        for subject in [tiny] if quick else [tiny, large(Path(folder))]:
-            out.figures[subject.name] = found = {
-                adapter: {name: look(subject, adapter, name, kind(), rate) for name, kind in optimizers.items()}
-                for adapter in adapters
-            }
-            losses = [cell["loss"] for row in found.values() for cell in row.values() if "loss" in cell]
-            broken = sum(not isfinite(loss) for loss in losses)
-            out.check(f"{subject.name}: combinations that broke down", broken, at_most=0)
-            out.check(f"{subject.name}: combinations that learnt", len(losses), at_least=len(adapters))
-            if not quick:
-                write(out.figures)
+    with TemporaryDirectory() as folder, workers() as pool:
+
+        def explore(subject: Subject, starts: dict[str, Row]) -> dict[str, Row]:
+            rows = pool.map(partial(row, subject, optimizers), starts, starts.values())
+            return dict(zip(starts, rows, strict=True))
+
+        subject = tiny(Path(folder))
+        full = explore(subject, {"full": {}})["full"]
+        found = {"full": full} | explore(subject, {name: full for name in adapters if name != "full"})
+        summarize(out, subject, found)
+        if not quick:
+            subject = large(Path(folder))
+            summarize(out, subject, explore(subject, found))
+            write(out.figures)
+
+
+def summarize(out: report.Report, subject: Subject, rows: dict[str, Row]) -> None:
+    """Report what was found of a model."""
+    out.figures[subject.name] = {"before": subject.before, "rows": rows}
+    cells = [cell for found in rows.values() for cell in found.values() if "loss" in cell]
+    broken = sum(not isfinite(cell["loss"]) for cell in cells)
+    out.check(f"{subject.name}: combinations that broke down", broken, at_most=0)
+    idle = sum(cell["loss"] >= subject.before for cell in cells)
+    out.check(f"{subject.name}: of {len(cells)}, those that learnt nothing", idle, at_most=0)
 
 
 def components(kind: str) -> dict[str, Any]:
@@ -101,40 +120,35 @@ def components(kind: str) -> dict[str, Any]:
     return {name: each for name, each in found.items() if name not in bound}
 
 
-def look(subject: Subject, adapter: str, name: str, optimizer: Optimizer, rate: Callable[[str, str], float]) -> Cell:
-    """Return memory, trained parameters and, where it is taken, the loss of a combination; or why it is refused."""
-    try:
-        cell = memory(subject, adapter, optimizer)
-        if subject.rate == 1.0 or name == "adamw" or adapter in ("full", "lora"):
-            learning_rate = rate(adapter, name) * subject.rate
-            cell |= {"rate": learning_rate, "loss": round(learn(subject, adapter, optimizer, learning_rate), 4)}
-        return cell
-    except GymError as error:
-        return {"refused": str(error).splitlines()[0]}
+def row(subject: Subject, optimizers: dict[str, type[Optimizer]], adapter: str, starts: Row) -> Row:
+    """Return what is found of an adapter with every optimizer; learning rates begin where `starts` ended."""
+    began = time.perf_counter()
+    found = {}
+    for name, kind in optimizers.items():
+        optimizer = kind()
+        start = starts.get(name, {}).get("half_decades", USUAL)
+        try:
+            cell = memory(subject, adapter, optimizer)
+            loss = cache(partial(learn, subject, adapter, optimizer))
+            best = climbed(loss, start) if subject.searches else start - 1
+            found[name] = cell | {"half_decades": best, "loss": round(loss(best), 4)}
+        except GymError as error:
+            found[name] = {"refused": str(error).splitlines()[0]}
+    print(f"{subject.name}, {adapter}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    return found
 
 
-def rates(
-    tiny: Subject, adapters: dict[str, type[Adapter]], optimizers: dict[str, type[Optimizer]]
-) -> Callable[[str, str], float]:
-    """Return what says the rate of a combination."""
-
-    @cache
-    def best(adapter: str, optimizer: str) -> float:
-        short = partial(learn, tiny, adapter, optimizers[optimizer](), steps=STEPS // 2)
-        losses = {rate: short(rate) for rate in RATES}
-        return min(losses, key=losses.__getitem__)
-
-    def rate(adapter: str, optimizer: str) -> float:
-        if adapter in ("full", "lora") or optimizer == "adamw":
-            return best(adapter, optimizer)
-        return best("lora", optimizer) * best(adapter, "adamw") / best("lora", "adamw")
-
-    return rate
+def climbed(loss: Callable[[int], float], at: int) -> int:
+    """Return the learning rate, in half decades, beside which neither neighbour is better; downwards from where runs break."""
+    while LEAST < at < MOST and (best := min((at - 1, at, at + 1), key=loss)) != at:
+        at = best
+    return at
 
 
 def recipe_of(subject: Subject, adapter: str, optimizer: Optimizer) -> Recipe:
     """Return the recipe of a combination."""
-    sections = {"model": str(subject.path), "data": "none.jsonl", "algorithm": "sft", "adapter": adapter}
+    chosen = {"name": adapter, **OPTIONS.get(adapter, {})}
+    sections = {"model": str(subject.path), "data": "none.jsonl", "algorithm": "sft", "adapter": chosen}
     return replace(load_recipe(sections | {"train": {"precision": "fp32"}}), optimizer=optimizer)
 
 
@@ -157,42 +171,56 @@ def memory(subject: Subject, adapter: str, optimizer: Optimizer) -> Cell:
     return {"trained": trained, "peak_mib": round(peak / 2**20, 1)}
 
 
-@cache
+@lru_cache(maxsize=1)
 def base(subject: Subject) -> PreTrainedModel:
     """Return the model as a run would load it."""
     return load_frozen(Transformers(path=str(subject.path)), "fp32", PACKED).model.requires_grad_(True)
 
 
-def learn(subject: Subject, adapter: str, optimizer: Optimizer, rate: float, steps: int | None = None) -> float:
+def learn(subject: Subject, adapter: str, optimizer: Optimizer, half_decades: int) -> float:
     """Return the loss on what is held out after a run. Raises GymError where the combination is refused."""
     torch.manual_seed(0)
     adapted = adapt(copy.deepcopy(base(subject)), recipe_of(subject, adapter, optimizer))
-    if isinstance(adapted, TakesPart):
-        raise GymError("it has a part in every step, and the steps of this script do not tell it", key="adapter")
     model = adapted.model
     policy = Policy(model, head=declared_head(model)).train()
-    cut = len(subject.tokens) * 19 // 20
+    training, held = cut(subject.tokens)
     if isinstance(adapted, Begins):
-        first = drawn(subject.tokens[:cut], 0)
+        first = drawn(training, 0)
         adapted.begin([First(first, lambda: -policy(first).sum())])
         policy.zero_grad()
+    groups = groups_of(model)
+    part = adapted if isinstance(adapted, TakesPart) else None
+    if part:
+        check_gradients_stay(
+            isinstance(optimizer, TorchOptimizer) and optimizer.held_gradients(groups) is not None, False
+        )
 
-    def loss(tokens: np.ndarray, number: int) -> Tensor:
+    def loss(number: int) -> Tensor:
+        found: Tensor = -policy(drawn(training, number)).mean()
+        return found + part.penalty() if part else found
+
+    def stepped(step: int) -> None:
+        if part:
+            part.stepped(step, subject.steps)
+
+    rate = 10.0 ** (half_decades / 2)
+    return fit(groups, optimizer, rate, subject.steps, loss, held_out(policy, held), stepped).loss
+
+
+def held_out(policy: Policy, tokens: np.ndarray) -> list[Callable[[], Tensor]]:
+    """Return what computes the loss of each batch that is held out."""
+
+    def loss(number: int) -> Tensor:
+        policy.eval()
         return -policy(drawn(tokens, number)).mean()
 
-    def held(number: int) -> Tensor:
-        policy.eval()
-        return loss(subject.tokens[cut:], number)
+    return [partial(loss, number) for number in range(HELD)]
 
-    found = fit(
-        groups_of(model),
-        optimizer,
-        rate,
-        steps or subject.steps,
-        partial(loss, subject.tokens[:cut]),
-        [partial(held, number) for number in range(HELD)],
-    )
-    return found.loss
+
+def cut(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what is learnt and what is held out."""
+    at = len(tokens) * 19 // 20
+    return tokens[:at], tokens[at:]
 
 
 def drawn(tokens: np.ndarray, number: int) -> Batch:
@@ -208,27 +236,43 @@ def read(file: Path, tokenizer: Tokenizer | None = None) -> np.ndarray:
     return np.array(tokenizer.encode(text) if tokenizer else list(text.encode()), dtype=np.int32)
 
 
+def tiny(folder: Path) -> Subject:
+    """Return the model that comes with Gym, which reads with its own tokenizer."""
+    tokenizer = Tokenizer(locate("tiny"))
+    model = load_frozen(Transformers(path=str(locate("tiny"))), "fp32", PACKED).model
+    return begun("tiny", model, folder, read(OTHER, tokenizer), read(DATA, tokenizer), steps=16, searches=True)
+
+
 def large(folder: Path) -> Subject:
-    """Write a model of 30M parameters that has read some other text, byte by byte."""
+    """Return a model of 30M parameters, which reads byte by byte."""
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(large_shape()).save_pretrained(folder)
-    policy = Policy(load_frozen(Transformers(path=str(folder)), "fp32", PACKED).model.requires_grad_(True)).train()
-    text = read(OTHER)
+    AutoModelForCausalLM.from_config(large_shape()).save_pretrained(folder / "drawn")
+    model = load_frozen(Transformers(path=str(folder / "drawn")), "fp32", PACKED).model
+    return begun("30M", model, folder, read(OTHER), read(DATA), steps=6, searches=False)
+
+
+def begun(
+    name: str, model: PreTrainedModel, folder: Path, other: np.ndarray, tokens: np.ndarray, **options: Any
+) -> Subject:
+    """Return a model, written into a folder, that has read other text."""
+    policy = Policy(model.requires_grad_(True), head=declared_head(model)).train()
 
     def loss(number: int) -> Tensor:
-        return -policy(drawn(text, number)).mean()
+        return -policy(drawn(other, number)).mean()
 
-    fit(groups_of(policy.model), AdamW(), 1e-3, BEFORE, loss, [partial(loss, BEFORE)])
-    policy.model.save_pretrained(folder)
-    return Subject("30M", folder, read(DATA), STEPS // 2, rate=1 / 3)
+    before = fit(groups_of(model), AdamW(), 1e-3, BEFORE, loss, held_out(policy, cut(tokens)[1])).loss
+    model.save_pretrained(folder / name)
+    return Subject(name, folder / name, tokens, before=round(before, 4), **options)
 
 
-def write(figures: dict[str, dict[str, dict[str, Cell]]]) -> None:
+def write(figures: dict[str, dict[str, Any]]) -> None:
     """Write tables and plot into the documents."""
     parts = []
-    for name, rows in figures.items():
+    for name, found in figures.items():
+        rows = found["rows"]
         optimizers = list(next(iter(rows.values())))
-        parts += [f"### {name}", "", f"| adapter | trained | {' | '.join(f'`{each}`' for each in optimizers)} |"]
+        parts += [f"### {name}", "", f"Before: {found['before']:.2f}.", ""]
+        parts += [f"| adapter | trained | {' | '.join(f'`{each}`' for each in optimizers)} |"]
         parts += [f"|---|---:|{'---:|' * len(optimizers)}"]
         for adapter, cells in rows.items():
             trained = next((f"{cell['trained']:,}" for cell in cells.values() if "trained" in cell), "-")
@@ -242,30 +286,30 @@ def write(figures: dict[str, dict[str, dict[str, Cell]]]) -> None:
 
 def shown(cell: Cell) -> str:
     """Write a combination as memory in MiB and loss."""
-    if "refused" in cell:
-        return "-"
-    return f"{cell['peak_mib']:.0f}" + (f" / {cell['loss']:.2f}" if "loss" in cell else "")
+    return "-" if "refused" in cell else f"{cell['peak_mib']:.0f} / {cell['loss']:.2f}"
 
 
-def plot(figures: dict[str, dict[str, dict[str, Cell]]]) -> None:
-    """Draw loss over memory: a point for each combination, with those that nothing beats in both joined."""
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    for place, (name, rows) in enumerate(figures.items(), start=1):
+def plot(figures: dict[str, dict[str, Any]]) -> None:
+    """Draw loss over memory: a point for each combination; those that none beats in both are numbered and named."""
+    figure = Figure(figsize=(6 * len(figures), 6), layout="constrained")
+    for place, (name, found) in enumerate(figures.items(), start=1):
         axes = figure.add_subplot(1, len(figures), place)
         points = sorted(
             (cell["peak_mib"], cell["loss"], f"{adapter} + {optimizer}")
-            for adapter, cells in rows.items()
+            for adapter, cells in found["rows"].items()
             for optimizer, cell in cells.items()
             if "loss" in cell
         )
         for family, color in (("full", "tab:red"), ("", "tab:blue")):
             some = [point for point in points if point[2].startswith("full +") == bool(family)]
             axes.scatter([p[0] for p in some], [p[1] for p in some], s=12, c=color, label=family or "adapters")
+        axes.axhline(found["before"], color="0.6", linestyle=":", label="before")
         front = [point for number, point in enumerate(points) if all(point[1] < other[1] for other in points[:number])]
         axes.plot([p[0] for p in front], [p[1] for p in front], color="0.6", linewidth=0.8)
-        for x, y, label in front:
-            axes.annotate(label, (x, y), fontsize=6, xytext=(3, 3), textcoords="offset points")
-        axes.set(title=name, xlabel="predicted peak, MiB", ylabel="held-out loss", xscale="log")
+        for number, (x, y, _) in enumerate(front, start=1):
+            axes.annotate(str(number), (x, y), fontsize=8, xytext=(-4, -10), textcoords="offset points")
+        names = "\n".join(f"{number}  {label}" for number, (_, _, label) in enumerate(front, start=1))
+        axes.set(title=name, xlabel=f"predicted peak, MiB\n\n{names}", ylabel="held-out loss", xscale="log")
         axes.legend()
     FigureCanvasAgg(figure).print_png(PLOT)
 

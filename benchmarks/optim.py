@@ -162,8 +162,12 @@ def fit(
     steps: int,
     loss: Callable[[int], Tensor],
     held: Sequence[Callable[[], Tensor]],
+    stepped: Callable[[int], None] = lambda step: None,
 ) -> Run:
-    """Take steps on the losses of their numbers; return the mean of those held out, infinite where a run breaks down."""
+    """Take steps on the losses of their numbers; return the mean of those held out, infinite where a run breaks down.
+
+    `stepped` is told of each step, counted from 1, while its gradients are there.
+    """
     shapes = [{**group, "params": [(name, tuple(each.shape)) for name, each in group["params"]]} for group in groups]
     every = [weight for group in groups for _, weight in group["params"]]
     optimizer: Any = config.build(parameters=groups, learning_rate=peak)
@@ -179,6 +183,7 @@ def fit(
         if not isinstance(optimizer, InBackward):
             torch.nn.utils.clip_grad_norm_(every, 1.0)
         optimizer.step()
+        stepped(step + 1)
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
     with torch.no_grad(), to_use(optimizer):

@@ -76,12 +76,12 @@ def kinds() -> str:
     return "\n".join(lines)
 
 
-def components(kind: str) -> dict[str, tuple[str, type[Component]]]:
-    """Return package and class of every component of a kind in the tree, by name."""
+def components(kind: str) -> dict[str, tuple[dict[str, Any], type[Component]]]:
+    """Return the project and the class of every component of a kind in the tree, by name."""
     found = {}
     for project in projects():
         for name, value in project.get("entry-points", {}).get(f"{PREFIX}{kind}", {}).items():
-            found[name] = project["name"], load_object(value)
+            found[name] = project, load_object(value)
     return dict(sorted(found.items()))
 
 
@@ -94,18 +94,18 @@ def index(kind: str) -> str:
         "",
     ]
     lines += ["| Name | Package | What it is | Paper |", "|---|---|---|---|"]
-    for name, (package, base) in components(kind).items():
+    for name, (project, base) in components(kind).items():
         first = (inspect.getdoc(base) or "").partition("\n")[0]
-        lines += [f"| [`{name}`]({name}.md) | {package} | {first} | {paper(base)} |"]
+        lines += [f"| [`{name}`]({name}.md) | {project['name']} | {first} | {paper(project, name)} |"]
     return "\n".join([*lines, ""])
 
 
 def component(kind: str, name: str) -> str:
     """Return docs/KIND/NAME.md: what it is, its paper, and every option with its default."""
-    package, base = components(kind)[name]
-    source = f"Paper: {paper(base)}. " if base.paper else ""
+    project, base = components(kind)[name]
+    source = f"Paper: {paper(project, name)}. " if paper(project, name) else ""
     first, _, rest = (inspect.getdoc(base) or "").partition("\n\n")
-    lines = [f"# `{name}`", "", first, "", f"{source}Package: `pip install gym-core {package}`.", ""]
+    lines = [f"# `{name}`", "", first, "", f"{source}Package: `pip install gym-core {project['name']}`.", ""]
     lines += [rest, ""] if rest else []
     options = [
         f"| `{key}` | {default(field)} | {' '.join((field.description or '').split())} |"
@@ -120,10 +120,10 @@ def default(field: FieldInfo) -> str:
     return "required" if field.is_required() else f"`{plain(field.get_default(call_default_factory=True))}`"
 
 
-def paper(base: type[Component]) -> str:
-    """Return a link to where a component comes from."""
-    number = base.paper.removeprefix("arXiv:")
-    return f"[{base.paper}](https://arxiv.org/abs/{number})" if number != base.paper else base.paper
+def paper(project: dict[str, Any], name: str) -> str:
+    """Return a link to where the method of a component was published, or nothing."""
+    url = project.get("urls", {}).get(f"{name} paper", "")
+    return f"[{url.replace('https://arxiv.org/abs/', 'arXiv:')}]({url})" if url else ""
 
 
 def plain(value: object) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
+from types import MappingProxyType
 
 import pytest
 
@@ -149,6 +150,7 @@ def write_distribution(
     points: Mapping[str, Mapping[str, str]],
     requires: tuple[str, ...] = (),
     version: str = "1.0",
+    urls: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write modules and the metadata that pip would have written."""
     for module, text in modules.items():
@@ -156,6 +158,7 @@ def write_distribution(
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     lines = ["Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}", f"Summary: About {name}"]
+    lines += [f"Project-URL: {label}, {url}" for label, url in urls.items()]
     (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {need}" for need in requires), "", ""]))
     groups = [
         f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in names.items())
@@ -207,5 +210,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Names of their own: these processes also see whatever the developer has installed.
     points = {group: names for group, names in TOY_POINTS.items() if group != "gym.flat"}
     points |= {"gym.backends": {"words": "toy:ToyModel"}, "gym.data": {"rows": "toy:Rows"}}
-    write_distribution(folder, "gym-toy", {"toy": TOY, "toy_impl": TOY_IMPL}, points)
+    papers = {"toy paper": "https://arxiv.org/abs/1706.03762"}
+    write_distribution(folder, "gym-toy", {"toy": TOY, "toy_impl": TOY_IMPL}, points, urls=papers)
     return folder

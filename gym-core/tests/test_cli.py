@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 MODEL = "model: {backend: words, path: w}\n"
+PAPER = "https://arxiv.org/abs/1706.03762"
 HEAVY = {"torch", "numpy", "pydantic", "transformers", "pluggy", "stevedore"}
 
 
@@ -45,9 +47,16 @@ def test_listing_imports_nothing_heavy(site, arguments):
 
 def test_plugins_list_names_owner_and_version(site):
     listed = json.loads(gym(site, "plugins", "list", "--json").stdout)["plugins"]
-    assert {"kind": "algorithms", "name": "toy", "value": "toy:Toy", "dist": "gym-toy", "version": "1.0"} in listed
+    assert {
+        "kind": "algorithms",
+        "name": "toy",
+        "value": "toy:Toy",
+        "dist": "gym-toy",
+        "version": "1.0",
+        "paper": PAPER,
+    } in listed
     text = gym(site, "--plugins", "list").stdout
-    assert text == gym(site, "plugins", "list").stdout and "gym-toy 1.0" in text
+    assert text == gym(site, "plugins", "list").stdout and re.search(rf"gym-toy 1\.0 +{PAPER}\n", text)
     assert "exporters" not in gym(site, "--plugins", "list", "--kind", "algorithms").stdout
 
 

@@ -43,6 +43,13 @@ def test_listing_imports_nothing(install):
     assert "one" not in sys.modules
 
 
+def test_the_paper_of_a_component_is_a_project_url(install):
+    urls = {"Homepage": "https://example.org", "one paper": "https://arxiv.org/abs/1706.03762"}
+    install("gym-one", {"one": ONE}, {"gym.algorithms": {"one": "one:One", "other": "one:One"}}, urls=urls)
+    papers = {entry.name: entry.paper for entry in discovery.entries("algorithms")}
+    assert papers == {"one": "https://arxiv.org/abs/1706.03762", "other": ""}
+
+
 def test_a_stevedore_host_can_load_our_groups(install):
     install("gym-one", {"one": ONE}, POINTS)
     entry, cls = load_component("algorithms", "one")

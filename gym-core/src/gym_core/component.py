@@ -26,8 +26,6 @@ class Component(Config):
     """Kind it belongs to; the entry-point group is `gym.<kind>`."""
     target: ClassVar[str] = ""
     """`module:name` of the implementation, called as `name(config, **context)` by `build`."""
-    paper: ClassVar[str] = ""
-    """Where the method was published, such as `arXiv:2106.09685`; empty where there is no paper."""
 
     def build(self, **context: Any) -> Any:
         """Import the implementation and call it with this configuration and the context of the kind.

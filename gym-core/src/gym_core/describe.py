@@ -14,7 +14,7 @@ def describe(entry: Entry) -> dict[str, Any]:
     """Return kind, name, owner, documentation, paper and options of a component. Raises PluginError when it cannot load."""
     loaded = load(entry)
     if not (isinstance(loaded, type) and issubclass(loaded, Component)):
-        return _head(entry, inspect.getdoc(loaded) or "") | {"paper": "", "target": entry.value, "options": []}
+        return _head(entry, inspect.getdoc(loaded) or "") | {"target": entry.value, "options": []}
     options = [
         {
             "name": name,
@@ -25,12 +25,12 @@ def describe(entry: Entry) -> dict[str, Any]:
         }
         for name, info in loaded.model_fields.items()
     ]
-    head = _head(entry, inspect.getdoc(loaded) or "")
-    return head | {"paper": loaded.paper, "target": loaded.target, "options": options}
+    return _head(entry, inspect.getdoc(loaded) or "") | {"target": loaded.target, "options": options}
 
 
 def _head(entry: Entry, doc: str) -> dict[str, Any]:
-    return {"kind": entry.kind, "name": entry.name, "dist": entry.dist, "version": entry.version, "doc": doc}
+    keys = ("kind", "name", "dist", "version", "paper")
+    return {key: value for key, value in entry._asdict().items() if key in keys} | {"doc": doc}
 
 
 def _type_name(annotation: Any) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gym_core.errors import Problem
 
 PREFIX = "gym."
-_HEADER = re.compile(r"^(Name|Version|Summary|Requires-Dist):\s*(.*?)\s*$", re.MULTILINE)
+_HEADER = re.compile(r"^(Name|Version|Summary|Requires-Dist|Project-URL):\s*(.*?)\s*$", re.MULTILINE)
 
 
 class Entry(NamedTuple):
@@ -28,6 +28,7 @@ class Entry(NamedTuple):
     dist: str
     version: str
     metadata: str  #: the directory that holds the distribution's metadata
+    paper: str  #: address of where its method was published, which is the project URL `NAME paper`; or empty
 
     @property
     def qualified(self) -> str:
@@ -77,11 +78,13 @@ def installed() -> Installed:
         try:
             headers = read_headers(directory)
             dist, version = headers.get("Name", [name])[0], headers.get("Version", [version])[0]
+            urls = dict(url.partition(", ")[::2] for url in headers.get("Project-URL", []))
         except (UnicodeDecodeError, OSError) as error:
             problems.append(_unreadable(folder, error))
-            dist = name
+            dist, urls = name, {}
         for kind, entry, value in _parse(text, dist, problems):
-            found.setdefault(kind, []).append(Entry(kind, entry, value, canonical(dist), version, directory))
+            paper = urls.get(f"{entry} paper", "")
+            found.setdefault(kind, []).append(Entry(kind, entry, value, canonical(dist), version, directory, paper))
     for group in found.values():
         group.sort()
     return Installed(dict(sorted(found.items())), problems)

@@ -30,18 +30,19 @@ def list_(kind: str | None, as_json: bool) -> None:
     if kind and not groups:
         raise errors.PluginError(f"nothing of kind `{kind}` is installed", fix=f"kinds: {', '.join(found.entries)}")
     if as_json:
-        listed = [entry._asdict() | {"metadata": None} for group in groups.values() for entry in group]
-        for item in listed:
-            del item["metadata"]
+        shown = [field for field in Entry._fields if field != "metadata"]
+        listed = [{field: entry._asdict()[field] for field in shown} for group in groups.values() for entry in group]
         click.echo(json.dumps({"plugins": listed, "problems": [p.to_json() for p in found.problems]}, indent=2))
         return
     width = max((len(entry.name) for group in groups.values() for entry in group), default=0)
+    owners = max((len(entry.dist + entry.version) + 1 for group in groups.values() for entry in group), default=0)
     for name, group in groups.items():
         click.secho(name, bold=True)
         duplicates = {entry.name for entry in group if sum(entry.name == other.name for other in group) > 1}
         for entry in group:
             note = click.style(f"  ambiguous: write {entry.qualified}", fg="yellow") if entry.name in duplicates else ""
-            click.echo(f"  {entry.name:<{width}}  {entry.dist} {entry.version}{note}")
+            owner = f"{entry.dist} {entry.version}"
+            click.echo(f"  {entry.name:<{width}}  {owner:<{owners}}  {entry.paper}".rstrip() + note)
     for problem in found.problems:
         click.secho(f"warning: {problem}", fg="yellow", err=True)
 

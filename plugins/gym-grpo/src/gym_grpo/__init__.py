@@ -16,7 +16,6 @@ __all__ = ["BNPO", "CISPO", "DAPO", "GRPO", "DrGRPO"]
 class GRPO(Clipping):
     """Group-relative policy optimization: an answer is as good as it is better than the others to its prompt."""
 
-    paper: ClassVar[str] = "arXiv:2402.03300"
     objective: ClassVar[str] = "gym_grpo.objective:GRPOLoss"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 
@@ -24,7 +23,6 @@ class GRPO(Clipping):
 class DrGRPO(Clipping):
     """GRPO done right: no division by the deviation of rewards or by the length of answers, which both bias it."""
 
-    paper: ClassVar[str] = "arXiv:2503.20783"
     objective: ClassVar[str] = "gym_grpo.objective:DrGRPOLoss"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:centred"
 
@@ -32,7 +30,6 @@ class DrGRPO(Clipping):
 class DAPO(Clipping):
     """GRPO with every token alike, more room upwards, and no prompt that all answers solve or none: for long reasoning."""
 
-    paper: ClassVar[str] = "arXiv:2503.14476"
     objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 
@@ -60,7 +57,6 @@ class BNPO(Clipping):
     Not what TRL calls `bnpo`: that is GRPO's advantage with every token of a pass alike, here `dapo` without its extras.
     """
 
-    paper: ClassVar[str] = "arXiv:2506.02864"
     objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
     credit: ClassVar[str] = "gym_grpo.credit:beta"
 
@@ -81,7 +77,6 @@ class BNPO(Clipping):
 class CISPO(PolicyGradient):
     """Clips the weight of a token instead of its loss, so that no token loses its gradient."""
 
-    paper: ClassVar[str] = "arXiv:2506.13585"
     objective: ClassVar[str] = "gym_grpo.objective:CISPOLoss"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 

@@ -15,7 +15,6 @@ __all__ = ["GSPO", "GSPOToken"]
 class GSPO(Clipping):
     """Clips the ratio of whole answers, the geometric mean over their tokens, because whole answers are rewarded."""
 
-    paper: ClassVar[str] = "arXiv:2507.18071"
     objective: ClassVar[str] = "gym_gspo.objective:GSPOLoss"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 

@@ -47,7 +47,6 @@ __all__ = [
 class DPO(Referenced, Pairwise):
     """Direct preference optimization: the chosen answer gains on the rejected one, measured against a reference."""
 
-    paper: ClassVar[str] = "arXiv:2305.18290"
     loss: ClassVar[str] = "gym_preference.losses:dpo"
     oracle: ClassVar[str] = "gym_preference.oracle:dpo"
 
@@ -55,7 +54,6 @@ class DPO(Referenced, Pairwise):
 class DPONorm(Referenced, Pairwise):
     """Length-normalised DPO: answers are compared token for token, so that a long one is not moved further."""
 
-    paper: ClassVar[str] = "arXiv:2411.15124"
     loss: ClassVar[str] = "gym_preference.losses:dpo"
     oracle: ClassVar[str] = "gym_preference.oracle:dpo_norm"
     per_token: ClassVar[bool] = True
@@ -67,7 +65,6 @@ class DPONorm(Referenced, Pairwise):
 class LDDPO(Referenced, Pairwise):
     """Length-desensitised DPO: tokens of the longer answer that the shorter one has no match for count less."""
 
-    paper: ClassVar[str] = "arXiv:2409.06411"
     objective: ClassVar[str] = "gym_preference.objective:Desensitised"
     loss: ClassVar[str] = "gym_preference.losses:dpo"
     oracle: ClassVar[str] = "gym_preference.oracle:ld_dpo"
@@ -79,7 +76,6 @@ class LDDPO(Referenced, Pairwise):
 class CDPO(Referenced, Pairwise):
     """Conservative DPO: some labels are wrong, so no answer is ever surely the better one."""
 
-    paper: ClassVar[str] = "arXiv:2305.18290"
     loss: ClassVar[str] = "gym_preference.losses:cdpo"
     oracle: ClassVar[str] = "gym_preference.oracle:cdpo"
 
@@ -90,7 +86,6 @@ class CDPO(Referenced, Pairwise):
 class RobustDPO(Referenced, Pairwise):
     """DPO whose loss is, in the mean over wrong labels, what it would be with right ones."""
 
-    paper: ClassVar[str] = "arXiv:2403.00409"
     loss: ClassVar[str] = "gym_preference.losses:robust_dpo"
     oracle: ClassVar[str] = "gym_preference.oracle:robust_dpo"
 
@@ -101,7 +96,6 @@ class RobustDPO(Referenced, Pairwise):
 class IPO(Referenced, Pairwise):
     """Identity preference optimization: the margin has an aim, 1 / (2 beta) nats for each token, and does not grow past it."""
 
-    paper: ClassVar[str] = "arXiv:2310.12036"
     loss: ClassVar[str] = "gym_preference.losses:ipo"
     oracle: ClassVar[str] = "gym_preference.oracle:ipo"
     per_token: ClassVar[bool] = True
@@ -110,7 +104,6 @@ class IPO(Referenced, Pairwise):
 class Hinge(Referenced, Pairwise):
     """SLiC: nothing is learnt from pairs whose margin is large enough."""
 
-    paper: ClassVar[str] = "arXiv:2309.06657"
     loss: ClassVar[str] = "gym_preference.losses:hinge"
     oracle: ClassVar[str] = "gym_preference.oracle:hinge"
 
@@ -118,7 +111,6 @@ class Hinge(Referenced, Pairwise):
 class BCOPair(Referenced, Pairwise):
     """Binary classifier optimization of pairs: the chosen answer is good and the rejected one bad, each by itself."""
 
-    paper: ClassVar[str] = "arXiv:2404.04656"
     loss: ClassVar[str] = "gym_preference.losses:bco_pair"
     oracle: ClassVar[str] = "gym_preference.oracle:bco_pair"
 
@@ -126,7 +118,6 @@ class BCOPair(Referenced, Pairwise):
 class EXO(Referenced, Pairwise):
     """Efficient exact optimization: the reverse KL divergence between what the policy and what the labels prefer."""
 
-    paper: ClassVar[str] = "arXiv:2402.00856"
     loss: ClassVar[str] = "gym_preference.losses:exo_pair"
     oracle: ClassVar[str] = "gym_preference.oracle:exo_pair"
 
@@ -137,7 +128,6 @@ class EXO(Referenced, Pairwise):
 class NCA(Referenced, Pairwise):
     """Noise contrastive alignment: the chosen answer becomes likelier by itself, not only beside the rejected one."""
 
-    paper: ClassVar[str] = "arXiv:2402.05369"
     loss: ClassVar[str] = "gym_preference.losses:nca_pair"
     oracle: ClassVar[str] = "gym_preference.oracle:nca_pair"
 
@@ -145,7 +135,6 @@ class NCA(Referenced, Pairwise):
 class SPPO(Referenced, Pairwise):
     """Self-play preference optimization with sure labels: each answer has an aim of its own."""
 
-    paper: ClassVar[str] = "arXiv:2405.00675"
     loss: ClassVar[str] = "gym_preference.losses:sppo"
     oracle: ClassVar[str] = "gym_preference.oracle:sppo"
 
@@ -153,7 +142,6 @@ class SPPO(Referenced, Pairwise):
 class APOZero(Referenced, Pairwise):
     """Anchored preference optimization for chosen answers that are better than the model's: up, and the rejected ones down."""
 
-    paper: ClassVar[str] = "arXiv:2408.06266"
     loss: ClassVar[str] = "gym_preference.losses:apo_zero"
     oracle: ClassVar[str] = "gym_preference.oracle:apo_zero"
 
@@ -161,7 +149,6 @@ class APOZero(Referenced, Pairwise):
 class APODown(Referenced, Pairwise):
     """Anchored preference optimization for chosen answers that are worse than the model's: down, the rejected ones further."""
 
-    paper: ClassVar[str] = "arXiv:2408.06266"
     loss: ClassVar[str] = "gym_preference.losses:apo_down"
     oracle: ClassVar[str] = "gym_preference.oracle:apo_down"
 
@@ -169,7 +156,6 @@ class APODown(Referenced, Pairwise):
 class DiscoPOP(Referenced, Pairwise):
     """A loss that was found by a language model: DPO's for pairs that are wrong, an exponential one for those that are right."""
 
-    paper: ClassVar[str] = "arXiv:2406.08414"
     loss: ClassVar[str] = "gym_preference.losses:discopop"
     oracle: ClassVar[str] = "gym_preference.oracle:discopop"
 
@@ -180,7 +166,6 @@ class DiscoPOP(Referenced, Pairwise):
 class SimPO(Pairwise):
     """Simple preference optimization: mean log-probabilities of the answers themselves, apart by a margin; no reference."""
 
-    paper: ClassVar[str] = "arXiv:2405.14734"
     loss: ClassVar[str] = "gym_preference.losses:simpo"
     oracle: ClassVar[str] = "gym_preference.oracle:simpo"
     per_token: ClassVar[bool] = True
@@ -194,7 +179,6 @@ class SimPO(Pairwise):
 class ORPO(Pairwise):
     """Odds ratio preference optimization: fine-tuning on the chosen answer and a term that keeps the rejected one down."""
 
-    paper: ClassVar[str] = "arXiv:2403.07691"
     loss: ClassVar[str] = "gym_preference.losses:orpo"
     oracle: ClassVar[str] = "gym_preference.oracle:orpo"
     per_token: ClassVar[bool] = True
@@ -206,7 +190,6 @@ class ORPO(Pairwise):
 class CPO(Pairwise):
     """Contrastive preference optimization: DPO with no reference, held in place by learning the chosen answer."""
 
-    paper: ClassVar[str] = "arXiv:2401.08417"
     loss: ClassVar[str] = "gym_preference.losses:dpo"
     oracle: ClassVar[str] = "gym_preference.oracle:cpo"
 

@@ -30,7 +30,6 @@ __all__ = [
 class RLOO(PolicyGradient):
     """REINFORCE with the other answers to the same prompt as its baseline."""
 
-    paper: ClassVar[str] = "arXiv:2402.14740"
     objective: ClassVar[str] = "gym_rl.reinforce:Reinforce"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:leave_one_out"
 
@@ -41,7 +40,6 @@ class RLOO(PolicyGradient):
 class ReinforcePP(Clipping):
     """REINFORCE++: every token earns the rewards that follow it, compared with all tokens of the round; no groups, no critic."""
 
-    paper: ClassVar[str] = "arXiv:2501.03262"
     objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
     credit: ClassVar[str] = "gym_rl.rounds.credit:to_go"
 
@@ -54,7 +52,6 @@ class ReinforcePP(Clipping):
 class ReinforcePPBaseline(Clipping):
     """REINFORCE++ with the mean of a group as its baseline: fit for rewards that compare answers to one prompt."""
 
-    paper: ClassVar[str] = "arXiv:2501.03262"
     objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:group_then_batch"
 
@@ -65,7 +62,6 @@ class ReinforcePPBaseline(Clipping):
 class PPO(Clipping):
     """Proximal policy optimization: a token is as good as it is better than a critic expected, which learns as well."""
 
-    paper: ClassVar[str] = "arXiv:1707.06347"
     target: ClassVar[str] = "gym_rl.ppo:PPOTrainer"
     objective: ClassVar[str] = "gym_rl.ppo:PPOLoss"
     credit: ClassVar[str] = "gym_rl.ppo:estimated"

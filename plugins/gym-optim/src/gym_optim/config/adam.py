@@ -41,7 +41,6 @@ class AdamW(AdamOptions, Alone):
 
     target: ClassVar[str] = "gym_optim.torch_own:adamw"
     numberwise: ClassVar[bool] = True
-    paper: ClassVar[str] = "arXiv:1711.05101"
 
 
 class AdamW8bit(AdamOptions, Alone):
@@ -75,7 +74,6 @@ class AdamW8bit(AdamOptions, Alone):
     """
 
     target: ClassVar[str] = "gym_optim.quantized:AdamW8bit"
-    paper: ClassVar[str] = "arXiv:2110.02861"
 
     smallest: PositiveInt = 4096
     """Parameters of fewer numbers keep 32 bits, as embeddings and vectors do."""
@@ -118,7 +116,6 @@ class PagedAdamW8bit(AdamW8bit):
     target: ClassVar[str] = "gym_optim.paged:paged_adamw_8bit"
     general: ClassVar[bool] = False
     device: ClassVar[str] = "cuda"
-    paper: ClassVar[str] = "arXiv:2305.14314"
 
     smallest: PositiveInt = 4096
     """Parameters of fewer numbers keep 32 bits."""
@@ -163,7 +160,6 @@ class AdamMini(AdamOptions, Alone):
     """
 
     target: ClassVar[str] = "gym_optim.adam_mini:AdamMini"
-    paper: ClassVar[str] = "arXiv:2406.16793"
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of the first moment and of one number for each block."""
@@ -206,7 +202,6 @@ class ScheduleFreeAdamW(AdamOptions):
 
     target: ClassVar[str] = "gym_optim.schedule_free:ScheduleFreeAdamW"
     numberwise: ClassVar[bool] = True
-    paper: ClassVar[str] = "arXiv:2405.15682"
 
     beta1: Annotated[Beta1, Field(gt=0)] = 0.9
     """Share of the average, as against the newest iterate, at which gradients are taken."""
@@ -247,7 +242,6 @@ class SOAP(AdamOptions, Alone):
     """
 
     target: ClassVar[str] = "gym_optim.soap:SOAP"
-    paper: ClassVar[str] = "arXiv:2409.11321"
 
     beta1: Beta1 = 0.95
     """Decay of the running mean of the gradient."""

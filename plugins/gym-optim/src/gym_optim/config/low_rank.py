@@ -84,7 +84,6 @@ class GaLore(_Projected):
     """
 
     target: ClassVar[str] = "gym_optim.galore:GaLore"
-    paper: ClassVar[str] = "arXiv:2403.03507"
 
     rank: Annotated[PositiveInt, Flat("galore_rank", default=16)] = 128
     """Dimensions of the projected gradient; a quarter of the model's is usual."""
@@ -132,7 +131,6 @@ class Fira(_Projected):
     """
 
     target: ClassVar[str] = "gym_optim.fira:Fira"
-    paper: ClassVar[str] = "arXiv:2410.01623"
 
 
 class QGaLore(_Projected):
@@ -169,7 +167,6 @@ class QGaLore(_Projected):
     """
 
     target: ClassVar[str] = "gym_optim.q_galore:QGaLore"
-    paper: ClassVar[str] = "arXiv:2407.08296"
 
     alike: Annotated[float, Field(ge=0, le=1)] = 0.4
     """Mean cosine between the first vectors of successive bases from which on the interval doubles."""
@@ -212,7 +209,6 @@ class APOLLO(AdamOptions, Alone):
     """
 
     target: ClassVar[str] = "gym_optim.apollo:APOLLO"
-    paper: ClassVar[str] = "arXiv:2412.05270"
 
     rank: Annotated[PositiveInt, Flat("apollo_rank", default=16)] = 256
     """Dimensions of the projected gradient; a quarter of the model's is usual."""

@@ -54,7 +54,6 @@ class LISA(AdamOptions):
     """
 
     target: ClassVar[str] = "gym_optim.blockwise:LISA"
-    paper: ClassVar[str] = "arXiv:2403.17919"
 
     layers: PositiveInt = 2
     """How many layers work at a time."""
@@ -106,7 +105,6 @@ class BAdam(AdamOptions):
     """
 
     target: ClassVar[str] = "gym_optim.blockwise:BAdam"
-    paper: ClassVar[str] = "arXiv:2404.02827"
 
     interval: Annotated[PositiveInt, Flat("badam_switch_interval"), Flat("badam_verbose", convert=_nothing)] = 50
     """Steps for which a layer works."""
@@ -158,7 +156,6 @@ class LoRAPlus(AdamOptions):
     target: ClassVar[str] = "gym_optim.lora:lora_plus"
     numberwise: ClassVar[bool] = True
     general: ClassVar[bool] = False
-    paper: ClassVar[str] = "arXiv:2402.12354"
 
     ratio: Annotated[PositiveFloat, Flat("loraplus_lr_ratio", convert=float)] = 16.0
     """Learning rate of B over that of A."""
@@ -200,7 +197,6 @@ class LoRAPro(AdamOptions):
 
     target: ClassVar[str] = "gym_optim.lora:LoRAPro"
     general: ClassVar[bool] = False
-    paper: ClassVar[str] = "arXiv:2407.18242"
 
     scaling: PositiveFloat | None = None
     """What the adapter multiplies B A by; by default as it says itself, such as alpha / rank."""

@@ -59,7 +59,6 @@ class Cosine(Scheduler):
     """Half a cosine wave down, once or again and again."""
 
     target: ClassVar[str] = "gym_optim.schedules:cosine"
-    paper: ClassVar[str] = "arXiv:1608.03983"
 
     floor: Annotated[
         float,
@@ -75,7 +74,6 @@ class WSD(Scheduler):
     """Warm-up, stable, decay: the peak until the last share of the steps, then down."""
 
     target: ClassVar[str] = "gym_optim.schedules:wsd"
-    paper: ClassVar[str] = "arXiv:2404.06395"
 
     decay: Annotated[float, Field(gt=0, le=1), Flat("lr_scheduler_kwargs", convert=_share, default=2 / 3)] = 0.2
     """Share of the steps after warm-up in which the rate falls."""
@@ -89,7 +87,6 @@ class InverseSqrt(Scheduler):
     """One over the root of the number of steps: it has no end to know of."""
 
     target: ClassVar[str] = "gym_optim.schedules:inverse_sqrt"
-    paper: ClassVar[str] = "arXiv:1706.03762"
 
     timescale: Annotated[
         PositiveInt | None,

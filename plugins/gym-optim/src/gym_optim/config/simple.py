@@ -74,7 +74,6 @@ class Lion(Alone):
 
     target: ClassVar[str] = "gym_optim.lion:Lion"
     numberwise: ClassVar[bool] = True
-    paper: ClassVar[str] = "arXiv:2302.06675"
 
     beta1: Beta1 = 0.9
     """Share of the momentum in the direction."""
@@ -142,7 +141,6 @@ class Adafactor(_Factored, Alone):
     """
 
     target: ClassVar[str] = "gym_optim.adafactor:Adafactor"
-    paper: ClassVar[str] = "arXiv:1804.04235"
 
     relative: bool = False
     """Whether the learning rate is times the root mean square of each weight."""
@@ -179,7 +177,6 @@ class AdaLomo(_Factored):
     """
 
     target: ClassVar[str] = "gym_optim.in_backward:adalomo"
-    paper: ClassVar[str] = "arXiv:2310.10195"
 
     def held_gradients(self, parameters: Groups) -> int | None:
         """None stays."""
@@ -211,7 +208,6 @@ class LOMO(TorchOptimizer):
     """
 
     target: ClassVar[str] = "gym_optim.in_backward:lomo"
-    paper: ClassVar[str] = "arXiv:2306.09782"
 
     weight_decay: Decay = 0.0
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
@@ -256,7 +252,6 @@ class Muon(AdamOptions, Alone):
     """
 
     target: ClassVar[str] = "gym_optim.muon:Muon"
-    paper: ClassVar[str] = "arXiv:2502.16982"
 
     beta2: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta2", default=0.999)] = 0.95
     """Decay of AdamW's running mean of the square."""

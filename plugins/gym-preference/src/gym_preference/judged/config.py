@@ -33,7 +33,6 @@ class Judging(Referenced):
 class KTO(Judging):
     """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone."""
 
-    paper: ClassVar[str] = "arXiv:2402.01306"
     loss: ClassVar[str] = "gym_preference.judged.losses:kto"
     origin: ClassVar[str] = "gym_preference.judged.origins:MismatchedKL"
     oracle: ClassVar[str] = "gym_preference.judged.oracle:kto"
@@ -57,7 +56,6 @@ class KTO(Judging):
 class BCO(Judging):
     """Binary classifier optimization: rewards tell good answers from bad ones, measured from the mean of all so far."""
 
-    paper: ClassVar[str] = "arXiv:2404.04656"
     loss: ClassVar[str] = "gym_preference.judged.losses:bco"
     origin: ClassVar[str] = "gym_preference.judged.origins:MeanReward"
     oracle: ClassVar[str] = "gym_preference.judged.oracle:bco"

@@ -15,7 +15,6 @@ class RewardModel(TorchAlgorithm):
     What it makes is a model, or an adapter, with `value_head.safetensors` beside it: the reward `model` of gym-rl.
     """
 
-    paper: ClassVar[str] = "arXiv:2203.02155"
     rows: ClassVar[str] = "preference"
     objective: ClassVar[str] = "gym_preference.scores.outcome:RewardLoss"
     oracle: ClassVar[str] = "gym_preference.scores.oracle:reward_model"
@@ -32,7 +31,6 @@ class ProcessRewardModel(TorchAlgorithm):
     What it makes is a model, or an adapter, with `value_head.safetensors` beside it: the reward `process-model` of gym-rl.
     """
 
-    paper: ClassVar[str] = "arXiv:2305.20050"
     rows: ClassVar[str] = "stepwise"
     objective: ClassVar[str] = "gym_preference.scores.process:ProcessLoss"
     oracle: ClassVar[str] = "gym_preference.scores.oracle:process_reward_model"

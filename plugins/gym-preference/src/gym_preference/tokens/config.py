@@ -16,7 +16,6 @@ class TDPO1(Pairwise):
     """Token-level DPO: the chosen answer may take the policy as far from its reference as the rejected one does."""
 
     target: ClassVar[str] = "gym_preference.tokens.objective:ComparingTrainer"
-    paper: ClassVar[str] = "arXiv:2404.11999"
     objective: ClassVar[str] = "gym_preference.tokens.objective:TokenObjective"
     loss: ClassVar[str] = "gym_preference.tokens.losses:tdpo1"
     oracle: ClassVar[str] = "gym_preference.tokens.oracle:tdpo1"

@@ -168,7 +168,6 @@ class Overlong(Reward):
     """DAPO's soft overlong punishment (equation 13): 0 up to `maximum - buffer` tokens, then falling to -1 at `maximum`."""
 
     target: ClassVar[str] = "gym_rl.rewards.shape:OverlongScore"
-    paper: ClassVar[str] = "arXiv:2503.14476"
     better: ClassVar[tuple[Answer, Answer] | None] = (Answer("brief", tokens=100), Answer("endless", tokens=20_000))
 
     maximum: Count = 20_480

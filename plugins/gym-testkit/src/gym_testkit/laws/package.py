@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, metadata
 from typing import Any, get_args
 
 from gym_core.component import Component, Config, load_object
@@ -65,6 +65,15 @@ def light(dist: Distribution, bench: Bench) -> None:
     assert done.returncode == 0, done.stderr
     heavy = sorted(set(HEAVY) & set(done.stdout.split()))
     assert not heavy, f"importing {', '.join(modules)} imports {', '.join(heavy)}: move that behind `target`"
+
+
+@laws("papers are those of its own components", _is_distribution)
+def papers(dist: Distribution, bench: Bench) -> None:
+    """A project URL `NAME paper` says where the method of a component was published, and no other name."""
+    labels = [url.partition(", ")[0] for url in metadata(dist.name).get_all("Project-URL") or []]
+    papers = {label.removesuffix(" paper") for label in labels if label.endswith(" paper")}
+    strange = sorted(papers - {entry.name for entry in dist.entry_points})
+    assert not strange, f"project.urls has a paper of {', '.join(strange)}, which is no component of {dist.name}"
 
 
 @laws("every component class is documented", _is_component)

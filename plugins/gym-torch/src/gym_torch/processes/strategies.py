@@ -43,7 +43,6 @@ class DDP(Strategy):
 class FSDP(DDP):
     """Weights, gradients and optimizer state are cut into shards, one for each process (torch `fully_shard`)."""
 
-    paper: ClassVar[str] = "arXiv:2304.11277"
     spread: ClassVar[str] = "gym_torch.processes.sharded:Sharded"
 
 
