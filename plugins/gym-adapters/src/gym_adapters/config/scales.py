@@ -26,8 +26,8 @@ class IA3(Tuner):
     On the disk: the factors by peft's names, which peft loads. Merges; left out, it leaves the base, so the base is its own
     reference.
 
-    Not with: models whose keys and values have no projections by a name known here, such as GPT-2, unless `modules` names
-    linear layers; `inputs` that are not among `modules`; quantized weights, where it is merged.
+    Not with: models whose keys and values have no projections by a name known here, unless `modules` names linear layers;
+    GPT-2's layers; `inputs` that are not among `modules`; quantized weights, where it is merged.
 
     Proof: merged weights are those of the base times the factors (`test_ia3_scales_keys_values_and_hidden_units`); inputs of
     feed-forward layers are found by any name (`test_inputs_of_feed_forward_layers_are_found_by_any_name`); unknown names are
