@@ -9,7 +9,7 @@ import torch
 from adapters_bench import Bench
 from peft import PeftModel
 
-from gym_adapters import EVA, AdaLoRA, DoRA, LoftQ, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
+from gym_adapters import BOFT, EVA, AdaLoRA, DoRA, LoftQ, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
 from gym_core import Adapter, GymError
 
 FAMILY: list[LoRA] = [
@@ -79,10 +79,11 @@ def test_loftq_cannot_be_left_out(bench: Bench) -> None:
     assert LoftQ(rank=3).build(model=bench.base(), seed=0).without is None
 
 
-@pytest.mark.parametrize("config", [LoRA(rank=3), DoRA(rank=3), AdaLoRA(rank=4, target_rank=2)])
+@pytest.mark.parametrize("config", [LoRA(rank=3), DoRA(rank=3), AdaLoRA(rank=4, target_rank=2), BOFT(block=4)])
 def test_merging_into_a_quantized_base_is_refused_by_name(bench: Bench, config: Adapter) -> None:
     adapted = bench.begun(config)
-    layer = adapted.model.get_submodule("model.layers.1.mlp.up_proj").get_base_layer()
+    layer = adapted.model.get_submodule("model.layers.1.mlp.up_proj")
+    layer = getattr(layer, "get_base_layer", lambda: layer)()
     layer.weight = torch.nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
     with pytest.raises(GymError, match=r"layers\.1\.mlp\.up_proj is quantized \(int8\) and cannot be merged into"):
         adapted.merged()

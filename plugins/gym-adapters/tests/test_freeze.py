@@ -84,3 +84,12 @@ def test_bf16_is_kept_where_frozen_and_trains_under_autocast(bench: Any, tmp_pat
 def test_what_is_not_there_is_named(bench: Any, config: Freeze, error: str) -> None:
     with pytest.raises(GymError, match=error):
         config.build(model=bench.base(), seed=0)
+
+
+@pytest.mark.parametrize("config", [Full(), Freeze(layers=1)])
+def test_quantized_weights_cannot_be_trained(bench: Any, config: Adapter) -> None:
+    model = bench.base()
+    layer = model.get_submodule("model.layers.2.mlp.up_proj")
+    layer.weight = torch.nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
+    with pytest.raises(GymError, match=r"layers\.2\.mlp\.up_proj\.weight is quantized and cannot be trained"):
+        config.build(model=model, seed=0)

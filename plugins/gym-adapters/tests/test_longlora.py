@@ -89,7 +89,7 @@ def test_no_token_sees_a_later_one_or_another_sample() -> None:
         assert token in reached and all(token // 16 * 16 <= other <= token for other in reached)
 
 
-@pytest.mark.parametrize("name", [name for name in FULL if name != "gpt2"])  # whose layers LoRA does not take
+@pytest.mark.parametrize("name", [name for name in FULL if name != "gpt2"])  # whose layers have other names
 def test_in_training_packed_rows_are_texts_by_themselves(name: str) -> None:
     model = family(name)
     assert layout_for(model) is PACKED

@@ -9,7 +9,23 @@ import torch
 from gym_adapters_families import family
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_adapters import EVA, IA3, OFT, DoRA, ExpertLoRA, LNTuning, LoftQ, LoHa, LoRA, OLoRA, PiSSA, VeRA
+from gym_adapters import (
+    BOFT,
+    EVA,
+    IA3,
+    OFT,
+    DoRA,
+    ExpertLoRA,
+    LNTuning,
+    LoftQ,
+    LoHa,
+    LongLoRA,
+    LoRA,
+    OLoRA,
+    PiSSA,
+    RsLoRA,
+    VeRA,
+)
 from gym_core import Adapter, GymError
 from gym_testkit.architectures import SHAPE
 
@@ -71,13 +87,14 @@ def test_names_that_peft_takes_for_experts_are_refused() -> None:
 
 def test_the_layers_of_gpt2_are_taken_by_lora_and_refused_by_name_elsewhere() -> None:
     tokens = torch.tensor([[5, 9, 7, 5]])
-    for modules, kinds in (("all", {"c_attn", "c_proj", "c_fc"}), ("c_attn", {"c_attn"})):
-        model = LoRA(rank=2, modules=modules).build(model=family("gpt2"), seed=0)
+    for config in (LoRA(rank=2), LoRA(rank=2, modules="c_attn"), RsLoRA(rank=2), DoRA(rank=2), LongLoRA(rank=2)):
+        model = config.build(model=family("gpt2"), seed=0)
         with torch.no_grad():
             for weight in model.state().values():
                 weight.add_(0.1)
             torch.testing.assert_close(model.merged()(tokens).logits, model.model(tokens).logits, atol=1e-4, rtol=1e-4)
-        assert {name.split(".")[-3] for name in model.state()} == kinds
-    for config in (PiSSA(rank=2), LoftQ(rank=2), EVA(rank=2), LoHa(rank=2), OFT(block=8)):
+        kinds = {"c_attn", "c_proj", "c_fc"} if config.modules == "all" else {"c_attn"}
+        assert {name.split(".")[-3] for name in model.state() if "lora_A" in name} == kinds
+    for config in (PiSSA(rank=2), LoftQ(rank=2), EVA(rank=2), LoHa(rank=2), OFT(block=8), BOFT(block=8)):
         with pytest.raises(GymError, match="has no layers that this adapter can change"):
             config.build(model=family("gpt2"), seed=0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gym_adapters.config.factored import LoHa, LoKr, VeRA
-from gym_adapters.config.lora import EVA, AdaLoRA, DoRA, LoftQ, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
+from gym_adapters.config.lora import AdaLoRA, DoRA, LoRA, RsLoRA
 from gym_adapters.config.rotations import BOFT, OFT
 from gym_adapters.config.scales import IA3, LNTuning
 from gym_adapters.config.sparse import ExpertLoRA, LongLoRA
+from gym_adapters.config.started import EVA, LoftQ, LoRAGA, OLoRA, PiSSA
 from gym_adapters.config.tokens import TrainableTokens
 from gym_adapters.config.virtual import PrefixTuning, PromptTuning
 from gym_adapters.config.whole import Freeze, Full, LLaMAPro

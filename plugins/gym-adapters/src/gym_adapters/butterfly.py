@@ -1,4 +1,4 @@
-"""BOFT: `y = s * W B x`, where B is a product of sparse rotations, as in a fast Fourier transform (arXiv:2311.06243).
+"""BOFT: `y = s * (W M^T x)`, where M is a product of sparse rotations, as in a fast Fourier transform (arXiv:2311.06243).
 
 Ours and not peft's, which without its CUDA extension trains one factor in place of as many as were asked for and does not stop
 at that, and multiplies matrices as large as the layer. What is saved has peft's names and shapes: it loads one factor anywhere,
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from gym_adapters.config.rotations import BOFT
 from gym_adapters.hooked import Handle, Hooked
 from gym_adapters.names import require, split, within
+from gym_adapters.tuned import check_floating
 from gym_core import GymError
 
 
@@ -32,6 +33,12 @@ class Boft(Hooked[BOFT]):
             for name, layer in linear.items()
             if (modules == ("all",) and layer is not head) or any(within(name, module) for module in modules)
         ]
+        if not self._names:
+            raise GymError(
+                f"{type(self.model).__name__} has no layers that this adapter can change: none is Linear",
+                key="adapter.modules",
+                fix="set adapter: lora, or freeze",
+            )
         least = config.block * 2 ** (config.factors - 1)
         for name in self._names:
             layer = linear[name]
@@ -69,7 +76,9 @@ class Boft(Hooked[BOFT]):
 
     @torch.no_grad()
     def merged(self) -> PreTrainedModel:
-        """Return a copy of the model whose weights are `s * W B^T`."""
+        """Return a copy of the model whose weights are `s * W M^T`. Raises GymError where one is quantized."""
+        for name in self._names:
+            check_floating(name, self.model.get_submodule(name), "merged into")
         model = self.bare()
         for name in self._names:
             layer = model.get_submodule(name)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gym_adapters.config.lora import EVA
+from gym_adapters.config.started import EVA
 from gym_adapters.stacked import Stacked
 from gym_core import GymError
 from gym_torch.adapted import First

@@ -47,7 +47,7 @@ def _stay(layer: nn.Module, mode: bool = True) -> nn.Module:
 
 
 class Loha(_Lycoris[LoHa]):
-    """`W + (alpha / rank) (B1 A1) * (B2 A2)`, element-wise (FedPara, arXiv:2108.06098, section 2.2); B2 is zero at first."""
+    """`W + (alpha / rank) (B1 A1) * (B2 A2)`, element-wise (FedPara, arXiv:2108.06098, section 2.2); A2 is zero at first."""
 
     def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoHa."""

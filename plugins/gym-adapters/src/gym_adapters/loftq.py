@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_adapters import nf4
-from gym_adapters.config.lora import LoftQ
+from gym_adapters.config.started import LoftQ
 from gym_adapters.low_rank import LowRank
 from gym_adapters.matrices import factors, weight_of
 from gym_adapters.saved import ROUNDED

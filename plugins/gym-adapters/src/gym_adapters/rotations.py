@@ -1,4 +1,4 @@
-"""OFTv2 through peft: `y = W R x`, where R is block-diagonal and orthogonal, and the inputs are turned rather than the weights.
+"""OFTv2 through peft: `y = W R^T x`, where R is block-diagonal and orthogonal, and the inputs are turned rather than the weights.
 
 peft is right in what it computes. It is not asked for what it leaves out or changes unsaid: its `module_dropout` is never
 applied, a block size that does not fit is replaced by another, and its exact rotations turn the other way than its series, so

@@ -18,7 +18,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_adapters.config.lora import LoRAGA, OLoRA, PiSSA
+from gym_adapters.config.started import LoRAGA, OLoRA, PiSSA
 from gym_adapters.low_rank import Low
 from gym_adapters.matrices import factors, weight_of
 from gym_adapters.stacked import TRAINED, Stacked

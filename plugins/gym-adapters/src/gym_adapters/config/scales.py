@@ -8,7 +8,33 @@ from gym_adapters.config.tuner import Names, Tuner
 
 
 class IA3(Tuner):
-    """Trains a factor for each key, each value, and each hidden unit of the feed-forward layers."""
+    """Trains a factor for each key, each value, and each hidden unit of the feed-forward layers.
+
+        y = l * (W x + bias)                      projections to keys and values, l `[out]` (section 3.3)
+        y = W (l * x) + bias                      projections out of feed-forward layers (`inputs`), l `[in]`
+
+    W and the bias stay as they are; l trains, and begins as ones.
+
+    Trains: `out` numbers for a layer `[out, in]`, or `in` where its inputs are scaled.
+
+    Code: peft's, which is right; the layers are found by what they are usually called (k_proj, value, down_proj, fc2, ...), not
+    by the name of the family, of which peft knows some.
+
+    Differs: from peft and the paper in nothing that is computed. `modules` and `inputs` may name other linear layers than those
+    of the paper.
+
+    On the disk: the factors by peft's names, which peft loads. Merges; left out, it leaves the base, so the base is its own
+    reference.
+
+    Not with: models whose keys and values have no projections by a name known here, unless `modules` names linear layers;
+    GPT-2's layers; `inputs` that are not among `modules`; quantized weights, where it is merged.
+
+    Proof: merged weights are those of the base times the factors (`test_ia3_scales_keys_values_and_hidden_units`); inputs of
+    feed-forward layers are found by any name (`test_inputs_of_feed_forward_layers_are_found_by_any_name`); unknown names are
+    asked for (`test_ia3_asks_for_names_it_does_not_know`); the output begins as the base's
+    (`test_it_begins_unchanged_and_only_what_it_declares_trains`); peft computes the same from the files
+    (`test_plain_peft_loads_it`).
+    """
 
     target: ClassVar[str] = "gym_adapters.scales:Ia3"
     paper: ClassVar[str] = "arXiv:2205.05638"
@@ -20,7 +46,28 @@ class IA3(Tuner):
 
 
 class LNTuning(Tuner):
-    """Trains the weights of the normalization layers, and nothing else."""
+    """Trains the weights of the normalization layers, and nothing else.
+
+        y = g * x / sqrt(mean(x^2) + eps)         or what the model has for a norm, such as LayerNorm with g and a bias
+
+    Each norm is copied, the copy takes its place and trains (section 2), and begins as what it is of.
+
+    Trains: `hidden` numbers for each norm, twice as many with a bias, and `head_dim` for those of heads.
+
+    Code: peft's, which is right; the layers are found by what they are, modules of a class with `norm` in its name that hold
+    vectors alone, not by the name of the family.
+
+    Differs: every norm trains, those of heads (q_norm, k_norm) and the last one too; `modules` names fewer.
+
+    On the disk: the copies by peft's names, which peft loads. Merges, to the bit: the copies take the place of the norms. Left
+    out, it leaves the base, so the base is its own reference.
+
+    Not with: names that are no norms.
+
+    Proof: norms change in the merged model, and nothing else (`test_ln_tuning_trains_norms_and_nothing_else`); a layer is no
+    norm (`test_a_layer_is_no_norm`); as many numbers train (`test_trainable_counts_are_those_of_the_papers`); left out, it
+    leaves the base (`test_left_out_it_leaves_the_base`); peft computes the same from the files (`test_plain_peft_loads_it`).
+    """
 
     target: ClassVar[str] = "gym_adapters.scales:LnTuning"
     paper: ClassVar[str] = "arXiv:2312.11420"

@@ -12,7 +12,38 @@ from gym_core import Flat
 
 
 class LongLoRA(LoRA):
-    """Trains on long texts with attention in groups (shifted sparse attention), LoRA, and the embeddings and norms whole."""
+    """Trains on long texts with attention in groups (shifted sparse attention), LoRA, and the embeddings and norms whole.
+
+        y = W x + scaling B A x                   scaling = alpha / rank
+        size = ceil(length / groups)              of a sample
+        group(t) = floor(t / size)                for the first half of the heads
+        group(t) = floor((t - floor(size / 2)) / size)          for the other half, where groups > 1
+        t attends to s                            where s <= t and group(s) = group(t), in training alone
+
+    W `[out, in]` stays; A `[rank, in]` begins uniform within 1 / sqrt(in) of zero, B `[out, rank]` as zeros, and both train,
+    with embeddings and norms whole (section 3). Outside of training every token sees all before it. The longer context itself
+    is made by the model's RoPE options.
+
+    Trains: `rank (out + in)` numbers for a layer `[out, in]`, the embeddings and every norm; `extra` names others.
+
+    Code: ours, over peft's LoRA; peft has no such attention.
+
+    Differs: in the code of the paper the shifted half wraps around, so that the first tokens see the last; here the half part
+    at either end is a group by itself. Samples have any length. Of tied embeddings the input side trains, and the merged model
+    has two of them.
+
+    On the disk: a LoRA with embeddings and norms, which peft loads. Merges; left out while it does not train, it leaves the
+    base.
+
+    Not with: samples that share a prompt, as in preference and group algorithms; padding masks (padding counts as text in rows
+    that are padded because `model.attention` is set); models that attend in a way of their own.
+
+    Proof: it is the definition, as a mask (`test_it_is_the_definition`); one group is full attention
+    (`test_one_group_is_full_attention`); no token sees a later one, or another sample
+    (`test_no_token_sees_a_later_one_or_another_sample`); packed samples are texts by themselves
+    (`test_in_training_packed_rows_are_texts_by_themselves`); merged, it attends to everything
+    (`test_merged_it_attends_to_everything_even_in_training`).
+    """
 
     target: ClassVar[str] = "gym_adapters.longlora:LongLora"
     paper: ClassVar[str] = "arXiv:2309.12307"
@@ -24,7 +55,33 @@ class LongLoRA(LoRA):
 
 
 class ExpertLoRA(Tuner):
-    """Trains a low-rank update of each expert of a mixture, whose layers hold the matrices of all experts in one tensor."""
+    """Trains a low-rank update of each expert of a mixture, whose layers hold the matrices of all experts in one tensor.
+
+        W_e + scaling B_e A_e                     for each expert e, scaling = alpha / rank
+
+    The tensor W `[experts, out, in]`, in which transformers keeps the matrices of all experts of a layer, stays as it is; A_e
+    `[rank, in]` and B_e `[out, rank]` train. Every A_e begins uniform within 1 / sqrt(in) of zero, every B_e as zeros.
+    `parameters` names some tensors (`experts.down_proj`, or `layers.3.mlp.experts.down_proj` for those of one layer), `modules`
+    linear layers beside them, which are adapted as by `lora`.
+
+    Trains: `experts rank (out + in)` numbers for a tensor `[experts, out, in]`.
+
+    Code: peft's, which is right.
+
+    Differs: routers and linear layers are left alone unless `modules` names them. peft adds the update to the tensor before it
+    is used, in the precision of the tensor: over a base in bf16, what is smaller than its rounding is not seen, and there can
+    be no dropout.
+
+    On the disk: the A of all experts in one matrix `[experts rank, in]`, and their B in one `[out, rank experts]`, by peft's
+    names, which peft loads. Merges; left out, it leaves the base to the bit, so the base is its own reference.
+
+    Not with: models without experts in tensors of their own; names of layers in `modules` that peft takes for those of experts.
+
+    Proof: every expert has its own update, by the formula (`test_each_expert_has_its_own_update`); unchanged at first, merged =
+    unmerged, and the same bits from the files, in peft too (`test_unchanged_merged_saved_and_restored`); packed and recomputed
+    it has the same gradients (`test_packed_and_checkpointed`); a convolution is no mixture
+    (`test_a_convolution_is_no_mixture`); what is not there is named (`test_what_is_not_there_is_named`).
+    """
 
     target: ClassVar[str] = "gym_adapters.experts:Experts"
     paper: ClassVar[str] = "arXiv:2106.09685"
