@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,7 @@ def catalogue() -> str:
     return "\n".join([head, *sorted(lines), ""])
 
 
-PAGES = {
+PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs/hooks.md": hooks,
     ROOT / "docs/kinds.md": kinds,
     **{ROOT / f"docs/{kind}/README.md": partial(index, kind) for kind in PAGED},

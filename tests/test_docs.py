@@ -16,7 +16,7 @@ from gym_core.yamlfile import parse_yaml, read_yaml
 
 ROOT = Path(__file__).parents[1]
 TESTS = "\n".join(path.read_text() for path in ROOT.glob("**/tests/**/*.py") if ".nox" not in path.parts)
-PROVED = ("optimizers",)  #: kinds of which every page names the tests that prove it
+PROVED = ("optimizers", "adapters")  #: kinds of which every page names the tests that prove it
 
 
 def reference():

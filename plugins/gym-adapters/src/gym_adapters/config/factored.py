@@ -37,7 +37,6 @@ class LoHa(Tuner):
     """
 
     target: ClassVar[str] = "gym_adapters.factored:Loha"
-    paper: ClassVar[str] = "arXiv:2108.06098"
 
     rank: PositiveInt = 8
     """Rank of each of the two factors."""
@@ -75,7 +74,6 @@ class LoKr(Tuner):
     """
 
     target: ClassVar[str] = "gym_adapters.factored:Lokr"
-    paper: ClassVar[str] = "arXiv:2309.14859"
 
     rank: PositiveInt = 8
     """Rank of the second matrix, where it is large enough for that; a small one is trained whole."""
@@ -125,7 +123,6 @@ class VeRA(Tuner):
     """
 
     target: ClassVar[str] = "gym_adapters.factored:Vera"
-    paper: ClassVar[str] = "arXiv:2310.11454"
 
     rank: PositiveInt = 256
     """Rank of the random matrices; each layer trains this many numbers, and one for each of its outputs."""

@@ -43,7 +43,6 @@ class LoRA(Tuner):
     """
 
     target: ClassVar[str] = "gym_adapters.lora:Lora"
-    paper: ClassVar[str] = "arXiv:2106.09685"
 
     rank: Annotated[PositiveInt, Flat("lora_rank")] = 8
     """Rank of the update."""
@@ -99,7 +98,6 @@ class RsLoRA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.lora:RsLora"
-    paper: ClassVar[str] = "arXiv:2312.03732"
 
     alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
     """The update is scaled by alpha / sqrt(rank); without it alpha is twice the rank."""
@@ -134,7 +132,6 @@ class DoRA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.lora:Dora"
-    paper: ClassVar[str] = "arXiv:2402.09353"
     stacks: ClassVar[bool] = False
 
 
@@ -171,7 +168,6 @@ class AdaLoRA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.adalora:Adalora"
-    paper: ClassVar[str] = "arXiv:2303.10512"
     stacks: ClassVar[bool] = False
 
     rank: Annotated[PositiveInt, Flat("lora_rank")] = 12

@@ -42,7 +42,6 @@ class OFT(Tuner):
     """
 
     target: ClassVar[str] = "gym_adapters.rotations:Oft"
-    paper: ClassVar[str] = "arXiv:2506.19847"
 
     block: Annotated[
         PositiveInt | None, Field(examples=[8]), Flat("oft_block_size", convert=lambda size: size or None)
@@ -93,7 +92,6 @@ class BOFT(Adapter):
     """
 
     target: ClassVar[str] = "gym_adapters.butterfly:Boft"
-    paper: ClassVar[str] = "arXiv:2311.06243"
 
     block: Annotated[PositiveInt, Field(multiple_of=2)] = 8
     """Inputs that one factor rotates together."""

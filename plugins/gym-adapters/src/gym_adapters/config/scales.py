@@ -37,7 +37,6 @@ class IA3(Tuner):
     """
 
     target: ClassVar[str] = "gym_adapters.scales:Ia3"
-    paper: ClassVar[str] = "arXiv:2205.05638"
 
     modules: Names = "all"
     """Linear layers whose outputs are scaled; `all` is the projections to keys, to values, and out of the feed-forward layers."""
@@ -70,7 +69,6 @@ class LNTuning(Tuner):
     """
 
     target: ClassVar[str] = "gym_adapters.scales:LnTuning"
-    paper: ClassVar[str] = "arXiv:2312.11420"
 
     modules: Names = "all"
     """Normalization layers to train, such as `input_layernorm`; `all` is every one."""

@@ -46,7 +46,6 @@ class LongLoRA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.longlora:LongLora"
-    paper: ClassVar[str] = "arXiv:2309.12307"
 
     groups: PositiveInt = 4
     """Parts of a sample within which it attends in training; 1 is full attention, which is what inference does in any case."""
@@ -84,7 +83,6 @@ class ExpertLoRA(Tuner):
     """
 
     target: ClassVar[str] = "gym_adapters.experts:Experts"
-    paper: ClassVar[str] = "arXiv:2106.09685"
     mixtures: ClassVar[bool] = True
 
     rank: Annotated[PositiveInt, Flat("lora_rank")] = 8

@@ -47,7 +47,6 @@ class PiSSA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.started:Pissa"
-    paper: ClassVar[str] = "arXiv:2404.02948"
 
     iterations: Annotated[int, Flat("pissa_iter"), Flat("pissa_convert", convert=_nothing)] = 16
     """Power iterations that find the leading part; -1 decomposes the weight exactly, which takes longer."""
@@ -91,7 +90,6 @@ class OLoRA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.started:Olora"
-    paper: ClassVar[str] = "arXiv:2406.01775"
 
 
 class LoRAGA(LoRA):
@@ -128,7 +126,6 @@ class LoRAGA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.started:LoraGA"
-    paper: ClassVar[str] = "arXiv:2407.05000"
 
     alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
     """The update is scaled by alpha / sqrt(rank); without it alpha is twice the rank."""
@@ -168,7 +165,6 @@ class EVA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.eva:Eva"
-    paper: ClassVar[str] = "arXiv:2410.07170"
 
 
 class LoftQ(LoRA):
@@ -205,7 +201,6 @@ class LoftQ(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.loftq:Loftq"
-    paper: ClassVar[str] = "arXiv:2310.08659"
     stacks: ClassVar[bool] = False
     starts_unchanged: ClassVar[bool] = False
 

@@ -51,7 +51,6 @@ class PromptTuning(VirtualTokens):
     """
 
     target: ClassVar[str] = "gym_adapters.virtual:Prompt"
-    paper: ClassVar[str] = "arXiv:2104.08691"
 
     text: str | None = None
     """Text whose tokens the virtual ones begin as, repeated or cut; without it, tokens drawn from the vocabulary."""
@@ -87,7 +86,6 @@ class PrefixTuning(VirtualTokens):
     """
 
     target: ClassVar[str] = "gym_adapters.virtual:Prefix"
-    paper: ClassVar[str] = "arXiv:2101.00190"
 
     init: Literal["words", "random"] = "words"
     """First values: what the model computes for tokens drawn from its vocabulary (as the paper advises), or normal noise."""

@@ -109,7 +109,6 @@ class LLaMAPro(Adapter):
     """
 
     target: ClassVar[str] = "gym_adapters.llama_pro:LlamaPro"
-    paper: ClassVar[str] = "arXiv:2401.02415"
 
     blocks: Annotated[PositiveInt, Field(examples=[1])] = 8
     """Number of new blocks; must divide the number of layers: one comes after each equal part of the model."""
