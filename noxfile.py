@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent
 FOLDERS = [ROOT / "gym-core", *sorted((ROOT / "plugins").glob("gym-*"))]
 PACKAGES = {tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"]: folder for folder in FOLDERS}
 CONSTRAINTS = str(ROOT / "constraints.txt")
-TOOLS = ["pytest", "pytest-xdist", "hypothesis", "mypy", "types-PyYAML", "jsonschema", "trl"]
+TOOLS = ["pytest", "pytest-xdist", "hypothesis", "mypy", "types-PyYAML", "jsonschema", "schedulefree", "trl"]
 WORKSHOP = ROOT / ".nox" / "workshop"
 
 nox.options.sessions = ["demo"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from optim_bench import adamw, close, follow, gradients, random, state_bytes, weight
+from schedulefree import AdamWScheduleFree
 from torch import nn
 
 from gym_optim import SOAP, AdamMini, AdamW8bit, ScheduleFreeAdamW
@@ -127,6 +128,24 @@ def test_schedule_free_is_its_formula_and_gives_the_average() -> None:
     with to_use(optimizer):
         close(parameter.detach(), average)
     assert torch.equal(parameter.detach(), before)
+
+
+@pytest.mark.parametrize("power", [0.0, 2.0])
+def test_schedule_free_is_the_reference_class(power: float) -> None:
+    """On a parabola gradients depend on where they are taken; the reference warms up by itself and decays y too."""
+    goal, one, other = random(3, 4, seed=1), weight(3, 4), weight(3, 4)
+    free = ScheduleFreeAdamW([one], weight_decay=0.1, power=power)
+    options = {"warmup_steps": 5, "weight_decay": 0.1, "r": power, "foreach": False}
+    theirs = AdamWScheduleFree([other], lr=0.02, **options)
+    theirs.train()
+    for step in range(20):
+        free.param_groups[0]["lr"] = 0.02 * min(1.0, (step + 1) / 5)
+        follow(free, one, [one.detach() - goal])
+        follow(theirs, other, [other.detach() - goal])
+    close(one.detach(), other.detach(), 1e-6)
+    theirs.eval()
+    with to_use(free):
+        close(one.detach(), other.detach(), 1e-6)
 
 
 def test_schedule_free_of_next_to_no_beta_averages_the_iterates_of_adam() -> None:

@@ -44,6 +44,14 @@ def test_a_matrix_moves_as_torchs_muon_moves_it(shape: tuple[int, int], nesterov
     assert float(apart.norm() / moved.norm()) < 0.02
 
 
+@pytest.mark.parametrize("shape", [(24, 40), (64, 64)])
+def test_in_the_precision_of_torchs_its_directions_are_torchs(shape: tuple[int, int]) -> None:
+    gradient = random(*shape).float()
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    theirs = torch.optim.Muon([parameter], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False)
+    close(orthogonal(gradient.bfloat16()).float(), -follow(theirs, parameter, [gradient]), 1e-3)
+
+
 def test_five_steps_are_a_polynomial_of_singular_values() -> None:
     """An odd polynomial of a matrix acts on its singular values alone (arXiv:2502.16982, section 2.1), here in float64."""
     matrix = random(12, 20)

@@ -24,6 +24,11 @@ def test_lion_is_its_formula() -> None:
     close(follow(Lion([parameter], lr=0.01, weight_decay=0.1), parameter, grads), expected)
 
 
+def test_sgd_looks_ahead_of_a_momentum_alone() -> None:
+    with pytest.raises(ValueError, match="no momentum to look ahead of"):
+        SGD(nesterov=True)
+
+
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
 def test_sgd_is_its_formula(momentum: float, nesterov: bool) -> None:
     grads, parameter = gradients(3, 4, steps=5), weight(3, 4)

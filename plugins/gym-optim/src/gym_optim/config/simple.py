@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, ValidationInfo, field_validator
 
 from gym_core import Flat
 from gym_optim.config.base import AdamOptions, Alone, Beta1, Decay, Groups, TorchOptimizer, each
@@ -26,7 +26,7 @@ class SGD(Alone):
 
     Code: torch's; it is right and kept.
 
-    Not with: `nesterov` without momentum, which torch refuses. `in_backward: true` refuses `accumulate` above 1,
+    Not with: `nesterov` without momentum. `in_backward: true` refuses `accumulate` above 1,
     `max_grad_norm` above 0, a second process and AdaLoRA; without it, `ddp` and `fsdp` are fine.
 
     Proof: equals the formula without momentum, with it and with Nesterov's (`test_sgd_is_its_formula`); there is state only
@@ -48,6 +48,13 @@ class SGD(Alone):
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of the momentum, where there is one."""
         return each(parameters, lambda group, name, shape: 4 * prod(shape)) if self.momentum else 0
+
+    @field_validator("nesterov")
+    @classmethod
+    def _has_momentum(cls, nesterov: bool, found: ValidationInfo) -> bool:
+        if nesterov and not found.data.get("momentum"):
+            raise ValueError("there is no momentum to look ahead of; set momentum: 0.9")
+        return nesterov
 
 
 class Lion(Alone):
@@ -248,7 +255,8 @@ class Muon(AdamOptions, Alone):
     Proof: singular values end between 0.68 and 1.135, next to U V^T (`test_singular_values_are_near_one`); the steps are the
     polynomial of singular values (`test_five_steps_are_a_polynomial_of_singular_values`); a wide matrix moves by 0.2 a
     number, to a tenth (`test_the_update_of_a_wide_matrix_is_as_long_as_adamws`), and any as torch's moves it
-    (`test_a_matrix_moves_as_torchs_muon_moves_it`); the rest is torch's AdamW (`test_the_rest_is_torchs_adamw`).
+    (`test_a_matrix_moves_as_torchs_muon_moves_it`), whose directions are the same in bf16
+    (`test_in_the_precision_of_torchs_its_directions_are_torchs`); the rest is torch's AdamW (`test_the_rest_is_torchs_adamw`).
     """
 
     target: ClassVar[str] = "gym_optim.muon:Muon"
