@@ -123,19 +123,25 @@ def components(kind: str) -> dict[str, Any]:
 def row(subject: Subject, optimizers: dict[str, type[Optimizer]], adapter: str, starts: Row) -> Row:
     """Return what is found of an adapter with every optimizer; learning rates begin where `starts` ended."""
     began = time.perf_counter()
-    found = {}
-    for name, kind in optimizers.items():
+    found: Row = {}
+    for name, kind in sorted(optimizers.items(), key=lambda item: item[0] != "adamw"):
         optimizer = kind()
-        start = starts.get(name, {}).get("half_decades", USUAL)
+        start = halves(starts, name) + halves(found, "adamw") - halves(starts, "adamw")
         try:
             cell = memory(subject, adapter, optimizer)
             loss = cache(partial(learn, subject, adapter, optimizer))
-            best = climbed(loss, start) if subject.searches else start - 1
+            best = climbed(loss, start) if subject.searches else halves(starts, name) - 1
             found[name] = cell | {"half_decades": best, "loss": round(loss(best), 4)}
         except GymError as error:
             found[name] = {"refused": str(error).splitlines()[0]}
     print(f"{subject.name}, {adapter}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     return found
+
+
+def halves(found: Row, name: str) -> int:
+    """Return the half decades of the learning rate of an optimizer where they were found, or the usual ones."""
+    half_decades: int = found.get(name, {}).get("half_decades", USUAL)
+    return half_decades
 
 
 def climbed(loss: Callable[[int], float], at: int) -> int:
@@ -165,10 +171,16 @@ def rest(subject: Subject, adapter: str, passing: bool) -> tuple[int, list[dict[
 def memory(subject: Subject, adapter: str, optimizer: Optimizer) -> Cell:
     """Return the peak that is predicted, and how many parameters train."""
     groups = rest(subject, adapter, False)[1]
-    held = optimizer.held_gradients(groups) if isinstance(optimizer, TorchOptimizer) else None
+    held = held_gradients(subject, adapter, optimizer)
     peak = rest(subject, adapter, held is not None)[0] + optimizer.declared_bytes(groups) + (held or 0)
     trained = sum(prod(shape) for group in groups for _, shape in group["params"])
     return {"trained": trained, "peak_mib": round(peak / 2**20, 1)}
+
+
+def held_gradients(subject: Subject, adapter: str, optimizer: Optimizer) -> int | None:
+    """Return the bytes of gradients that an optimizer holds at a time; None where all stay until a step."""
+    groups = rest(subject, adapter, False)[1]
+    return optimizer.held_gradients(groups) if isinstance(optimizer, TorchOptimizer) else None
 
 
 @lru_cache(maxsize=1)
@@ -188,12 +200,9 @@ def learn(subject: Subject, adapter: str, optimizer: Optimizer, half_decades: in
         first = drawn(training, 0)
         adapted.begin([First(first, lambda: -policy(first).sum())])
         policy.zero_grad()
-    groups = groups_of(model)
     part = adapted if isinstance(adapted, TakesPart) else None
     if part:
-        check_gradients_stay(
-            isinstance(optimizer, TorchOptimizer) and optimizer.held_gradients(groups) is not None, False
-        )
+        check_gradients_stay(held_gradients(subject, adapter, optimizer) is not None, False)
 
     def loss(number: int) -> Tensor:
         found: Tensor = -policy(drawn(training, number)).mean()
@@ -204,7 +213,7 @@ def learn(subject: Subject, adapter: str, optimizer: Optimizer, half_decades: in
             part.stepped(step, subject.steps)
 
     rate = 10.0 ** (half_decades / 2)
-    return fit(groups, optimizer, rate, subject.steps, loss, held_out(policy, held), stepped).loss
+    return fit(groups_of(model), optimizer, rate, subject.steps, loss, held_out(policy, held), stepped).loss
 
 
 def held_out(policy: Policy, tokens: np.ndarray) -> list[Callable[[], Tensor]]:
@@ -240,7 +249,7 @@ def tiny(folder: Path) -> Subject:
     """Return the model that comes with Gym, which reads with its own tokenizer."""
     tokenizer = Tokenizer(locate("tiny"))
     model = load_frozen(Transformers(path=str(locate("tiny"))), "fp32", PACKED).model
-    return begun("tiny", model, folder, read(OTHER, tokenizer), read(DATA, tokenizer), steps=16, searches=True)
+    return begun("tiny", model, folder, read(OTHER, tokenizer), read(DATA, tokenizer), steps=12, searches=True)
 
 
 def large(folder: Path) -> Subject:
