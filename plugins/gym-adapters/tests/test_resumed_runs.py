@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapters_bench import ADAPTERS
 from safetensors.torch import load_file
 
 import gym_torch.trainer
@@ -17,33 +18,6 @@ from gym_core.discovery import entries
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
 from gym_torch.plan.plan import plan
-
-ADAPTERS: dict[str, dict[str, Any]] = {
-    "full": {},
-    "freeze": {"layers": 1},
-    "lora": {"rank": 4, "dropout": 0.1},
-    "rslora": {"rank": 4},
-    "dora": {"rank": 4},
-    "pissa": {"rank": 4},
-    "olora": {"rank": 4},
-    "lora_ga": {"rank": 4},
-    "eva": {"rank": 4},
-    "loftq": {"rank": 4},
-    "adalora": {"rank": 4, "target_rank": 2},
-    "loha": {"rank": 2},
-    "lokr": {"rank": 2},
-    "vera": {"rank": 8, "dropout": 0.2},
-    "oft": {"block": 8},
-    "boft": {"block": 4},
-    "ia3": {},
-    "ln_tuning": {},
-    "trainable_tokens": {"tokens": [97, 98, "<|im_end|>"]},
-    "prompt_tuning": {"tokens": 4},
-    "prefix_tuning": {"tokens": 4},
-    "llama_pro": {"blocks": 2},
-    "longlora": {"rank": 2, "dropout": 0.1},
-    "expert_lora": {"rank": 2, "modules": "q_proj"},
-}
 
 
 def test_none_is_left_out() -> None:

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.config.lora import AdaLoRA
 from gym_adapters.saved import WEIGHTS
-from gym_adapters.tuned import Tuned
+from gym_adapters.tuned import Tuned, quiet
 from gym_core import Artifact, GymError
 from gym_torch.adapted import check_state
 
@@ -121,7 +121,8 @@ class Adalora(Tuned[AdaLoRA]):
         sized.target_modules = sorted(sized.target_modules or ())
         self._peft.peft_config["default"] = sized  # peft shortens the names in it
         try:
-            left = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
+            with quiet():  # a layer may have no rank left
+                left = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
         finally:
             self._peft.peft_config["default"] = own
         path.mkdir(parents=True, exist_ok=True)

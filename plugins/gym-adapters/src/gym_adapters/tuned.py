@@ -211,6 +211,7 @@ def quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="Model (with|has) `tie_word_embeddings=True`")
         warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
         warnings.filterwarnings("ignore", message="Unsupported layer type .*Norm")
+        warnings.filterwarnings("ignore", message="Adapter 'default': .* LoRA tensor")
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
         yield

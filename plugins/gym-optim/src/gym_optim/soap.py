@@ -91,4 +91,5 @@ def _refresh(state: State) -> None:
             mean, basis = state[f"{side}_mean"], state[f"{side}_basis"]
             order = torch.einsum("ij,ik,kj->j", basis, mean, basis).argsort(descending=True)
             state["exp_avg_sq"] = state["exp_avg_sq"].index_select(dim, order)
-            state[f"{side}_basis"] = torch.linalg.qr(mean @ basis[:, order]).Q
+            # Laid out as a checkpoint brings it back: products of other strides differ in the last bit.
+            state[f"{side}_basis"] = torch.linalg.qr(mean @ basis[:, order]).Q.contiguous()

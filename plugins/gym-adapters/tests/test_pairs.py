@@ -1,0 +1,128 @@
+"""Every adapter with every optimizer: what is saved and opened elsewhere goes on with the same bits, or is refused by name."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapters_bench import ADAPTERS
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from gym_core import Adapter, GymError, Optimizer
+from gym_core.discovery import entries
+from gym_core.loading import load
+from gym_optim import InBackward
+from gym_optim.blockwise import Blockwise
+from gym_testkit.architectures import write_mixture
+from gym_testkit.bench import Bench
+from gym_torch.adapted import Begins, First, TakesPart
+from gym_torch.batch import Piece, padded
+from gym_torch.checkpoints.optimizer_state import put, take
+from gym_torch.parameters import groups_of
+from gym_torch.trainer import check_gradients_stay
+
+KINDS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries("adapters")}
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    entry.name: kind for entry in entries("optimizers") if not (kind := load(entry)).device
+}
+BRIEF = {"rank": 4, "interval": 2, "smallest": 256, "layers": 1}  #: what makes each do all it can do in a few steps
+TOKENS = torch.arange(32).view(2, 16) * 7 % 128
+STEPS = 6
+NOT_LORA = (
+    *("full", "freeze", "llama_pro", "loha", "lokr", "vera", "oft", "boft", "ia3", "ln_tuning"),
+    *("trainable_tokens", "prompt_tuning", "prefix_tuning"),
+)
+REFUSED = {
+    *((adapter, optimizer) for adapter in NOT_LORA for optimizer in ("lora_plus", "lora_pro")),
+    ("adalora", "lora_pro"),  # it has a third factor
+    *(("adalora", optimizer) for optimizer in ("lomo", "adalomo", "lisa", "badam")),  # they leave no gradients to weigh
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, PreTrainedModel]:
+    """Return a model without experts, and one with them."""
+    folder = tmp_path_factory.mktemp("models")
+    dense = Path(Bench(folder).model())
+    paths = {False: dense, True: write_mixture(folder / "mixture", dense)}
+    return {key: AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for key, path in paths.items()}
+
+
+class Run:
+    """What a run is made of, as its checkpoint sees it."""
+
+    def __init__(self, base: PreTrainedModel, adapter: str, optimizer: str, seed: int) -> None:
+        options, kind = ADAPTERS[adapter], OPTIMIZERS[optimizer]
+        self.base = base.name_or_path
+        self.adapted: Any = KINDS[adapter](**options).build(model=deepcopy(base), seed=seed)
+        self.optimizer: Any = None
+        self.brief = kind(**{name: value for name, value in BRIEF.items() if name in kind.model_fields})
+
+    def begin(self) -> None:
+        """Find first values."""
+        if isinstance(self.adapted, Begins):
+            pieces = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(TOKENS)]
+            self.adapted.begin([First(padded(pieces), self.loss)])
+
+    def optimize(self) -> None:
+        """Make the optimizer, as a run does before its first step."""
+        groups = groups_of(self.adapted.model)
+        self.optimizer = self.brief.build(parameters=groups, learning_rate=1e-3)
+        if isinstance(self.adapted, TakesPart):
+            check_gradients_stay(isinstance(self.optimizer, InBackward | Blockwise), False)
+
+    def loss(self) -> torch.Tensor:
+        found: torch.Tensor = self.adapted.model(input_ids=TOKENS, labels=TOKENS).loss
+        return found
+
+    def train(self, steps: range) -> None:
+        part = self.adapted if isinstance(self.adapted, TakesPart) else None
+        self.adapted.model.train()
+        for step in steps:
+            torch.manual_seed(step)  # dropout
+            (self.loss() + part.penalty() if part else self.loss()).backward()
+            self.optimizer.step()
+            if part:
+                part.stepped(step + 1, STEPS)
+            self.optimizer.zero_grad()
+
+    def write(self, path: Path) -> None:
+        self.adapted.save(path, self.base, exact=True)
+        tensors, plain = take(self.optimizer, self.adapted.model, lambda tensor: tensor.detach().clone().contiguous())
+        save_file(tensors, path / "state-of-optimizer")
+        (path / "state.json").write_text(json.dumps(plain))
+
+    def read(self, path: Path) -> None:
+        self.adapted.load(self.adapted.read(path))
+        self.optimize()
+        tensors, plain = load_file(path / "state-of-optimizer"), json.loads((path / "state.json").read_text())
+        put(self.optimizer, self.adapted.model, tensors, plain, lambda tensor, parameter: tensor)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_a_pair_goes_on_bit_for_bit(
+    adapter: str, optimizer: str, models: dict[bool, PreTrainedModel], tmp_path: Path
+) -> None:
+    base = models[adapter == "expert_lora"]
+    one, other = (Run(base, adapter, optimizer, seed) for seed in (0, 1))
+    one.begin()
+    if (adapter, optimizer) in REFUSED:
+        with pytest.raises(GymError, match=r"finds no LoRA adapter|leaves no gradients"):
+            one.optimize()
+        return
+    one.optimize()
+    one.train(range(3))
+    one.write(tmp_path / "saved")
+    other.read(tmp_path / "saved")
+    for run in (one, other):
+        run.train(range(3, STEPS))
+    found, expected = other.adapted.state(), one.adapted.state()
+    assert found.keys() == expected.keys()
+    assert [name for name, tensor in expected.items() if not torch.equal(found[name], tensor)] == []
