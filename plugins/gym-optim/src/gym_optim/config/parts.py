@@ -177,7 +177,7 @@ class LoRAPro(AdamOptions):
 
     The layer computes with W + s B A; A is r x n, B is m x r. F, m x n, is as near to the gradient of W as A and B can move;
     M, V and N are m x n too. X is r x r and keeps a and b closest to the gradients given (theorems 2.1 and 2.2, algorithm 2).
-    What is not such a pair gets AdamW.
+    What is not such a pair gets AdamW, the lengths of DoRA too, so that there it is V = W + s B A which moves so.
 
     State: 8 m n bytes for an adapted matrix m x n; 8 a number of everything else.
 
