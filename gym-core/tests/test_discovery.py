@@ -44,7 +44,11 @@ def test_listing_imports_nothing(install):
 
 
 def test_the_paper_of_a_component_is_a_project_url(install):
-    urls = {"Homepage": "https://example.org", "one paper": "https://arxiv.org/abs/1706.03762"}
+    urls = {
+        "one paper": "https://arxiv.org/abs/1706.03762",
+        "other paper": "https://\x1b[2J",
+        "Homepage": "https://example.org",
+    }
     install("gym-one", {"one": ONE}, {"gym.algorithms": {"one": "one:One", "other": "one:One"}}, urls=urls)
     papers = {entry.name: entry.paper for entry in discovery.entries("algorithms")}
     assert papers == {"one": "https://arxiv.org/abs/1706.03762", "other": ""}

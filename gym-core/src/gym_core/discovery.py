@@ -78,7 +78,7 @@ def installed() -> Installed:
         try:
             headers = read_headers(directory)
             dist, version = headers.get("Name", [name])[0], headers.get("Version", [version])[0]
-            urls = dict(url.partition(", ")[::2] for url in headers.get("Project-URL", []))
+            urls = dict(url.partition(", ")[::2] for url in headers.get("Project-URL", []) if url.isprintable())
         except (UnicodeDecodeError, OSError) as error:
             problems.append(_unreadable(folder, error))
             dist, urls = name, {}
