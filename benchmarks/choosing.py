@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from math import isfinite, prod
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -127,6 +128,9 @@ def row(subject: Subject, optimizers: dict[str, type[Optimizer]], adapter: str, 
     began = time.perf_counter()
     found: Row = {}
     for name, kind in sorted(optimizers.items(), key=lambda item: item[0] != "adamw"):
+        if "refused" in starts.get(name, {}) and not subject.searches:
+            found[name] = starts[name]
+            continue
         optimizer = kind()
         start = halves(starts, name) + halves(found, "adamw") - halves(starts, "adamw")
         try:
@@ -151,6 +155,7 @@ def halves(found: Row, name: str) -> int:
 
 def climbed(loss: Callable[[int], float], at: int) -> int:
     """Return the learning rate, in half decades, beside which neither neighbour is better; downwards from where runs break."""
+    at = min(max(at, LEAST + 1), MOST - 1)
     while LEAST < at < MOST and (best := min((at - 1, at, at + 1), key=loss)) != at:
         at = best
     return at
@@ -291,11 +296,18 @@ def write(figures: dict[str, dict[str, Any]]) -> None:
         for adapter, cells in rows.items():
             trained = next((f"{cell['trained']:,}" for cell in cells.values() if "trained" in cell), "-")
             parts.append(f"| `{adapter}` | {trained} | {' | '.join(shown(cells[each]) for each in optimizers)} |")
-        parts.append("")
+        parts += [f"| loss / `adamw`'s, mean | | {' | '.join(beside_adamw(rows, each) for each in optimizers)} |", ""]
     text = PAGE.read_text(encoding="utf-8")
     block = re.compile(r"(<!-- measured: benchmarks/choosing.py -->\n).*?(<!-- end -->)", re.DOTALL)
     PAGE.write_text(block.sub(lambda found: found[1] + "\n".join(["", *parts]) + found[2], text), encoding="utf-8")
     plot(figures)
+
+
+def beside_adamw(rows: dict[str, Row], optimizer: str) -> str:
+    """Write the mean ratio of an optimizer's losses to those of AdamW, over the adapters that both are measured with."""
+    pairs = [(row[optimizer].get("loss"), row["adamw"].get("loss")) for row in rows.values()]
+    ratios = [loss / other for loss, other in pairs if loss and other]
+    return f"{fmean(ratios):.3f}"
 
 
 def shown(cell: Cell) -> str:
