@@ -20,11 +20,12 @@ import os, sys
 from pathlib import Path
 from gym_core.outputlock import OutputLock
 with OutputLock(Path(sys.argv[1])):
-    if sys.argv[2] == "fork" and os.fork() == 0:
-        sys.stdin.read()
-        os._exit(0)
-    print("locked", flush=True)
+    worker = sys.argv[2] == "fork" and os.fork() == 0
+    if worker or sys.argv[2] != "fork":  # a worker speaks once it runs, and no longer holds the lock
+        print("locked", flush=True)
     sys.stdin.read()
+    if worker:
+        os._exit(0)
 """
 
 
