@@ -30,8 +30,8 @@ def list_(kind: str | None, as_json: bool) -> None:
     if kind and not groups:
         raise errors.PluginError(f"nothing of kind `{kind}` is installed", fix=f"kinds: {', '.join(found.entries)}")
     if as_json:
-        shown = [field for field in Entry._fields if field != "metadata"]
-        listed = [{field: entry._asdict()[field] for field in shown} for group in groups.values() for entry in group]
+        fields = [entry._asdict() for group in groups.values() for entry in group]
+        listed = [{key: value for key, value in entry.items() if key != "metadata"} for entry in fields]
         click.echo(json.dumps({"plugins": listed, "problems": [p.to_json() for p in found.problems]}, indent=2))
         return
     width = max((len(entry.name) for group in groups.values() for entry in group), default=0)
