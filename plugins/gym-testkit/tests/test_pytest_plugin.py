@@ -105,5 +105,5 @@ def test_without_the_option_nothing_is_added(install, tmp_path):
 def test_with_a_path_own_tests_run_too(install, tmp_path):
     install(1.0)
     (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n")
-    done = install.run("--gym-dist", "toy-flat", "test_own.py", "-k", "own or ends")
+    done = install.run("--gym-dist", "toy-flat", "test_own.py", "-k", "test_own or ends")
     assert "2 passed" in done.stdout, done.stdout
