@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from peft import LoraConfig, PeftConfig
 from peft.tuners.lora import Linear
+from peft.tuners.lora.layer import ParamWrapper
 from torch import nn
 from transformers import PreTrainedModel
 
 from gym_adapters.config.sparse import ExpertLoRA
+from gym_adapters.mixture import LowRankExperts, runs_beside
 from gym_adapters.names import split, within
 from gym_adapters.tuned import Tuned
 from gym_core import GymError
@@ -39,6 +41,9 @@ class Experts(Tuned[ExpertLoRA]):
                 fix=f"it has: {', '.join(have)}" if have else "set adapter: lora",
             )
         super().__init__(config, model, seed)
+        for layer in model.modules():
+            if isinstance(layer, ParamWrapper) and runs_beside(layer.get_base_layer()):
+                layer.__class__ = LowRankExperts  # what it holds, peft goes on to save, load and merge
 
     def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoRA on parameters."""

@@ -65,21 +65,24 @@ class ExpertLoRA(Tuner):
 
     Trains: `experts rank (out + in)` numbers for a tensor `[experts, out, in]`.
 
-    Code: peft's, which is right.
+    Code: peft's for first values, files and merging; ours runs the experts, for peft adds the update to all of them before
+    every pass, which takes their size in memory again, and in bf16 loses what is smaller than the rounding of the weights.
 
-    Differs: routers and linear layers are left alone unless `modules` names them. peft adds the update to the tensor before it
-    is used, in the precision of the tensor: over a base in bf16, what is smaller than its rounding is not seen, and there can
-    be no dropout.
+    Differs: routers and linear layers are left alone unless `modules` names them. Experts that transformers does not run by its
+    interface for them (Llama 4, DBRX, JetMoe) run in peft's way. There is no dropout.
 
     On the disk: the A of all experts in one matrix `[experts rank, in]`, and their B in one `[out, rank experts]`, by peft's
     names, which peft loads. Merges; left out, it leaves the base to the bit, so the base is its own reference.
 
     Not with: models without experts in tensors of their own; names of layers in `modules` that peft takes for those of experts.
 
-    Proof: every expert has its own update, by the formula (`test_each_expert_has_its_own_update`); unchanged at first, merged =
-    unmerged, and the same bits from the files, in peft too (`test_unchanged_merged_saved_and_restored`); packed and recomputed
-    it has the same gradients (`test_packed_and_checkpointed`); a convolution is no mixture
-    (`test_a_convolution_is_no_mixture`); what is not there is named (`test_what_is_not_there_is_named`).
+    Proof: every expert has its own update, by the formula (`test_each_expert_has_its_own_update`); values and gradients are
+    those of whole matrices in float64, in five families (`test_value_and_gradients_are_those_of_whole_matrices`); bf16 does not
+    hide small updates (`test_over_bf16_an_update_smaller_than_the_rounding_of_weights_is_seen`); nothing of the size of all
+    experts is kept (`test_nothing_as_large_as_all_experts_is_kept`); unchanged at first, merged = unmerged, and the same from
+    the files, in peft too (`test_unchanged_merged_saved_and_restored`); packed and recomputed it has the same gradients
+    (`test_packed_and_checkpointed`); a convolution is no mixture (`test_a_convolution_is_no_mixture`); what is not there is
+    named (`test_what_is_not_there_is_named`).
     """
 
     target: ClassVar[str] = "gym_adapters.experts:Experts"
