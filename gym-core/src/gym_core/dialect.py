@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from gym_core.component import Config, Flat
@@ -207,14 +208,20 @@ def _homeless(key: str, found: Findings, places: Mapping[str, list[Place]]) -> P
     known = {*SECTIONS, *places, *TOP, *STATED, *(entry.name.partition(".")[0] for entry in entries("flat"))}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     for kind, section in SECTION_OF.items():
+        owners = []
         for entry, cls in load_all(kind):
             if isinstance(cls, PluginError):
                 continue
             marks = [mark.key for info in cls.model_fields.values() for mark in info.metadata if isinstance(mark, Flat)]
             if key in marks or (key in cls.model_fields and not near):
-                noun = section if section != "export" else "exporter"
-                why = f"belongs to {noun} `{entry.name}` ({entry.dist})"
-                return Problem(why, where, key, f"set `{section}: {entry.name}`")
+                owners.append(((entry.name not in key, len(cls.__mro__)), entry))
+        if owners:
+            entry = min(owners, key=itemgetter(0))[
+                1
+            ]  # the one that the key is named after, or that others inherit it from
+            noun = section if section != "export" else "exporter"
+            why = f"belongs to {noun} `{entry.name}` ({entry.dist})"
+            return Problem(why, where, key, f"set `{section}: {entry.name}`")
     fix = f"did you mean `{near[0]}`?" if near else "see `gym schema` for every key"
     return Problem("unknown key", where, key, fix)
 
