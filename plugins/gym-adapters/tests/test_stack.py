@@ -9,11 +9,10 @@ import pytest
 import torch
 from adapters_bench import Bench
 from peft import LoraConfig, PeftModel, get_peft_model
-from pydantic import ValidationError
 
-from gym_adapters import EVA, DoRA, LoftQ, LoRA, PiSSA, RsLoRA
+from gym_adapters import EVA, AdaLoRA, DoRA, LoftQ, LoRA, PiSSA, RsLoRA
 from gym_adapters.stack import Stack
-from gym_core import GymError
+from gym_core import Adapter, GymError, RecipeError, load_recipe
 from gym_torch.export import open_artifact
 
 KINDS = {"one": LoRA(rank=3), "two": RsLoRA(rank=2, alpha=5.0, modules="q_proj,embed_tokens"), "three": PiSSA(rank=2)}
@@ -174,6 +173,9 @@ def test_the_last_one_goes_on(bench: Bench, folders: dict[str, Path], tmp_path: 
             kind(rank=3, adapters=str(folders["one"])).build(model=bench.base(), seed=0)
 
 
-def test_what_cannot_stand_beside_others_says_so() -> None:
-    with pytest.raises(ValidationError, match="DoRA cannot stand beside other adapters"):
-        DoRA(adapters="somewhere")
+@pytest.mark.parametrize("kind", [DoRA, AdaLoRA, LoftQ])
+def test_what_cannot_stand_beside_others_has_no_option_for_them(kind: type[Adapter]) -> None:
+    assert not {"adapters", "anew"} & kind.model_fields.keys()
+    recipe = {"model": "tiny", "data": "some.jsonl", "algorithm": "sft"}
+    with pytest.raises(RecipeError, match="adapters"):
+        load_recipe(recipe | {"adapter": {"name": kind.__name__.lower(), "adapters": "somewhere"}})

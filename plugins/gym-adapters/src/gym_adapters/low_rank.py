@@ -10,10 +10,10 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from gym_adapters.config.lora import LoRA
+from gym_adapters.config.lora import LowRankTuner
 from gym_adapters.tuned import Tuned
 
-Low = TypeVar("Low", bound=LoRA)
+Low = TypeVar("Low", bound=LowRankTuner)
 
 
 class LowRank(Tuned[Low]):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_adapters.low_rank import Low, LowRank
+from gym_adapters.config.lora import LoRA
+from gym_adapters.low_rank import LowRank
 from gym_adapters.names import split
 from gym_adapters.saved import WEIGHTS, Saved, saved
 from gym_adapters.tuned import quiet
@@ -31,11 +32,13 @@ TRAINED = "default"  #: what peft calls the adapter that trains
 BEFORE = "before"  #: begins the names of those that were there before
 AGAIN = "again"  #: what the one that goes on training was, for when training is left out
 
+Plain = TypeVar("Plain", bound=LoRA)
 
-class Stacked(LowRank[Low]):
+
+class Stacked(LowRank[Plain]):
     """A low-rank update beside others that stay as they are: those that `adapters` of the options names."""
 
-    def __init__(self, config: Low, model: PreTrainedModel, seed: int = 0) -> None:
+    def __init__(self, config: Plain, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the layers into `model`, and what the adapters hold that are named.
 
         Raises GymError where a module is not in the model, or an adapter is no LoRA that fits, or has begun already.

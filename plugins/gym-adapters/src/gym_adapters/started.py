@@ -19,21 +19,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_adapters.config.started import LoRAGA, OLoRA, PiSSA
-from gym_adapters.low_rank import Low
 from gym_adapters.matrices import factors, weight_of
-from gym_adapters.stacked import TRAINED, Stacked
+from gym_adapters.stacked import TRAINED, Plain, Stacked
 from gym_core import GymError
 from gym_torch.adapted import First
 
 START = "start"  #: what peft calls the adapter that takes away what the one that trains begins with
 
 
-class Started(Stacked[Low]):
+class Started(Stacked[Plain]):
     """A low-rank update that begins with given A and B, and an output that does not notice. `begin` finds them."""
 
     fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
 
-    def __init__(self, config: Low, model: PreTrainedModel, seed: int = 0) -> None:
+    def __init__(self, config: Plain, model: PreTrainedModel, seed: int = 0) -> None:
         """Put two pairs beside each layer, which begin as plain LoRA does.
 
         Raises what `Stacked` raises.

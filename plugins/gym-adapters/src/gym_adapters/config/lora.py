@@ -13,7 +13,20 @@ Decay = Annotated[float, Field(gt=0, lt=1)]
 Steps = Annotated[float, Field(ge=0)]  #: a number of steps, or below 1 a share of all
 
 
-class LoRA(Tuner):
+class LowRankTuner(Tuner):
+    """The options that every low-rank update of linear layers has."""
+
+    rank: Annotated[PositiveInt, Flat("lora_rank")] = 8
+    """Rank of the update."""
+    alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
+    """The update is scaled by alpha / rank; without it alpha is twice the rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1), Flat("lora_dropout")] = 0.0
+    """Share of a layer's inputs that the update does not see in a training step."""
+    modules: Annotated[Names, Flat("lora_target")] = "all"
+    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
+
+
+class LoRA(LowRankTuner):
     """Trains a low-rank update of each linear layer, and leaves the model itself alone.
 
         y = W x + scaling B A x        scaling = alpha / rank
@@ -44,31 +57,14 @@ class LoRA(Tuner):
 
     target: ClassVar[str] = "gym_adapters.lora:Lora"
 
-    rank: Annotated[PositiveInt, Flat("lora_rank")] = 8
-    """Rank of the update."""
-    alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
-    """The update is scaled by alpha / rank; without it alpha is twice the rank."""
-    dropout: Annotated[float, Field(ge=0, lt=1), Flat("lora_dropout")] = 0.0
-    """Share of a layer's inputs that the update does not see in a training step."""
-    modules: Annotated[Names, Flat("lora_target")] = "all"
-    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
     adapters: Annotated[Names, Flat("adapter_name_or_path")] = ()
     """Folders with plain LoRA adapters of the model: the last goes on training, those before it work and stay as they are."""
     anew: Annotated[bool, Flat("create_new_adapter")] = False
     """Whether all of them stay as they are, and a new one trains beside them."""
 
-    stacks: ClassVar[bool] = True
-    """Whether it can stand beside other adapters."""
-
     def uniform(self) -> bool:
         """No name singles out a layer by its number, and no file holds all of them."""
         return super().uniform() and not self.adapters
-
-    @model_validator(mode="after")
-    def _beside(self) -> Self:
-        if self.adapters and not self.stacks:
-            raise ValueError(f"{type(self).__name__} cannot stand beside other adapters; merge them with `gym export`")
-        return self
 
 
 class RsLoRA(LoRA):
@@ -103,7 +99,7 @@ class RsLoRA(LoRA):
     """The update is scaled by alpha / sqrt(rank); without it alpha is twice the rank."""
 
 
-class DoRA(LoRA):
+class DoRA(LowRankTuner):
     """LoRA for the direction of each row of a weight, and a length of the row that trains apart from it.
 
         V = W + scaling B A        scaling = alpha / rank
@@ -122,20 +118,19 @@ class DoRA(LoRA):
     On the disk: A, B and m by peft's names, which peft loads. Merges; left out, it leaves the base to the bit, so the base is
     its own reference.
 
-    Not with: other adapters beside it (`adapters`), and a place in a stack: what it computes is no sum of updates. Merging
+    Not with: other adapters beside it, and a place in a stack: what it computes is no sum of updates. Merging
     refuses quantized weights.
 
     Proof: merged weights are the formula in float64 to 1e-5 (`test_dora_is_the_formula_in_float64`); the output begins as the
     base's, and peft computes the same from the files (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`);
     merged = unmerged, and opened again it is the same to the bit (`test_merged_it_computes_the_same_and_opened_again_too`); it
-    refuses to stand beside others (`test_what_cannot_stand_beside_others_says_so`).
+    has no option for others beside it (`test_what_cannot_stand_beside_others_has_no_option_for_them`).
     """
 
     target: ClassVar[str] = "gym_adapters.lora:Dora"
-    stacks: ClassVar[bool] = False
 
 
-class AdaLoRA(LoRA):
+class AdaLoRA(LowRankTuner):
     """LoRA with orthogonal directions, of which the least important ones are let go while it trains.
 
         y = W x + scaling B diag(E) A x           scaling = alpha / (rank + 1e-5)
@@ -168,7 +163,6 @@ class AdaLoRA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.adalora:Adalora"
-    stacks: ClassVar[bool] = False
 
     rank: Annotated[PositiveInt, Flat("lora_rank")] = 12
     """Rank of every layer at first."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt, field_validator
 
-from gym_adapters.config.lora import LoRA
+from gym_adapters.config.lora import LoRA, LowRankTuner
 from gym_core import Flat
 
 
@@ -167,7 +167,7 @@ class EVA(LoRA):
     target: ClassVar[str] = "gym_adapters.eva:Eva"
 
 
-class LoftQ(LoRA):
+class LoftQ(LowRankTuner):
     """LoRA over weights rounded to a few bits, which begins as the best correction of the rounding.
 
         y = Q x + scaling B A x                   scaling = alpha / rank
@@ -201,7 +201,6 @@ class LoftQ(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.loftq:Loftq"
-    stacks: ClassVar[bool] = False
     starts_unchanged: ClassVar[bool] = False
 
     bits: Literal[2, 3, 4] = 4
