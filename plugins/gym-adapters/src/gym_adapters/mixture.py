@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from peft.tuners.lora.layer import ParamWrapper
 from torch import Tensor, nn
-from torch.nn.functional import grouped_mm, pad
+from torch.nn import functional
 
 GRAIN = 16  #: bytes, of which the strides of a grouped product have to be multiples
+DECLARED = {"has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_is_expert_parallel"}
 RANKS = 8  #: numbers that make up whole grains in any precision
 Update = tuple[Tensor, Tensor]  #: A `[experts, in, rank]` and scaled B `[experts, rank, out]`, in the order of `x A B`
 
@@ -37,7 +38,7 @@ class LowRankExperts(ParamWrapper):
 
 def runs_beside(experts: nn.Module) -> bool:
     """Return whether transformers runs these experts by its own interface, which says all that there is to know of them."""
-    return "has_gate" in vars(experts) and not experts._is_expert_parallel
+    return vars(experts).keys() >= DECLARED and not experts._is_expert_parallel
 
 
 def mixed(experts: nn.Module, updates: Mapping[str, Update], tokens: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
@@ -91,15 +92,17 @@ def grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 
     """
     if _fits(rows) and _fits(weights):
-        product: Tensor = grouped_mm(rows, weights, offs=ends)
+        product: Tensor = functional.grouped_mm(rows, weights, offs=ends)
         return product
     counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
     return torch.cat([part @ weight for part, weight in zip(rows.split(counts), weights, strict=True)])
 
 
 def _fits(tensor: Tensor) -> bool:
-    """Return whether torch multiplies it in groups: not in float64, with rows apart in whole grains, on recent devices."""
-    if tensor.dtype is torch.float64 or (tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) < (8, 0)):
+    """Return whether torch multiplies it in groups: from 2.10 on, not in float64, in whole grains, on recent devices."""
+    if tensor.dtype is torch.float64 or not hasattr(functional, "grouped_mm"):
+        return False
+    if tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) < (8, 0):
         return False
     whole = all(stride == 1 or stride * tensor.element_size() % GRAIN == 0 for stride in tensor.stride())
     return whole and 1 in tensor.stride()[-2:]
@@ -110,6 +113,8 @@ def _update(layer: ParamWrapper) -> Update:
     (name,) = layer.active_adapters
     rank, experts = layer.r[name], layer.num_experts
     more = -rank % RANKS  # of zeros, which change nothing
-    lower = pad(layer.lora_A[name].weight.unflatten(0, (experts, rank)), (0, 0, 0, more))
-    upper = pad(layer.lora_B[name].weight.unflatten(1, (rank, experts)).permute(2, 1, 0), (0, 0, 0, more)).contiguous()
+    lower = functional.pad(layer.lora_A[name].weight.unflatten(0, (experts, rank)), (0, 0, 0, more))
+    upper = functional.pad(
+        layer.lora_B[name].weight.unflatten(1, (rank, experts)).permute(2, 1, 0), (0, 0, 0, more)
+    ).contiguous()
     return lower.transpose(-2, -1), layer.scaling[name] * upper
