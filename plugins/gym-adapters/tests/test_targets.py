@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +27,10 @@ from gym_adapters import (
     RsLoRA,
     VeRA,
 )
+from gym_adapters.stack import Stack
 from gym_core import Adapter, GymError
 from gym_testkit.architectures import SHAPE
+from gym_torch.export import open_artifact
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 
@@ -69,20 +72,61 @@ def test_neither_experts_nor_routers_are_linear_layers(config: Adapter) -> None:
     assert found == {f"model.layers.{n}.self_attn.{name}" for n in range(2) for name in ATTENTION}
 
 
-def test_names_that_peft_takes_for_experts_are_refused() -> None:
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
     """Beside experts in one tensor this model has one in layers of its own, which are called as experts once were."""
     options = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("glm4_moe", **SHAPE, **options)).save_pretrained(
+        tmp_path / "base"
+    )
+    return tmp_path / "base"
 
+
+FEED = {"gate_proj", "up_proj", "down_proj"}
+DENSE = {f"model.layers.0.mlp.{name}" for name in FEED} | {f"model.layers.1.mlp.shared_experts.{name}" for name in FEED}
+ATTENDING = {f"model.layers.{number}.self_attn.{name}" for number in range(2) for name in ATTENTION}
+
+
+def test_names_that_peft_takes_for_experts_are_those_of_layers(shared: Path) -> None:
     def model() -> PreTrainedModel:
-        return AutoModelForCausalLM.from_config(AutoConfig.for_model("glm4_moe", **SHAPE, **options))
+        return AutoModelForCausalLM.from_pretrained(shared)
 
-    for config in (LoRA(rank=2), LoRA(rank=2, modules="mlp.shared_experts"), ExpertLoRA(rank=2, modules="all")):
-        with pytest.raises(GymError, match="for those of its experts") as caught:
-            config.build(model=model(), seed=0)
-        assert caught.value.problems[0].key == "adapter.modules"
-        fix = caught.value.problems[0].fix
-        assert "expert_lora" in fix and ("k_proj,o_proj,q_proj" in fix) == (config.modules == "all")
-    assert {name.rpartition(".")[2] for name in adapted(LoRA(rank=2, modules="self_attn"), model())} == ATTENTION
+    for kind in (LoRA, DoRA, PiSSA, EVA):
+        assert adapted(kind(rank=2), model()) == DENSE | ATTENDING
+    assert adapted(LoRA(rank=2, modules="mlp.shared_experts"), model()) == {name for name in DENSE if "shared" in name}
+    experts = {"model.layers.1.mlp.experts", "model.layers.1.mlp.experts.base_layer"}
+    assert adapted(ExpertLoRA(rank=2, modules="all"), model()) == DENSE | ATTENDING | experts
+    assert model().config.model_type == "glm4_moe"
+
+
+@torch.no_grad()
+def test_what_peft_misreads_is_opened_merged_and_stacked_here(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def model() -> PreTrainedModel:
+        return AutoModelForCausalLM.from_pretrained(shared).eval()
+
+    tokens = torch.arange(3, 35).view(2, 16)
+    first = LoRA(rank=2).build(model=model(), seed=0)
+    for weight in first.state().values():
+        weight.add_(0.05)
+    wanted = first.model(tokens).logits
+    torch.testing.assert_close(first.merged()(tokens).logits, wanted, atol=1e-5, rtol=1e-5)
+    artifact = first.save(tmp_path / "first", str(shared), exact=True)
+    assert "peft takes layers of Glm4MoeForCausalLM for its experts" in " ".join(capsys.readouterr().err.split())
+    assert torch.equal(open_artifact(artifact).model(tokens).logits, wanted)
+    assert torch.equal(Stack(model(), {"first": artifact.path}).model(tokens).logits, wanted)
+    both = LoRA(rank=2, adapters=str(artifact.path), anew=True).build(model=model(), seed=0)
+    assert torch.equal(both.model(tokens).logits, wanted)
+
+
+def test_layers_that_peft_knows_to_be_read_past_it_are_named() -> None:
+    options = {"layers_block_type": ["mamba", "attention"], "mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 1}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("nemotron_h", **SHAPE, **options))
+    with pytest.raises(GymError, match="'out_proj' is incompatible") as caught:
+        LoRA(rank=2).build(model=model, seed=0)
+    assert caught.value.problems[0].key == "adapter.modules"
 
 
 def test_the_layers_of_gpt2_are_taken_by_lora_and_refused_by_name_elsewhere() -> None:

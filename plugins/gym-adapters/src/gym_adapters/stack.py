@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.low_rank import lora_layers
 from gym_adapters.saved import joined, saved, write
-from gym_adapters.tuned import check_floating, quiet
+from gym_adapters.tuned import as_named, check_floating, quiet
 from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.export import logits_of, probe
@@ -38,7 +38,7 @@ class Stack:
         if not self.saved:
             raise GymError("a stack needs an adapter", fix='name one: Stack(model, {"law": "runs/law/model"})')
         first, *rest = self.saved
-        with quiet():
+        with quiet(), as_named(PeftConfig.from_pretrained(str(self.saved[first].path)), model):
             peft = PeftModel.from_pretrained(model, str(self.saved[first].path), adapter_name=first)
             for name in rest:
                 peft.load_adapter(str(self.saved[name].path), adapter_name=name)

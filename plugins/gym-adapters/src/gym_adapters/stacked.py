@@ -24,7 +24,7 @@ from gym_adapters.config.lora import LoRA
 from gym_adapters.low_rank import LowRank
 from gym_adapters.names import split
 from gym_adapters.saved import WEIGHTS, Saved, saved
-from gym_adapters.tuned import quiet
+from gym_adapters.tuned import as_named, quiet
 from gym_core import Artifact, GymError
 from gym_torch.adapted import Begins, check_state
 
@@ -66,7 +66,7 @@ class Stacked(LowRank[Plain]):
         """Put another pair beside every layer, of zeros, which does not train and has the scaling of the one that does."""
         modules = sorted(cast(LoraConfig, self._peft.peft_config[TRAINED]).target_modules or ())
         options = LoraConfig(r=rank, target_modules=modules, task_type="CAUSAL_LM")
-        with torch.random.fork_rng(), quiet():
+        with torch.random.fork_rng(), quiet(), as_named(options, self.model):
             self._peft.add_adapter(name, options)
         if works:
             self._parts[name] = rank

@@ -23,6 +23,7 @@ from gym_adapters.names import ends, require, split
 from gym_adapters.saved import WEIGHTS, artifact
 from gym_core import Artifact, GymError
 from gym_torch.adapted import check_state
+from gym_torch.console import warn
 
 Options = TypeVar("Options", bound=Tuner)
 
@@ -47,10 +48,15 @@ class Tuned(ABC, Generic[Options]):
         require(extra, [name for name, _ in model.named_modules() if name], "adapter.extra")
         targets = self.every(model) if modules == ("all",) else ends(modules, fitting)
         options = self.options(targets, list(extra) or None)
-        _check_names(options, model)
-        with torch.random.fork_rng(), quiet():
+        with torch.random.fork_rng(), quiet(), as_named(options, model):
             torch.manual_seed(seed)
-            self._peft = cast(PeftModel, get_peft_model(model, options))
+            try:
+                self._peft = cast(PeftModel, get_peft_model(model, options))
+            except ValueError as error:  # of layers that peft knows to be read past it
+                why = f"peft: {' '.join(str(error).split())}"
+                raise GymError(
+                    why, key="adapter.modules", fix="name other layers, such as modules: self_attn"
+                ) from error
         # The layers now sit inside the model itself, so whatever works on a transformers model works on this one.
         self.model: PreTrainedModel = model
         for weight in self.model.parameters():
@@ -113,7 +119,12 @@ class Tuned(ABC, Generic[Options]):
         return self.artifact(path, base)
 
     def artifact(self, path: Path, base: str) -> Artifact:
-        """Return what a directory is that holds this adapter: it says what opens it again."""
+        """Return what a directory is that holds this adapter: it says what opens it again. Warns where peft cannot."""
+        if misread(self._peft.peft_config["default"], self.model):
+            kind = type(self.model).__name__
+            warn(
+                f"peft takes layers of {kind} for its experts and opens a part of this; Gym opens it, `gym export` merges it"
+            )
         return artifact(self.config, path, base)
 
     def read(self, path: Path) -> dict[str, Tensor]:
@@ -173,19 +184,26 @@ class Tuned(ABC, Generic[Options]):
                 weight.requires_grad_(trains)
 
 
-def _check_names(options: PeftConfig, model: PreTrainedModel) -> None:
-    """Raise GymError where peft would take names of layers for the experts of a mixture, which once were called so."""
+def misread(options: PeftConfig, model: PreTrainedModel) -> bool:
+    """Return whether peft would take names of layers for the experts of a mixture, which once were called so."""
     if not isinstance(options, LoraConfig):
-        return
+        return False
     read = copy.deepcopy(options)
     convert_peft_config_for_transformers(read, model, None)
-    if {*(read.target_parameters or ())} - {*(options.target_parameters or ())}:
-        rest = sorted({name.rpartition(".")[2] for name in read.target_modules})
-        raise GymError(
-            f"in {type(model).__name__}, peft takes the names of feed-forward layers for those of its experts",
-            key="adapter.modules",
-            fix=f"set modules: {','.join(rest) or 'self_attn'}; for experts, set adapter: expert_lora",
-        )
+    return bool({*(read.target_parameters or ())} - {*(options.target_parameters or ())})
+
+
+@contextmanager
+def as_named(options: PeftConfig, model: PreTrainedModel) -> Iterator[None]:
+    """Have peft put in what the options name, as they name it: it translates them for kinds of model that it knows."""
+    config = model.config
+    kind = config.model_type
+    if misread(options, model):
+        config.model_type = ""
+    try:
+        yield
+    finally:
+        config.model_type = kind
 
 
 def check_floating(name: str, layer: nn.Module, done: str) -> None:

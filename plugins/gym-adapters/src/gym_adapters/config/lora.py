@@ -46,7 +46,8 @@ class LoRA(LowRankTuner):
     On the disk: A and B by peft's names, which peft, vLLM and others load. Merges, in fp32, rounded once. Left out, it leaves
     the base to the bit, so the base is its own reference.
 
-    Not with: a weight that is quantized, where it is merged; names of layers that peft takes for those of experts.
+    Not with: a weight that is quantized, where it is merged. Of mixtures whose layers have names that experts once had, such as
+    GLM-4 MoE and DeepSeek-V3, peft opens a part of what is saved; Gym opens all of it, and a line says so.
 
     Proof: the output before the first step is the base's to the bit (`test_output_is_unchanged_before_training`); no weight of
     the base is written (`test_the_base_is_untouched`); merged = unmerged, tied or not

@@ -74,7 +74,7 @@ class ExpertLoRA(Tuner):
     On the disk: the A of all experts in one matrix `[experts rank, in]`, and their B in one `[out, rank experts]`, by peft's
     names, which peft loads. Merges; left out, it leaves the base to the bit, so the base is its own reference.
 
-    Not with: models without experts in tensors of their own; names of layers in `modules` that peft takes for those of experts.
+    Not with: models without experts in tensors of their own.
 
     Proof: every expert has its own update, by the formula (`test_each_expert_has_its_own_update`); values and gradients are
     those of whole matrices in float64, in five families (`test_value_and_gradients_are_those_of_whole_matrices`); bf16 does not
