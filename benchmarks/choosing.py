@@ -3,9 +3,8 @@
 Takes what is installed, with default options and ranks. Memory is the peak that `gym plan` predicts for one batch of 1,024
 tokens. Quality is the loss on held-out tinyshakespeare after a few steps on it, from a model that has read other text before.
 The tiny model finds the learning rate of each combination by itself: it goes up and down by half decades until neither
-side is better. The 30M model takes half a decade less, with every adapter under AdamW and with every optimizer under `full`
-and `lora`. What cannot be combined is refused by name, and the table says so. Without `--quick` the tables and the plot in
-docs/choosing.md are written anew.
+side is better. The 30M model takes half a decade less than that. What cannot be combined is refused by name, and the table
+says so. Without `--quick` the tables and the plot in docs/choosing.md are written anew.
 """
 
 from __future__ import annotations
@@ -135,11 +134,9 @@ def row(subject: Subject, optimizers: dict[str, type[Optimizer]], adapter: str, 
         start = halves(starts, name) + halves(found, "adamw") - halves(starts, "adamw")
         try:
             cell = memory(subject, adapter, optimizer)
-            if subject.searches or name == "adamw" or adapter in ("full", "lora"):
-                loss = cache(partial(learn, subject, adapter, optimizer))
-                best = climbed(loss, start) if subject.searches else halves(starts, name) - 1
-                cell |= {"half_decades": best, "loss": round(loss(best), 4)}
-            found[name] = cell
+            loss = cache(partial(learn, subject, adapter, optimizer))
+            best = climbed(loss, start) if subject.searches else halves(starts, name) - 1
+            found[name] = cell | {"half_decades": best, "loss": round(loss(best), 4)}
         except GymError as error:
             found[name] = {"refused": str(error).splitlines()[0]}
     said = {"model": subject.name, "adapter": adapter, "seconds": round(time.perf_counter() - began), "found": found}
@@ -312,9 +309,7 @@ def beside_adamw(rows: dict[str, Row], optimizer: str) -> str:
 
 def shown(cell: Cell) -> str:
     """Write a combination as memory in MiB and loss."""
-    return (
-        "-" if "refused" in cell else f"{cell['peak_mib']:.0f}" + (f" / {cell['loss']:.2f}" if "loss" in cell else "")
-    )
+    return "-" if "refused" in cell else f"{cell['peak_mib']:.0f} / {cell['loss']:.2f}"
 
 
 def plot(figures: dict[str, dict[str, Any]]) -> None:
