@@ -316,7 +316,9 @@ class Trainer:
         figures = {name: f"{value:.4f}" for name, value in progress.figures.items()}
         if measure in figures:
             held_out = f", held out {figures[f'eval_{measure}']}" if progress.evaluated else ""
-            say(f"{measure} {figures[f'first_{measure}']} -> {figures[measure]}{held_out}")
+            first, last = figures[f"first_{measure}"], figures[measure]
+            # A run with a single line of its log has nothing to compare.
+            say(f"{measure} {last}{held_out}" if first == last else f"{measure} {first} -> {last}{held_out}")
         say(f"{artifact.kind}: {artifact.path}")
 
     def _predicted(self) -> int | None:
