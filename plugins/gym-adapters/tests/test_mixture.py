@@ -100,7 +100,7 @@ def updated(outer: LowRankExperts) -> dict[str, Tensor]:
     for place in wrappers(outer):
         lower = place.lora_A["default"].weight.unflatten(0, (EXPERTS, -1))
         upper = place.lora_B["default"].weight.unflatten(1, (-1, EXPERTS))
-        change = 2 * torch.einsum("ore,eri->eoi", upper, lower)
+        change = 2 * torch.einsum("oke,eki->eoi", upper, lower)
         weight = experts.get_parameter(place.parameter_name)
         whole[place.parameter_name] = weight + (change.mT if experts.is_transposed else change)
     return whole
