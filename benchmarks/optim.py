@@ -75,10 +75,11 @@ def measure(out: report.Report, quick: bool) -> None:
     for figures in out.figures.values():
         for name, key in (("state", "state_mib"), ("step", "step_ms")):
             figures[f"{name} / adamw"] = round(figures[key] / out.figures["adamw"][key], 3)
+    print(out.figures, file=sys.stderr, flush=True)  # the rest takes an hour
     with workers() as pool:
         small, large = chosen(SMALL, quick), {} if quick else chosen(LARGE, True)
-        found_large = pool.map(partial(tuned, LARGE, text), large.values())
         found_small = pool.map(partial(tuned, SMALL, text), small.values())
+        found_large = pool.map(partial(tuned, LARGE, text), large.values())
         compare(out, "", dict(zip(small, found_small, strict=True)))
         if large:
             compare(out, ", 30M", dict(zip(large, found_large, strict=True)))
