@@ -116,7 +116,11 @@ def test_what_peft_misreads_is_opened_merged_and_stacked_here(
     artifact = first.save(tmp_path / "first", str(shared), exact=True)
     assert "peft takes layers of Glm4MoeForCausalLM for its experts" in " ".join(capsys.readouterr().err.split())
     assert torch.equal(open_artifact(artifact).model(tokens).logits, wanted)
-    assert torch.equal(Stack(model(), {"first": artifact.path}).model(tokens).logits, wanted)
+    plain = LoRA(rank=2, modules="self_attn").build(model=model(), seed=0)
+    plain.save(tmp_path / "plain", str(shared), exact=True)
+    stack = Stack(model(), {"plain": tmp_path / "plain", "first": artifact.path})
+    stack.use(first=1.0)
+    assert torch.equal(stack.model(tokens).logits, wanted)
     both = LoRA(rank=2, adapters=str(artifact.path), anew=True).build(model=model(), seed=0)
     assert torch.equal(both.model(tokens).logits, wanted)
 

@@ -37,11 +37,14 @@ class Stack:
         self.saved = {name: saved(Path(folder)) for name, folder in adapters.items()}
         if not self.saved:
             raise GymError("a stack needs an adapter", fix='name one: Stack(model, {"law": "runs/law/model"})')
-        first, *rest = self.saved
-        with quiet(), as_named(PeftConfig.from_pretrained(str(self.saved[first].path)), model):
-            peft = PeftModel.from_pretrained(model, str(self.saved[first].path), adapter_name=first)
-            for name in rest:
-                peft.load_adapter(str(self.saved[name].path), adapter_name=name)
+        peft: PeftModel | None = None
+        for name, each in self.saved.items():
+            path = str(each.path)
+            with quiet(), as_named(PeftConfig.from_pretrained(path), model):
+                if peft is None:
+                    peft = PeftModel.from_pretrained(model, path, adapter_name=name)
+                else:
+                    peft.load_adapter(path, adapter_name=name)
         self.model = model.eval().requires_grad_(False)
         self._kept: dict[str, nn.Parameter] = {}
         self.use(**dict.fromkeys(self.saved, 1.0))

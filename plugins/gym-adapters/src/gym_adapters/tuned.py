@@ -196,14 +196,14 @@ def misread(options: PeftConfig, model: PreTrainedModel) -> bool:
 @contextmanager
 def as_named(options: PeftConfig, model: PreTrainedModel) -> Iterator[None]:
     """Have peft put in what the options name, as they name it: it translates them for kinds of model that it knows."""
-    config = model.config
-    kind = config.model_type
-    if misread(options, model):
-        config.model_type = ""
+    if not misread(options, model):
+        yield
+        return
+    kind, model.config.model_type = model.config.model_type, ""
     try:
         yield
     finally:
-        config.model_type = kind
+        model.config.model_type = kind
 
 
 def check_floating(name: str, layer: nn.Module, done: str) -> None:
