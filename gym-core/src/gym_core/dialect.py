@@ -216,9 +216,8 @@ def _homeless(key: str, found: Findings, places: Mapping[str, list[Place]]) -> P
             if key in marks or (key in cls.model_fields and not near):
                 owners.append(((entry.name not in key, len(cls.__mro__)), entry))
         if owners:
-            entry = min(owners, key=itemgetter(0))[
-                1
-            ]  # the one that the key is named after, or that others inherit it from
+            # The one that the key is named after goes first, then the one that others inherit it from.
+            entry = min(owners, key=itemgetter(0))[1]
             noun = section if section != "export" else "exporter"
             why = f"belongs to {noun} `{entry.name}` ({entry.dist})"
             return Problem(why, where, key, f"set `{section}: {entry.name}`")

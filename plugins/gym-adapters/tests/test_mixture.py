@@ -71,11 +71,10 @@ def adapted(family: str, dtype: torch.dtype, rank: int = 3) -> LowRankExperts:
     for module in layer.modules():
         if isinstance(module, ParamWrapper):
             module.__class__ = LowRankExperts
-            for weight in module.lora_A["default"].parameters():
-                weight.data = weight.data.float() if dtype is torch.bfloat16 else weight.data
-            for weight in module.lora_B["default"].parameters():
-                nn.init.normal_(weight, std=0.1)
-                weight.data = weight.data.float() if dtype is torch.bfloat16 else weight.data
+            nn.init.normal_(module.lora_B["default"].weight, std=0.1)
+    for weight in layer.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(torch.promote_types(dtype, torch.float32))
     return cast(LowRankExperts, layer.experts)
 
 

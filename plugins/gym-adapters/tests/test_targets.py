@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gym_adapters_families import family
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import (
@@ -72,32 +73,36 @@ def test_neither_experts_nor_routers_are_linear_layers(config: Adapter) -> None:
     assert found == {f"model.layers.{n}.self_attn.{name}" for n in range(2) for name in ATTENTION}
 
 
-@pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """Beside experts in one tensor this model has one in layers of its own, which are called as experts once were."""
-    options = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("glm4_moe", **SHAPE, **options)).save_pretrained(
-        tmp_path / "base"
-    )
-    return tmp_path / "base"
-
-
+ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+#: beside experts in one tensor these have a dense layer, and one expert in layers of its own, called as experts once were
+MIXTURES: dict[str, dict[str, Any]] = {
+    "glm4_moe": ROUTED,
+    "deepseek_v3": ROUTED | LATENT | {"n_group": 1, "topk_group": 1, "num_key_value_heads": 4},
+}
 FEED = {"gate_proj", "up_proj", "down_proj"}
 DENSE = {f"model.layers.0.mlp.{name}" for name in FEED} | {f"model.layers.1.mlp.shared_experts.{name}" for name in FEED}
-ATTENDING = {f"model.layers.{number}.self_attn.{name}" for number in range(2) for name in ATTENTION}
+
+
+@pytest.fixture(params=MIXTURES)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    config = AutoConfig.for_model(request.param, **SHAPE | MIXTURES[request.param])
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
 
 
 def test_names_that_peft_takes_for_experts_are_those_of_layers(shared: Path) -> None:
     def model() -> PreTrainedModel:
         return AutoModelForCausalLM.from_pretrained(shared)
 
+    layers = {name for name, layer in model().named_modules() if isinstance(layer, nn.Linear)}
+    attending = {name for name in layers if ".self_attn." in name}
     for kind in (LoRA, DoRA, PiSSA, EVA):
-        assert adapted(kind(rank=2), model()) == DENSE | ATTENDING
+        assert adapted(kind(rank=2), model()) == DENSE | attending
     assert adapted(LoRA(rank=2, modules="mlp.shared_experts"), model()) == {name for name in DENSE if "shared" in name}
     experts = {"model.layers.1.mlp.experts", "model.layers.1.mlp.experts.base_layer"}
-    assert adapted(ExpertLoRA(rank=2, modules="all"), model()) == DENSE | ATTENDING | experts
-    assert model().config.model_type == "glm4_moe"
+    assert adapted(ExpertLoRA(rank=2, modules="all"), model()) == DENSE | attending | experts
 
 
 @torch.no_grad()
@@ -114,7 +119,10 @@ def test_what_peft_misreads_is_opened_merged_and_stacked_here(
     wanted = first.model(tokens).logits
     torch.testing.assert_close(first.merged()(tokens).logits, wanted, atol=1e-5, rtol=1e-5)
     artifact = first.save(tmp_path / "first", str(shared), exact=True)
-    assert "peft takes layers of Glm4MoeForCausalLM for its experts" in " ".join(capsys.readouterr().err.split())
+    assert first.model.config.model_type == model().config.model_type
+    assert f"peft takes layers of {type(first.model).__name__} for its experts" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert torch.equal(open_artifact(artifact).model(tokens).logits, wanted)
     plain = LoRA(rank=2, modules="self_attn").build(model=model(), seed=0)
     plain.save(tmp_path / "plain", str(shared), exact=True)

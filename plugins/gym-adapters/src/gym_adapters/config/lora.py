@@ -119,8 +119,8 @@ class DoRA(LowRankTuner):
     On the disk: A, B and m by peft's names, which peft loads. Merges; left out, it leaves the base to the bit, so the base is
     its own reference.
 
-    Not with: other adapters beside it, and a place in a stack: what it computes is no sum of updates. Merging
-    refuses quantized weights.
+    Not with: other adapters beside it, and a place in a stack: what it computes is no sum of updates.
+    Merging refuses quantized weights.
 
     Proof: merged weights are the formula in float64 to 1e-5 (`test_dora_is_the_formula_in_float64`); the output begins as the
     base's, and peft computes the same from the files (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`);

@@ -69,7 +69,7 @@ class ExpertLoRA(Tuner):
     every pass, which takes their size in memory again, and in bf16 loses what is smaller than the rounding of the weights.
 
     Differs: routers and linear layers are left alone unless `modules` names them. Experts that transformers does not run by its
-    interface for them (Llama 4, DBRX, JetMoe) run in peft's way. There is no dropout.
+    interface for them (Llama 4, JetMoe) run in peft's way. There is no dropout.
 
     On the disk: the A of all experts in one matrix `[experts rank, in]`, and their B in one `[out, rank experts]`, by peft's
     names, which peft loads. Merges; left out, it leaves the base to the bit, so the base is its own reference.
