@@ -89,6 +89,24 @@ class Tokenizer:
         found: int | None = self._plain.token_to_id(token)
         return found
 
+    def written(self, token: int) -> str | None:
+        """Return how a token is written, None where the vocabulary has none of that id."""
+        found: str | None = self._plain.id_to_token(token)
+        return found
+
+    @cached_property
+    def turn_ends(self) -> list[int]:
+        """Special tokens with which the chat template ends the assistant's turn, as they are learnt.
+
+        Empty where the model has no template, or one that ends a turn with none.
+        """
+        messages: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        try:
+            ids, trained = self.encode_rendered(self.learnable(messages, (), [1]))[-1]
+        except (ValueError, DataError):  # no template, or one that asks for other messages
+            return []
+        return [int(ids[np.flatnonzero(trained)[-1]])] if self.closes(ids, trained) else []
+
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without any that begin or end it. Special tokens in it are text."""
         return self.encode_batch([text])[0]

@@ -37,7 +37,7 @@ ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BESIDE = (
     "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.*",
-    "vocab.json", "vocab.txt", "merges.txt",
+    "vocab.json", "vocab.txt", "merges.txt", "generation_config.json",
 )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def open_artifact(artifact: Artifact) -> Adapted:
 
 
 def copy_tokenizer(source: Path, into: Path) -> None:
-    """Copy the files of the tokenizer and of the chat template from one model directory to another."""
+    """Copy the files of the tokenizer, the chat template and the stop tokens from one model directory to another."""
     for pattern in BESIDE:
         for file in sorted(source.glob(pattern)):
             shutil.copyfile(file, into / file.name)

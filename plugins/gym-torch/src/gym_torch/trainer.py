@@ -15,12 +15,14 @@ from accelerate.utils import DistributedDataParallelKwargs
 from gym_core import Artifact, GymError, Optimizer, RecipeError, Run, Train
 from gym_core.component import load_object
 from gym_data import DatasetConfig
+from gym_data.prepare import open_tokenizer
 from gym_data.report import left_out
+from gym_data.tokenizer import Tokenizer
 from gym_optim import InBackward
 from gym_optim.blockwise import Blockwise
 from gym_optim.config import AdamW, Linear
 from gym_optim.schedule_free import Averaging, to_use
-from gym_torch import compiling, loop, probe, rope
+from gym_torch import compiling, loop, probe, rope, stopping
 from gym_torch.adapted import TakesPart, adapt
 from gym_torch.backend import LoadedModel
 from gym_torch.begin import begin, first_step
@@ -102,6 +104,10 @@ class Trainer:
         missing = left_out(self.data.report)
         if missing:
             say(missing)
+        for note in self.data.report.get("notes", ()):
+            warn(note)
+        words = self._chat_tokenizer()
+        self._stops = words if words and stopping.stop_where_turns_end(model.model, words) else None
         self.train_options = settle(run, model.path, model.precision, self.accelerator.device, self.data.train)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)
@@ -280,11 +286,18 @@ class Trainer:
         return {"config": rope.written(self.model.model)} if scaled else {}
 
     def _copy_tokenizer(self, into: Path) -> None:
-        """Lay the tokenizer beside the weights, with the chat template that was trained on."""
+        """Lay the tokenizer beside the weights, with the chat template that was trained on and where its turns end."""
         copy_tokenizer(self.model.path, into)
         data = self.run.recipe.data
         if isinstance(data, DatasetConfig) and data.template is not None:
             (into / "chat_template.jinja").write_text(data.template.build(), encoding="utf-8")
+        if self._stops:
+            stopping.write(self.model.model, self._stops, into)
+
+    def _chat_tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer with the chat template that is trained on; None where plain text is, or other data."""
+        data, chats = self.run.recipe.data, self.run.recipe.algorithm.rows != "text"
+        return open_tokenizer(data, self.model.path) if isinstance(data, DatasetConfig) and chats else None
 
     def _summarize(self, artifact: Artifact) -> None:
         progress, run, measure = self.job.progress, self.run, self.job.measure

@@ -21,6 +21,7 @@ from gym_torch.generation.sampling import choose, uniform
 from gym_torch.generation.shared import Shared, shares
 from gym_torch.policy import evaluating
 from gym_torch.routing import Routers
+from gym_torch.stopping import stops
 
 if TYPE_CHECKING:
     from gym_data.tokenizer import Tokenizer
@@ -226,9 +227,7 @@ class Generator:
 
 def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:
     """Return the tokens that end a completion: those of the tokenizer and of the model."""
-    ends = model.generation_config.eos_token_id if model.generation_config else None
-    ends = ends if isinstance(ends, list) else [ends]
-    return {token for token in (tokenizer.eos_id, *ends) if token is not None}
+    return {token for token in (tokenizer.eos_id, *stops(model)) if token is not None}
 
 
 def complete(
