@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from transformers import AutoModelForCausalLM
 
 from gym_core import DataError, load_recipe
 from gym_core.component import load_object
@@ -21,6 +23,7 @@ from gym_preference.judged.origins import MeanReward, MismatchedKL
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
 from gym_torch.layout import PACKED
+from gym_torch.policy import Policy
 from gym_torch.source import Step
 
 
@@ -146,6 +149,19 @@ def test_answers_are_measured_from_what_their_step_says(bench: Bench) -> None:
     told = objective.collate([Rated(**vars(one), origin=0.5, share=2.0) for one in drawn(3)])
     assert plain.columns["origin"].tolist() == [0, 0, 0] and told.columns["origin"].tolist() == [0.5, 0.5, 0.5]
     assert told.columns["good"].tolist() == [True, False, False] and objective.weight(told) == 3
+
+
+def test_learning_good_answers_counts_what_it_does_in_llamafactory(model_path: Path) -> None:
+    """There: `mean over the good ones / number of good ones * number of answers`, beside the mean of the losses."""
+    whole = [Judged(f"{n}", np.arange(3, 9 + n % 4, dtype=np.int32), np.arange(6 + n % 4) > 2, n < 4) for n in range(6)]
+    step = rated(Step([whole[:1], whole[1:]], 1.0), whole, 0.0)
+    policy = Policy(AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32))
+    plain, learnt = (JudgedObjective(KTO(ftx=ftx)) for ftx in (0.0, 0.3))
+    batches = [learnt.collate(batch) for batch in step.batches]
+    sums = [sum(objective.loss(policy, batch)[0] for batch in batches) / len(whole) for objective in (plain, learnt)]
+    good = [learnt.collate([one]) for one in whole if one.good]
+    nll = torch.stack([-policy(batch).mean() for batch in good])
+    torch.testing.assert_close(sums[1] - sums[0], 0.3 * nll.mean() / len(good) * len(whole), rtol=1e-5, atol=1e-6)
 
 
 def agree(one: Finished, other: Finished, keys: tuple[str, ...], apart: float = 1e-5) -> None:

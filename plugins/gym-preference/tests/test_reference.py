@@ -123,6 +123,26 @@ def test_a_run_goes_on_against_the_reference_it_began_with(
     assert fingerprint(again.outcome.artifact.path, ".safetensors") == weights
 
 
+@pytest.mark.parametrize("adapter", ["loftq", "prompt_tuning"])
+def test_an_adapter_that_begins_as_something_is_in_the_reference_of_a_run_that_goes_on(
+    tmp_path: Path, model_path: Path, adapter: str
+) -> None:
+    """Asked live, cached, and after a resume the reference is the policy as it began, quantized base and all."""
+    live = trained(tmp_path, model_path, "left out", adapter, save_every=4)
+    cached = trained(tmp_path, model_path, "kept", adapter, save_every=4)
+    for measure in ("loss", "margin", "chosen_reward", "kl"):
+        assert live.series(measure) == pytest.approx(cached.series(measure), abs=1e-5)
+    assert live.series("loss")[0] == pytest.approx(np.log(2), abs=1e-6) and live.series("margin")[-1] > 0.01
+    weights = fingerprint(live.outcome.artifact.path, ".safetensors")
+    halved(live)
+    again = trained(tmp_path, model_path, "left out", adapter, save_every=4, again=True)
+    assert fingerprint(again.outcome.artifact.path, ".safetensors") == weights
+    halved(live)
+    shutil.rmtree(live.outcome.output / "reference")
+    with pytest.raises(GymError, match="first values of the adapter"):
+        trained(tmp_path, model_path, "left out", adapter, save_every=4, again=True)
+
+
 def test_a_lost_reference_in_bf16_is_found_again(tmp_path: Path, model_path: Path) -> None:
     """What trains is held in fp32, and a copy of the model as it is stored would say something else."""
     stored = shutil.copytree(model_path, tmp_path / "stored")
@@ -165,6 +185,12 @@ def test_the_key_of_a_pair_is_its_content() -> None:
     one, other = pairs(seed=0), pairs(seed=1)
     assert len({key_of(answered(pair)) for pair in [*one, *other]}) == 10
     assert [key_of(answered(pair)) for pair in one] == [key_of(answered(pair)) for pair in pairs(seed=0)]
+
+
+def test_noise_on_one_side_alone_is_refused(tmp_path: Path, model_path: Path) -> None:
+    with pytest.raises(GymError, match=r"model\.neftune: the noise would be in the policy"):
+        recipe = Bench(tmp_path).recipe("dpo", "preference")
+        Bench(tmp_path).run(recipe | {"model": {"path": str(model_path), "neftune": 5.0}})
 
 
 def _file(root: Path) -> Path:

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_adapters import LoRA
-from gym_core import GymError, Recipe, load_recipe
+from gym_core import GymError, Run, load_recipe
+from gym_core.record import RunRecord
 from gym_testkit import tiny
 from gym_torch.adapted import Adapted, adapt
 from gym_torch.backend import LoadedModel
@@ -29,7 +30,7 @@ def batch() -> Batch:
     )
 
 
-def trained(path: Path, adapter: str | None) -> tuple[LoadedModel, Adapted, Policy, Recipe]:
+def trained(path: Path, adapter: str | None) -> tuple[LoadedModel, Adapted, Policy, Run]:
     """Return a model after a few steps of training."""
     recipe = load_recipe(
         {"model": str(path), "data": "none.jsonl", "algorithm": "sft", **({"adapter": adapter} if adapter else {})}
@@ -44,7 +45,7 @@ def trained(path: Path, adapter: str | None) -> tuple[LoadedModel, Adapted, Poli
         optimizer.zero_grad()
         (-policy(batch()).sum()).backward()
         optimizer.step()
-    return loaded, adapted, policy, recipe
+    return loaded, adapted, policy, Run(recipe, path.parent, RunRecord(path.parent / "run.json"))
 
 
 def moved(policy: Policy, path: Path) -> torch.Tensor:
@@ -73,12 +74,12 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("adapter", [None, "lora"])
 def test_it_is_the_base_as_loaded_by_itself(path: Path, adapter: str | None) -> None:
-    model, adapted, policy, recipe = trained(path, adapter)
+    model, adapted, policy, run = trained(path, adapter)
     plain = Policy(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32))
     assert float(moved(policy, path).max()) > 0.1, "training should have moved the policy away"
     before = policy(batch())
     marks = {name: weight.requires_grad for name, weight in policy.named_parameters()}
-    found = reference(policy, adapted, model, recipe)(batch())
+    found = reference(policy, adapted, model, run)(batch())
     torch.testing.assert_close(found, separate(plain), rtol=0, atol=1e-5)
     assert not found.requires_grad
     assert torch.equal(policy(batch()), before), "scoring the reference changed the policy"
@@ -87,35 +88,35 @@ def test_it_is_the_base_as_loaded_by_itself(path: Path, adapter: str | None) -> 
 
 
 def test_an_adapter_needs_no_second_model(path: Path) -> None:
-    model, adapted, policy, recipe = trained(path, "lora")
-    assert reference(policy, adapted, model, recipe).policy is policy
-    model, adapted, policy, recipe = trained(path, None)
-    other = reference(policy, adapted, model, recipe).policy
+    model, adapted, policy, run = trained(path, "lora")
+    assert reference(policy, adapted, model, run).policy is policy
+    model, adapted, policy, run = trained(path, None)
+    other = reference(policy, adapted, model, run).policy
     assert other is not policy
     assert not any(weight.requires_grad for weight in other.parameters())
 
 
 def test_another_model_may_be_named(path: Path, tmp_path: Path) -> None:
     other = tiny.write_model(tmp_path / "other", 1)
-    model, adapted, policy, recipe = trained(path, "lora")
-    found = reference(policy, adapted, model, recipe, str(other))(batch())
+    model, adapted, policy, run = trained(path, "lora")
+    found = reference(policy, adapted, model, run, str(other))(batch())
     plain = Policy(AutoModelForCausalLM.from_pretrained(other, dtype=torch.float32))
     torch.testing.assert_close(found, separate(plain), rtol=0, atol=1e-5)
 
 
 def test_a_model_of_other_tokens_is_refused(path: Path, tmp_path: Path) -> None:
     other = tiny.write_model(tmp_path / "other", 1, extra=["<tool>"])
-    model, adapted, policy, recipe = trained(path, None)
+    model, adapted, policy, run = trained(path, None)
     with pytest.raises(GymError, match=r"algorithm\.reference_model: .*tokenizer"):
-        reference(policy, adapted, model, recipe, str(other))
+        reference(policy, adapted, model, run, str(other))
 
 
 def test_what_is_no_model_is_refused_by_the_key_that_names_it(path: Path, tmp_path: Path) -> None:
-    model, adapted, policy, recipe = trained(path, "lora")
+    model, adapted, policy, run = trained(path, "lora")
     adapted.save(tmp_path / "adapter", str(path))
     for named, why in (("./none", "no such folder"), (str(tmp_path / "adapter"), "holds an adapter.*\n.*gym export")):
         with pytest.raises(GymError, match=rf"(?s)algorithm\.reference_model: .*{why}"):
-            reference(policy, adapted, model, recipe, named)
+            reference(policy, adapted, model, run, named)
 
 
 def test_modules_trained_whole_are_left_out_too(path: Path) -> None:

@@ -14,7 +14,8 @@ from gym_torch_bench import Memory, make_run, samples, train
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
 from gym_adapters import LoRA
-from gym_core import GymError, Recipe, load_recipe
+from gym_core import GymError, Recipe, Run, load_recipe
+from gym_core.record import RunRecord
 from gym_torch import SafetensorsExporter, Transformers
 from gym_torch.adapted import adapt
 from gym_torch.attention import NAME
@@ -137,7 +138,8 @@ def test_a_reference_and_a_resumed_run_scale_alike(model_path: Path, tmp_path: P
     )
     trained = load_frozen(recipe.model, "fp32", PACKED, samples=2 * WINDOW)
     policy = Policy(trained.model).eval()
-    frozen = reference(policy, adapt(trained.model, recipe), trained, recipe)
+    run = Run(recipe, tmp_path, RunRecord(tmp_path / "run.json"))
+    frozen = reference(policy, adapt(trained.model, recipe), trained, run)
     batch = packed([samples(3)[number] for number in range(3)])
     assert torch.equal(frozen(batch), policy(batch).detach())
     other = Transformers(path=str(tmp_path), rope_scaling="linear")

@@ -19,6 +19,7 @@ class Preferring(TorchAlgorithm):
     """
 
     target: ClassVar[str] = "gym_preference.trainer:PreferenceTrainer"
+    disable_dropout: ClassVar[bool] = True
     loss: ClassVar[str] = ""
     """`module:function` to the losses of pairs, or of judged answers: from their log-ratios, `beta` and the fields that a
     subclass adds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
@@ -21,7 +21,7 @@ from gym_torch.backend import LoadedModel
 from gym_torch.console import say
 from gym_torch.loop import Job
 from gym_torch.policy import Policy
-from gym_torch.reference import Scorer, reference
+from gym_torch.reference import Scorer, left_out, reference
 from gym_torch.source import Step
 
 T = TypeVar("T")
@@ -42,6 +42,11 @@ class Referring:
     changed: bool  #: whether the policy has been trained already
     again: bool  #: whether answers come more than once
 
+    @property
+    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What makes the policy its own reference."""
+        return left_out(self.adapted, self.run.recipe)
+
     def begin(self, answers: Callable[[], Sequence[Step]]) -> None:
         """Tell the objective what the reference says.
 
@@ -49,18 +54,18 @@ class Referring:
         that the run began with.
         """
         objective = cast(PreferenceObjective, self.job.objective)
-        asked, further = self.config.cache_reference, self.config.reference_model or not self.adapted.without
+        asked, further = self.config.cache_reference, self.config.reference_model or not self.without
         if (further or self.again) if asked == "auto" else asked:
             objective.kept, objective.reference = self._kept(objective, answers()), None
         else:
             objective.reference = self._scorer()
 
     def _scorer(self) -> Scorer:
-        return reference(self.policy, self.adapted, self.model, self.run.recipe, self.config.reference_model)
+        return reference(self.policy, self.adapted, self.model, self.run, self.config.reference_model)
 
     def _own(self) -> Scorer | None:
         """Return the policy as the reference; None where it is another model, or no longer what it was."""
-        without = self.adapted.without
+        without = self.without
         if self.config.reference_model is not None or (self.changed and not without):
             return None
         return Scorer(self.policy, without or nullcontext)
@@ -115,13 +120,17 @@ class Referring:
         # How answers are cut into batches changes the last bits: a run is then what its recipe says, whoever ran before.
         train, world = self.job.train, self.job.accelerator.num_processes
         how = f"{self.model.precision} {self.model.layout.name} {train.batch_size} {train.batch_tokens} {world}"
+        if self.without is None:  # the adapter, if there is one, computes a part of what the reference says
+            how += "".join(
+                f" {item} {self.run.recipe.adapter!r}" for item in self.run.recipe.resolved if item.path == ("adapter",)
+            )
         name = name_of(weights, how, keys)
         return cache_dir() / "reference" / f"{name}.safetensors"
 
     def _fingerprint(self, policy: Policy) -> str:
         """Name the model that the reference is: without an adapter that is left out."""
-        left_out = self.adapted.without is not None
-        weights = (weight for weight in policy.model.parameters() if not (left_out and weight.requires_grad))
+        own = self.without is not None
+        weights = (weight for weight in policy.model.parameters() if not (own and weight.requires_grad))
         return fingerprint(map(self.job.spread.full, weights), policy.model.config)
 
     def _together(self, values: list[T]) -> list[T]:

@@ -39,7 +39,7 @@ class PreferenceTrainer(Trainer):
         objective = cast(PreferenceObjective, self.objective)
         if isinstance(objective.config, Referenced):
             named = objective.config.reference_model
-            objective.reference = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
+            objective.reference = reference(self.policy, self.adapted, self.model, self.run, named)
 
     @property
     def order(self) -> Dataset:

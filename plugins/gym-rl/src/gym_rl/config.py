@@ -25,6 +25,7 @@ class PolicyGradient(TorchAlgorithm):
     schedule: ClassVar[str] = "gym_rl.rounds.bound:Bound"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
+    disable_dropout: ClassVar[bool] = True
     advantage: ClassVar[str] = ""
     """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
     credit: ClassVar[str] = "gym_rl.rounds.credit:of_answers"

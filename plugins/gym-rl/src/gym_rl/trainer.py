@@ -113,7 +113,7 @@ class RolloutTrainer(Trainer):
             passes["old"] = Scorer(self.policy)
         if config.beta:
             named = config.reference_model
-            score = reference(self.policy, self.adapted, self.model, self.run.recipe, named)
+            score = reference(self.policy, self.adapted, self.model, self.run, named)
             passes["reference"] = lambda batch: score(replace(batch, experts=None))  # its routers choose for themselves
         return passes
 

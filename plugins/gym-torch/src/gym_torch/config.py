@@ -80,6 +80,10 @@ class TorchAlgorithm(Algorithm):
     """`module:function` from (this configuration, samples, training options, layout) to a `gym_torch.source.Source` of steps as
     large as those of a run may be: what `gym plan` looks at, without a model."""
 
+    disable_dropout: ClassVar[bool] = False
+    """Whether the loss compares log-probabilities of the policy with those of a reference, or of what sampled: dropout is then
+    off, and NEFTune or an adapter that computes something else in training is refused."""
+
     def further(self) -> Sequence[Further]:
         """Return the models beside the one that trains, for a plan. Default: none."""
         return ()

@@ -1,20 +1,24 @@
-"""What a policy is compared with: the model before training, or another one, scoring the same labels.
+"""What a policy is compared with: itself before training, or another model, scoring the same labels.
 
-For a penalty on departing from it, or for preferences that are measured against it. Where an adapter trains, it is the model
-itself with the adapter left out, and costs a forward pass but no memory.
+For a penalty on departing from it, or for preferences that are measured against it. Where an adapter trains that began as
+nothing, it is the model itself with the adapter left out, and costs a forward pass but no memory. An adapter that began as
+something, as LoftQ and virtual tokens do, is part of the reference: its first values are kept for the whole run.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from gym_core import GymError, Recipe
+from gym_core import GymError, Recipe, Run
 from gym_data.tokenizer import Tokenizer
-from gym_torch.adapted import Adapted
+from gym_torch.adapted import Adapted, adapt
 from gym_torch.backend import PATH, LoadedModel, load_frozen
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
@@ -22,6 +26,7 @@ from gym_torch.policy import Policy, evaluating
 from gym_torch.rope import longest
 
 KEY = "algorithm.reference_model"
+START = "reference"  #: directory, in that of the run, with the first values of an adapter that begins as something
 
 
 class Scorer:
@@ -50,16 +55,44 @@ class Scorer:
             return self.policy.head(states)
 
 
-def reference(policy: Policy, adapted: Adapted, model: LoadedModel, recipe: Recipe, named: str | None = None) -> Scorer:
+def starts_unchanged(recipe: Recipe) -> bool:
+    """Whether the policy computes what the base does until the first step, as the adapter declares."""
+    return recipe.adapter is None or recipe.adapter.starts_unchanged
+
+
+def left_out(adapted: Adapted, recipe: Recipe) -> Callable[[], AbstractContextManager[None]] | None:
+    """Return what makes the policy compute what it did before training; None where only a second model does."""
+    return adapted.without if starts_unchanged(recipe) else None
+
+
+def keep_start(adapted: Adapted, model: LoadedModel, run: Run) -> None:
+    """Write the first values of an adapter that begins as something into the directory of the run."""
+    if starts_unchanged(run.recipe):
+        return
+    path, building = run.output / START, run.output / f".{START}.building"
+
+    def write() -> None:
+        for old in (path, building):
+            shutil.rmtree(old, ignore_errors=True)
+        building.mkdir(parents=True)
+        adapted.save(building, model.name, exact=True)
+        building.rename(path)
+
+    run.ranks.agree(write)
+
+
+def reference(policy: Policy, adapted: Adapted, model: LoadedModel, run: Run, named: str | None = None) -> Scorer:
     """Return the reference of a policy over `adapted`.
 
-    It is the model `named` (a family, a folder or a Hub id); without a name the base of an adapter, or, where the weights of the
-    model itself are trained, a second copy of `model` as `recipe` loads it.
+    It is the model `named` (a family, a folder or a Hub id); without a name the policy as it was before the first step: the base
+    of an adapter that began as nothing; else a second copy of `model` as the recipe loads it, under a second copy of an adapter
+    that began as something (`keep_start`).
 
     Raises GymError where the model cannot be loaded, or has another tokenizer than `model`.
     """
-    if named is None and adapted.without:
-        return Scorer(policy, adapted.without)
+    recipe, without = run.recipe, left_out(adapted, run.recipe)
+    if named is None and without:
+        return Scorer(policy, without)
     own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(model.path))
     config, key = (own, PATH) if named is None else (own.other(named), KEY)
     frozen = load_frozen(config, model.precision, model.layout, recipe.train.seed, longest(recipe), key)
@@ -70,5 +103,20 @@ def reference(policy: Policy, adapted: Adapted, model: LoadedModel, recipe: Reci
             key=KEY,
             fix="name a model of the same family",
         )
+    if named is None and not starts_unchanged(recipe):
+        _put_start(frozen.model, recipe, run.output / START)
     device = next(policy.parameters()).device
     return Scorer(Policy(frozen.model.to(device), policy.bf16, temperature=policy.head.temperature).eval())
+
+
+def _put_start(model: PreTrainedModel, recipe: Recipe, path: Path) -> None:
+    """Adapt a second copy of the base, with the first values that `keep_start` wrote."""
+    if not path.is_dir():
+        raise GymError(
+            "the first values of the adapter, which the reference has, are gone",
+            where=str(path),
+            fix="bring the folder back, or start over in another `output`",
+        )
+    copy = adapt(model, recipe)
+    copy.load(copy.read(path))
+    copy.model.requires_grad_(False).eval()

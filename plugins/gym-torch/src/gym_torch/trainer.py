@@ -35,6 +35,7 @@ from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
+from gym_torch.dropout import check_same_in_training, disable_dropout
 from gym_torch.evaluation import HeldOutLoss
 from gym_torch.export import copy_tokenizer
 from gym_torch.layout import Layout
@@ -52,6 +53,7 @@ from gym_torch.policy import Policy
 from gym_torch.processes.spread import Replicated
 from gym_torch.processes.strategies import DDP
 from gym_torch.recompute import recompute_layers
+from gym_torch.reference import keep_start
 from gym_torch.signals import Signals
 from gym_torch.source import Dataset, Examples, Source, once
 
@@ -92,6 +94,12 @@ class Trainer:
         """
         self.run, self.model = run, model
         recipe, train = run.recipe, run.recipe.train
+        if model.neftune and config.disable_dropout:
+            raise RecipeError(
+                "the noise would be in the policy and not in what it is compared with",
+                key="model.neftune",
+                fix="leave it out: it is for algorithms without a comparison, such as sft",
+            )
         # The policy casts, and over fp32 weights. Without `cpu`, accelerate does not see several processes on a CPU.
         quick = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu", kwargs_handlers=[quick])
@@ -111,6 +119,8 @@ class Trainer:
         self.train_options = settle(run, model.path, model.precision, self.accelerator.device, self.data.train)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)
+        if config.disable_dropout and disable_dropout(self.adapted.model):
+            say("dropout is off: the loss compares log-probabilities, and chance would stand on one side alone")
         self.signals = Signals()
         self.checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
         found = run.ranks.agree(lambda: str(self.checkpoints.latest() or "")) if run.resuming else ""
@@ -188,6 +198,9 @@ class Trainer:
         if not self.found:
             first = partial(first_step, self.policy, objective, source, accelerator, train.seed, self.ready)
             begin(self.adapted, self.policy, first)
+            if config.disable_dropout:
+                check_same_in_training(self.policy, layout, run.recipe)
+                keep_start(self.adapted, self.model, run)
         self._compile(source)
         policy = spread.wrap(self.policy)
         policy.train()

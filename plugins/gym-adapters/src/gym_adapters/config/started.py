@@ -188,7 +188,7 @@ class LoftQ(LowRankTuner):
 
     On the disk: A and B by peft's names, and in loftq.safetensors the pair that W was rounded beside, from which Gym makes the
     same Q of the original model. On that model as it was, peft computes something else; for other programs, `gym export` merges
-    it. It cannot be left out, so a reference is a second model.
+    it. A reference has the rounded base and the first update: scores from before training, or a second model.
 
     Not with: other adapters beside it, and a place in a stack; GPT-2's layers, embeddings and weights that are quantized
     already; a rank above what a weight has.

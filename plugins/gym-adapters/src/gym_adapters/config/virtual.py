@@ -37,8 +37,8 @@ class PromptTuning(VirtualTokens):
 
     Differs: the paper draws from the most common tokens, here all are drawn from.
 
-    On the disk: P by peft's name, which peft loads and computes the same with. Left out, it leaves the base to the bit, so the
-    base is its own reference.
+    On the disk: P by peft's name, which peft loads and computes the same with. Left out, it leaves the base to the bit. It
+    begins as something, so a reference has its first values: scores from before training, or a second model.
 
     Not with: merging, for no weight computes that; models with sliding windows, in which the virtual tokens would drop out of
     sight, or that attend in a way of their own.
@@ -74,7 +74,7 @@ class PrefixTuning(VirtualTokens):
     cache: turned to its positions already.
 
     On the disk: all of them in one matrix by peft's name, which peft loads and computes the same with. Left out, it leaves the
-    base to the bit, so the base is its own reference.
+    base to the bit. It begins as something, so a reference has its first values: scores from before training, or a second model.
 
     Not with: merging, for no weight computes that; models with sliding windows, in which the virtual tokens would drop out of
     sight, or that attend in a way of their own.

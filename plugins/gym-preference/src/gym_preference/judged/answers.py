@@ -28,6 +28,8 @@ class Rated(Judged):
     origin: float = 0.0  #: what its log-ratio is measured from, in nats
     share: float = 0.0
     """What its reward counts in the margin of the step, times the answers in the step; 0 where all of them are judged alike."""
+    ftx_scale: float = 1.0
+    """What its negative log-likelihood counts: the squared number of answers in the step to each good one."""
 
 
 def answered(example: Example) -> Answered:
@@ -87,12 +89,13 @@ def rated(step: Step, whole: Sequence[Judged], origin: float) -> Step:
     good = sum(one.good for one in whole)
     counts = {True: good, False: good - len(whole)}  # the answers that are not good count against the margin
     shares = {side: len(whole) / count if good * counts[False] else 0.0 for side, count in counts.items()}
-    batches = [[_rate(one, origin, shares) for one in cast(Sequence[Judged], batch)] for batch in step.batches]
+    scale = (len(whole) / good) ** 2 if good else 0.0
+    batches = [[_rate(one, origin, shares, scale) for one in cast(Sequence[Judged], batch)] for batch in step.batches]
     return replace(step, batches=batches)
 
 
-def _rate(one: Judged, origin: float, shares: dict[bool, float]) -> Rated:
-    return Rated(one.id, one.tokens, one.trained, one.good, origin, shares[one.good])
+def _rate(one: Judged, origin: float, shares: dict[bool, float], ftx_scale: float) -> Rated:
+    return Rated(one.id, one.tokens, one.trained, one.good, origin, shares[one.good], ftx_scale)
 
 
 def recorded(config: Judging, examples: Examples, train: Train, layout: Layout) -> Dataset:

@@ -21,6 +21,9 @@ class Judging(Referenced):
     rows: ClassVar[str] = "feedback"
     objective: ClassVar[str] = "gym_preference.judged.objective:JudgedObjective"
     schedule: ClassVar[str] = "gym_preference.judged.answers:recorded"
+    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
+    """What the mean negative log-likelihood of the tokens of a good answer counts beside the loss, times how many answers of the
+    step there are to each good one, as LLaMA-Factory has it."""
     origin: ClassVar[str] = ""
     """`module:class` of a `gym_preference.judged.origins.Origin`: what log-ratios are measured from."""
 

@@ -34,7 +34,9 @@ class JudgedObjective(PreferenceObjective):
         """Lay the answers out, with how they were judged and what their log-ratios are measured from; 0 where nobody says."""
         batch = super().collate(examples)
         told = [one if isinstance(one, Rated) else Rated(**vars(one)) for one in cast(Sequence[Judged], examples)]
-        columns = {name: torch.tensor([vars(one)[name] for one in told]) for name in ("good", "origin", "share")}
+        columns = {
+            name: torch.tensor([vars(one)[name] for one in told]) for name in ("good", "origin", "share", "ftx_scale")
+        }
         return replace(batch, columns={**batch.columns, **columns})
 
     def weight(self, batch: Batch) -> float:
@@ -48,7 +50,8 @@ class JudgedObjective(PreferenceObjective):
         ratios, good, origin = batch.sums(log_ratios), batch.columns["good"], batch.columns["origin"]
         losses = self.losses(ratios, good, origin, **self.arguments)
         if self.config.ftx:
-            losses = losses - self.config.ftx * good * batch.sums(log_probs) / batch.lengths
+            counts = self.config.ftx * good * batch.columns["ftx_scale"]
+            losses = losses - counts * batch.sums(log_probs) / batch.lengths
         return losses.sum(), self.measures(log_probs.detach(), ratios.detach(), batch)
 
     @torch.no_grad()

@@ -74,4 +74,4 @@ class ComparingTrainer(PreferenceTrainer):
     def ready(self) -> None:
         """Give the policy its reference, where the policy is."""
         policy, named = cast(Comparing, self.policy), cast(TDPO1, self.objective.config).reference_model
-        policy.reference = reference(policy, self.adapted, self.model, self.run.recipe, named)
+        policy.reference = reference(policy, self.adapted, self.model, self.run, named)

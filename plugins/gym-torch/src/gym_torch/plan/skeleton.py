@@ -24,6 +24,7 @@ from gym_torch.config import Further, TorchAlgorithm, Transformers
 from gym_torch.layout import PACKED, PADDED, Layout
 from gym_torch.plan.layers import Repeat, groups_with, layers_of, leave_out, repeat_of, tensors_of
 from gym_torch.recompute import every, recompute_layers
+from gym_torch.reference import left_out
 from gym_torch.scalar_head import keep_words
 
 B = TypeVar("B", bound=Batch)
@@ -85,7 +86,7 @@ def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -
             other = own.other(further.path)
             there = locate(other.path, other.revision, weights=False)
             beside.append(built_alone(recipe, other, there, precision, device, further))
-        elif built.adapted.without is None:
+        elif left_out(built.adapted, recipe) is None:
             beside.append(built_alone(recipe, own, path, precision, device, further))
     return replace(built, beside=tuple(beside))
 

@@ -1,0 +1,103 @@
+"""Every adapter under every algorithm that compares: the first step finds a policy that is its own reference, or is refused.
+
+An adapter that declares to start unchanged is measured from the base, every other one from itself as it begins; dropout and
+whatever else is there in training alone stands on neither side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gym_core import Adapter, GymError, execute, load_recipe
+from gym_core.discovery import entries
+from gym_core.loading import load
+from gym_testkit.architectures import write_mixture
+from gym_testkit.bench import Bench
+from gym_torch import TorchAlgorithm
+from gym_torch.adapted import ForMixtures
+
+ADAPTERS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries("adapters")}
+ALGORITHMS: dict[str, type[TorchAlgorithm]] = {
+    entry.name: kind for entry in entries("algorithms") if (kind := load(entry)).disable_dropout
+}
+SMALL: dict[str, Any] = {"rank": 4, "dropout": 0.5, "target_rank": 2, "block": 4, "blocks": 2, "layers": 1}
+TOKENS: dict[str, Any] = {"trainable_tokens": [97, 98], "prompt_tuning": 4, "prefix_tuning": 4}
+FORMS: dict[str, Any] = {"live": {"cache_reference": False}, "cached": {"cache_reference": True}}
+ROLLOUTS = {"max_new_tokens": 8, "group_size": 4, "rewards": [{"name": "regex", "pattern": "[ -7]"}]}
+#: One algorithm for each way of comparing: pairs, judged answers, whole distributions, answers of its own.
+WAYS = {"dpo", "kto", "tdpo2", "rloo"}
+IN_TRAINING_ONLY = {"longlora"}  #: attends in groups while it trains
+
+
+def forms(kind: type[TorchAlgorithm]) -> dict[str, dict[str, Any]]:
+    """Return the ways in which an algorithm may be given its reference; none where it has none."""
+    if "cache_reference" in kind.model_fields:
+        return FORMS
+    if "rewards" in kind.model_fields:
+        return {"live": {**ROLLOUTS, "beta": 0.1}}
+    return {"live": {}} if "reference_model" in kind.model_fields else {}
+
+
+def cases() -> Iterator[Any]:
+    for adapter, (name, kind) in product(ADAPTERS, ALGORITHMS.items()):
+        for form, options in forms(kind).items():
+            brief = name in WAYS and (form == "live" or adapter in {"loftq", "lora"})
+            marks = [] if brief else [pytest.mark.slow]
+            yield pytest.param(adapter, name, options, id=f"{adapter}-{name}-{form}", marks=marks)
+
+
+def test_every_algorithm_with_a_reference_is_compared_without_dropout() -> None:
+    fields = {entry.name: load(entry).model_fields.keys() for entry in entries("algorithms")}
+    assert {name for name, have in fields.items() if {"reference_model", "rewards"} & have} <= ALGORITHMS.keys()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Return a bench with a model of its own, and tokens and scores that all cases share."""
+    root = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GYM_CACHE", str(root / "cache"))
+        yield Bench(root)
+
+
+def options_of(adapter: str) -> dict[str, Any]:
+    fields = ADAPTERS[adapter].model_fields
+    found = {name: value for name, value in SMALL.items() if name in fields and (name, adapter) != ("blocks", "oft")}
+    return found | ({"tokens": TOKENS[adapter]} if adapter in TOKENS else {})
+
+
+@pytest.mark.parametrize(("adapter", "algorithm", "options"), cases())
+def test_a_policy_begins_as_its_own_reference(
+    bench: Bench, tmp_path: Path, adapter: str, algorithm: str, options: dict[str, Any]
+) -> None:
+    shape = ALGORITHMS[algorithm].rows
+    recipe = bench.recipe({"name": algorithm, **options}, shape, max_steps=1, batch_size=8, learning_rate=1e-9)
+    recipe |= {"adapter": {"name": adapter, **options_of(adapter)}, "output": str(tmp_path / "run")}
+    if isinstance(ADAPTERS[adapter], ForMixtures):
+        recipe["model"] = str(mixture(bench))
+    if adapter in IN_TRAINING_ONLY:
+        with pytest.raises(GymError, match="in training the policy computes other"):
+            execute(load_recipe(recipe))
+        return
+    first = bench.finished(execute(load_recipe(recipe))).metrics[0]
+    for name in first.keys() & {
+        "kl",
+        "kl_reference",
+        "margin",
+        "chosen_kl",
+        "rejected_kl",
+        "desirable_reward",
+        "undesirable_reward",
+    }:
+        assert first[name] == pytest.approx(0, abs=1e-5), name
+    assert first.keys() & {"kl", "kl_reference", "margin"}, "nothing was compared"
+
+
+def mixture(bench: Bench) -> Path:
+    path = bench.root / "mixture"
+    return path if path.exists() else write_mixture(path, bench.model())
