@@ -13,7 +13,8 @@ import torch
 from numeric import Array, gradient
 
 from gym_core.component import load_object
-from gym_core.loading import load_all
+from gym_core.discovery import entries
+from gym_core.loading import load, load_all
 from gym_preference import Pairwise, losses
 from gym_preference.objective import PairObjective
 
@@ -165,3 +166,10 @@ def test_the_options_of_every_component_are_the_arguments_of_its_loss() -> None:
         assert set(taken[-len(objective.arguments) :]) == objective.arguments.keys()
         checked += 1
     assert checked >= 17
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in entries("algorithms") if entry.dist == "gym-preference"])
+def test_the_page_of_an_algorithm_says_its_formula_and_when_to_use_it(name: str) -> None:
+    (entry,) = (each for each in entries("algorithms") if each.name == name)
+    doc = load(entry).__doc__ or ""
+    assert "    loss = " in doc and "Use it for: " in doc

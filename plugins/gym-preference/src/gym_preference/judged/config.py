@@ -34,7 +34,17 @@ class Judging(Referenced):
 
 
 class KTO(Judging):
-    """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone."""
+    """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone.
+
+        loss = d (1 - sigmoid(beta (r - z)))  for a good answer,  u (1 - sigmoid(beta (z - r)))  for another one
+
+    r: log-ratio of the answer to the reference, summed over its tokens; z: the mean log-ratio of answers to prompts that they
+    do not belong to, at least 0, over the whole step; d, u: `desirable_weight`, `undesirable_weight`.
+
+    Use it for: single judgements, such as thumbs up and down, of which there may be far more of one kind.
+
+    Differs: z is estimated over the step and not over a micro-batch, so it does not depend on how a step is cut.
+    """
 
     loss: ClassVar[str] = "gym_preference.judged.losses:kto"
     origin: ClassVar[str] = "gym_preference.judged.origins:MismatchedKL"
@@ -57,7 +67,17 @@ class KTO(Judging):
 
 
 class BCO(Judging):
-    """Binary classifier optimization: rewards tell good answers from bad ones, measured from the mean of all so far."""
+    """Binary classifier optimization: rewards tell good answers from bad ones, measured from the mean of all so far.
+
+        loss = -log sigmoid(beta (r - z))  for a good answer,  -log sigmoid(beta (z - r))  for another one
+
+    r: log-ratio of the answer to the reference, summed over its tokens; z: the mean of all r so far.
+
+    Use it for: single judgements where `kto` saturates: answers that are far on the wrong side go on to pull.
+
+    Differs: z is the mean over all steps so far, where the paper has a moving one; answers are not weighed by how alike the
+    prompts of both kinds are.
+    """
 
     loss: ClassVar[str] = "gym_preference.judged.losses:bco"
     origin: ClassVar[str] = "gym_preference.judged.origins:MeanReward"
