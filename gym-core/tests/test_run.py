@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gym_core import BusyError, PluginError, execute, load_recipe
+from gym_core import BusyError, DataError, PluginError, execute, load_recipe
 from gym_core.outputlock import OutputLock
 
 
@@ -68,6 +68,28 @@ def test_failed_run_is_recorded_and_resumed(recipe, tmp_path, monkeypatch):
     execute(made)
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert seen == [True] and record["status"] == "finished" and record["resumed"] == 1 and record["error"] is None
+
+
+def test_what_a_recipe_names_must_be_there_before_anything_is_written(recipe, tmp_path, monkeypatch):
+    import toy
+
+    def missing(self):
+        raise DataError("is not there", where=self.path)
+
+    monkeypatch.setattr(toy.Rows, "check", lambda self: [source.check() for source in self.sources])
+    monkeypatch.setattr(toy.Lines, "check", missing)
+    with pytest.raises(DataError, match="is not there"):
+        execute(recipe(data={"sources": ["a"]}))
+    assert not (tmp_path / "out" / "run.json").exists(), "another recipe could not take the directory"
+    monkeypatch.undo()
+
+
+def test_a_finished_run_needs_nothing_any_more(recipe, tmp_path, monkeypatch):
+    import toy
+
+    execute(recipe(data={"sources": ["a"]}))
+    monkeypatch.setattr(toy.Rows, "check", lambda self: pytest.fail("it is finished"))
+    assert execute(recipe(data={"sources": ["a"]})).repeated
 
 
 def test_another_recipe_is_refused_with_the_difference(recipe, tmp_path):

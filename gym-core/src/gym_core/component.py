@@ -34,6 +34,12 @@ class Component(Config):
         """
         return load_object(self.target)(self, **context)
 
+    def check(self) -> None:
+        """Raise GymError where something that the options name is not there; quick, and without the implementation's libraries.
+
+        `gym validate` asks, and a run before it writes anything.
+        """
+
 
 def load_object(reference: str) -> Any:
     """Import `package.module:name.attribute` and return the object."""

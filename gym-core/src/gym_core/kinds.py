@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+
+from pydantic import PositiveInt, SerializeAsAny
 
 from gym_core.artifact import Artifact
-from gym_core.component import Component
+from gym_core.component import Component, Slot
 
 
 class Backend(Component):
@@ -125,20 +127,33 @@ class Family(Component):
     kind: ClassVar[str] = "families"
 
 
-class Source(Component):
-    """Where rows come from. `build(...)` returns an object with `rows() -> Iterator[dict]` and `fingerprint() -> str`."""
-
-    kind: ClassVar[str] = "sources"
-    format: ClassVar[str] = ""
-    """Row format of what it yields, where that is fixed; empty where the recipe or the rows decide."""
-
-
 class Format(Component):
     """Reads rows of one shape. `build()` returns `convert(row) -> Example` of the data plugin."""
 
     kind: ClassVar[str] = "formats"
     example: ClassVar[Mapping[str, Any]] = {}
     """A row that the default options read."""
+
+
+class Source(Component):
+    """Where rows come from. `build()` returns an object with `rows() -> Iterator[dict]` and `fingerprint() -> str`.
+
+    The two options that every source has are the business of whoever reads it; a source need not look at them.
+    """
+
+    kind: ClassVar[str] = "sources"
+    format: ClassVar[str] = ""
+    """Row format of what it yields, where that is fixed; empty where the recipe or the rows decide."""
+
+    read_as: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
+    """Row format, such as `sharegpt` or `{name: alpaca, prompt: question}`; without it, told by the source or the columns."""
+    samples: PositiveInt | None = None
+    """Rows drawn at random; where there are fewer, each is taken as often as any other, or once more."""
+
+    @property
+    def title(self) -> str:
+        """What messages and examples call it, such as a path; empty: its name in recipes."""
+        return ""
 
 
 class Template(Component):

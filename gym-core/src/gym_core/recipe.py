@@ -13,7 +13,7 @@ from typing import Any, cast
 from gym_core import dialect, sections
 from gym_core.component import Config, Slot
 from gym_core.discovery import entries
-from gym_core.errors import PluginError, Problem, RecipeError
+from gym_core.errors import GymError, PluginError, Problem, RecipeError
 from gym_core.kinds import (
     Adapter,
     Algorithm,
@@ -77,6 +77,18 @@ class Recipe:
             (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] not in CHANGEABLE
         )
         return hashlib.sha256(json.dumps([self.settings(), used], sort_keys=True).encode()).hexdigest()[:16]
+
+    def check(self) -> None:
+        """Raise GymError with everything that the components name and that is not there."""
+        found: list[GymError] = []
+        for part in (getattr(self, section) for section in SLOTS):
+            for component in part if isinstance(part, tuple) else filter(None, [part]):
+                try:
+                    component.check()
+                except GymError as error:
+                    found.append(error)
+        if found:
+            raise type(found[0])([problem for error in found for problem in error.problems])
 
 
 def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:

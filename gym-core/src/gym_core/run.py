@@ -119,9 +119,10 @@ def _phases(run: Run, hook: Any) -> Outcome:
 
 
 def _opened(output: Path, record: RunRecord, recipe: Recipe) -> dict[str, Any]:
-    """Return what an earlier process recorded; unless that run is finished, record that this one goes on."""
+    """Return what an earlier process recorded; unless that run is finished, check and record that this one goes on."""
     before = dict(_earlier(output, record, recipe))
     if before.get("status") != "finished":
+        recipe.check()
         record.update(**_opening(recipe, before))
     return before
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gym_core import DataError
-from gym_data import File, Hub, Named
+from gym_data import DatasetConfig, File, Hub, Named
 from gym_data.sources.named import Columns, Info, format_of
 
 ROWS = [{"instruction": f"say {i}", "input": "", "output": f"it is {i}"} for i in range(3)]
@@ -107,10 +107,26 @@ def test_a_name_is_looked_up_in_the_registry_then_as_a_path(tmp_path):
     entry = {"file_name": "rows.jsonl", "columns": {"prompt": "q", "response": "a"}, "num_samples": 2, "file_sha1": "x"}
     (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": entry}))
     opened = Named(path="mine", directory=str(tmp_path)).build()
-    assert (opened.name, opened.format.prompt, opened.format.query, opened.samples) == ("mine", "q", None, 2)
+    assert (opened.format.prompt, opened.format.query, opened.samples) == ("q", None, 2)
     assert list(Named(path="rows.jsonl", directory=str(tmp_path)).build().rows()) == [{"q": "one", "a": "two"}]
     with pytest.raises(DataError, match="did you mean `mine`"):
         Named(path="mime", directory=str(tmp_path)).build()
+
+
+def test_what_is_not_there_is_found_without_reading_it(tmp_path):
+    """So `gym validate` says it, and a run before it imports anything."""
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"gone": {"file_name": "gone.json"}}))
+    (tmp_path / "here.jsonl").write_text("no JSON, but here")
+    for lacking in (
+        File(path=str(tmp_path / "gone.json")),
+        *(Named(path=name) for name in ("gone", "nothing", "./x", "data/x.jsonl")),
+    ):
+        config = DatasetConfig(sources=[File(path=str(tmp_path / "here.jsonl")), lacking], dataset_dir=str(tmp_path))
+        with pytest.raises(DataError) as caught:
+            config.check()
+        assert caught.value.problems[0].key == "data.sources[1]"
+    for there in (Named(path="here.jsonl"), Named(path="openai/gsm8k"), Hub(path="openai/gsm8k")):
+        DatasetConfig(sources=[there], dataset_dir=str(tmp_path)).check()
 
 
 @pytest.mark.parametrize(
@@ -156,6 +172,6 @@ def test_a_dataset_read_by_datasets_has_rows_and_a_fingerprint_of_its_content(mo
     for name, rows in (("a", ROWS), ("b", ROWS), ("c", ROWS[:2])):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        opened.append(Hub(path=str(tmp_path / name), samples=2).build())
-    assert list(opened[0].rows()) == ROWS and opened[0].samples == 2
+        opened.append(Hub(path=str(tmp_path / name)).build())
+    assert list(opened[0].rows()) == ROWS
     assert opened[0].fingerprint() == opened[1].fingerprint() != opened[2].fingerprint()

@@ -1,5 +1,7 @@
 """Named templates: what they show, what they train, and on which tokenizers they are refused."""
 
+from datetime import date
+
 import pytest
 from data_cases import chat
 
@@ -80,8 +82,8 @@ def config(template):
 
 
 def test_a_template_is_refused_where_its_tokens_are_missing(model):
-    assert open_tokenizer(config(ChatML()), model).templates["default"].startswith("{%")
-    assert open_tokenizer(config(Qwen3()), model)
-    with pytest.raises(DataError, match=r"needs <\|begin_of_text\|>") as caught:
-        open_tokenizer(config(Llama3()), model)
+    assert open_tokenizer(config(ChatML()), model, date.today()).templates["default"].startswith("{%")
+    assert open_tokenizer(config(Qwen3()), model, date.today())
+    with pytest.raises(DataError, match=r"template `llama3` of gym-data .* needs <\|begin_of_text\|>") as caught:
+        open_tokenizer(config(Llama3()), model, date.today())
     assert str(caught.value).count("\n") == 2

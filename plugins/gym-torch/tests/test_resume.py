@@ -7,6 +7,7 @@ import multiprocessing
 import random
 import signal
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gym_torch_bench import (
     Crash,
     Event,
     Memory,
+    Prepared,
     make_run,
     metrics,
     same,
@@ -140,6 +142,27 @@ def test_early_stopping_counts_on_after_a_crash(model_path: Path, tmp_path: Path
     assert metrics(tmp_path / "plain") == metrics(tmp_path / "crashed")
     assert metrics(tmp_path / "plain")[-1]["step"] == 4
     assert "eval_loss" in json.loads((tmp_path / "plain" / "run.json").read_text())["training"]["stopped"]
+
+
+class Dated(Memory):
+    """Notes the day it was told."""
+
+    def build(self, **context: Any) -> Prepared:
+        TOLD.append(context["day"])
+        return super().build(**context)
+
+
+TOLD: list[date] = []
+
+
+def test_a_run_that_goes_on_later_is_still_of_the_day_it_began(model_path: Path, tmp_path: Path) -> None:
+    """So a chat template that asks for the date makes the samples of the checkpoint again."""
+    with pytest.raises(Crash):
+        run = make_run(model_path, tmp_path, Dated(), sections={"callbacks": (Event(step=4),)}, **SETTINGS)
+        run.record.update(started="2024-07-26T23:59:59Z")
+        train(run)
+    train(make_run(model_path, tmp_path, Dated(), **SETTINGS))
+    assert [date(2024, 7, 26)] * 2 == TOLD
 
 
 def test_other_data_and_other_parameters_are_refused_by_name(model_path: Path, tmp_path: Path) -> None:

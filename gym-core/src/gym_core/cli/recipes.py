@@ -29,10 +29,13 @@ def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: 
 
     KEY=VALUE overrides a key in either dialect: `train.epochs=1`, `learning_rate=1e-4`.
     """
+    from gym_core.record import RunRecord
     from gym_core.run import execute
 
     overrides = (*overrides, f"distributed.processes={nproc}") if nproc else overrides
     loaded = load_recipe(recipe, overrides)
+    if RunRecord(Path(loaded.output).expanduser() / "run.json").read().get("status") != "finished":
+        loaded.check()  # before any process is started
     strategy = loaded.distributed
     code = strategy.launch(["train", str(recipe), *overrides, *["--json"] * as_json]) if strategy else None
     if code is not None:
@@ -55,8 +58,9 @@ def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: 
 @_overrides
 @_json
 def validate(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check a recipe and report every problem at once. Exit code 2 for a wrong recipe, 3 for a missing plugin."""
+    """Check a recipe, and that the data it names are there. Exit code 2: wrong recipe, 3: missing plugin, 4: missing data."""
     loaded = load_recipe(recipe, overrides)
+    loaded.check()
     if as_json:
         click.echo(json.dumps({"problems": [], "fingerprint": loaded.fingerprint()}))
     else:

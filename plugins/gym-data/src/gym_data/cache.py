@@ -1,16 +1,8 @@
-"""The token cache: what was tokenised once is found again by what it was made from.
-
-One folder each, named by a hash of everything that decides its content: flat `.npy` arrays that are memory-mapped,
-and a manifest with their hashes, written last. The folder appears under its name at once or not at all. Nothing is
-pickled.
-"""
+"""Examples, read from the arrays of the token cache as they are asked for. How these are written: `gym_data.store`."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gym_data.sources.files import hash_file
 from gym_data.tokenizer import Mask, Tokens
 
-LAYOUT = 3  #: changes when the files change their meaning
-MANIFEST = "manifest.json"
 ARRAYS: dict[str, tuple[str, tuple[int, ...]]] = {
     "tokens": ("<i4", ()),
     "trained": ("|b1", ()),
@@ -152,108 +141,6 @@ class Examples(Sequence[Example]):
     def lengths(self) -> npt.NDArray[np.int64]:
         """Number of tokens of each example."""
         return np.diff(self._ends, prepend=0)[self._order]
-
-
-class Store:
-    """Writes a cache folder."""
-
-    def __init__(self, root: Path) -> None:
-        """Begin in a temporary folder beside the final one."""
-        root.mkdir(parents=True, exist_ok=True)
-        self.root = root
-        self.folder = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=root))
-        self._columns = {name: Column(self.folder / f"{name}.npy", name) for name in ARRAYS}
-        self._end = self._about_end = 0
-
-    def add(
-        self, tokens: Tokens, trained: Mask, origin: tuple[int, int, int], about: Mapping[str, Any] | None = None
-    ) -> None:
-        """Append a sequence, its source, row and part, and what else its `KINDS` holds (of all, or of none)."""
-        self._end += len(tokens)
-        self.extend(tokens=tokens, trained=trained, ends=np.asarray([self._end]), origins=np.asarray([origin]))
-        if about is not None:
-            text = np.frombuffer(json.dumps(about, default=str).encode("utf-8"), dtype=np.uint8)
-            self._about_end += len(text)
-            self.extend(about=text, about_ends=np.asarray([self._about_end]))
-
-    def extend(self, **columns: npt.NDArray[Any]) -> None:
-        """Append to arrays."""
-        for name, values in columns.items():
-            self._columns[name].append(values)
-
-    def finish(self, name: str, manifest: Mapping[str, Any]) -> Path:
-        """Write the manifest and move the folder to its name; what another process put there meanwhile is as good."""
-        for column in self._columns.values():
-            column.close()
-        hashes = {name: hash_file(self.folder / f"{name}.npy") for name in ARRAYS}
-        text = json.dumps({"layout": LAYOUT, **manifest, "sha256": hashes}, indent=1)
-        (self.folder / MANIFEST).write_text(text, encoding="utf-8")
-        final = self.root / name
-        try:
-            self.folder.rename(final)
-        except OSError:
-            if not final.is_dir():
-                raise
-            shutil.rmtree(self.folder)
-        return final
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        for column in self._columns.values():
-            column.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class Column:
-    """An `.npy` file that grows; numpy leaves room in the header for the final length."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        """Create the file."""
-        kind, self._tail = ARRAYS[name]
-        self._dtype = np.dtype(kind)
-        self._file = path.open("wb")
-        self._length = 0
-        self._header()
-
-    def append(self, values: npt.NDArray[Any]) -> None:
-        """Write values at the end."""
-        self._file.write(np.ascontiguousarray(values, dtype=self._dtype).tobytes())
-        self._length += len(values)
-
-    def close(self) -> None:
-        """Write the final header and flush to disk; does nothing the second time."""
-        if not self._file.closed:
-            self._file.seek(0)
-            self._header()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-
-    def _header(self) -> None:
-        shape = (self._length, *self._tail)
-        described = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, described)
-
-
-def find(root: Path, name: str) -> dict[str, Any] | None:
-    """Return the manifest of a cache folder; None where it is missing, damaged or of another layout."""
-    folder = root / name
-    if not (folder / MANIFEST).is_file():
-        return None
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    sound = manifest["layout"] == LAYOUT and all(
-        (folder / f"{array}.npy").is_file() and hash_file(folder / f"{array}.npy") == digest
-        for array, digest in manifest["sha256"].items()
-    )
-    return manifest if sound else None
-
-
-def remove(root: Path, name: str) -> None:
-    """Take a cache folder away, first out of the sight of others."""
-    if (root / name).is_dir():
-        aside = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=root))
-        (root / name).rename(aside / name)
-        shutil.rmtree(aside)
 
 
 def _load(folder: Path, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`gym data`: looking at what a recipe trains on."""
+"""`gym data`: looking at what a recipe trains on, and at what is kept of it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from gym_core import DataError, Recipe, RecipeError, load_recipe, locate
+from gym_core import DataError, Recipe, RecipeError, cache_dir, load_recipe, locate
 from gym_data.config import DatasetConfig
 
 
 @click.group()
 def data() -> None:
-    """Look at the data of a recipe."""
+    """Look at the data of a recipe, and at the token cache."""
 
 
 @data.command()
@@ -38,6 +38,53 @@ def preview(recipe: Path, overrides: tuple[str, ...], count: int, as_json: bool)
     from gym_data.preview import show
 
     show(shown)
+
+
+@data.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def cache(context: click.Context, as_json: bool) -> None:
+    """Show what the token cache holds; `prune` and `clear` make room.
+
+    It never holds more than `$GYM_CACHE_SIZE` (default 50GB): what was not used for the longest time goes first.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from gym_data import space
+    from gym_data.preview import show_cache
+
+    root, most = cache_dir() / "tokens", space.limit()
+    held = [space.described(each) for each in space.kept(root)]
+    if as_json:
+        click.echo(json.dumps({"path": str(root), "most_bytes": most, "entries": held}, indent=2))
+    else:
+        show_cache(str(root), most, held)
+
+
+@cache.command()
+@click.option("--to", metavar="SIZE", help="Bytes that may stay, such as 5GB; by default $GYM_CACHE_SIZE.")
+def prune(to: str | None) -> None:
+    """Remove what killed runs left, and the least recently used until the rest is small enough."""
+    from gym_data import space
+
+    _make_room(space.size_of(to, "--to") if to else space.limit())
+
+
+@cache.command()
+def clear() -> None:
+    """Remove all that the token cache holds; runs make again what they need."""
+    _make_room(0)
+
+
+def _make_room(most: int) -> None:
+    from gym_data import space, store
+
+    root = cache_dir() / "tokens"
+    with store.writing(root):
+        store.collect(root)
+        gone = space.evict(root, most)
+    size = sum(each.size for each in gone)
+    click.echo(f"removed {len(gone)} of the data sets in {root}: {space.written(size)}")
 
 
 def _look(config: DatasetConfig, recipe: Recipe, count: int) -> dict[str, Any]:

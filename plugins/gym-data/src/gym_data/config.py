@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_validator
 
-from gym_core import Data, Flat, Format, Slot, Source, Template
+from gym_core import Data, DataError, Flat, Format, Slot, Source, Template
+from gym_data.sources import Named
 
 Option = str | bool | int | float
 
@@ -18,6 +21,10 @@ def _names(value: Any) -> Any:
 
 def _unread(value: Any) -> None:
     """Take note of what changes no result: in how many processes or how large batches samples are prepared and evaluated."""
+
+
+def _day(value: str | None) -> str | None:
+    return value if value is None else datetime.date.fromisoformat(value).isoformat()
 
 
 def _weights(value: Any) -> list[float]:
@@ -45,6 +52,8 @@ class DatasetConfig(Data):
     """Chat template; without it, the model's own."""
     template_options: dict[str, Option] = {}
     """Values handed to the chat template, such as `enable_thinking: false`."""
+    date: Annotated[str | None, AfterValidator(_day)] = None
+    """Day that the chat template is told where it asks, such as `2025-12-31`; without it, the day on which the run began."""
     system: Annotated[str | None, Flat("default_system")] = None
     """System message of conversations that have none."""
     variables: dict[str, str] = {}
@@ -90,6 +99,24 @@ class DatasetConfig(Data):
         Flat("dataloader_num_workers", convert=_unread),
     ] = False
     """Whether to tokenise again although the cache holds the result."""
+
+    def located(self) -> list[Source]:
+        """Return the sources, names looked up in `dataset_dir` where they say no folder of their own."""
+        here = {"directory": self.dataset_dir}
+        lost = [isinstance(source, Named) and source.directory is None for source in self.sources]
+        return [
+            source.model_copy(update=here) if alone else source
+            for source, alone in zip(self.sources, lost, strict=True)
+        ]
+
+    def check(self) -> None:
+        """Raise DataError where a source is not there."""
+        for number, source in enumerate(self.located()):
+            try:
+                source.check()
+            except DataError as error:
+                key = f"data.sources[{number}]" if len(self.sources) > 1 else "data"
+                raise DataError([replace(problem, key=problem.key or key) for problem in error.problems]) from None
 
     @model_validator(mode="after")
     def _consistent(self) -> DatasetConfig:

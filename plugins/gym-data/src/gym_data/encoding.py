@@ -78,7 +78,7 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
             try:
                 found = [(each.about, _render(reader, tokenizer, each)) for each in conversations]
             except ValueError as error:
-                reader.bad(record.source, record.number, error)
+                reader.refused(record, error)
                 continue
             for _, rendered in found:
                 if not rendered:
@@ -112,7 +112,7 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         try:
             tokens, _ = tokenizer.chat(messages, conversation.tools, generation_prompt=True)
         except ValueError as error:
-            reader.bad(record.source, record.number, error)
+            reader.refused(record, error)
             continue
         if len(tokens) > reader.config.cutoff:
             reader.tallies[record.source].dropped[TOO_LONG] += 1
@@ -147,7 +147,7 @@ def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
                 try:
                     written[position] = _whole(tokenizer, record.row)
                 except ValueError as error:
-                    reader.bad(record.source, record.number, error)
+                    reader.refused(record, error)
         texts = [record.row.text for record in batch if isinstance(record.row, Text)]
         conversations = dict(zip(written, tokenizer.encode_rendered(list(written.values())), strict=True))
         documents = iter(tokenizer.encode_batch(texts))

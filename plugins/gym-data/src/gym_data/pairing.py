@@ -27,7 +27,7 @@ def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
             try:
                 sides = [_side(reader, tokenizer, each, pair.shared) for each in (pair.chosen, pair.rejected)]
             except ValueError as error:
-                reader.bad(record.source, record.number, error)
+                reader.refused(record, error)
                 continue
             kept.append(record)
             texts += sides

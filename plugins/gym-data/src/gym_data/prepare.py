@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 from gym_core import DataError, cache_dir
-from gym_data import cache
-from gym_data.cache import Example, Examples, Store
+from gym_data import space, store
+from gym_data.cache import Example, Examples
 from gym_data.config import DatasetConfig
 from gym_data.encoders import ENCODERS
+from gym_data.makers import answering, called, identity, maker
 from gym_data.mixing import MIXES, hold_out, order_of
 from gym_data.progress import counted
 from gym_data.reading import Reader
+from gym_data.render import clock
 from gym_data.report import report_of
+from gym_data.store import Store
 from gym_data.tokenizer import Tokenizer
 
 __all__ = ["Example", "Examples", "Prepared", "prepare"]
-#: Fields that decide how rows become examples; the others are in the sources, the template and the tokenizer.
+#: Fields that decide how rows become examples; sources, template and tokenizer are named beside them.
 OPTIONS = {
     "cutoff", "max_samples", "mix", "mix_weights", "overlong", "split", "system", "template_options", "train_on",
     "validation", "variables", "bad_rows",
@@ -34,45 +38,57 @@ class Prepared:
 
     train: Examples
     validation: Examples | None
-    fingerprint: str
+    fingerprint: str  #: of the examples: equal for equal ones, whoever made them
     report: dict[str, Any]
+    key: str  #: names the folder in the cache, by everything that made them
 
 
-def prepare(config: DatasetConfig, tokenizer: Path, rows: str = "conversation", seed: int = 0) -> Prepared:
+def prepare(
+    config: DatasetConfig, tokenizer: Path, rows: str = "conversation", seed: int = 0, day: date | None = None
+) -> Prepared:
     """Return the examples of a configuration for the tokenizer of a model directory.
 
-    `rows` is the shape the algorithm learns from; `seed` decides what is drawn, mixed by weight and held out. Raises
-    DataError where the sources cannot be read or nothing is left to learn.
+    `rows` is the shape the algorithm learns from; `seed` decides what is drawn, mixed by weight and held out; `day` is what chat
+    templates are told that ask for the date and `config` does not say, by default today. Raises DataError where the sources
+    cannot be read or nothing is left to learn.
     """
+    most = space.limit()
     reader = Reader(config, rows, seed)
-    words = open_tokenizer(config, tokenizer)
-    fingerprint = _fingerprint(reader, words)
+    day = date.fromisoformat(config.date) if config.date else day or datetime.now(UTC).date()
+    words = open_tokenizer(config, tokenizer, day)
+    key = key_of(reader, words, day)
     root = cache_dir() / "tokens"
-    manifest = None if config.rebuild else cache.find(root, fingerprint)
+    manifest = None if config.rebuild else store.find(root, key)
     cached = manifest is not None
     if manifest is None:
-        cache.remove(root, fingerprint)
-        _build(reader, words, root, fingerprint)
-        manifest = cache.find(root, fingerprint)
+        with store.writing(root):
+            store.remove(root, key)
+            _build(reader, words, root, key)
+            space.evict(root, most, key)
+        manifest = store.find(root, key)
     if manifest is None:
-        raise DataError("the token cache does not hold what was just written", where=str(root / fingerprint))
-    folder = root / fingerprint
-    train, validation = (Examples(folder, part, manifest["names"], rows) for part in ("train", "validation"))
+        raise DataError("the token cache does not hold what was just written", where=str(root / key))
+    train, validation = (Examples(root / key, part, manifest["names"], rows) for part in ("train", "validation"))
     report = {**manifest["report"], "cached": cached}
-    return Prepared(train, validation if report["validation"] else None, fingerprint, report)
+    return Prepared(train, validation if report["validation"] else None, store.content(manifest), report, key)
 
 
-def open_tokenizer(config: DatasetConfig, path: Path) -> Tokenizer:
-    """Return the tokenizer with the configured template. Raises DataError where it lacks tokens the template needs."""
-    template = config.template
-    text = template.build() if template is not None else None
-    words = Tokenizer(path, text, config.template_options)
+def open_tokenizer(config: DatasetConfig, path: Path, day: date) -> Tokenizer:
+    """Return the tokenizer with the configured template, which is told this day.
+
+    Raises DataError where it lacks tokens the template needs.
+    """
+    template, text = config.template, None
+    if template is not None:
+        with answering(template, "`build`"):
+            text = template.build()
+    words = Tokenizer(path, text, {**config.template_options, "strftime_now": clock(day)})
     if template is not None:
         roles = {"bos_token": words.bos_id, "eos_token": words.eos_id}
         lacking = [token for token in template.needs if roles.get(token, words.token_id(token)) is None]
         if lacking:
             raise DataError(
-                f"the template needs {', '.join(lacking)}, which the tokenizer of this model does not have",
+                f"the {called(template)} needs {', '.join(lacking)}, which the tokenizer of this model does not have",
                 where=str(path),
                 key="data.template",
                 fix="leave `template` out to use the model's own, or take `default`, which needs no chat tokens",
@@ -80,27 +96,32 @@ def open_tokenizer(config: DatasetConfig, path: Path) -> Tokenizer:
     return words
 
 
-def _fingerprint(reader: Reader, words: Tokenizer) -> str:
+def key_of(reader: Reader, words: Tokenizer, day: date) -> str:
+    """Return what names the examples in the cache: a hash of all that makes them, this package and those it rests on included."""
     config = reader.config
     drawn = bool(config.validation or config.mix_weights or any(opened.samples for opened in reader.opened))
-    identity = {
-        "layout": cache.LAYOUT,
-        "version": version("gym-data"),
+    dated = any("strftime_now" in text for text in words.templates.values())
+    made_by = {
+        "layout": store.LAYOUT,
+        "code": maker("gym_data"),
+        "python": sys.version_info[:2],
         "shape": reader.shape,
         "sources": [opened.identity() for opened in reader.opened],
         "options": config.model_dump(mode="json", include=OPTIONS),
+        "template": identity(config.template) if config.template else None,
         "templates": words.templates,
+        "day": day.isoformat() if dated else None,
         "tokenizer": words.fingerprint,
         "seed": reader.seed if drawn else None,
     }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _build(reader: Reader, words: Tokenizer, root: Path, fingerprint: str) -> None:
+def _build(reader: Reader, words: Tokenizer, root: Path, key: str) -> None:
     """Read and tokenise everything into a cache folder."""
-    store = Store(root)
+    into = Store(root)
     try:
-        read = _write(reader, words, store)
+        read = _write(reader, words, into)
         _something_left(reader, read.orders)
         config = reader.config
         orders = [order_of(order) for order in read.orders]
@@ -109,11 +130,11 @@ def _build(reader: Reader, words: Tokenizer, root: Path, fingerprint: str) -> No
         if not len(train):
             why = f"validation takes all {len(mixed)} examples"
             raise DataError(why, key="data.validation", fix="hold out fewer")
-        store.extend(train=train, validation=validation)
+        into.extend(train=train, validation=validation)
         report = report_of(reader, read.lengths, read.learnt, train, validation, read.duplicates)
-        store.finish(fingerprint, {"names": [opened.name for opened in reader.opened], "report": report})
+        into.finish(key, {"names": [opened.name for opened in reader.opened], "report": report})
     except BaseException:
-        store.discard()
+        into.discard()
         raise
 
 
@@ -128,7 +149,7 @@ class _Read:
     duplicates: int = 0  #: rows whose content came before
 
 
-def _write(reader: Reader, words: Tokenizer, store: Store) -> _Read:
+def _write(reader: Reader, words: Tokenizer, into: Store) -> _Read:
     read = _Read([[] for _ in reader.opened])
     known: dict[bytes, int] = {}
     for number, piece in enumerate(counted(ENCODERS[reader.shape](reader, words), "tokenising")):
@@ -139,7 +160,7 @@ def _write(reader: Reader, words: Tokenizer, store: Store) -> _Read:
         read.lengths.append(len(piece.tokens))
         read.learnt.append(int(piece.trained.sum()))
         read.orders[piece.source].extend([number] * piece.times)
-        store.add(piece.tokens, piece.trained, (piece.source, piece.number, piece.part), piece.about)
+        into.add(piece.tokens, piece.trained, (piece.source, piece.number, piece.part), piece.about)
     return read
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from rich.text import Text
 
 from gym_data.cache import Example
 from gym_data.config import DatasetConfig
-from gym_data.prepare import open_tokenizer, prepare
+from gym_data.prepare import prepare
+from gym_data.space import written
 from gym_data.tokenizer import Tokenizer
 
 BAR = 40  #: columns of the longest bar
@@ -27,7 +28,7 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | 
 def tokenised(config: DatasetConfig, model: Path, shape: str, seed: int, count: int) -> dict[str, Any]:
     """Return the first examples, cut into runs that are learnt or only read, and the report."""
     prepared = prepare(config, model, shape, seed)
-    words = open_tokenizer(config, model)
+    words = Tokenizer(model)
     examples = [
         {
             "id": example.id,
@@ -107,6 +108,23 @@ def _histogram(lengths: dict[str, Any]) -> Table:
     for edge, count in lengths["histogram"]:
         table.add_row(f"<= {edge:,}", Text("█" * round(BAR * count / highest), style="cyan"), f"{count:,}")
     return table
+
+
+def show_cache(path: str, most: int, held: Sequence[Mapping[str, Any]]) -> None:
+    """Print what the token cache holds, the least recently used first."""
+    console, size = Console(), sum(each["bytes"] for each in held)
+    console.print(Text(f"{path}: {written(size)} of at most {written(most)}"), soft_wrap=True)
+    table = Table(box=None)
+    for name in ("key", "sources"):
+        table.add_column(name, overflow="fold")
+    for name in ("examples", "tokens", "size", "last used"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in held:
+        sources = Text(safe(", ".join(each["sources"]) or "damaged"))
+        numbers = (f"{each['examples']:,}", f"{each['tokens']:,}", written(each["bytes"]))
+        table.add_row(each["key"][:12], sources, *numbers, each["used"])
+    if held:
+        console.print(table)
 
 
 def safe(text: str) -> str:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from gym_core import DataError, Format, Source
+from gym_core import Component, DataError, Format, GymError, PluginError, Source
 from gym_core.kinds import Rows
 from gym_core.loading import load_component
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
 from gym_data.formats.detect import detect, detect_prompt
 from gym_data.formats.parts import Unlearnable
-from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Structured, content_key
-from gym_data.sources import Named
-from gym_data.sources.files import OwnRows
+from gym_data.makers import answering, called, identity, name_of
+from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, content_key
 
 PEEK = 20  #: rows looked at to tell a format
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
@@ -35,23 +34,55 @@ class Asks(Protocol):
         ...
 
 
+@runtime_checkable
+class Registered(Protocol):
+    """Rows of a source that was told more of them than its options say, such as by a registry of datasets."""
+
+    format: Format | None  #: their format
+    samples: int | None  #: how many of them are wanted
+
+
 @dataclass(frozen=True)
 class Opened:
     """A source, ready to be read, and the format of its rows."""
 
     name: str
+    source: Source
     rows: Rows
     format: Format
     samples: int | None
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the structured rows, as plain data."""
+        with answering(self.source, "`fingerprint`", self.name):
+            content = self.rows.fingerprint()
+        if not isinstance(content, str):
+            raise self.fault(self.source, f"`fingerprint` returned {type(content).__name__}, and must return a text")
         return {
             "name": self.name,
-            "rows": self.rows.fingerprint(),
-            "format": [type(self.format).__name__, self.format.model_dump(mode="json")],
+            "source": identity(self.source),
+            "rows": content,
+            "format": identity(self.format),
             "samples": self.samples,
         }
+
+    def read(self, most: int | None = None) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows, at most so many."""
+        with answering(self.source, "reading rows", self.name):
+            for row in islice(self.rows.rows(), most):
+                if not isinstance(row, Mapping):
+                    raise self.fault(self.source, f"it yields {type(row).__name__} where a row is a mapping of columns")
+                yield row
+
+    @property
+    def where(self) -> str:
+        """Return the name and what reads the rows, for errors."""
+        return f"{self.name} ({called(self.format)})"
+
+    def fault(self, component: Component, why: str) -> PluginError:
+        """Return the error of a component that does not do what its kind promises."""
+        who = called(component)
+        return PluginError(why, where=f"{self.name} ({who})", fix=f"report it to {who.partition('` of ')[2]}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +120,7 @@ class Reader:
         self.config = config
         self.shape = shape
         self.seed = seed
-        self.opened = [self._open(source) for source in config.sources]
+        self.opened = [self._open(source) for source in config.located()]
         self.tallies = [Tally(opened.name) for opened in self.opened]
 
     def records(self) -> Iterator[Record]:
@@ -99,7 +130,8 @@ class Reader:
             for number, row, times in self._drawn(opened, source):
                 self.tallies[source].rows += 1
                 try:
-                    structured = convert(_filled(row, self.config.variables))
+                    with answering(opened.format, f"row {number}: reading it", opened.name, sound=(ValueError,)):
+                        structured = convert(_filled(row, self.config.variables))
                 except ValueError as error:
                     self.bad(source, number, error)
                     continue
@@ -107,8 +139,8 @@ class Reader:
                     raise self._mismatch(opened, structured)
                 yield Record(source, number, times, structured, content_key(structured))
 
-    def bad(self, source: int, number: int, error: ValueError) -> None:
-        """Count a row that cannot be learnt from.
+    def bad(self, source: int, number: int, error: ValueError, who: str = "") -> None:
+        """Count a row that cannot be learnt from; `who` says so, by default the format.
 
         Raises DataError unless such rows are skipped, or the row is sound and only has nothing to compare.
         """
@@ -119,30 +151,36 @@ class Reader:
         if self.config.bad_rows == "stop":
             raise DataError(
                 f"row {number}: {why}",
-                where=self.opened[source].name,
+                where=f"{self.opened[source].name} ({who or called(self.opened[source].format)})",
                 fix="mend the row, or leave such rows out with `data.bad_rows: skip`",
             ) from error
         self.tallies[source].bad[_general(why)] += 1
 
+    def refused(self, record: Record, error: ValueError) -> None:
+        """Count a row that the chat template does not take, as `bad` does."""
+        template = self.config.template
+        self.bad(record.source, record.number, error, called(template) if template else "the model's chat template")
+
     def _drawn(self, opened: Opened, source: int) -> Iterator[tuple[int, Mapping[str, Any], int]]:
         """Yield number, row and how often it is drawn, at most `max_samples` rows."""
-        rows = enumerate(islice(opened.rows.rows(), None if opened.samples else self.config.max_samples), 1)
+        rows = enumerate(opened.read(None if opened.samples else self.config.max_samples), 1)
         if opened.samples is None:
             yield from ((number, row, 1) for number, row in rows)
             return
         wanted = min(opened.samples, self.config.max_samples or opened.samples)
-        drawn = draw(sum(1 for _ in opened.rows.rows()), wanted, self.seed + source)
+        drawn = draw(sum(1 for _ in opened.read()), wanted, self.seed + source)
         yield from ((number, row, drawn[number]) for number, row in rows if number in drawn)
 
     def _convert(self, opened: Opened) -> Callable[[Mapping[str, Any]], Structured]:
-        reader = opened.format.build()
+        with answering(opened.format, "building it", opened.name):
+            reader = opened.format.build()
         if self.shape != "prompt":
             convert: Callable[[Mapping[str, Any]], Structured] = reader.convert
             return convert
         if not isinstance(reader, Asks):
             raise DataError(
-                f"rows of the format `{type(opened.format).__name__.lower()}` ask nothing, and this algorithm answers",
-                where=opened.name,
+                f"rows of the format `{name_of(opened.format)}` ask nothing, and this algorithm answers",
+                where=opened.where,
                 fix="say which columns hold a prompt: read_as: {name: alpaca, prompt: question}",
             )
         asks: Asks = reader
@@ -154,38 +192,40 @@ class Reader:
         return prompt
 
     def _open(self, source: Source) -> Opened:
-        if isinstance(source, Named) and source.directory is None:
-            source = source.model_copy(update={"directory": self.config.dataset_dir})
-        built = source.build()
-        own = isinstance(built, OwnRows)
-        name = built.name if own else type(source).__name__
-        format = built.format if own else None
-        if format is None and source.format:
-            format = load_component("formats", source.format)[1]()
-        return Opened(
-            name, built, format or self.config.format or self._told(built, name), built.samples if own else None
-        )
+        name = source.title or name_of(source)
+        with answering(source, "opening it", source.title):
+            built = source.build()
+        told = built if isinstance(built, Registered) else None
+        opened = Opened(name, source, built, Text(), source.samples or (told.samples if told else None))
+        found = source.read_as or (told.format if told else None)
+        if found is None and source.format:
+            found = cast(Format, load_component("formats", source.format)[1]())
+        return replace(opened, format=found or self.config.format or self._told(opened))
 
-    def _told(self, rows: Rows, name: str) -> Format:
-        first = list(islice(rows.rows(), PEEK))
+    def _told(self, opened: Opened) -> Format:
+        first = list(opened.read(PEEK))
         if not first:
-            raise DataError("the dataset holds no rows", where=name)
+            raise DataError("the dataset holds no rows", where=opened.name)
         columns = list(dict.fromkeys(column for row in first for column in row))
         found = Text() if self.shape == "text" and "text" in columns else detect(first)
         if found is None and self.shape == "prompt":
             found = detect_prompt(first, answered=False)
         if found is None:
             raise DataError(
-                f"no known row format has the columns {', '.join(columns)}",
-                where=name,
+                f"no known row format has the columns {', '.join(map(str, columns))}",
+                where=opened.name,
                 fix="name them, for example: read_as: {name: alpaca, prompt: question, response: answer}",
             )
         return found
 
-    def _mismatch(self, opened: Opened, row: Structured) -> DataError:
+    def _mismatch(self, opened: Opened, row: Structured) -> GymError:
+        if not isinstance(row, Row):
+            return opened.fault(
+                opened.format, f"it makes {type(row).__name__} of a row, which is no `gym_data.rows.Row`"
+            )
         return DataError(
             f"its rows are of shape `{type(row).__name__.lower()}`, and this algorithm learns from `{self.shape}`",
-            where=opened.name,
+            where=opened.where,
             fix="choose another algorithm, or say which columns to read: read_as: {name: ...}",
         )
 

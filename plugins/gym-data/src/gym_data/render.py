@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import date, datetime
 from functools import cached_property, wraps
 from types import BuiltinMethodType
 from typing import Any
@@ -247,6 +247,11 @@ def _no_underscore(name: object) -> None:
 
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
+
+
+def clock(day: date) -> Callable[[str], str]:
+    """Return a `strftime_now` for which it is the beginning of this day, so that the same texts come out all day long."""
+    return datetime.combine(day, datetime.min.time()).strftime
 
 
 def _now(format: str) -> str:

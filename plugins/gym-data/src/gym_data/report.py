@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gym_data.makers import name_of
 from gym_data.mixing import Order
 from gym_data.reading import Opened, Reader, Tally
 from gym_data.rows import OPPOSITES
@@ -60,7 +61,7 @@ def lengths_of(sizes: np.ndarray) -> dict[str, Any]:
 def _source(opened: Opened, tally: Tally) -> dict[str, Any]:
     return {
         "name": tally.name,
-        "format": type(opened.format).__name__.lower(),
+        "format": name_of(opened.format),
         "rows": tally.rows,
         "bad": dict(tally.bad),
         "dropped": dict(tally.dropped),

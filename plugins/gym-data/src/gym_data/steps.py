@@ -22,7 +22,7 @@ def encode_steps(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         try:
             tokens, ends = tokenizer.steps(messages, row.prompt.tools, row.steps, row.separator)
         except ValueError as error:
-            reader.bad(record.source, record.number, error)
+            reader.refused(record, error)
             continue
         judged = [label is not None for label in row.labels]
         labels = [label for label in row.labels if label is not None]

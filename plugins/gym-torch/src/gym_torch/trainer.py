@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from accelerate.utils import DistributedDataParallelKwargs
 
 from gym_core import Artifact, GymError, Optimizer, RecipeError, Run, Train
 from gym_core.component import load_object
+from gym_core.record import RunRecord
 from gym_data import DatasetConfig
 from gym_data.prepare import open_tokenizer
 from gym_data.report import left_out
@@ -84,6 +86,12 @@ class Prepared(Protocol):
         ...
 
 
+def begun(record: RunRecord) -> date | None:
+    """Return the day on which a run began, which a chat template may have been told; None where nothing says it."""
+    started: str | None = record.read().get("started")
+    return datetime.fromisoformat(started).date() if started else None
+
+
 class Trainer:
     """Trains one recipe; `train()` continues where an earlier process stopped."""
 
@@ -105,7 +113,9 @@ class Trainer:
         self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu", kwargs_handlers=[quick])
         assert recipe.data is not None
         # Tokenized by the main process; the others then find the result in the cache.
-        prepare = partial(recipe.data.build, tokenizer=model.path, rows=config.rows, seed=train.seed)
+        prepare = partial(
+            recipe.data.build, tokenizer=model.path, rows=config.rows, seed=train.seed, day=begun(run.record)
+        )
         first: list[Prepared] = []
         run.ranks.agree(lambda: first.append(prepare()))
         self.data: Prepared = first[0] if first else prepare()

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, SerializeAsAny
+from pydantic import Field
 
-from gym_core import Format, Slot, Source
+from gym_core import Source
 
 __all__ = ["File", "Hub", "Named"]
 
 
-class Own(Source):
-    """What the sources of this package have in common."""
-
-    read_as: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
-    """Row format, such as `sharegpt` or `{name: alpaca, prompt: question}`; without it, told from the columns."""
-    samples: PositiveInt | None = None
-    """Rows drawn at random; more than there are repeats some."""
-
-
-class File(Own):
+class File(Source):
     """A json, jsonl, csv, parquet, arrow or txt file, or a folder of files of one of these kinds."""
 
     target: ClassVar[str] = "gym_data.sources.files:FileRows"
@@ -30,8 +22,19 @@ class File(Own):
     text_unit: Literal["line", "paragraph", "file"] = "line"
     """What is one document of a txt file; paragraphs are parted by blank lines."""
 
+    @property
+    def title(self) -> str:
+        """Return the path."""
+        return self.path
 
-class Hub(Own):
+    def check(self) -> None:
+        """Raise DataError where there are no files to read."""
+        from gym_data.sources.files import find_files
+
+        find_files(Path(self.path).expanduser())
+
+
+class Hub(Source):
     """A dataset of the Hugging Face Hub, through `datasets`. No code of the dataset is run."""
 
     target: ClassVar[str] = "gym_data.sources.hub:HubRows"
@@ -47,8 +50,13 @@ class Hub(Own):
     revision: str | None = None
     """Branch, tag or commit."""
 
+    @property
+    def title(self) -> str:
+        """Return the Hub id."""
+        return self.path
 
-class Named(Own):
+
+class Named(Source):
     """A name in `dataset_info.json` (LLaMA-Factory's schema), else a path, else a Hub id."""
 
     target: ClassVar[str] = "gym_data.sources.named:open_named"
@@ -57,3 +65,14 @@ class Named(Own):
     """Name, path or Hub id."""
     directory: str | None = None
     """Folder of `dataset_info.json`; without it, `dataset_dir` of the section."""
+
+    @property
+    def title(self) -> str:
+        """Return the name."""
+        return self.path
+
+    def check(self) -> None:
+        """Raise DataError where the name stands for nothing; what the Hub has is not asked."""
+        from gym_data.sources.named import check_named
+
+        check_named(self)

@@ -1,9 +1,8 @@
-"""Rows of local files, and the base of what every source of this package builds."""
+"""Rows of local files."""
 
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,30 +15,15 @@ from gym_data.sources.readers import READERS, read_text
 CHUNK = 1 << 20  #: bytes hashed at a time
 
 
-class OwnRows(ABC):
-    """Rows with a name for messages, the format they are known to have, and how many of them are wanted."""
-
-    def __init__(self, name: str, format: Format | None = None, samples: int | None = None) -> None:
-        """Hold what is known before any row is read."""
-        self.name = name
-        self.format = format
-        self.samples = samples
-
-    @abstractmethod
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in a fixed order."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Return a hash of the rows' content."""
-
-
-class FileRows(OwnRows):
+class FileRows:
     """The rows of a file, or of all files of a folder in the order of their names."""
 
-    def __init__(self, config: File, name: str = "", format: Format | None = None) -> None:
-        """Find the files. Raises DataError when there are none, or of several kinds."""
-        super().__init__(name or config.path, config.read_as or format, config.samples)
+    def __init__(self, config: File, format: Format | None = None, samples: int | None = None) -> None:
+        """Find the files; `format` and `samples` are what a registry says of them.
+
+        Raises DataError when there are none, or of several kinds.
+        """
+        self.format, self.samples = format, samples
         self.files = find_files(Path(config.path).expanduser())
         suffix = self.files[0].suffix.lower()
         self._read = partial(read_text, unit=config.text_unit) if suffix == ".txt" else READERS[suffix]

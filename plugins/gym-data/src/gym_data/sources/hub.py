@@ -8,17 +8,16 @@ from typing import Any
 
 from gym_core import DataError, Format
 from gym_data.sources import Hub
-from gym_data.sources.files import OwnRows
 
 BATCH = 1000  #: rows hashed at a time
 
 
-class HubRows(OwnRows):
+class HubRows:
     """The rows of one split."""
 
-    def __init__(self, config: Hub, name: str = "", format: Format | None = None) -> None:
-        """Download what is not there yet. Raises DataError when that fails."""
-        super().__init__(name or config.path, config.read_as or format, config.samples)
+    def __init__(self, config: Hub, format: Format | None = None, samples: int | None = None) -> None:
+        """Download what is not there yet; `format` and `samples` are what a registry says. Raises DataError when that fails."""
+        self.format, self.samples = format, samples
         import datasets  # it takes a second to import, and local files do not need it
 
         try:

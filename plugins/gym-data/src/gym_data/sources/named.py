@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gym_core import DataError, Format
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
 from gym_data.sources import File, Hub, Named
-from gym_data.sources.files import FileRows, OwnRows
+from gym_data.sources.files import FileRows
 from gym_data.sources.hub import HubRows
-from gym_data.sources.readers import whole
+from gym_data.sources.readers import READERS, whole
 
 REGISTRY = "dataset_info.json"
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 TAGS = {
     "role_tag": "role",
     "content_tag": "content",
@@ -71,17 +71,29 @@ class Info(BaseModel):
     tags: dict[str, str] = {}
 
 
-def open_named(config: Named) -> OwnRows:
+def open_named(config: Named) -> FileRows | HubRows:
     """Open what a name stands for. Raises DataError when it stands for nothing."""
+    source, format, samples = _meant(config)
+    return HubRows(source, format, samples) if isinstance(source, Hub) else FileRows(source, format, samples)
+
+
+def check_named(config: Named) -> None:
+    """Raise DataError when a name stands for nothing, or for files that are not there. What the Hub has is not asked."""
+    source, _, _ = _meant(config)
+    source.check()
+
+
+def _meant(config: Named) -> tuple[File | Hub, Format | None, int | None]:
+    """Return the source that a name stands for, and the format and number of rows that the registry says."""
     directory = Path(config.directory or ".")
     registry = read_registry(directory)
     if config.path in registry:
-        return _registered(config, registry[config.path], directory)
+        return _registered(config.path, registry[config.path], directory)
     for path in (Path(config.path).expanduser(), directory / config.path):
         if path.exists():
-            return FileRows(File(path=str(path), samples=config.samples, read_as=config.read_as), config.path)
-    if HUB_ID.fullmatch(config.path):
-        return HubRows(Hub(path=config.path, samples=config.samples, read_as=config.read_as))
+            return File(path=str(path)), None, None
+    if HUB_ID.fullmatch(config.path) and Path(config.path).suffix.lower() not in READERS:
+        return Hub(path=config.path), None, None
     near = difflib.get_close_matches(config.path, registry, n=1)
     have = (
         f"{directory / REGISTRY} has {', '.join(sorted(registry)[:8])}" if registry else f"no {REGISTRY} in {directory}"
@@ -107,8 +119,8 @@ def read_registry(directory: Path) -> dict[str, Any]:
     return registry
 
 
-def _registered(config: Named, raw: Any, directory: Path) -> OwnRows:
-    where = f"{directory / REGISTRY}: {config.path}"
+def _registered(name: str, raw: Any, directory: Path) -> tuple[File | Hub, Format | None, int | None]:
+    where = f"{directory / REGISTRY}: {name}"
     try:
         info = Info.model_validate(raw)
     except ValidationError as error:
@@ -121,13 +133,12 @@ def _registered(config: Named, raw: Any, directory: Path) -> OwnRows:
             key=key,
             fix=f"did you mean `{near[0]}`?" if near else "",
         ) from None
-    options = {"samples": config.samples or info.num_samples, "read_as": config.read_as}
     format = format_of(info, where)
     if info.hf_hub_url:
-        hub = {"path": info.hf_hub_url, "subset": info.subset, "split": info.split, "folder": info.folder}
-        return HubRows(Hub.model_validate(hub | options), config.path, format)
+        hub = Hub(path=info.hf_hub_url, subset=info.subset, split=info.split, folder=info.folder)
+        return hub, format, info.num_samples
     if info.file_name and not (info.script_url or info.cloud_file_name):
-        return FileRows(File.model_validate({"path": str(directory / info.file_name)} | options), config.path, format)
+        return File(path=str(directory / info.file_name)), format, info.num_samples
     raise DataError(
         "neither `hf_hub_url` nor `file_name` says where the rows are",
         where=where,

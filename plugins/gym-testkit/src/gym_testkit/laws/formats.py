@@ -12,6 +12,7 @@ from gym_data.rows import Conversation, Text
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
+from gym_testkit.named import names_its_maker
 from gym_testkit.tiny import SPECIAL
 
 laws = laws_of("formats", "format")
@@ -68,6 +69,12 @@ def text_stays_text(brought: Brought, bench: Bench) -> None:
     attack = _prepared(brought, bench, _attacked(_example(brought), str(_read(brought))))
     assert sum(attack.tokens >= 256) == sum(plain.tokens >= 256), "a special token came out of a row's text"
     assert len(attack.tokens) > len(plain.tokens)
+
+
+@laws("tokens of rows it read name it: package, version, code and every option")
+def named(brought: Brought, bench: Bench) -> None:
+    """So they are made again when any of that changes, and never taken for another's of the same class name."""
+    names_its_maker(brought)
 
 
 def _prepared(brought: Brought, bench: Bench, row: Mapping[str, Any]) -> Example:

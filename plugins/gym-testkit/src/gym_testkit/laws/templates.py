@@ -9,6 +9,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
+from gym_testkit.named import names_its_maker
 
 MESSAGES = [
     {"role": "user", "content": "What is two and two?"},
@@ -56,3 +57,9 @@ def prompts(brought: Brought, bench: Bench) -> None:
     whole, mask = tokenizer.chat(MESSAGES[:2])
     assert whole[: len(prompt)].tolist() == prompt.tolist(), tokenizer.decode(whole)
     assert not mask[: len(prompt)].any(), "a part of the prompt is learnt"
+
+
+@laws("tokens of what it rendered name it: package, version, code and every option")
+def named(brought: Brought, bench: Bench) -> None:
+    """So they are made again when any of that changes, and never taken for another's of the same class name."""
+    names_its_maker(brought)

@@ -1,0 +1,90 @@
+"""The room that a cache takes: what it holds, how much that may be, and what goes first."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gym_core import RecipeError
+from gym_data import store
+
+VARIABLE = "GYM_CACHE_SIZE"
+DEFAULT = "50GB"
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One thing that a cache holds under a name."""
+
+    path: Path
+    size: int  #: bytes
+    used: float  #: when it was last read or written, in seconds since 1970
+
+
+def limit() -> int:
+    """Return the bytes that a cache may hold: `$GYM_CACHE_SIZE`, such as `20GB`. Raises RecipeError where it is no size."""
+    return size_of(os.environ.get(VARIABLE) or DEFAULT, VARIABLE)
+
+
+def size_of(text: str, key: str) -> int:
+    """Return the bytes that a text such as `20GB` means. Raises RecipeError, which names `key`, where it means none."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise RecipeError(f"`{text}` is no size", key=key, fix="write a number and a unit: 500MB, 20GB, 1.5TB")
+    return int(float(found[1]) * UNITS[found[2].upper()])
+
+
+def kept(root: Path) -> Iterator[Kept]:
+    """Yield what a cache holds, the least recently used first; what is being written is not yet among it."""
+    found = []
+    for path in root.iterdir() if root.is_dir() else ():
+        if not path.name.startswith("."):
+            with suppress(OSError):  # another process may take it away at any moment
+                files = [file.stat() for file in path.iterdir()] if path.is_dir() else [path.stat()]
+                size = sum(file.st_size for file in files)
+                told = path / store.MANIFEST
+                used = (told if told.is_file() else path).stat().st_mtime
+                found.append(Kept(path, size, used))
+    yield from sorted(found, key=lambda each: (each.used, each.path.name))
+
+
+def written(size: float) -> str:
+    """Return a number of bytes as people write it."""
+    steps = min(int(math.log(max(size, 1), 1000)), 4)
+    return f"{size / 1000**steps:.{min(steps, 1)}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[steps]}"
+
+
+def described(held: Kept) -> dict[str, Any]:
+    """Return what a folder of the token cache holds, as plain data."""
+    try:
+        manifest = json.loads((held.path / store.MANIFEST).read_text(encoding="utf-8"))
+        about = {"sources": manifest["names"], **{key: manifest["report"][key] for key in ("examples", "tokens")}}
+    except (OSError, ValueError, KeyError, TypeError):
+        about = {"sources": [], "examples": 0, "tokens": 0}  # damaged: it is made again where it is asked for
+    used = datetime.fromtimestamp(held.used, UTC).isoformat(timespec="seconds")
+    return {"key": held.path.name, **about, "bytes": held.size, "used": used}
+
+
+def evict(root: Path, most: int, last: str = "") -> list[Kept]:
+    """Take the least recently used away until no more than `most` bytes stay, or only the one named `last`; return what went.
+
+    A run that reads something keeps it until it ends: its files stay on the disk as long as they are open.
+    """
+    held = list(kept(root))
+    total, gone = sum(each.size for each in held), []
+    for each in held:
+        if total > most and each.path.name != last:
+            store.remove(root, each.path.name)
+            total -= each.size
+            gone.append(each)
+    return gone
