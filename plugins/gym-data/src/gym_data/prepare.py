@@ -19,7 +19,7 @@ from gym_data.makers import answering, called, identity, maker
 from gym_data.mixing import MIXES, hold_out, order_of
 from gym_data.progress import counted
 from gym_data.reading import Reader
-from gym_data.render import clock
+from gym_data.render import DAY
 from gym_data.report import report_of
 from gym_data.store import Store
 from gym_data.tokenizer import Tokenizer
@@ -82,7 +82,7 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date) -> Tokenizer:
     if template is not None:
         with answering(template, "`build`"):
             text = template.build()
-    words = Tokenizer(path, text, {**config.template_options, "strftime_now": clock(day)})
+    words = Tokenizer(path, text, {**config.template_options, DAY: day.isoformat()})
     if template is not None:
         roles = {"bos_token": words.bos_id, "eos_token": words.eos_id}
         lacking = [token for token in template.needs if roles.get(token, words.token_id(token)) is None]

@@ -26,6 +26,7 @@ from jinja2.visitor import NodeTransformer
 SECONDS = 5.0  #: longest rendering of one conversation
 CHARACTERS = 64_000_000  #: longest text a template may make, finished or on the way
 WIDTH = 100_000  #: largest number a padding or repeating function may be given
+DAY = "gym_day"  #: value that says for which day a template is rendered, such as `2025-12-31`; without it, for now
 GENERATION_START, GENERATION_END = "\ufdd4", "\ufdd5"
 """Noncharacters of Unicode around what `{% generation %}` holds; `Guard` keeps them out of contents."""
 
@@ -197,8 +198,11 @@ class ChatTemplate:
     ) -> str:
         """Return the text of a conversation, with the two marks around generation blocks.
 
-        Raises ValueError when the template refuses the messages, fails, or exceeds its bounds.
+        `values` are what the template is handed besides; where they name a `DAY`, that is its date. Raises ValueError when the
+        template refuses the messages, fails, or exceeds its bounds.
         """
+        if DAY in values:
+            values = {**values, "strftime_now": _clock(date.fromisoformat(values[DAY]))}
         token = _deadline.set(time.monotonic() + SECONDS)
         try:
             parts, size = [], 0
@@ -249,7 +253,7 @@ def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def clock(day: date) -> Callable[[str], str]:
+def _clock(day: date) -> Callable[[str], str]:
     """Return a `strftime_now` for which it is the beginning of this day, so that the same texts come out all day long."""
     return datetime.combine(day, datetime.min.time()).strftime
 
