@@ -1,9 +1,8 @@
 """The order of several sources, and the split into training and validation."""
 
-import numpy as np
 import pytest
 
-from gym_data.mixing import MIXES, hold_out, order_of
+from gym_data.mixing import MIXES, hold_out, in_rounds, order_of
 from gym_data.reading import draw
 
 A, B = order_of([0, 1, 2, 3]), order_of([10, 11])
@@ -53,10 +52,17 @@ def test_nothing_is_held_out_unless_asked():
     assert (train.tolist(), len(held)) == ([0, 1, 2, 3], 0)
 
 
-def test_drawing_takes_each_once_before_any_twice():
+def test_drawing_takes_each_as_often_as_any_other_or_once_more():
     few = draw(10, 4, 0)
-    assert len(few) == 4 and set(few.values()) == {1}
-    many = draw(10, 25, 0)
-    assert sorted(many) == list(range(1, 11)) and sum(many.values()) == 25
+    assert len(few) == 4 and set(few.values()) == {1} and few != draw(10, 4, 1)
+    for wanted in (10, 25, 99):
+        many = draw(10, wanted, 0)
+        assert sorted(many) == list(range(1, 11)) and sum(many.values()) == wanted
+        assert max(many.values()) - min(many.values()) <= 1
     assert draw(0, 3, 0) == {}
-    assert np.min(list(many.values())) >= 1
+
+
+def test_what_comes_several_times_comes_in_rounds():
+    order = in_rounds([4, 5, 6, 7], [1, 3, 2, 3]).tolist()
+    assert order == [4, 5, 6, 7, 5, 6, 7, 5, 7]
+    assert in_rounds([], []).tolist() == []

@@ -1,6 +1,7 @@
 """From a configuration to examples: cutoff, masks, mixing, the cache, and data that leaves nothing."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -135,6 +136,17 @@ def test_max_samples_and_samples_count_for_each_source(model, write):
     drawn = build(model, [File(path=a, samples=25), File(path=b)])
     assert len(drawn.train) == 35 and len({example.id for example in drawn.train}) == 20
     assert len(build(model, [File(path=a, samples=4)], seed=1).train) == 4
+
+
+@pytest.mark.parametrize("split", ["blocks", "documents"])
+def test_more_samples_than_rows_never_put_a_document_beside_itself(split, model, write):
+    path = write([{"text": f"{name} "} for name in "abcd"])
+    drawn = build(model, [File(path=path, samples=11)], rows="text", cutoff=1000, split=split).train
+    words = Tokenizer(model)
+    text = "".join(words.decode(example.tokens) for example in drawn).replace("<|im_end|>", "")
+    came = text.split()
+    assert len(came) == 11 and all(one != other for one, other in pairwise(came)), came
+    assert sorted(came[:4]) == sorted(came[4:8]) == list("abcd")
 
 
 def test_duplicates_are_counted_and_stay_on_one_side_of_the_split(model, write):

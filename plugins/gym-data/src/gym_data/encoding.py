@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -167,23 +167,31 @@ def _whole(tokenizer: Tokenizer, conversation: Conversation) -> Rendered:
 
 def _blocks(documents: Iterable[Piece], size: int) -> Iterator[Piece]:
     """Join the documents of each source and cut them into blocks; the last block of a source may be shorter."""
-    source, number = -1, 0
-    held: list[Tokens] = []
-    length = 0
+    for source, own in groupby(documents, key=lambda document: document.source):
+        number, length = 0, 0
+        held: list[Tokens] = []
+        for document in _rounds(own):
+            held.append(document.tokens)
+            length += len(document.tokens)
+            if length >= size:
+                joined = np.concatenate(held)
+                full = length - length % size
+                for start in range(0, full, size):
+                    number += 1
+                    yield from _block([joined[start : start + size]], source, number - 1, size)
+                held, length = [joined[full:]], length - full
+        yield from _block(held, source, number, size)
+
+
+def _rounds(documents: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield all documents, then again those that are drawn twice, and so on: none beside itself while there is another."""
+    again = []
     for document in documents:
-        if document.source != source:
-            yield from _block(held, source, number, size)
-            source, number, held, length = document.source, 0, [], 0
-        held.extend([document.tokens] * document.times)
-        length += len(document.tokens) * document.times
-        if length >= size:
-            joined = np.concatenate(held)
-            full = length - length % size
-            for start in range(0, full, size):
-                number += 1
-                yield from _block([joined[start : start + size]], source, number - 1, size)
-            held, length = [joined[full:]], length - full
-    yield from _block(held, source, number, size)
+        yield document
+        if document.times > 1:
+            again.append(document)
+    for number in range(1, max((document.times for document in again), default=0)):
+        yield from (document for document in again if document.times > number)
 
 
 def _block(held: list[Tokens], source: int, before: int, size: int) -> Iterator[Piece]:

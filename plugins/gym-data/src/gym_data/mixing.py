@@ -15,6 +15,15 @@ def order_of(numbers: Sequence[int]) -> Order:
     return np.asarray(numbers, dtype=np.int64)
 
 
+def in_rounds(numbers: Sequence[int], times: Sequence[int]) -> Order:
+    """Return numbers of examples, each as many times as it says: all of them once, then again those that come twice, and so on.
+
+    So an example does not stand beside itself while there is another one.
+    """
+    each, often = order_of(numbers), order_of(times)
+    return np.concatenate([each[often > number] for number in range(int(often.max(initial=0)))] or [each])
+
+
 def concat(sources: Sequence[Order], weights: Sequence[float] | None, seed: int) -> Order:
     """One source after the other."""
     return np.concatenate(sources)

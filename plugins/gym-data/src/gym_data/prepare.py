@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from gym_data.cache import Example, Examples
 from gym_data.config import DatasetConfig
 from gym_data.encoders import ENCODERS
 from gym_data.makers import answering, called, identity, maker
-from gym_data.mixing import MIXES, hold_out, order_of
+from gym_data.mixing import MIXES, hold_out, in_rounds
 from gym_data.progress import counted
 from gym_data.reading import Reader
 from gym_data.render import DAY
@@ -124,7 +125,7 @@ def _build(reader: Reader, words: Tokenizer, root: Path, key: str) -> None:
         read = _write(reader, words, into)
         _something_left(reader, read.orders)
         config = reader.config
-        orders = [order_of(order) for order in read.orders]
+        orders = [in_rounds(*zip(*order, strict=True)) for order in read.orders]
         mixed = MIXES[config.mix](orders, config.mix_weights, reader.seed)
         train, validation = hold_out(mixed, read.groups, config.validation, reader.seed)
         if not len(train):
@@ -142,7 +143,7 @@ def _build(reader: Reader, words: Tokenizer, root: Path, key: str) -> None:
 class _Read:
     """What is known of the sequences written so far."""
 
-    orders: list[list[int]]  #: sequences of each source, in order, repeated where drawn again
+    orders: list[list[tuple[int, int]]]  #: sequences of each source in order, and how often each is drawn
     groups: list[int] = field(default_factory=list)  #: by sequence; equal for equal contents
     lengths: list[int] = field(default_factory=list)
     learnt: list[int] = field(default_factory=list)
@@ -159,12 +160,12 @@ def _write(reader: Reader, words: Tokenizer, into: Store) -> _Read:
         read.groups.append(known.setdefault(piece.key, len(known)))
         read.lengths.append(len(piece.tokens))
         read.learnt.append(int(piece.trained.sum()))
-        read.orders[piece.source].extend([number] * piece.times)
+        read.orders[piece.source].append((number, piece.times))
         into.add(piece.tokens, piece.trained, (piece.source, piece.number, piece.part), piece.about)
     return read
 
 
-def _something_left(reader: Reader, orders: list[list[int]]) -> None:
+def _something_left(reader: Reader, orders: Sequence[Sequence[object]]) -> None:
     """Raise DataError where a source gave nothing to learn from."""
     for opened, tally, order in zip(reader.opened, reader.tallies, orders, strict=True):
         if order:

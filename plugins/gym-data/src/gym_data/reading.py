@@ -231,15 +231,13 @@ class Reader:
 
 
 def draw(count: int, wanted: int, seed: int) -> dict[int, int]:
-    """Return how often each of `count` rows (from 1) is drawn: each once at random, some again if more are wanted."""
+    """Return how often each of `count` rows (from 1) is drawn: at random, none more than once more often than another."""
     if count == 0:
         return {}
-    random = np.random.default_rng(seed)
-    order = random.permutation(count)[:wanted]
-    again = random.integers(0, count, max(0, wanted - count))
-    return {
-        int(row) + 1: int(times) for row, times in zip(*np.unique([*order, *again], return_counts=True), strict=True)
-    }
+    whole, rest = divmod(wanted, count)
+    chosen = {int(row) + 1 for row in np.random.default_rng(seed).permutation(count)[:rest]}
+    times = {row: whole + (row in chosen) for row in range(1, count + 1)}
+    return {row: often for row, often in times.items() if often}
 
 
 def _filled(value: Any, variables: Mapping[str, str]) -> Any:
