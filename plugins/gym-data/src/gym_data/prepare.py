@@ -74,8 +74,8 @@ def prepare(
     return Prepared(train, validation if report["validation"] else None, store.content(manifest), report, key)
 
 
-def open_tokenizer(config: DatasetConfig, path: Path, day: date) -> Tokenizer:
-    """Return the tokenizer with the configured template, which is told this day.
+def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -> Tokenizer:
+    """Return the tokenizer with the configured template, which is told this day, or today.
 
     Raises DataError where it lacks tokens the template needs.
     """
@@ -83,7 +83,7 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date) -> Tokenizer:
     if template is not None:
         with answering(template, "`build`"):
             text = template.build()
-    words = Tokenizer(path, text, {**config.template_options, DAY: day.isoformat()})
+    words = Tokenizer(path, text, {**config.template_options, DAY: (day or datetime.now(UTC).date()).isoformat()})
     if template is not None:
         roles = {"bos_token": words.bos_id, "eos_token": words.eos_id}
         lacking = [token for token in template.needs if roles.get(token, words.token_id(token)) is None]
