@@ -98,11 +98,11 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     the only problems are plugins that are missing or broken.
     """
     if isinstance(source, Mapping):
-        data, marks = deepcopy(dict(source)), {}
+        data, marks, folder = deepcopy(dict(source)), {}, None
     else:
         document = read_yaml(Path(source))
-        data, marks = deepcopy(document.data), dict(document.marks)
-    found = Findings(marks)
+        data, marks, folder = deepcopy(document.data), dict(document.marks), Path(source).parent
+    found = Findings(marks, folder=folder)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -59,6 +60,7 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
     resolved: list[Resolved] = field(default_factory=list)
     plugins: set[Problem] = field(default_factory=set)  #: those of the problems that installing a package would cure
+    folder: FilePath | None = None  #: of the recipe's file; None where it is no file
 
     def where(self, path: Path) -> str:
         """Return `file:line` of the nearest key that was written down."""
@@ -135,7 +137,7 @@ def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config |
     if len(found.problems) > before:
         return None
     try:
-        return cls.model_validate(values)
+        return cls.model_validate(values, context={"folder": found.folder})
     except ValidationError as error:
         note(error, path, found, cls)
         return None
