@@ -36,6 +36,9 @@ Evaluation = Callable[["Job"], Mapping[str, float] | None]
 """Measures the policy on what was held out; the same in every process. None where a signal, or the samples, left nothing."""
 
 
+UNLEARNT = "steps_without_update"  #: share of the steps that had nothing to learn from, among those that say so
+
+
 @dataclass
 class Job:
     """Everything the loop works with."""
@@ -97,6 +100,9 @@ def run(job: Job) -> None:
         if progress.step + 1 in train.skip_steps:
             skip(job, step)
             job.observer.stepped(progress)
+        elif step.idle:
+            rest(job, step)
+            job.observer.stepped(progress)
         elif optimizer_step(job, step, [peak * job.factor(progress.step) for peak in peaks]):
             job.observer.stepped(progress)
 
@@ -111,8 +117,19 @@ def skip(job: Job, step: Step) -> None:
     job.observer.skipped(progress, {"step": progress.step, "epoch": progress.epoch, "skipped": names})
 
 
+def rest(job: Job, step: Step) -> None:
+    """Let a step go by that has nothing to learn from: weights and optimizer stay as they are, the schedule goes on."""
+    progress = job.progress
+    progress.step, progress.epoch, progress.idle = progress.step + 1, step.epoch, progress.idle + 1
+    _remember(job, {"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "seconds": 0.0, **step.metrics, UNLEARNT: 1.0})
+
+
 def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
-    """Take one optimizer step; return False, with the model untouched, when a signal came in between."""
+    """Take one optimizer step; return False, with the model untouched, when a signal came in between.
+
+    Where the gradient is 0 there was nothing to learn from, and momentum and decay move nothing: weights and optimizer stay as
+    they are, as in `rest`. An optimizer in the backward pass, which never sees the whole gradient, is the exception.
+    """
     began = time.monotonic()
     train, progress, world = job.train, job.progress, job.accelerator.num_processes
     # Each batch is seeded by its number in the whole step, so dropout does not depend on which process has it.
@@ -156,8 +173,10 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         policy = job.accelerator.unwrap_model(job.policy)
         check_weights(policy, job.last, train.skip_steps)
         raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, partial(_gathered, job))
-    job.optimizer.step()
-    if job.taking_part:
+    learnt = norm_value > 0 or isinstance(job.optimizer, InBackward)
+    if learnt:
+        job.optimizer.step()
+    if learnt and job.taking_part:
         job.taking_part.stepped(progress.step + 1, progress.total)
     job.optimizer.zero_grad()
     progress.step, progress.epoch = progress.step + 1, step.epoch
@@ -168,10 +187,7 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     progress.seconds += seconds
     values |= step.metrics
     values |= {"grad_norm": norm_value, "tokens": tokens, "seconds": seconds}
-    for name, value in values.items():
-        before, count = job.window.get(name, (0.0, 0))
-        largest = name in job.objective.largest
-        job.window[name] = (max(before, value) if count else value, 1) if largest else (before + value, count + 1)
+    _remember(job, values if learnt else values | {UNLEARNT: 1.0})
     return True
 
 
@@ -192,6 +208,14 @@ def reseed(seed: int, step: int, number: int) -> None:
     """Start the random numbers of a batch of a step anew: dropout does not depend on what ran before, nor on where."""
     digest = hashlib.blake2b(f"{seed}/{step}/{number}".encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+def _remember(job: Job, values: Mapping[str, float]) -> None:
+    """Add what is said of a step to what the next line of the log says."""
+    for name, value in values.items():
+        before, count = job.window.get(name, (0.0, 0))
+        largest = name in job.objective.largest
+        job.window[name] = (max(before, value) if count else value, 1) if largest else (before + value, count + 1)
 
 
 def _log(job: Job) -> None:

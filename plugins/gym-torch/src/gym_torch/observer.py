@@ -26,6 +26,7 @@ class Progress:
     best_step: int = -1  #: step of the best evaluation so far
     best: float | None = None  #: what it measured of what the algorithm improves
     skipped: list[int] = field(default_factory=list)  #: finished steps that updated nothing, counted from 1
+    idle: int = 0  #: finished steps that had nothing to learn from, and updated nothing
     loss: float = 0.0  #: sum over the finished steps of their loss
     figures: dict[str, float] = field(default_factory=dict)
     """First and newest `loss` and what else the algorithm improves, and all of the newest evaluation."""
@@ -39,7 +40,7 @@ class Progress:
     @property
     def mean_loss(self) -> float:
         """Mean of the loss over the steps that updated the weights."""
-        return self.loss / max(1, self.step - len(self.skipped))
+        return self.loss / max(1, self.step - len(self.skipped) - self.idle)
 
 
 def gain(new: float, old: float | None, better: str) -> float:
