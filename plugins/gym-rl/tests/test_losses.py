@@ -130,14 +130,14 @@ def test_value_loss_by_hand() -> None:
 @pytest.mark.parametrize("cuts", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0], [1], [2], [3]], [[2, 0], [], [3, 1]]])
 def test_how_a_step_is_cut_changes_nothing(way: aggregate.Aggregate, cuts: list[list[int]]) -> None:
     each = torch.randn(len(OWNER), dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    whole = way.total(each, OWNER, COUNT) / way.weight(OWNER, COUNT)
+    whole = way.total(each, OWNER, COUNT) / way.weight(OWNER, COUNT, COUNT)
     total, weight = torch.zeros((), dtype=torch.float64), 0.0
     for cut in cuts:
         owner = torch.repeat_interleave(
             torch.arange(len(cut)), torch.tensor([LENGTHS[n] for n in cut], dtype=torch.long)
         )
         values = torch.cat([each[n == OWNER] for n in cut]) if cut else each[:0]
-        total, weight = total + way.total(values, owner, len(cut)), weight + way.weight(owner, len(cut))
+        total, weight = total + way.total(values, owner, len(cut)), weight + way.weight(owner, len(cut), len(cut))
     torch.testing.assert_close(total / weight, whole, rtol=1e-12, atol=1e-12)
 
 
@@ -146,7 +146,9 @@ def test_an_answer_without_tokens_is_no_nan() -> None:
     log_probs = torch.zeros(3, requires_grad=True)
     loss = losses.gspo(log_probs, torch.zeros(3), torch.ones(3), owner, 3, 0.1, 0.1)
     assert loss.isfinite().all() and gradient(loss.sum(), log_probs).isfinite().all()
-    assert aggregate.AnswerMean().total(log_probs + 1, owner, 3) == 2 and aggregate.AnswerMean().weight(owner, 3) == 3
+    assert (
+        aggregate.AnswerMean().total(log_probs + 1, owner, 3) == 2 and aggregate.AnswerMean().weight(owner, 3, 3) == 3
+    )
 
 
 def test_ratios_beyond_all_bounds_stay_finite() -> None:

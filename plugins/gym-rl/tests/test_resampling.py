@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from gym_rl_bench import arbitrary, rounds
+from gym_rl_bench import algorithm, arbitrary, rounds
 
 from gym_rl import Answer
 from gym_rl.rounds.answers import Round
@@ -95,6 +96,19 @@ def test_other_prompts_are_asked_until_there_are_enough_and_those_too_many_come_
     second = draw(4, 4, 4, first.carried, ask)
     assert ask.counts[3:] == [3] and not second.carried
     assert second.round.prompts[::2].tolist() == [9, 11, 12, 13]
+
+
+def test_groups_are_filtered_by_what_tells_their_answers_apart() -> None:
+    """Rewards that differ by a punishment of length alone do not keep a group; right and wrong answers do."""
+    length = torch.tensor([0.0, -0.05, 0.0, 0.0], dtype=torch.float64)
+    right = torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+    asked = replace(round_of((0, 0), (0, 0)), rewards=right + length, compared=right)
+    assert asked.varied.tolist() == [True, True] and asked.told_apart.tolist() == [False, True]
+    found = draw(0, 2, 1, (), lambda count: asked)
+    assert found.round.prompts.tolist() == [1, 1, 0, 0] and found.health["groups_dropped"] == 0.5
+    config = algorithm(max_resample=1)
+    assert learnt(found.round, config).tolist() == [True, True, False, False]
+    assert same(Round.of(found.round.tensors()), found.round)
 
 
 def test_a_round_that_finds_too_few_goes_on_with_what_there_is() -> None:

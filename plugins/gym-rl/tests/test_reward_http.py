@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -102,6 +103,11 @@ def test_answers_are_sent_in_batches_and_scores_come_back_in_order(endpoint):
         "tokens": 1,
         "finished": True,
     }
+
+
+def test_a_date_in_a_row_goes_there_as_text(endpoint):
+    reward(endpoint)([Answer("a", {"day": date(2026, 1, 2)})])
+    assert endpoint.requests[0][2]["answers"][0]["row"] == {"day": "2026-01-02"}
 
 
 def test_no_answers_need_no_request(endpoint):

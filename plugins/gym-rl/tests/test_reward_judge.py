@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import ClassVar
 
 import pytest
 
@@ -12,7 +15,8 @@ from gym_core.errors import GymError
 from gym_rl import Answer
 from gym_rl.reward import Reward
 from gym_rl.rewards import Exact, Layout, Length, Math, Overlong, PythonFunction
-from gym_rl.rewards.judge import Judge, named
+from gym_rl.rewards.judge import Judge
+from gym_rl.rewards.names import named
 from gym_rl.rewards.worker import Raised, Worker
 
 ANSWERS = [Answer(text, {"answer": "4"}, id=f"row-{n}", tokens=n) for n, text in enumerate(["4", "5", "", "four 4"])]
@@ -40,6 +44,10 @@ def prints(texts):
     print("[", flush=True); sys.stdin.read(); os.write(1, b"{}\\n")
     return [1.0 for t in texts]
 def sets(texts): return {1.0}
+def typed(when, cost, raw, nested):
+    return [float(when[0].minute == 4 and cost[0] * 10 == 1 and raw[0][1] == 255 and nested[0][0]["day"].day == 2)]
+def everything(texts, **columns): return [float(len(columns.keys() & {"when", "cost", "raw", "tags", "nested"}))]
+def tagged(texts, tags): return [1.0]
 def calls(texts, made=[]): made.append(1); return [len(made)] * len(texts)
 """
 
@@ -117,7 +125,7 @@ def test_a_function_keeps_its_state_between_calls(judge, function):
 )
 def test_a_reward_that_fails_stops_the_run_with_its_name_and_the_row(judge, function, name, why, row):
     one = judge({"good": Math(), "mine": function(name)}, timeout=1)
-    one._workers["mine"].timeout = 20 if name not in ("hangs", "backtracks") else 1
+    one._score["mine"].worker.timeout = 20 if name not in ("hangs", "backtracks") else 1
     began = time.monotonic()
     with pytest.raises(GymError) as raised:
         one(ANSWERS)
@@ -153,17 +161,63 @@ def test_what_a_function_prints_is_no_score(judge, function):
 
 def test_a_reward_in_this_process_that_fails_is_named_too(judge):
     for row in ({}, {"answer": ""}):
-        with pytest.raises(GymError, match="reward `math` raised ValueError: column `answer`") as raised:
+        with pytest.raises(
+            GymError, match=r"reward `math` \(gym-rl \S+\) raised ValueError: column `answer`"
+        ) as raised:
             judge({"math": Math()})([ANSWERS[0], Answer("5", row, id="bad")])
         assert str(raised.value).startswith("row bad")
     masked = judge({"math": Math()}, on_error="mask")([ANSWERS[0], Answer("5", {}, id="bad")])
     assert masked.totals == [1, None] and masked.failures == {"math": 1}
 
 
-def test_a_row_that_is_no_json_cannot_go_to_another_process_and_is_named(judge, function):
-    with pytest.raises(GymError, match="a set cannot be handed to another process") as raised:
-        judge({"mine": function("fine")})([ANSWERS[0], Answer("x", {"tags": {1, 2}}, id="odd")])
-    assert str(raised.value).startswith("row odd")
+MOMENT = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+
+
+def test_a_row_goes_to_another_process_as_far_as_it_is_asked_for(judge, function):
+    """A date is a date there too; what cannot go there matters to those alone who ask for it."""
+    row = {
+        "when": MOMENT,
+        "cost": Decimal("0.10"),
+        "raw": b"\x00\xff",
+        "tags": {1, 2},
+        "nested": [{"day": date(2026, 1, 2)}],
+    }
+    answers = [ANSWERS[0], Answer("x", row, id="odd")]
+    assert judge({"mine": function("fine")})(answers).totals == [1, 1]
+    assert judge({"mine": function("typed")})(answers[1:]).totals == [1]
+    assert judge({"mine": function("everything")})(answers[1:]).totals == [4]
+    with pytest.raises(GymError, match="wants `tags`, which is neither an option nor a column that can be handed on"):
+        judge({"mine": function("tagged")})(answers[1:])
+
+
+def test_a_column_that_nobody_asks_for_is_not_sent(judge, function):
+    one = judge({"fine": function("fine"), "typed": function("typed"), "everything": function("everything")})
+    assert [one._score[name].columns for name in one.rewards] == [[], ["when", "cost", "raw", "nested"], None]
+
+
+def test_a_function_is_imported_when_the_judge_is_made(judge, function):
+    with pytest.raises(GymError) as raised:
+        judge({"mine": PythonFunction(function="no_such_file.py:judge")}, on_error="mask")
+    text = str(raised.value)
+    assert "reward `mine` (gym-rl " in text and "no_such_file.py" in text and len(text.splitlines()) <= 4
+    with pytest.raises(GymError, match="cannot be loaded"):
+        judge({"mine": function("no_such_function")}, on_error="mask")
+
+
+TRL = """
+async def checks(prompts, completions, completion_ids, answer, log_metric, log_extra, trainer_state, **kwargs):
+    log_metric("mean_length", sum(map(len, completion_ids)) / len(completion_ids))
+    log_extra("answer", answer)
+    return [None if not text else trainer_state.global_step + float(text == true) for text, true in zip(completions, answer)]
+"""
+
+
+def test_a_function_written_for_trl_works_unchanged(judge, tmp_path):
+    (tmp_path / "mine.py").write_text(TRL)
+    rewards = {"mine": PythonFunction(function=f"{tmp_path}/mine.py:checks")}
+    one = judge(rewards, state=lambda: {"global_step": 7, "max_steps": 9, "epoch": 0.5})
+    found = one([Answer(each.text, each.row, token_ids=[5] * n) for n, each in enumerate(ANSWERS)])
+    assert found.totals == [8, 7, None, 7] and found.metrics == {"mine/mean_length": 1.5}
 
 
 def test_a_hang_does_not_keep_the_process_from_ending(function):
@@ -187,9 +241,46 @@ class Waits(Reward):
 
 def test_a_reward_in_this_process_that_hangs_does_not_hang_the_run(judge):
     began = time.monotonic()
-    with pytest.raises(GymError, match=r"reward `waits` did not return within 0\.3 s"):
+    with pytest.raises(GymError, match=r"reward `waits` \(\S+\) did not return within 0\.3 s"):
         judge({"good": Math(), "waits": Waits()}, timeout=0.3)(ANSWERS)
     assert time.monotonic() - began < 1.5
+
+
+class Patient(Waits):
+    """Gives each answer a time of its own."""
+
+    bounded: ClassVar[bool] = True
+
+    def build(self):
+        """Return a score that needs longer than all answers together may."""
+        return lambda answers: [time.sleep(0.3) or float(answer.text == "4") for answer in answers]
+
+
+def test_a_reward_that_bounds_each_answer_is_waited_for_however_many_are_hostile(judge):
+    assert judge({"code": Patient()}, timeout=0.5)(ANSWERS).totals == [1, 0, 0, 0]
+
+
+def test_answers_are_told_apart_by_what_does_not_judge_their_length(judge):
+    """Eight wrong answers of which one is too long are all as good, whoever judges the length."""
+
+    class Brief(Waits):
+        judges_length: ClassVar[bool] = True
+
+        def build(self):
+            return lambda answers: [-0.1 * answer.tokens for answer in answers]
+
+    wrong = [Answer("5", {"answer": "4"}, tokens=n) for n in range(3)]
+    rewards = {"math": Math(weight=2), "overlong": Overlong(maximum=2, buffer=2), "brief": Brief()}
+    found = judge(rewards)(wrong)
+    assert len(set(found.totals)) == 3 and found.compared == [0, 0, 0]
+    assert judge(rewards)([*wrong, Answer("4", {"answer": "4"})]).compared == [0, 0, 0, 2]
+    assert judge(rewards, metric="brief")(wrong).compared == [0, -0.1, -0.2]
+    assert judge({"brief": Brief()})(wrong).compared == [0, -0.1, -0.2]  # nothing else is there
+
+
+def test_an_answer_of_which_only_the_length_is_judged_is_not_judged(judge, function):
+    rewards = {"mine": function("says_nothing"), "overlong": Overlong(maximum=2, buffer=2)}
+    assert judge(rewards)([Answer("", tokens=2), Answer("a", tokens=1)]).totals == [None, 0.5]
 
 
 def test_names_are_those_of_recipes():

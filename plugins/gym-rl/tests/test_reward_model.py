@@ -17,7 +17,8 @@ from gym_data.templates import Qwen
 from gym_data.tokenizer import Tokenizer
 from gym_rl import Answer
 from gym_rl.rewards import Model
-from gym_rl.rewards.judge import Judge, named
+from gym_rl.rewards.judge import Judge
+from gym_rl.rewards.names import named
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
 from gym_torch.scalar_head import FILE, ScalarHead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core import DataError, Train
 from gym_data.tokenizer import Tokenizer
 from gym_rl import RLOO, Answer, Local
+from gym_rl.formulas.aggregate import Constant
 from gym_rl.local import LocalSampler
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
@@ -34,7 +35,12 @@ LIMIT = 6
 
 def judge(answers: Sequence[Answer]) -> Judgement:
     scores = [float(sum(map(ord, answer.text)) % 7) for answer in answers]
-    return Judgement({"seven": list(scores)}, [None if score == 6 else score for score in scores], {})
+    return Judgement({"seven": scores}, scores)
+
+
+def judge_some(answers: Sequence[Answer]) -> Judgement:
+    said = judge(answers)
+    return Judgement(said.scores, [None if score == 6 else score for score in said.totals])
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +64,7 @@ def source(
     path: Path,
     fingerprint: str = "a",
     scoring: Scoring = lambda round_, batches: {},
+    judge: Callable[[Sequence[Answer]], Judgement] = judge,
     **options: Any,
 ) -> Rollouts:
     words = Tokenizer(path)
@@ -172,11 +179,32 @@ def test_a_group_larger_than_a_pass_is_cut(model, path) -> None:
     assert all(len({answer.group for answer in batch}) == 1 for batch in step.batches)
 
 
-def test_answers_that_nothing_judged_teach_nothing(model, path) -> None:
-    rollouts = source(model, path)
-    next(rollouts.steps(0))
-    unjudged = rollouts.round.rewards.isnan()[rollouts.round.owner]
-    assert unjudged.any() and (rollouts.round.columns["advantages"][unjudged] == 0).all()
+def test_answers_that_nothing_judged_are_not_learnt_from(model, path) -> None:
+    rollouts = source(model, path, judge=judge_some)
+    step = next(rollouts.steps(0))
+    unjudged = rollouts.round.rewards.isnan()
+    assert 0 < unjudged.sum() < 8 and (rollouts.round.columns["advantages"][unjudged[rollouts.round.owner]] == 0).all()
+    learnt = [answer for batch in step.batches for answer in batch]
+    assert {answer.number for answer in learnt} == set((~unjudged).nonzero().flatten().tolist())
+    assert not step.idle and step.metrics["steps_without_update"] == 0
+
+
+def test_what_is_not_learnt_from_leaves_a_constant_as_it_is(model, path) -> None:
+    """Dr. GRPO divides by the answers of a step and the longest that one may be, whatever became of them."""
+
+    class Constantly(Reinforce):
+        aggregate = Constant(LIMIT)
+
+    objective = Constantly(RLOO(rewards=[Length()]), PACKED)
+    for chosen in (judge, judge_some):
+        (step, *_) = source(model, path, judge=chosen).steps(0)
+        assert sum(map(objective.weight, map(objective.collate, step.batches))) == pytest.approx(8 * LIMIT)
+
+
+def test_where_nothing_is_judged_a_step_is_idle(model, path) -> None:
+    nothing = source(model, path, judge=lambda answers: Judgement({}, [None] * len(answers)))
+    for step in nothing.steps(0):
+        assert step.idle and step.metrics["steps_without_update"] == 1
 
 
 def passes(model: PreTrainedModel) -> Scoring:

@@ -36,17 +36,17 @@ class DAPO(Clipping):
     clip_high: Annotated[float, Field(ge=0)] = 0.28
     """How far above 1 the ratio may push: further than down, so that unlikely tokens can become likely."""
     max_resample: Annotated[int, Field(ge=0)] = 3
-    """How often other prompts are asked in place of those to which all answers earn the same, which teaches nothing."""
+    """How often other prompts are asked in place of those to which all answers are as good, which teaches nothing."""
     mask_truncated: bool = True
     """Whether answers that reach `max_new_tokens` are not learnt from; their rewards still count where others are compared."""
     overlong: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Share of `max_new_tokens` before its end over which an answer loses up to 1 for its length, where no reward of the
-    recipe is an `overlong` one; 0 for no loss."""
+    recipe judges length; 0 for no loss."""
 
     def judges(self) -> list[Reward]:
         """Return the rewards of the recipe, and the punishment of long answers."""
         buffer = round(self.overlong * self.max_new_tokens)
-        if not buffer or any(isinstance(reward, Overlong) for reward in self.rewards):
+        if not buffer or any(reward.judges_length for reward in self.rewards):
             return self.rewards
         return [*self.rewards, Overlong(maximum=self.max_new_tokens, buffer=buffer)]
 

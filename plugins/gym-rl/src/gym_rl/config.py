@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 from gym_core import Flat, Slot
 from gym_rl.engine import Engine, Local
 from gym_rl.reward import Reward
+from gym_rl.rewards.names import named
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 
@@ -66,7 +67,9 @@ class PolicyGradient(TorchAlgorithm):
     routing_replay: bool = False
     """Send each token in the update to the experts that it went to when it was sampled; for mixtures of experts alone."""
     max_resample: Annotated[int, Field(ge=0)] = 0
-    """How often other prompts are asked in place of those to which all answers earn the same, which teaches nothing."""
+    """How often other prompts are asked in place of those to which all answers are as good, which teaches nothing."""
+    filter_metric: str | None = None
+    """The reward by which answers are told apart there, by its name in the log; by default all that do not judge length."""
     mask_truncated: bool = False
     """Whether answers that reach `max_new_tokens` are not learnt from; their rewards still count where others are compared."""
     eval_samples: PositiveInt = 1
@@ -90,6 +93,16 @@ class PolicyGradient(TorchAlgorithm):
             raise ValueError("`max_resample` compares answers to one prompt, and `group_size` is 1")
         if self.eval_samples > 1 and not self.eval_temperature:
             raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")
+        return self
+
+    @model_validator(mode="after")
+    def _tells_apart(self) -> Self:
+        if self.filter_metric is not None:
+            known = named(self.judges())
+            if not self.max_resample:
+                raise ValueError("`filter_metric` does nothing where `max_resample` is 0")
+            if self.filter_metric not in known:
+                raise ValueError(f"`filter_metric` names no reward of the recipe: there are {', '.join(known)}")
         return self
 
     @model_validator(mode="after")

@@ -31,6 +31,7 @@ class RolloutBatch(Batch):
 
     owner: Tensor  #: [n] int64, number of the answer of each target
     answers: int
+    share: float  #: of the answers of the step, see `gym_rl.rounds.answers.Rollout`
     fresh: bool  #: whether the policy is still the one that answered
     columns: Mapping[str, Tensor]  #: by name, [n, ...]; see `gym_rl.rounds.answers`
 
@@ -104,6 +105,7 @@ class PolicyObjective(Objective):
             **{field.name: getattr(batch, field.name) for field in fields(Batch)},
             owner=number[batch.target_segment],
             answers=len(answers),
+            share=sum(answer.share for answer in answers),
             fresh=answers[0].fresh,
             columns={
                 name: torch.from_numpy(np.concatenate([answer.columns[name] for answer in answers]))
@@ -115,7 +117,7 @@ class PolicyObjective(Objective):
     def weight(self, batch: Batch) -> float:
         """Return the share of the batch in the denominator of its step."""
         batch = cast(RolloutBatch, batch)
-        return self.aggregate.weight(batch.owner, batch.answers)
+        return self.aggregate.weight(batch.owner, batch.answers, batch.share)
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the aggregated loss, and means over tokens: what `tokens` measures, and how far the policy has gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ class Answer:
     id: str = ""  #: names the row in messages
     tokens: int = 0  #: length of the answer
     finished: bool = True  #: whether the model ended it, rather than the limit of its length
+    token_ids: Sequence[int] = ()  #: of the answer, the one that ended it included
 
 
 class Score(Protocol):
@@ -28,6 +29,26 @@ class Score(Protocol):
 
     def __call__(self, answers: Sequence[Answer]) -> Sequence[float | None]:
         """Return a number for each answer; None where this reward has nothing to say about it."""
+        ...
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A score that says what it reads, is told how far training is, and may have something logged.
+
+    Of rewards that declare `apart`: it decides what goes to the process of their own, and what comes back.
+    """
+
+    metrics: dict[str, list[float]]
+    """By name, what is to be logged of the last call."""
+
+    @property
+    def columns(self) -> Sequence[str] | None:
+        """Columns of rows that it reads; None for all that can be handed to another process."""
+        ...
+
+    def score(self, answers: Sequence[Answer], state: Mapping[str, Any]) -> Sequence[float | None]:
+        """Return what a call does; `state` is how far training is, see `gym_rl.rewards.judge.Judge`."""
         ...
 
 
@@ -43,6 +64,12 @@ class Reward(Component):
 
     apart: ClassVar[bool] = False
     """Whether it runs code that may hang or crash the process it runs in, and so is given one of its own."""
+
+    bounded: ClassVar[bool] = False
+    """Whether it gives each answer a limited time of its own, and so always returns: `reward_timeout` is for the others."""
+
+    judges_length: ClassVar[bool] = False
+    """Whether it looks at how long an answer is, not at what it says: dynamic sampling does not compare answers by it."""
 
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """What its score counts in the sum of all rewards; negative for a penalty."""

@@ -17,7 +17,8 @@ from gym_rl.engine import Sampler
 from gym_rl.keeping.kept import HELD_OUT, TRAINING, Kept
 from gym_rl.keeping.samples import samples
 from gym_rl.objective import PolicyObjective
-from gym_rl.rewards.judge import Judge, named
+from gym_rl.rewards.judge import Judge
+from gym_rl.rewards.names import named
 from gym_rl.rounds import mismatch
 from gym_rl.rounds.answers import Rollout, Round
 from gym_rl.rounds.asking import Asking
@@ -25,6 +26,7 @@ from gym_rl.rounds.heldout import HeldOutRewards, greedy
 from gym_rl.rounds.rollouts import Rollouts
 from gym_rl.rounds.scoring import Batches, Pass, scored
 from gym_torch.backend import LoadedModel
+from gym_torch.console import warn
 from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation
 from gym_torch.processes.strategies import FSDP
@@ -40,13 +42,16 @@ class RolloutTrainer(Trainer):
     def __init__(self, config: PolicyGradient, run: Run, model: LoadedModel) -> None:
         """Prepare prompts, rewards and what answers. Raises RecipeError where a step cannot be cut into groups."""
         self.config = config
-        self.judge = Judge(named(config.judges()), config.reward_timeout, config.on_error)
+        judges = named(config.judges())
+        self.judge = Judge(judges, config.reward_timeout, config.on_error, config.filter_metric, self._state)
         super().__init__(config, run, model)
 
     def train(self) -> Artifact:
         """Train to the end, and end what answered and judged."""
         try:
-            return super().train()
+            made = super().train()
+            self._tell_failures()
+            return made
         finally:
             self.sampler.close()
             self.judge.close()
@@ -61,7 +66,8 @@ class RolloutTrainer(Trainer):
                 fix="set `distributed: ddp`",
             )
         asking = self._asking(config, self.data.train)
-        return Rollouts(asking, train, layout, self.data.fingerprint, self.score, self._keep_round)
+        self.rollouts = Rollouts(asking, train, layout, self.data.fingerprint, self.score, self._keep_round)
+        return self.rollouts
 
     def evaluation(self, examples: Examples, layout: Layout) -> Evaluation:
         """Return what answers the held-out prompts and has the answers judged."""
@@ -69,6 +75,16 @@ class RolloutTrainer(Trainer):
 
     def _asking(self, config: PolicyGradient, prompts: Examples) -> Asking:
         return Asking(config, prompts, self.sampler, self.words, self.judge, self.train_options.seed)
+
+    def _state(self) -> dict[str, float]:
+        """Return how far training is, as rewards are told."""
+        source = self.rollouts
+        return {"global_step": source.begins, "max_steps": source.total, "epoch": source.begun / len(source.prompts)}
+
+    def _tell_failures(self) -> None:
+        for name, count in self.rollouts.failures.items():
+            if count:
+                warn(f"reward `{name}` failed on {count:,} answers of this run, which were not learnt from")
 
     @cached_property
     def words(self) -> Tokenizer:

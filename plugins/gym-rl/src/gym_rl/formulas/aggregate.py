@@ -15,13 +15,16 @@ from gym_rl.formulas.ragged import means
 
 
 class Aggregate(Protocol):
-    """A way to add up."""
+    """A way to add up.
+
+    `share` is the number of answers that a step had for these `count`: those that are not learnt from are not among them.
+    """
 
     def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
         """Return the sum of the losses `[n]` of the tokens of `count` answers, a scalar."""
         ...
 
-    def weight(self, owner: Tensor, count: int) -> float:
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
         """Return the share of these answers in the denominator."""
         ...
 
@@ -34,7 +37,7 @@ class TokenMean:
         """Return the sum over tokens."""
         return losses.sum()
 
-    def weight(self, owner: Tensor, count: int) -> float:
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
         """Return the number of tokens."""
         return float(len(owner))
 
@@ -47,7 +50,7 @@ class AnswerMean:
         """Return the sum over answers of the mean over tokens."""
         return means(losses, owner, count).sum()
 
-    def weight(self, owner: Tensor, count: int) -> float:
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
         """Return the number of answers."""
         return float(count)
 
@@ -60,14 +63,17 @@ class AnswerSum:
         """Return the sum over tokens."""
         return losses.sum()
 
-    def weight(self, owner: Tensor, count: int) -> float:
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
         """Return the number of answers."""
         return float(count)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Sum over tokens, divided by a number that no length changes: Dr. GRPO, arXiv:2503.20783, appendix C."""
+    """Sum over tokens, divided by a number that no length changes: Dr. GRPO, arXiv:2503.20783, appendix C.
+
+    Nor does how many answers were too long to be learnt from.
+    """
 
     longest: int  #: most tokens that an answer may have
 
@@ -75,6 +81,6 @@ class Constant:
         """Return the sum over tokens."""
         return losses.sum()
 
-    def weight(self, owner: Tensor, count: int) -> float:
-        """Return the number of answers times the longest that one may be."""
-        return float(count * self.longest)
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
+        """Return the number of answers of the step times the longest that one may be."""
+        return share * self.longest

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from gym_rl.reward import Answer, Reward
+from gym_rl.rewards.location import located
 
 __all__ = [
     "Code",
@@ -36,6 +37,7 @@ class Math(Reward):
     """
 
     target: ClassVar[str] = "gym_rl.rewards.maths:MathScore"
+    bounded: ClassVar[bool] = True
     better: ClassVar[tuple[Answer, Answer] | None] = (
         Answer("Half of 84 is \\boxed{42}.", {"answer": "84 / 2 = 42\n#### 42"}),
         Answer("Half of 84 is \\boxed{41}.", {"answer": "84 / 2 = 42\n#### 42"}),
@@ -74,6 +76,7 @@ class Regex(Reward):
     """1 where a pattern is found in the answer, 0 where it is not or where the search takes too long."""
 
     target: ClassVar[str] = "gym_rl.rewards.matching:RegexScore"
+    bounded: ClassVar[bool] = True
     better: ClassVar[tuple[Answer, Answer] | None] = (Answer("It is 42."), Answer("No idea."))
 
     pattern: Annotated[str, Field(examples=[r"\d+"])]
@@ -103,6 +106,7 @@ class Code(Reward):
     """
 
     target: ClassVar[str] = "gym_rl.rewards.code:CodeScore"
+    bounded: ClassVar[bool] = True
     better: ClassVar[tuple[Answer, Answer] | None] = (
         Answer("```python\ndef double(x):\n    return 2 * x\n```", {"tests": ["assert double(4) == 8"]}),
         Answer("```python\ndef double(x):\n    return x ** 2\n```", {"tests": ["assert double(4) == 8"]}),
@@ -148,6 +152,7 @@ class Length(Reward):
     """1 for answers of a length between two bounds, in tokens; outside, less by 1 / `slack` with each token, down to 0."""
 
     target: ClassVar[str] = "gym_rl.rewards.shape:LengthScore"
+    judges_length: ClassVar[bool] = True
     better: ClassVar[tuple[Answer, Answer] | None] = (Answer("brief", tokens=100), Answer("lengthy", tokens=600))
 
     minimum: Annotated[int, Field(ge=0)] = 0
@@ -168,6 +173,7 @@ class Overlong(Reward):
     """DAPO's soft overlong punishment (equation 13): 0 up to `maximum - buffer` tokens, then falling to -1 at `maximum`."""
 
     target: ClassVar[str] = "gym_rl.rewards.shape:OverlongScore"
+    judges_length: ClassVar[bool] = True
     better: ClassVar[tuple[Answer, Answer] | None] = (Answer("brief", tokens=100), Answer("endless", tokens=20_000))
 
     maximum: Count = 20_480
@@ -284,8 +290,15 @@ class PythonFunction(Reward):
     better: ClassVar[tuple[Answer, Answer] | None] = (Answer("Done.", finished=True), Answer("Do", finished=False))
 
     function: Annotated[str, Field(pattern=r".:.", examples=["gym_rl.rewards.functions:ended"])]
-    """`package.module:function`, or `path/to/file.py:function`."""
+    """`package.module:function`, or `path/to/file.py:function`; a relative path starts at the recipe, or, where that is no
+    file, where the command runs."""
     conversational: bool = False
     """Whether `prompts` and `completions` are lists of messages, as TRL passes them for conversational data, and no texts."""
     options: dict[str, Any] = {}
     """Further arguments, by name."""
+
+    @field_validator("function")
+    @classmethod
+    def _stands(cls, function: str, info: ValidationInfo) -> str:
+        folder = (info.context or {}).get("folder")
+        return function if folder is None else located(function, folder)

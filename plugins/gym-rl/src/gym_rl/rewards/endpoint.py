@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -23,6 +23,14 @@ _CHUNK = 1 << 16
 
 class _Passing(Exception):
     """A failure that may be gone when the request is sent again."""
+
+
+_SENT = frozenset({"text", "messages", "row", "id", "tokens", "finished"})
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has no word for as text, such as a date."""
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 class HttpScore:
@@ -46,9 +54,8 @@ class HttpScore:
         scores: list[float | None] = []
         for start in range(0, len(answers), self.config.batch):
             batch = answers[start : start + self.config.batch]
-            scores += self._scores(
-                self._send(json.dumps({"answers": [{**vars(one), "row": dict(one.row)} for one in batch]})), len(batch)
-            )
+            told = [{name: value for name, value in vars(one).items() if name in _SENT} for one in batch]
+            scores += self._scores(self._send(json.dumps({"answers": told}, default=_plain)), len(batch))
         return scores
 
     def _send(self, body: str) -> bytes:

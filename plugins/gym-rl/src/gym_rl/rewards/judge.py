@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from statistics import fmean
 from typing import Any, Literal
 
-from gym_core.component import load_object
-from gym_core.discovery import entries
-from gym_core.errors import GymError
+from gym_core.errors import GymError, PluginError
 from gym_rl.reward import Answer, Reward, Score
-from gym_rl.rewards.worker import Raised, Worker
+from gym_rl.rewards.apart import Apart, plain
+from gym_rl.rewards.names import label
+from gym_rl.rewards.worker import Raised
 
 Scores = list[float | None]
 
@@ -26,8 +26,21 @@ class Judgement:
     """What the rewards say about a list of answers."""
 
     scores: dict[str, Scores]  #: by reward, before its weight; None where it says nothing or failed
-    totals: Scores  #: weighted sums; None where every reward says nothing, and where one failed: such answers are not learnt from
-    failures: dict[str, int]  #: by reward, the answers it failed on
+    totals: Scores
+    """Weighted sums. None where no reward says anything but of the length, and where one failed: such are not learnt from."""
+    failed: Mapping[str, Collection[int]] = field(
+        default_factory=dict
+    )  #: by reward, positions of the answers it failed on
+    reasons: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: by reward that failed: its name, its package and why it did
+    metrics: Mapping[str, float] = field(default_factory=dict)  #: by `reward/metric`, what rewards had logged
+    compared: Scores | None = None  #: what answers to one prompt are told apart by; by default the totals
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How many answers each reward failed on."""
+        return {name: len(places) for name, places in self.failed.items()}
 
 
 @dataclass(frozen=True)
@@ -51,24 +64,37 @@ class Judge:
     """Asks all rewards at once. A reward that declares `apart` gets a process of its own, the others a thread."""
 
     def __init__(
-        self, rewards: Mapping[str, Reward], timeout: float = 300.0, on_error: Literal["stop", "mask"] = "stop"
+        self,
+        rewards: Mapping[str, Reward],
+        timeout: float = 300.0,
+        on_error: Literal["stop", "mask"] = "stop",
+        metric: str | None = None,
+        state: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """Build rewards, by the names they are logged under. `timeout` is in seconds for all answers of one call.
+        """Build rewards, by the names they are logged under.
 
-        Raises GymError for what cannot be built.
+        Args:
+            rewards: what judges.
+            timeout: seconds for all answers of one call, of rewards that do not bound them themselves.
+            on_error: whether a failure is raised, or counted.
+            metric: the reward by which answers are told apart; by default all that do not judge their length.
+            state: how far training is: `global_step`, `max_steps` and `epoch`, for those who want to know.
+
+        Raises:
+            GymError: a reward cannot be built.
+
         """
         self.rewards, self.timeout, self.on_error = dict(rewards), timeout, on_error
-        self._workers = {
-            name: Worker("gym_rl.rewards.judge:score_apart", timeout) for name, one in rewards.items() if one.apart
-        }
-        self._score = {name: self._scorer(name, reward) for name, reward in rewards.items()}
-
-    def _scorer(self, name: str, reward: Reward) -> Score:
-        if name not in self._workers:
-            built: Score = reward.build()
-            return built
-        cls, options = type(reward), reward.model_dump_json()
-        return partial(_ask_apart, self._workers[name], f"{cls.__module__}:{cls.__qualname__}", options)
+        telling = [name for name, reward in rewards.items() if not reward.judges_length]
+        self.metrics = [metric] if metric else telling or list(rewards)
+        self._judging = telling or list(rewards)
+        self._score: dict[str, Score] = {}
+        try:
+            for name, reward in rewards.items():
+                self._score[name] = _built(name, reward, timeout, state)
+        except BaseException:
+            self.close()
+            raise
 
     def __call__(self, answers: Sequence[Answer]) -> Judgement:
         """Judge answers.
@@ -79,32 +105,52 @@ class Judge:
         outcomes = self._ask_all(answers) if answers else {name: _Outcome([]) for name in self.rewards}
         for name, outcome in outcomes.items():
             if outcome.faults and self.on_error == "stop":
-                raise _error(name, outcome.faults[0], answers)
+                raise _error(label(name, self.rewards[name]), outcome.faults[0], answers)
         failed = {name: {i for fault in one.faults for i in fault.where} for name, one in outcomes.items()}
+        lost = set().union(*failed.values()) if failed else set()
         scores = {name: outcome.scores for name, outcome in outcomes.items()}
+
+        def sums(names: Sequence[str]) -> Scores:
+            return [None if i in lost else self._total(i, names, scores) for i in range(len(answers))]
+
+        judged, totals = sums(self._judging), sums(list(scores))
         return Judgement(
             scores,
-            [
-                self._total(i, scores) if not any(i in lost for lost in failed.values()) else None
-                for i in range(len(answers))
-            ],
-            {name: len(lost) for name, lost in failed.items()},
+            [None if said is None else total for said, total in zip(judged, totals, strict=True)],
+            failed,
+            {
+                name: f"reward {label(name, self.rewards[name])} {one.faults[0].why}"
+                for name, one in outcomes.items()
+                if one.faults
+            },
+            self._logged(),
+            sums(self.metrics),
         )
 
     def close(self) -> None:
         """End the processes."""
-        for worker in self._workers.values():
-            worker.close()
+        for score in self._score.values():
+            if isinstance(score, Apart):
+                score.close()
 
-    def _total(self, index: int, scores: Mapping[str, Scores]) -> float | None:
-        said = [(self.rewards[name].weight, some[index]) for name, some in scores.items()]
+    def _logged(self) -> dict[str, float]:
+        """Return what rewards had logged since this was asked last."""
+        said: dict[str, float] = {}
+        for name, score in self._score.items():
+            if isinstance(score, Apart):
+                said |= {f"{name}/{metric}": fmean(values) for metric, values in score.metrics.items() if values}
+                score.metrics = {}
+        return said
+
+    def _total(self, index: int, names: Sequence[str], scores: Mapping[str, Scores]) -> float | None:
+        said = [(self.rewards[name].weight, scores[name][index]) for name in names]
         parts = [weight * score for weight, score in said if score is not None]
         return math.fsum(parts) if parts else None
 
     def _ask_all(self, answers: Sequence[Answer]) -> dict[str, _Outcome]:
         every = tuple(range(len(answers)))
         late = _Fault(
-            f"did not return within {self.timeout:g} s", every, "raise its time limit, or find out what it waits for"
+            f"did not return within {self.timeout:g} s", every, "raise `reward_timeout`, or find out what it waits for"
         )
         outcomes = {name: _Outcome([None] * len(answers), [late]) for name in self.rewards}
 
@@ -115,49 +161,29 @@ class Judge:
         for thread in threads.values():
             thread.start()
         for name, thread in threads.items():
-            thread.join(None if name in self._workers else self.timeout)  # a worker keeps the time itself
+            # A worker keeps the time itself. Who bounds each answer returns, however many of them are hostile.
+            own = isinstance(self._score[name], Apart) or self.rewards[name].bounded
+            thread.join(None if own else self.timeout)
         return dict(outcomes)
 
 
-def named(rewards: Sequence[Reward]) -> dict[str, Reward]:
-    """Return rewards by the names that recipes use; a second `python` is `python-2`."""
-    known = {entry.value: entry.name for entry in entries("rewards")}
-    found: dict[str, Reward] = {}
-    for reward in rewards:
-        cls = type(reward)
-        name = known.get(f"{cls.__module__}:{cls.__qualname__}", cls.__name__.lower())
-        number = 1 + sum(other == name or other.startswith(f"{name}-") for other in found)
-        found[name if number == 1 else f"{name}-{number}"] = reward
-    return found
-
-
-def score_apart(reference: str, options: str, answers: Sequence[dict[str, Any]]) -> Scores:
-    """Score answers, in a process made for that."""
-    return _plain(_built(reference, options)([Answer(**answer) for answer in answers]))
-
-
-@cache
-def _built(reference: str, options: str) -> Score:
-    cls: type[Reward] = load_object(reference)
-    built: Score = cls.model_validate_json(options).build()
-    return built
-
-
-def _ask_apart(worker: Worker, reference: str, options: str, answers: Sequence[Answer]) -> Scores:
-    scores: Scores = worker(reference, options, [{**vars(answer), "row": dict(answer.row)} for answer in answers])
-    return scores
-
-
-def _plain(scores: Any) -> Scores:
-    """Return numbers as numbers of Python, whatever library they are of."""
-    return [None if score is None else float(score) for score in scores]
+def _built(name: str, reward: Reward, timeout: float, state: Callable[[], Mapping[str, Any]]) -> Score:
+    try:
+        return Apart(reward, timeout, state) if reward.apart else reward.build()
+    except Exception as error:  # the border to the plugin
+        fault = _fault(error, ())
+        raise PluginError(
+            f"reward {label(name, reward)} cannot be loaded: {fault.why.removeprefix('raised ')}",
+            key="algorithm.rewards",
+            fix=fault.fix or "correct what it names, or what it needs",
+        ) from error
 
 
 def _outcome(score: Score, answers: Sequence[Answer], late: _Fault) -> _Outcome:
     """Ask a reward; where it raises for all answers together, ask for each alone, to learn which it is."""
     every = tuple(range(len(answers)))
     try:
-        scores = _plain(score(answers))
+        scores = plain(score(answers))
     except TimeoutError:
         return _Outcome([None] * len(answers), [late])
     except Exception as error:  # the border to the plugin: what it raises becomes a fault with a name
@@ -192,7 +218,7 @@ def _error(name: str, fault: _Fault, answers: Sequence[Answer]) -> GymError:
     where = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
     fix = fault.fix or "correct the row or the reward"
     return GymError(
-        f"reward `{name}` {fault.why}",
+        f"reward {name} {fault.why}",
         where=where,
         key="algorithm.rewards",
         fix=f"{fix}; `on_error: mask` leaves such answers out",

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,9 +33,12 @@ class Raised(Exception):
 class Worker:
     """Calls `module:function` in another process. For one caller at a time; others wait."""
 
-    def __init__(self, function: str, timeout: float) -> None:
-        """Take what to call, and the seconds that a call may take; the process starts with the first call."""
-        self.function, self.timeout = function, timeout
+    def __init__(self, function: str, timeout: float, first: Sequence[Any] = ()) -> None:
+        """Take what to call, and the seconds that a call may take; the process starts with the first call, or with `open`.
+
+        With `first`, arguments of a call that every new process begins with, which may take as long as importing.
+        """
+        self.function, self.timeout, self.first = function, timeout, first
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -43,9 +47,9 @@ class Worker:
 
         Raises Raised for its exceptions, TimeoutError when it does not return in time, GymError when its process ends.
         """
-        message = json.dumps([self.timeout, list(arguments)], default=_refuse)
+        message = json.dumps([self.timeout, list(arguments)])
         with self._lock:
-            process = self._process or self._start()
+            process = self._process or self._start()[0]
             try:
                 said, content = self._ask(process, message, self.timeout)
             except BaseException:
@@ -55,12 +59,19 @@ class Worker:
             raise Raised(content)
         return content
 
+    def open(self) -> Any:
+        """Start the process and return what the first call returned. Raises as a call does."""
+        with self._lock:
+            self._kill()
+            return self._start()[1]
+
     def close(self) -> None:
         """End the process; the next call starts another."""
         with self._lock:
             self._kill()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> tuple[subprocess.Popen[bytes], Any]:
+        """Return a new process, which has imported what is called, and what the first call returned."""
         self._process = process = subprocess.Popen(
             [sys.executable, "-c", "from gym_rl.rewards.worker import serve; serve()"],
             stdin=subprocess.PIPE,
@@ -70,13 +81,15 @@ class Worker:
         )
         try:
             said, content = self._ask(process, json.dumps([_STARTING, self.function]), _STARTING)
+            if said != "raised" and self.first:
+                said, content = self._ask(process, json.dumps([_STARTING, list(self.first)]), _STARTING)
         except BaseException:
             self._kill()
             raise
         if said == "raised":
             self._kill()
             raise Raised(content)
-        return process
+        return process, content
 
     def _ask(self, process: subprocess.Popen[bytes], message: str, seconds: float) -> list[Any]:
         """Send a line and return the line that answers it."""
@@ -122,10 +135,6 @@ def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
         pass  # the reader sees the end of the process and says so
 
 
-def _refuse(value: Any) -> Any:
-    raise TypeError(f"a {type(value).__name__} cannot be handed to another process")
-
-
 def serve() -> None:
     """Answer calls until the caller closes the channel; the body of the process."""
     reader, writer = os.fdopen(os.dup(0), "r", encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -144,6 +153,9 @@ def serve() -> None:
             else:
                 result = function(*content)
             answer = json.dumps(["returned", result])
+        except GymError as error:
+            problem = error.problems[0]
+            answer = json.dumps(["raised", f"{problem.why}\n-> {problem.fix}" if problem.fix else problem.why])
         except Exception as error:  # the border to code of users
             answer = json.dumps(["raised", f"{type(error).__name__}: {error}"[:2000]])
         signal.setitimer(signal.ITIMER_REAL, 0)

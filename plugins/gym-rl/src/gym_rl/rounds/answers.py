@@ -40,6 +40,7 @@ class Rollout:
     prompt_experts: npt.NDArray[np.int16] | None = None  #: those of the prompt, `[prompt, layers, k]`
     number: int = 0  #: of the answer in its round
     fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
+    share: float = 1.0  #: of the answers of its step: itself, and its part in those that are not learnt from
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,12 @@ class Round:
     tokens: Tensor  #: [sum of lengths] int32
     finished: Tensor  #: [answers] bool, whether the model ended it
     rewards: Tensor  #: [answers] fp64, weighted sums; NaN where nothing judged it
+    compared: Tensor | None = None
+    """[answers] fp64, what answers to one prompt are told apart by, NaN where nothing judged it; None: by the rewards."""
     scores: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [answers] fp64; NaN where it says nothing
+    failed: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [answers] bool, whether it failed
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """By `reward/metric`, [answers] fp64, what rewards had logged when they judged each answer; NaN for nothing."""
     columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
     prompt_experts: Tensor | None = None  #: [groups, longest prompt, layers, k] int16, with routing replay
 
@@ -65,12 +71,20 @@ class Round:
     @property
     def varied(self) -> Tensor:
         """Whether the answers of each group earned different rewards, `[groups]` bool; only then can they be compared."""
-        judged = ~self.rewards.isnan()
-        rewards, groups = self.rewards[judged], self.groups[judged]
+        return self._apart(self.rewards)
+
+    @property
+    def told_apart(self) -> Tensor:
+        """Whether the answers of each group differ in what dynamic sampling looks at, `[groups]` bool."""
+        return self._apart(self.rewards if self.compared is None else self.compared)
+
+    def _apart(self, values: Tensor) -> Tensor:
+        known = ~values.isnan()
+        some, groups = values[known], self.groups[known]
         count = int(self.groups.max()) + 1 if len(self.groups) else 0
-        nothing = torch.full((count,), torch.inf, dtype=rewards.dtype)
-        least = nothing.scatter_reduce(0, groups, rewards, "amin")
-        return least < (-nothing).scatter_reduce(0, groups, rewards, "amax")
+        nothing = torch.full((count,), torch.inf, dtype=values.dtype)
+        least = nothing.scatter_reduce(0, groups, some, "amin")
+        return least < (-nothing).scatter_reduce(0, groups, some, "amax")
 
     def having(self, columns: Mapping[str, Tensor]) -> Round:
         """Return the round with more columns."""
@@ -87,7 +101,7 @@ class Round:
         """Return the round that `tensors` told."""
         plain = {name: value for name, value in tensors.items() if "/" not in name}
         tables: dict[str, dict[str, Tensor]] = {table: {} for table in _TABLES}
-        for name in tensors.keys() - plain.keys():
+        for name in sorted(tensors.keys() - plain.keys()):
             table, _, column = name.partition("/")
             tables[table][column] = tensors[name]
         return cls(**plain, **tables)  # type: ignore[arg-type]  # names of fields, each with its type
@@ -118,4 +132,5 @@ class Round:
         return made
 
 
-_TABLES = ("scores", "columns")
+OF_ANSWERS = ("scores", "failed", "metrics")  #: tables with a value for each answer
+_TABLES = (*OF_ANSWERS, "columns")

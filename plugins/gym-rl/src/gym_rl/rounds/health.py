@@ -14,13 +14,15 @@ def health(round_: Round) -> dict[str, float]:
     judged = rewards[~rewards.isnan()]
     each = {
         f"reward/{name}": fmean(said)
-        for name, scores in round_.scores.items()
+        for name, scores in (*round_.scores.items(), *round_.metrics.items())
         if (said := scores[~scores.isnan()].tolist())
     }
+    failures = {f"reward_failures/{name}": float(where.sum()) for name, where in round_.failed.items()}
     return {
         "reward": float(judged.mean()) if len(judged) else 0.0,
         "reward_std": float(judged.std()) if len(judged) > 1 else 0.0,
         **each,
+        **failures,
         "groups_without_spread": 1 - float(round_.varied.double().mean()),
         "answer_tokens": float(round_.lengths.double().mean()),
         "answers_cut_off": 1 - float(round_.finished.double().mean()),

@@ -1,19 +1,22 @@
-"""Dynamic sampling: groups whose answers all earn the same teach nothing, so other prompts are asked in their place.
+"""Dynamic sampling: groups whose answers are all as right teach nothing, so other prompts are asked in their place.
 
-DAPO, arXiv:2503.14476, section 3.2. Everything here follows from rewards that every process knows, so all of them decide alike.
+Answers are told apart by the rewards that look at what they say, or by one that is named: a punishment of length alone does not
+make a prompt worth learning from. DAPO, arXiv:2503.14476, section 3.2. Everything here follows from rewards that every process
+knows, so all of them decide alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, nan
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from gym_rl.config import PolicyGradient
-from gym_rl.rounds.answers import Round
+from gym_rl.rounds.answers import OF_ANSWERS, Round
 from gym_rl.rounds.health import health
 from gym_rl.rounds.routed import joined as joined_experts
 
@@ -30,10 +33,10 @@ class Drawn:
 
 
 def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask: Callable[[int], Round]) -> Drawn:
-    """Return groups of unequal rewards for round `number`: those carried over first, then of prompts that are asked now.
+    """Return groups whose answers can be told apart for round `number`: those carried over, then of prompts that are asked now.
 
-    Each attempt asks as many prompts as are likely to give what is missing. Where the attempts are used up, groups of equal
-    rewards make up the number; `learnt` leaves them out.
+    Each attempt asks as many prompts as are likely to give what is missing. Where the attempts are used up, the
+    other groups make up the number; `learnt` leaves them out.
 
     Args:
         number: of the round.
@@ -48,13 +51,15 @@ def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask:
     while have + kept < wanted and len(asked) < attempts:
         missing = wanted - have - kept
         asked.append(ask(min(wanted, ceil(missing * tried / max(kept, 1))) if tried else missing))
-        tried, kept = tried + groups_of(asked[-1]), kept + int(asked[-1].varied.sum())
-    useful = joined([*carried, *(only(each, each.varied) for each in asked)])
-    equal = [only(each, ~each.varied) for each in asked]
+        tried, kept = tried + groups_of(asked[-1]), kept + int(asked[-1].told_apart.sum())
+    useful = joined([*carried, *(only(each, each.told_apart) for each in asked)])
+    equal = [only(each, ~each.told_apart) for each in asked]
     everything = joined([useful, *equal])
     first = torch.arange(groups_of(everything)) < wanted
     left = only(useful, ~first[: groups_of(useful)])
     said = {"prompts_asked": float(tried), "groups_filled": max(0, wanted - groups_of(useful)) / wanted}
+    if tried:
+        said["groups_dropped"] = 1 - kept / tried
     return Drawn(
         replace(only(everything, first), number=torch.tensor(number)),
         said | (health(joined(asked)) if asked else {}),
@@ -63,12 +68,14 @@ def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask:
 
 
 def learnt(round_: Round, config: PolicyGradient) -> Tensor:
-    """Return which answers are learnt from, `[answers]` bool: not those cut off, nor groups of equal rewards, where asked for."""
-    chosen = torch.ones_like(round_.finished)
+    """Return which answers are learnt from, `[answers]` bool: not those that nothing judged, nor, where asked for, those cut
+    off and those of groups whose answers cannot be told apart.
+    """
+    chosen = ~round_.rewards.isnan()
     if config.mask_truncated:
         chosen &= round_.finished
     if config.max_resample:
-        chosen &= round_.varied[round_.groups]
+        chosen &= round_.told_apart[round_.groups]
     return chosen
 
 
@@ -89,7 +96,8 @@ def only(round_: Round, groups: Tensor) -> Round:
         tokens=round_.tokens[tokens],
         finished=round_.finished[answers],
         rewards=round_.rewards[answers],
-        scores={name: said[answers] for name, said in round_.scores.items()},
+        compared=None if round_.compared is None else round_.compared[answers],
+        **{table: {name: said[answers] for name, said in getattr(round_, table).items()} for table in OF_ANSWERS},
         columns={name: column[tokens] for name, column in round_.columns.items()},
         prompt_experts=None if round_.prompt_experts is None else round_.prompt_experts[groups],
     )
@@ -98,6 +106,7 @@ def only(round_: Round, groups: Tensor) -> Round:
 def joined(rounds: Sequence[Round]) -> Round:
     """Return the groups of several rounds as one."""
     first = rounds[0]
+    lengths = [len(each.lengths) for each in rounds]
     before = [sum(map(groups_of, rounds[:place])) for place in range(len(rounds))]
     return replace(
         first,
@@ -107,7 +116,19 @@ def joined(rounds: Sequence[Round]) -> Round:
         tokens=torch.cat([each.tokens for each in rounds]),
         finished=torch.cat([each.finished for each in rounds]),
         rewards=torch.cat([each.rewards for each in rounds]),
-        scores={name: torch.cat([each.scores[name] for each in rounds]) for name in first.scores},
+        compared=None if first.compared is None else torch.cat([cast(Tensor, each.compared) for each in rounds]),
+        **{table: _below([getattr(each, table) for each in rounds], lengths) for table in OF_ANSWERS},
         columns={name: torch.cat([each.columns[name] for each in rounds]) for name in first.columns},
         prompt_experts=joined_experts([each.prompt_experts for each in rounds]),
     )
+
+
+def _below(tables: Sequence[Mapping[str, Tensor]], lengths: Sequence[int]) -> dict[str, Tensor]:
+    """Join tables of answers; what only some of them have is unknown of the others."""
+    kinds = {name: column.dtype for table in tables for name, column in table.items()}
+
+    def unknown(name: str, length: int) -> Tensor:
+        return torch.full((length,), False if kinds[name] == torch.bool else nan, dtype=kinds[name])
+
+    pairs = list(zip(tables, lengths, strict=True))
+    return {name: torch.cat([table.get(name, unknown(name, many)) for table, many in pairs]) for name in sorted(kinds)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -25,6 +26,7 @@ from gym_rl.rounds.health import health
 from gym_rl.rounds.resampling import Drawn, draw, learnt
 from gym_rl.rounds.scoring import Scoring
 from gym_torch.layout import Layout
+from gym_torch.loop import UNLEARNT
 from gym_torch.source import Dataset, Source, Step, dealt
 
 CARRIED = "carried "  #: how the names of tensors begin that belong to the next round
@@ -60,8 +62,10 @@ class Rollouts(Source):
         self.credit: Credit = load_object(type(config).credit)
         self.round: Round | None = None
         self.carried: tuple[Round, ...] = ()  #: groups too many, for the next round
+        self.begins = 0  #: step at which the round under way begins
         self.begun = self.cursor = 0  #: prompts asked before the round under way, and up to its end
         self.health: dict[str, float] = {}  #: of the round, logged with each of its steps
+        self.failures: dict[str, int] = {}  #: by reward, answers of the whole run that it failed on
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` on; where a round begins, its prompts are answered first."""
@@ -75,7 +79,8 @@ class Rollouts(Source):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
-        return {**self.order.state_dict(), "asked": [self.begun, self.cursor], "health": self.health}
+        asked = [self.begun, self.cursor]
+        return {**self.order.state_dict(), "asked": asked, "health": self.health, "failures": self.failures}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the round that is under way, and what is carried over to the next."""
@@ -92,10 +97,11 @@ class Rollouts(Source):
         self.round = Round.of(now) if now else None
         self.carried = (Round.of(later),) if later else ()
         self.begun, self.cursor = state["asked"]
-        self.health = dict(state["health"])
+        self.health, self.failures = dict(state["health"]), dict(state["failures"])
 
     def _round(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
         """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
+        self.begins = number * self.config.mini_batches
         self.asking.sampler.refresh()
         drawn = self._drawn(number, rank, world)
         judged, self.carried = drawn.round, drawn.carried
@@ -116,7 +122,10 @@ class Rollouts(Source):
             self.cursor = places.stop
             asked = np.repeat(self.order.samples(places.start, places.stop), self.config.group_size)
             streams = range(places.start * self.config.group_size, places.stop * self.config.group_size)
-            return self.asking(number, asked, streams, rank, world)
+            found = self.asking(number, asked, streams, rank, world)
+            for name, where in found.failed.items():
+                self.failures[name] = self.failures.get(name, 0) + int(where.sum())
+            return found
 
         if not again:
             return Drawn(ask(end - first), {})
@@ -131,12 +140,12 @@ class Rollouts(Source):
     def _step(self, round_: Round, part: int, rank: int, world: int) -> Step:
         """Return mini-batch `part` of a round."""
         answers, counted = self._part(round_, part), learnt(round_, self.config)
-        # Where nothing is to be learnt from, the step changes nothing: the advantages are 0.
-        some = [answer for answer in answers if counted[answer.number]] or answers
-        batches, spare = self._batches(some, rank, world)
+        some = [answer for answer in answers if counted[answer.number]]
+        shared = [replace(answer, share=len(answers) / len(some)) for answer in some]
+        batches, spare = self._batches(shared or answers, rank, world)
         share = min((part + 1) * self.step_size, len(round_.prompts)) / len(round_.prompts)
         epoch = round((self.begun + (self.cursor - self.begun) * share) / len(self.prompts), 6)
-        return Step(batches, epoch, spare, self.health)
+        return Step(batches, epoch, spare, {**self.health, UNLEARNT: float(not some)}, idle=not some)
 
     def _part(self, round_: Round, part: int) -> list[Rollout]:
         """Return the answers of mini-batch `part` of a round."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
@@ -96,6 +97,41 @@ def processes(brought: Brought, bench: Bench) -> None:
     done = bench.gym("train", str(file), "--nproc", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     _agree(bench.finished(execute(load_recipe(file))), alone)
+
+
+def _rewarded(brought: Brought) -> bool:
+    """Whether it learns from rewards, as the algorithms of gym-rl do."""
+    return {"rewards", "mini_batches", "max_resample"} <= brought.cls.model_fields.keys()
+
+
+JUDGE = """
+calls = 0
+
+def judge(texts):
+    global calls
+    calls += 1
+    return [float(sum(map(ord, text)) % 7) if calls == 1 else None for text in texts]
+"""
+
+
+@laws("a round with nothing to learn from leaves every weight as it was", _rewarded)
+def nothing_to_learn(brought: Brought, bench: Bench) -> None:
+    """After a round that moved the weights, and the state of the optimizer, comes one that nothing judged."""
+    file = bench.path("judge.py")
+    file.write_text(JUDGE, encoding="utf-8")
+    recipe = _recipe(brought, bench)
+    recipe["algorithm"] |= {"rewards": [{"name": "python", "function": f"{file}:judge"}], "max_resample": 0}
+    parts = load_recipe(recipe).algorithm.model_dump()["mini_batches"]
+    run = bench.run(recipe, max_steps=2 * parts, save_every=parts)
+    learnt, after = sorted((run.outcome.output / "checkpoints").glob("step-*"))
+    assert fingerprint(after, ".safetensors") == fingerprint(learnt, ".safetensors") | _rounds(after)
+    assert _weights(run) != fingerprint(bench.model(), ".safetensors"), "it learnt nothing from the round before either"
+    assert [line["steps_without_update"] for line in run.metrics if "loss" in line] == [0.0] * parts + [1.0] * parts
+
+
+def _rounds(checkpoint: Path) -> dict[str, str]:
+    """Return the files of a checkpoint that hold answers."""
+    return {name: value for name, value in fingerprint(checkpoint, ".safetensors").items() if name.startswith("source")}
 
 
 @laws("agrees with its float64 oracle in value and gradient", lambda brought: bool(brought.cls.oracle))
