@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import pytest
 
-from gym_core import discovery, loading
+from gym_core import discovery, loading, targets
 
 Install = Callable[..., Path]
 
@@ -75,6 +75,9 @@ def alone(config, output):
 
 def load(config, run):
     return config.path
+
+def rows(config, run):
+    return config.sources
 
 class Trainer:
     def __init__(self, config, run, model):
@@ -172,6 +175,7 @@ def forget() -> None:
     discovery.installed.cache_clear()
     loading.load.cache_clear()
     loading.base_class.cache_clear()
+    targets.names.cache_clear()
 
 
 @pytest.fixture

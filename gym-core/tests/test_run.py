@@ -8,6 +8,7 @@ import os
 import pytest
 
 from gym_core import BusyError, DataError, PluginError, execute, load_recipe
+from gym_core.errors import unexpected
 from gym_core.outputlock import OutputLock
 
 
@@ -125,3 +126,47 @@ def test_hooks_that_do_not_fit_stop_the_run_before_it_starts(recipe, tmp_path, n
     with pytest.raises(PluginError, match=said):
         execute(recipe(hooks=[name]))
     assert not (tmp_path / "out").exists()
+
+
+BROKEN = """
+class Trainer:
+    def __init__(self, config, run, model):
+        self.model = model
+    def train(self):
+        return helper(self.model)
+def helper(model):
+    return {}[model]
+"""
+
+
+def test_an_error_in_the_code_of_a_plugin_names_it(toys, install, tmp_path):
+    """A stranger's component fails in the middle of a run; the traceback says whose it is, and so does the message."""
+    config = """
+        from typing import ClassVar
+        from gym_core import Algorithm
+        class Fragile(Algorithm):
+            "Fails in training."
+            target: ClassVar[str] = "fragile_impl:Trainer"
+    """
+    points = {"gym.algorithms": {"fragile": "fragile:Fragile"}}
+    install("gym-fragile", {"fragile": config, "fragile_impl": BROKEN}, points, version="2.1")
+    with pytest.raises(KeyError) as caught:
+        execute(load_recipe({"model": "words", "algorithm": "fragile", "output": str(tmp_path / "out")}))
+    assert unexpected(caught.value) == "raised in gym-fragile 2.1 (gym.algorithms: fragile)"
+    (problem,) = json.loads((tmp_path / "out" / "run.json").read_text())["error"]["problems"]
+    assert problem["where"] == "raised in gym-fragile 2.1 (gym.algorithms: fragile)" and "KeyError" in problem["why"]
+
+
+@pytest.mark.parametrize("target", ["fragile_impl:Trainr", "fragile_imp:Trainer", "fragile_impl"])
+def test_a_target_that_leads_nowhere_is_found_without_importing_it(install, tmp_path, target):
+    config = f"""
+        from typing import ClassVar
+        from gym_core import Algorithm
+        class Fragile(Algorithm):
+            "Has a typo."
+            target: ClassVar[str] = "{target}"
+    """
+    points = {"gym.algorithms": {"fragile": "fragile:Fragile"}}
+    install("gym-fragile", {"fragile": config, "fragile_impl": "raise SystemExit\n" + BROKEN}, points)
+    with pytest.raises(PluginError, match=rf"(?s)gym-fragile 1\.0.*points at `{target}`, which does not exist"):
+        load_recipe({"algorithm": "fragile"})

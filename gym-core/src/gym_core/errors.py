@@ -41,6 +41,14 @@ class Problem:
         return asdict(self)
 
 
+RAISED = "raised in "  #: begins the note that says in which plugin
+
+
+def unexpected(error: BaseException) -> str:
+    """Return where an error of code arose: in which plugin, where a run noted that."""
+    return next((note for note in getattr(error, "__notes__", ()) if note.startswith(RAISED)), "unexpected error")
+
+
 class GymError(Exception):
     """An error a user can act on. `code` is the exit status of the command line."""
 

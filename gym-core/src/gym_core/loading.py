@@ -19,6 +19,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 import gym_core
+from gym_core import targets
 from gym_core.component import Component, load_object
 from gym_core.discovery import Entry, canonical, entries, read_headers
 from gym_core.errors import PluginError
@@ -114,6 +115,12 @@ def load_component(kind: str, name: str, key: str = "", where: str = "") -> tupl
             f"{entry.value} is not a subclass of {base.__module__}.{base.__name__}",
             where=f"{entry.dist} {entry.version} (gym.{kind}: {entry.name})",
             fix=f"update or uninstall {entry.dist}",
+        )
+    if loaded.target and not targets.exists(loaded.target):
+        raise PluginError(
+            f"{entry.value} points at `{loaded.target}`, which does not exist",
+            where=f"{entry.dist} {entry.version} (gym.{kind}: {entry.name})",
+            fix=f"mend its `target`, or update or uninstall {entry.dist}",
         )
     return entry, loaded
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gym_core.artifact import Artifact
-from gym_core.errors import BusyError, GymError, Interrupted, Problem
+from gym_core.blame import owner
+from gym_core.errors import RAISED, BusyError, GymError, Interrupted, Problem, unexpected
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
 from gym_core.ranks import Ranks
@@ -75,6 +76,8 @@ def execute(recipe: Recipe) -> Outcome:
             with ranks:
                 outcome = _phases(run, hook)
         except BaseException as error:
+            if not isinstance(error, GymError) and (whose := owner(error, recipe.resolved)):
+                error.add_note(RAISED + whose)
             with suppress(OSError):  # a full disk must not hide what happened; the run goes on all the same
                 record.update(status=_status(error), seconds=_seconds(before, started), error=_explain(error))
             raise
@@ -187,4 +190,5 @@ def _explain(error: BaseException) -> dict[str, Any]:
     if isinstance(error, GymError):
         return {"problems": [problem.to_json() for problem in error.problems]}
     frames = traceback.format_exception(error)
-    return {"problems": [Problem(f"{type(error).__name__}: {error}").to_json()], "traceback": "".join(frames)}
+    problem = Problem(f"{type(error).__name__}: {error}", where=unexpected(error))
+    return {"problems": [problem.to_json()], "traceback": "".join(frames)}
