@@ -33,6 +33,9 @@ class Algorithm(Component):
     kind: ClassVar[str] = "algorithms"
     rows: ClassVar[str] = "conversation"
     """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback`, `stepwise` or `prompt`."""
+    branches: ClassVar[bool] = False
+    """Whether a sample may be several sequences that begin alike, what they share laid out once (`gym_data.cache.Branched`);
+    without it, each sequence is a sample."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Sections that a recipe must have for it."""
     measure: ClassVar[str] = "loss"

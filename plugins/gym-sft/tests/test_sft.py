@@ -13,10 +13,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_core import load_recipe
+from gym_data import DatasetConfig, File
+from gym_data.templates import Qwen3
 from gym_sft import SFT, Pretrain
 from gym_sft.objective import NextToken
 from gym_sft.oracle import next_token
 from gym_testkit.bench import Bench
+from gym_torch.layout import PACKED, PADDED, layout_for
 from gym_torch.policy import Policy
 
 torch.set_num_threads(1)
@@ -40,6 +43,50 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, algor
     assert abs(loss.item() / wanted.item() - 1) < 1e-6
     for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
         assert (ours.grad.double() - theirs.grad).norm() <= 1e-5 * theirs.grad.norm()
+
+
+def thoughtful(bench: Bench) -> tuple[DatasetConfig, Path]:
+    """Return conversations with thoughts, which Qwen3's template drops from earlier turns, and a model that knows its tokens."""
+    turns = [
+        ("user", f"{n} and 1?") if n % 2 == 0 else ("assistant", f"<think>\nhm {n}\n</think>\n\n{n}") for n in range(6)
+    ]
+    rows = [{"messages": [{"role": role, "content": text} for role, text in turns[: 2 * (n + 1)]]} for n in range(3)]
+    data = DatasetConfig(sources=[File(path=str(bench.file(rows)))], template=Qwen3())
+    return data, bench.model_for(Qwen3.needs)
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_answers_that_share_what_came_before_are_learnt_as_if_apart(bench: Bench, packs: bool) -> None:
+    data, path = thoughtful(bench)
+    together = list(data.build(tokenizer=path, seed=0, branches=True).train)
+    apart = list(data.build(tokenizer=path, seed=0).train)
+    assert (len(together), len(apart)) == (3, 6)
+    assert sum(len(each.tokens) for each in together) < 0.8 * sum(len(each.tokens) for each in apart)
+    model, exact = (AutoModelForCausalLM.from_pretrained(path) for _ in range(2))
+    assert layout_for(model) is PACKED
+    if not packs:
+        model.set_attn_implementation("sdpa")
+    objective = NextToken(SFT(), PACKED if packs else PADDED)
+    batch = objective.collate(together)
+    loss, _ = objective.loss(Policy(model), batch)
+    loss.backward()
+    wanted = next_token(SFT(), exact.double(), apart)
+    wanted.backward()
+    assert objective.weight(batch) == sum(int(each.trained.sum()) for each in apart)
+    assert abs(loss.item() / wanted.item() - 1) < 1e-6
+    for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad.double() - theirs.grad).norm() <= 1e-5 * theirs.grad.norm()
+
+
+def test_a_run_shares_what_came_before_and_says_what_it_saved(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    data, path = thoughtful(bench)
+    recipe = bench.recipe("sft") | {"model": str(path)}
+    recipe["data"] = {"sources": [data.sources[0].path], "template": "qwen3"}
+    run = bench.run(recipe, max_steps=2)
+    record = json.loads((run.outcome.output / "run.json").read_text())
+    assert record["data"]["report"]["examples"] == 3
+    assert "what these begin with is computed once" in capsys.readouterr().err
+    assert record["training"]["samples"] == 2 * 8  # conversations, however many segments they are laid out in
 
 
 def test_prompts_are_read_and_not_learnt(bench: Bench) -> None:

@@ -18,6 +18,8 @@ ARRAYS: dict[str, tuple[str, tuple[int, ...]]] = {
     "trained": ("|b1", ()),
     "ends": ("<i8", ()),
     "origins": ("<i8", (3,)),
+    "segments": ("<i8", (2,)),
+    "segments_ends": ("<i8", ()),
     "about": ("|u1", ()),
     "about_ends": ("<i8", ()),
     "train": ("<i8", ()),
@@ -42,6 +44,26 @@ class Example:
     def judgement(self) -> str:
         """Return what a preview says of it; empty where it was not judged."""
         return ""
+
+
+@dataclass(frozen=True)
+class Branched(Example):
+    """Sequences that begin alike, what they share laid out once: segments, each of which may continue an earlier one.
+
+    The first token of a segment that continues another may be learnt; the last one of that other predicts it.
+    """
+
+    segments: Sequence[tuple[int, int | None]]  #: tokens of each, and the number of the one that it continues
+
+    @property
+    def parts(self) -> Sequence[tuple[str, slice]]:
+        """Return the segments, by their numbers from 1."""
+        ends = np.cumsum([length for length, _ in self.segments]).tolist()
+        names = (
+            f"{number}" if before is None else f"{number} (after {before + 1})"
+            for number, (_, before) in enumerate(self.segments, 1)
+        )
+        return [(name, slice(end - size, end)) for name, end, (size, _) in zip(names, ends, self.segments, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -114,8 +136,8 @@ class Examples(Sequence[Example]):
         self._trained = _load(folder, "trained")
         self._ends = _load(folder, "ends")
         self._origins = _load(folder, "origins")
-        self._about = _load(folder, "about")
-        self._about_ends = _load(folder, "about_ends")
+        self._about, self._about_ends = _load(folder, "about"), _load(folder, "about_ends")
+        self._segments, self._segments_ends = _load(folder, "segments"), _load(folder, "segments_ends")
         self._order = _load(folder, order)
         self._names = names
 
@@ -128,19 +150,29 @@ class Examples(Sequence[Example]):
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         number = int(self._order[index])
-        start, end = (int(self._ends[number - 1]) if number else 0), int(self._ends[number])
         source, row, part = self._origins[number].tolist()
         name = f"{self._names[source]}:{row}" + (f"#{part + 1}" if part else "")
-        tokens, trained = self._tokens[start:end], self._trained[start:end]
+        here = _range(self._ends, number)
+        tokens, trained = self._tokens[here], self._trained[here]
+        if len(self._segments_ends):
+            segments = self._segments[_range(self._segments_ends, number)].tolist()
+            if len(segments) > 1:
+                known = [(length, before if before >= 0 else None) for length, before in segments]
+                return Branched(name, tokens, trained, known)
         if not len(self._about_ends):
             return self._kind(name, tokens, trained)
-        start, end = (int(self._about_ends[number - 1]) if number else 0), int(self._about_ends[number])
-        return self._kind(name, tokens, trained, **json.loads(self._about[start:end].tobytes()))
+        about = self._about[_range(self._about_ends, number)]
+        return self._kind(name, tokens, trained, **json.loads(about.tobytes()))
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Number of tokens of each example."""
         return np.diff(self._ends, prepend=0)[self._order]
+
+
+def _range(ends: npt.NDArray[np.int64], number: int) -> slice:
+    """Return where the items of one of many lie that follow each other."""
+    return slice(int(ends[number - 1]) if number else 0, int(ends[number]))
 
 
 def _load(folder: Path, name: str) -> Any:

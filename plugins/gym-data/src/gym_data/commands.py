@@ -91,9 +91,9 @@ def _look(config: DatasetConfig, recipe: Recipe, count: int) -> dict[str, Any]:
     """Return examples and counts as plain data."""
     from gym_data.preview import tokenised
 
-    shape, seed = recipe.algorithm.rows, recipe.train.seed
+    algorithm = recipe.algorithm
     model = recipe.canonical(everything=True).get("model", {})
     if "path" not in model:
         raise DataError("no model says how to tokenise", key="model.path", fix="add, for example, `model: tiny`")
     path = locate(model["path"], model.get("revision"), weights=False)
-    return tokenised(config, path, shape, seed, count)
+    return tokenised(config, path, algorithm.rows, recipe.train.seed, count, algorithm.branches)

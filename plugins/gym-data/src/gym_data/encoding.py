@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gym_data.branches import Segments, joined
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured, Text
@@ -33,6 +34,7 @@ class Piece:
     key: bytes
     about: Mapping[str, Any] | None = None  #: what else its example has, see `gym_data.cache.KINDS`
     remarks: Sequence[str] = ()  #: what the report counts about its row
+    segments: Segments = ()  #: where its tokens are those of several sequences, see `gym_data.branches`
 
 
 def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -42,7 +44,7 @@ def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece
         assert isinstance(row, Conversation)
         return [_Told(row, reader.config.train_on)]
 
-    return _sequences(reader, tokenizer, told)
+    return _branched(_sequences(reader, tokenizer, told), reader)
 
 
 def encode_feedback(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -91,6 +93,22 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
             reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
             origin = record.source, record.number, part, record.times, record.key
             yield from cut(Piece(tokens, trained, *origin, about, record.row.remarks), reader)
+
+
+def _branched(pieces: Iterable[Piece], reader: Reader) -> Iterator[Piece]:
+    """Yield sequences, those of one row that begin alike as one where that is wanted, and count what it saves."""
+    for _, group in groupby(pieces, key=lambda piece: (piece.source, piece.number)):
+        own = list(group)
+        together = list(joined([(piece.tokens, piece.trained) for piece in own], reader.config.cutoff))
+        if len(own) > 1:
+            tally = reader.tallies[own[0].source]
+            tally.apart += sum(len(piece.tokens) for piece in own)
+            tally.joined += sum(len(each.tokens) for each in together)
+        if reader.branches:
+            for part, each in enumerate(together):
+                yield replace(own[0], tokens=each.tokens, trained=each.trained, part=part, segments=each.segments)
+        else:
+            yield from own
 
 
 def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:

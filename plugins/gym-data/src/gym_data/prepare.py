@@ -45,16 +45,22 @@ class Prepared:
 
 
 def prepare(
-    config: DatasetConfig, tokenizer: Path, rows: str = "conversation", seed: int = 0, day: date | None = None
+    config: DatasetConfig,
+    tokenizer: Path,
+    rows: str = "conversation",
+    seed: int = 0,
+    day: date | None = None,
+    branches: bool = False,
 ) -> Prepared:
     """Return the examples of a configuration for the tokenizer of a model directory.
 
     `rows` is the shape the algorithm learns from; `seed` decides what is drawn, mixed by weight and held out; `day` is what chat
-    templates are told that ask for the date and `config` does not say, by default today. Raises DataError where the sources
-    cannot be read or nothing is left to learn.
+    templates are told that ask for the date and `config` does not say, by default today; with `branches`, sequences of one
+    conversation that begin alike are one `Branched` example. Raises DataError where the sources cannot be read or nothing is left
+    to learn.
     """
     most = space.limit()
-    reader = Reader(config, rows, seed)
+    reader = Reader(config, rows, seed, branches)
     day = date.fromisoformat(config.date) if config.date else day or datetime.now(UTC).date()
     words = open_tokenizer(config, tokenizer, day)
     key = key_of(reader, words, day)
@@ -106,7 +112,7 @@ def key_of(reader: Reader, words: Tokenizer, day: date) -> str:
         "layout": store.LAYOUT,
         "code": maker("gym_data"),
         "python": sys.version_info[:2],
-        "shape": reader.shape,
+        "shape": [reader.shape, reader.branches],
         "sources": [opened.identity() for opened in reader.opened],
         "options": config.model_dump(mode="json", include=OPTIONS),
         "template": identity(config.template) if config.template else None,
@@ -161,7 +167,7 @@ def _write(reader: Reader, words: Tokenizer, into: Store) -> _Read:
         read.lengths.append(len(piece.tokens))
         read.learnt.append(int(piece.trained.sum()))
         read.orders[piece.source].append((number, piece.times))
-        into.add(piece.tokens, piece.trained, (piece.source, piece.number, piece.part), piece.about)
+        into.add(piece.tokens, piece.trained, (piece.source, piece.number, piece.part), piece.about, piece.segments)
     return read
 
 

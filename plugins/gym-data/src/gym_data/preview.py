@@ -25,9 +25,11 @@ TRAINED, READ = "bold green", "dim"
 _VISIBLE = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {0x7F: 0x2421, 0x9B: 0xFFFD}
 
 
-def tokenised(config: DatasetConfig, model: Path, shape: str, seed: int, count: int) -> dict[str, Any]:
+def tokenised(
+    config: DatasetConfig, model: Path, shape: str, seed: int, count: int, branches: bool = False
+) -> dict[str, Any]:
     """Return the first examples, cut into runs that are learnt or only read, and the report."""
-    prepared = prepare(config, model, shape, seed)
+    prepared = prepare(config, model, shape, seed, branches=branches)
     words = Tokenizer(model)
     examples = [
         {

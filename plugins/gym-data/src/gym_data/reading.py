@@ -107,19 +107,25 @@ class Tally:
     noticed: Counter[str] = field(default_factory=Counter)  #: what there is to say of rows that are kept
     truncated: int = 0
     parted: int = 0  #: conversations learnt in several sequences
+    apart: int = 0  #: tokens of these sequences
+    joined: int = 0  #: tokens of these sequences where what they begin with stands once
     unclosed: int = 0  #: sequences that do not end with a special token
 
 
 class Reader:
     """Reads all sources of a configuration, and counts."""
 
-    def __init__(self, config: DatasetConfig, shape: str, seed: int) -> None:
-        """Open the sources. Raises DataError where one is missing, empty, or of no known format."""
+    def __init__(self, config: DatasetConfig, shape: str, seed: int, branches: bool = False) -> None:
+        """Open the sources; `branches` says whether sequences of a conversation may be one example.
+
+        Raises DataError where one is missing, empty, or of no known format.
+        """
         if shape not in SHAPES:
             raise DataError(f"no rows of shape `{shape}`", key="data", fix=f"known: {', '.join(SHAPES)}")
         self.config = config
         self.shape = shape
         self.seed = seed
+        self.branches = branches
         self.opened = [self._open(source) for source in config.located()]
         self.tallies = [Tally(opened.name) for opened in self.opened]
 

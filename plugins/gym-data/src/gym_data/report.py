@@ -33,7 +33,7 @@ def report_of(
         "bad": sum(sum(tally.bad.values()) for tally in reader.tallies),
         "lengths": lengths_of(sizes),
         "sources": [_source(opened, tally) for opened, tally in zip(reader.opened, reader.tallies, strict=True)],
-        "notes": [*(note for tally in reader.tallies for note in _notes(tally)), *_one_sided(reader)],
+        "notes": [*(note for tally in reader.tallies for note in _notes(tally, reader.branches)), *_one_sided(reader)],
     }
 
 
@@ -79,13 +79,18 @@ def _one_sided(reader: Reader) -> list[str]:
     return [f"there are no {side}: nothing tells good from bad" for side in missing] if one_sided else []
 
 
-def _notes(tally: Tally) -> list[str]:
+def _notes(tally: Tally, branches: bool) -> list[str]:
     """Say what a user may not expect."""
     notes = []
     if tally.parted:
+        shared = (
+            f"what these begin with is computed once: {tally.joined:,} tokens in place of {tally.apart:,}"
+            if branches
+            else f"{tally.apart:,} tokens, most of them again and again; `train_on: last` avoids it"
+        )
         notes.append(
-            f"{tally.name}: {tally.parted} conversations are learnt in several sequences, because the chat template "
-            "shows earlier answers differently"
+            f"{tally.name}: {tally.parted:,} conversations are learnt in several sequences, because the chat template "
+            f"shows earlier answers differently; {shared}"
         )
     if tally.unclosed:
         notes.append(

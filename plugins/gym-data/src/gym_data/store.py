@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -44,18 +44,28 @@ class Store:
         self._lock = OutputLock(self.folder)
         self._lock.__enter__()
         self._columns = {name: Column(self.folder / f"{name}.npy", name) for name in ARRAYS}
-        self._end = self._about_end = 0
+        self._ends = dict.fromkeys(("ends", "about_ends", "segments_ends"), 0)
 
     def add(
-        self, tokens: Tokens, trained: Mask, origin: tuple[int, int, int], about: Mapping[str, Any] | None = None
+        self,
+        tokens: Tokens,
+        trained: Mask,
+        origin: tuple[int, int, int],
+        about: Mapping[str, Any] | None = None,
+        segments: Sequence[tuple[int, int | None]] = (),
     ) -> None:
-        """Append a sequence, its source, row and part, and what else its `KINDS` holds (of all, or of none)."""
-        self._end += len(tokens)
-        self.extend(tokens=tokens, trained=trained, ends=np.asarray([self._end]), origins=np.asarray([origin]))
+        """Append a sequence, its source, row and part, and of all or of none what else its `KINDS` holds, or its segments."""
+        self.extend(tokens=tokens, trained=trained, origins=np.asarray([origin]), ends=self._end("ends", len(tokens)))
         if about is not None:
             text = np.frombuffer(json.dumps(about, default=str).encode("utf-8"), dtype=np.uint8)
-            self._about_end += len(text)
-            self.extend(about=text, about_ends=np.asarray([self._about_end]))
+            self.extend(about=text, about_ends=self._end("about_ends", len(text)))
+        if segments:
+            known = np.asarray([(length, -1 if before is None else before) for length, before in segments])
+            self.extend(segments=known, segments_ends=self._end("segments_ends", len(known)))
+
+    def _end(self, name: str, length: int) -> npt.NDArray[np.int64]:
+        self._ends[name] += length
+        return np.asarray([self._ends[name]])
 
     def extend(self, **columns: npt.NDArray[Any]) -> None:
         """Append to arrays."""

@@ -16,6 +16,7 @@ class SFT(TorchAlgorithm):
     objective: ClassVar[str] = "gym_sft.objective:NextToken"
     oracle: ClassVar[str] = "gym_sft.oracle:next_token"
     rows: ClassVar[str] = "conversation"
+    branches: ClassVar[bool] = True
 
 
 class Pretrain(TorchAlgorithm):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,35 @@ class Piece(NamedTuple):
     id: str
     tokens: npt.NDArray[np.int32]
     trained: npt.NDArray[np.bool_]
+
+
+@runtime_checkable
+class Branching(Protocol):
+    """A sample of several segments, its tokens one segment after another."""
+
+    @property
+    def segments(self) -> Sequence[tuple[int, int | None]]:
+        """Tokens of each segment, and the number of the earlier one that it continues."""
+        ...
+
+
+def apart(examples: Sequence[Example]) -> tuple[list[Example], tuple[int | None, ...]]:
+    """Return samples with the segments of `Branching` ones apart, and what each continues; what `packed` and `padded` take."""
+    pieces: list[Example] = []
+    prefixes: list[int | None] = []
+    for example in examples:
+        if not isinstance(example, Branching):
+            pieces.append(example)
+            prefixes.append(None)
+            continue
+        first, start = len(pieces), 0
+        for number, (length, before) in enumerate(example.segments):
+            name = f"{example.id}/{number + 1}" if number else example.id
+            here = slice(start, start + length)
+            pieces.append(Piece(name, example.tokens[here], example.trained[here]))
+            prefixes.append(None if before is None else first + before)
+            start += length
+    return pieces, tuple(prefixes)
 
 
 @dataclass(frozen=True)

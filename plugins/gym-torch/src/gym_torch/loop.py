@@ -140,7 +140,10 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         reseed(train.seed, progress.step, seed)
         batches.append(job.objective.collate(examples))
     counted = batches[: len(batches) - step.spare]
-    sizes = [(job.objective.weight(batch), batch.size, len(batch.segments)) for batch in counted]
+    sizes = [
+        (job.objective.weight(batch), batch.size, len(examples))
+        for batch, examples in zip(counted, step.batches, strict=False)
+    ]
     weight, tokens, samples = over_processes(
         job.accelerator, [sum(column) for column in zip((0.0, 0, 0), *sizes, strict=True)]
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_core import Run
-from gym_torch.batch import Batch, Example
+from gym_torch.batch import Batch, Example, apart
 from gym_torch.beside import Beside
 from gym_torch.layout import PADDED, Layout
 from gym_torch.policy import Policy
@@ -51,7 +51,7 @@ class Objective(ABC):
 
         Override it where samples are more than tokens, or share a prefix: `self.layout.lay_out(examples, prefixes)`.
         """
-        return self.layout.lay_out(examples, ())
+        return self.layout.lay_out(*apart(examples))
 
     def weight(self, batch: Batch) -> float:
         """Return this batch's share of the denominator of its step. Default: the number of trained tokens."""

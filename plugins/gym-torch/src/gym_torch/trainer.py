@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -15,10 +14,8 @@ from accelerate.utils import DistributedDataParallelKwargs
 
 from gym_core import Artifact, GymError, Optimizer, RecipeError, Run, Train
 from gym_core.component import load_object
-from gym_core.record import RunRecord
 from gym_data import DatasetConfig
 from gym_data.prepare import open_tokenizer
-from gym_data.report import left_out
 from gym_data.tokenizer import Tokenizer
 from gym_optim import InBackward
 from gym_optim.blockwise import Blockwise
@@ -37,6 +34,7 @@ from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
+from gym_torch.data import prepare
 from gym_torch.dropout import check_same_in_training, disable_dropout
 from gym_torch.evaluation import HeldOutLoss
 from gym_torch.export import copy_tokenizer
@@ -62,36 +60,6 @@ from gym_torch.source import Dataset, Examples, Source, once
 BRIEF = 10.0  #: seconds of training, below which predicting its memory would take about as long
 
 
-class Prepared(Protocol):
-    """What the data plugin builds."""
-
-    @property
-    def train(self) -> Examples:
-        """Samples to learn from."""
-        ...
-
-    @property
-    def validation(self) -> Examples | None:
-        """Samples to evaluate on."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """A string that changes with the samples."""
-        ...
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """What became of the rows, for `run.json`."""
-        ...
-
-
-def begun(record: RunRecord) -> date | None:
-    """Return the day on which a run began, which a chat template may have been told; None where nothing says it."""
-    started: str | None = record.read().get("started")
-    return datetime.fromisoformat(started).date() if started else None
-
-
 class Trainer:
     """Trains one recipe; `train()` continues where an earlier process stopped."""
 
@@ -111,19 +79,7 @@ class Trainer:
         # The policy casts, and over fp32 weights. Without `cpu`, accelerate does not see several processes on a CPU.
         quick = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu", kwargs_handlers=[quick])
-        assert recipe.data is not None
-        # Tokenized by the main process; the others then find the result in the cache.
-        prepare = partial(
-            recipe.data.build, tokenizer=model.path, rows=config.rows, seed=train.seed, day=begun(run.record)
-        )
-        first: list[Prepared] = []
-        run.ranks.agree(lambda: first.append(prepare()))
-        self.data: Prepared = first[0] if first else prepare()
-        missing = left_out(self.data.report)
-        if missing:
-            say(missing)
-        for note in self.data.report.get("notes", ()):
-            warn(note)
+        self.data = prepare(config, run, model)
         words = self._chat_tokenizer()
         self._stops = words if words and stopping.stop_where_turns_end(model.model, words) else None
         self.train_options = settle(run, model.path, model.precision, self.accelerator.device, self.data.train)

@@ -11,6 +11,7 @@ from gym_core.component import load_object
 from gym_torch import rope
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
+from gym_torch.layout import PACKED, Layout
 from gym_torch.objective import Objective
 from gym_torch.plan.batch import Blanks
 from gym_torch.source import Examples, Source
@@ -35,7 +36,7 @@ def workload(recipe: Recipe, objective: Objective, path: Path, train: Train) -> 
     Raises RecipeError where the steps cannot be laid out as the recipe says.
     """
     try:
-        examples = _prepared(recipe, path, train)
+        examples = _prepared(recipe, path, train, objective.layout)
     except GymError as error:  # the border to the data plugin: a plan can do without
         return _assumed(recipe, objective, train, str(error.problems[0].why))
     return of_examples(recipe, objective, examples, train)
@@ -80,12 +81,15 @@ def _extent(batch: Batch) -> tuple[int, int]:
     return batch.tokens.numel(), len(batch.targets)
 
 
-def _prepared(recipe: Recipe, path: Path, train: Train) -> Examples:
+def _prepared(recipe: Recipe, path: Path, train: Train, layout: Layout) -> Examples:
     """Prepare the data as a run would. Raises GymError where it cannot be."""
     if not any(path.glob("tokenizer*")):
         raise GymError("there is no tokenizer beside config.json")
-    assert isinstance(recipe.algorithm, TorchAlgorithm) and recipe.data is not None
-    examples: Examples = recipe.data.build(tokenizer=path, rows=recipe.algorithm.rows, seed=train.seed).train
+    algorithm = recipe.algorithm
+    assert isinstance(algorithm, TorchAlgorithm) and recipe.data is not None
+    branches = algorithm.branches and layout is PACKED
+    prepared = recipe.data.build(tokenizer=path, rows=algorithm.rows, seed=train.seed, branches=branches)
+    examples: Examples = prepared.train
     return examples
 
 
