@@ -1,54 +1,42 @@
-"""Programs in the sandbox: honest ones earn what they should; hostile ones earn nothing, harm nothing and do not stay."""
+"""What programs earn: the form of an answer, every form of tests, and time that is shared among all."""
 
 from __future__ import annotations
 
-import os
-import socket
+import logging
 import sys
-import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from gym_core.errors import GymError
 from gym_rl import Answer
 from gym_rl.rewards import Code, sandbox
-from gym_rl.rewards.code import Assertions, Dialogue, program
-from gym_rl.rewards.code import tests as read
+from gym_rl.rewards.code import program
+from gym_rl.rewards.judge import Judge
+from gym_rl.rewards.sandbox import Verdict
+from gym_rl.rewards.sandbox import filter as calls
+from gym_rl.rewards.suites import Assertions, Call, Dialogue
+from gym_rl.rewards.suites import tests as read
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs the module `resource`")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are confined by the kernel of Linux alone")
 
 TEST = "assert double(21) == 42"
 DOUBLE = "def double(x):\n    return 2 * x\n"
-
-
-def permitted(level):
-    try:
-        return sandbox.run("import json, socket", sandbox.Limits(30), level)[0]
-    except GymError:
-        return False
-
-
-LEVELS = [level for level in sandbox.LEVELS if permitted(level)]
-CONFINED = [level for level in LEVELS if level.namespaces]
-names = [f"{level.name}{'-as-user' if level.user_namespace else ''}" for level in LEVELS]
-at_every_level = pytest.mark.parametrize("level", LEVELS, ids=names)
-where_confined = pytest.mark.parametrize("level", CONFINED, ids=names[: len(CONFINED)])
-SHORT = sandbox.Limits(seconds=0.6)
 AMPLE = sandbox.Limits(seconds=20)
 
 
-def score(source, test=TEST, **options):
+def score(source, test=TEST, row=None, **options):
     config = Code(timeout=options.pop("timeout", 10), **options)
-    return config.build()([Answer(f"Here:\n```python\n{source}\n```\nDone.", {"tests": test})])[0]
+    return config.build()([Answer(f"Here:\n```python\n{source}\n```\nDone.", {"tests": test, **(row or {})})])[0]
 
 
-def test_the_strongest_level_is_the_first_that_the_machine_permits():
-    assert sandbox.strongest() == LEVELS[0]
-    if not CONFINED:
-        with pytest.raises(GymError, match="namespaces"):
-            Code(isolation="namespaces").build()
+@pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
+def test_a_run_refuses_where_programs_cannot_be_confined_as_asked(isolation, monkeypatch):
+    monkeypatch.setattr(calls, "program", lambda threads: b"no filter of system calls")
+    sandbox.level.cache_clear()
+    with pytest.raises(GymError, match=f"cannot be confined by {isolation} here: .*Invalid argument"):
+        Code(isolation=isolation).build()
+    sandbox.level.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -76,6 +64,7 @@ def test_forms_of_tests():
     assert read(["assert f()", {"input": "1", "output": "2"}]) == [Assertions("assert f()"), pair]
     assert read({"inputs": ["1", ["a", 3]], "outputs": ["2", "b"]}) == [pair, Dialogue("a\n3", "b")]
     assert read('[{"input": "1", "output": "2"}]') == [pair]
+    assert read({"input": ["1", "1"], "output": ["2", "2"]}) == [pair, pair]
     for wrong in (3, [], {}, " ", {"input": "1"}, {"inputs": ["1"], "outputs": []}):
         with pytest.raises(ValueError):
             read(wrong)
@@ -130,8 +119,8 @@ def test_answers_keep_their_order_when_they_are_tested_at_once():
     assert Code(timeout=1, parallel=3).build()(answers) == [1, 0, 0, 1, 0]
 
 
-@at_every_level
-def test_tests_call_functions_with_data_of_every_kind(level):
+def test_tests_call_functions_with_data_of_every_kind():
+    level = sandbox.level("namespaces")
     source = """
 import math
 from dataclasses import dataclass
@@ -166,74 +155,8 @@ stack = Stack([1])
 assert stack.push(2).items == [1, 2] and len(stack) == 2 and stack != 2
 assert math.isclose(PI, 3.14159, rel_tol=1e-5)
 """
-    assert sandbox.examine(source, test, AMPLE, level)
-    assert not sandbox.examine(source, test + "\nassert same(1) == (2,)", AMPLE, level)
-
-
-TAMPERING = {
-    "equals everything": "class Yes:\n    def __eq__(self, other): return True\n    __hash__ = None\ndef double(x): return Yes()",
-    "an int that equals": "class Yes(int):\n    def __eq__(self, other): return True\ndef double(x): return Yes()",
-    "exits well": "import os\nos._exit(0)",
-    "exits well when called": "import os\ndef double(x): os._exit(0)",
-    "leaves": "import sys\nsys.exit(0)",
-    "prints results": 'print(\'passed\')\nprint(\'["returned", {"int": "0x2a"}, []]\')\ndef double(x): return 0',
-    "writes to every descriptor": """
-import os
-for fd in range(64):
-    try: os.write(fd, b'["double"]\\n["returned", {"int": "0x0"}, []]\\n' * 9)
-    except OSError: pass
-def double(x): return 0""",
-    "patches builtins": """
-import builtins, sys
-builtins.compile = lambda *a, **k: compile('pass', '', 'exec')
-builtins.AssertionError = None
-builtins.exec = lambda *a: None
-sys.excepthook = lambda *a: None
-def double(x): return 0""",
-    "patches the server": """
-import sys
-frame = sys._getframe()
-while frame:
-    for name, value in list(frame.f_globals.items()):
-        if callable(value) and name.startswith('_') and not name.startswith('__'):
-            frame.f_globals[name] = lambda *a, **k: None
-    frame = frame.f_back
-def double(x): return 0""",
-    "brings its own names": "def all(xs): return True\nint = all\nclass math: isclose = all\ndef double(x): return 0",
-    "patches json": "import json\njson.dumps = lambda *a, **k: '[\"returned\", true, []]'\ndef double(x): return 0",
-    "answers with garbage": "import json\njson.dumps = lambda *a, **k: '[' * 100000\ndef double(x): return 0",
-    "answers without end": """
-import os, threading
-def double(x):
-    while True: os.write(1, b'x' * 65536) and os.write(3, b'x' * 65536) and os.write(4, b'x' * 65536)""",
-}
-
-
-@pytest.mark.parametrize("source", TAMPERING.values(), ids=TAMPERING)
-def test_tampering_with_the_verdict_earns_nothing(source):
-    test = "import math\nassert all([double(21) == 42])\nassert int(double(21)) == 42 and math.isclose(double(21), 42)"
-    assert score(DOUBLE, test) == 1
-    assert score(source, test, timeout=1) == 0
-    assert score(f"{source}\nprint(41)", {"input": "21", "output": "42"}, timeout=1) == 0
-
-
-@pytest.mark.parametrize(
-    ("source", "test"),
-    [
-        ("def f(x): raise StopIteration", "assert all(map(lambda x: f(x) == x, [1, 2]))"),
-        (
-            "class All:\n    def __contains__(self, x): return True\n    __iter__ = ''.__iter__\ndef f(x): return All()",
-            "assert 5 in f(1)",
-        ),
-        (
-            "class More:\n    def __lt__(self, x): return True\n    __gt__ = __lt__\ndef f(x): return More()",
-            "assert 1 < f(1) < 3",
-        ),
-    ],
-    ids=["ends the loop of the test", "contains everything", "lies between"],
-)
-def test_objects_of_the_program_decide_nothing(source, test):
-    assert score(source, test) == 0
+    assert sandbox.examine(source, test, AMPLE, level) is Verdict.PASSED
+    assert sandbox.examine(source, test + "\nassert same(1) == (2,)", AMPLE, level) is Verdict.FAILED
 
 
 def test_what_a_program_does_when_it_is_run_is_not_tested():
@@ -258,168 +181,118 @@ print(word if any(word in text for text in texts) else 'nothing')
     assert score(look, {"input": "", "output": "nothing"}) == 1
 
 
-RESOURCES = {
-    "infinite loop": "while True: pass",
-    "sleeps": "import time\ntime.sleep(1000)",
-    "ignores SIGTERM and SIGALRM": "import signal, time\n[signal.signal(s, 1) for s in (15, 14, 2, 1)]\ntime.sleep(1000)",
-    "memory bomb": "x = []\nwhile True: x.append(bytearray(10**7))",
-    "integer bomb": "print(9**9**9)",
-    "recursion": "import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()",
-    "huge output": "while True: print('x' * 10**6)",
-    "many threads": "import threading, time\nfor _ in range(10**5): threading.Thread(target=time.sleep, args=(99,)).start()",
-    "many files": "fs = [open(f'f{i}', 'w') for i in range(10**4)]",
-    "large file": "f = open('f', 'wb')\nwhile True: f.write(bytes(10**6)); f.flush()",
+WRONG = "def double(x):\n    return x + 1\nclass Solution:\n    def twice(self, x):\n        return x + 1\n"
+RIGHT = "def double(x):\n    return 2 * x\nclass Solution:\n    def twice(self, x):\n        return 2 * x\n"
+FORMS = {
+    "MBPP": ["assert double(1) == 2", "assert double(4) == 8"],
+    "HumanEval": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(4) == 8\n",
+    "HumanEval with its call": "def check(candidate):\n    assert candidate(4) == 8\ncheck(double)",
+    "check that returns": "def check(candidate):\n    return candidate(4) == 8\n",
+    "unittest": "import unittest\nclass Cases(unittest.TestCase):\n"
+    "    def test_it(self):\n        self.assertEqual(double(4), 8)\n",
+    "unittest as a script": "from unittest import TestCase, main\nclass Cases(TestCase):\n    def setUp(self):\n"
+    "        self.x = 4\n    def test_it(self):\n        assert double(self.x) == 8\nif __name__ == '__main__':\n    main()\n",
+    "functions of tests": "from solution import double\n\ndef test_it():\n    assert double(4) == 8\n",
+    "a script": "if __name__ == '__main__':\n    assert double(4) == 8\n",
+    "APPS": '{"fn_name": "double", "inputs": [[2], [4]], "outputs": [[4], [8]]}',
+    "TACO": {"fn_name": "twice", "inputs": [[2], [4]], "outputs": [4, 8]},
+    "LiveCodeBench": {"fn_name": "twice", "inputs": ["2", "4"], "outputs": ["4", "8"]},
+    "LiveCodeBench's rows": [
+        {"input": "4", "output": "8", "testtype": "functional", "metadata": {"func_name": "twice"}}
+    ],
+    "a row's entry point": [{"input": "4", "output": "8", "testtype": "functional"}],
 }
 
 
-FEW = ("ignores SIGTERM and SIGALRM", "memory bomb", "huge output")
-GREEDY = [(level, name) for level in LEVELS for name in (RESOURCES if level is LEVELS[0] else FEW)]
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_tests_tells_right_from_wrong(form):
+    row = {"tests": FORMS[form], "entry_point": "double"}
+    answers = [Answer(f"```python\n{source}\n```", row) for source in (RIGHT, WRONG)]
+    assert Code(timeout=10).build()(answers) == [1, 0]
 
 
-@pytest.mark.parametrize(("level", "name"), GREEDY, ids=[f"{names[LEVELS.index(one)]}-{name}" for one, name in GREEDY])
-def test_a_program_that_takes_too_much_is_ended(level, name):
+def test_calls_compare_what_json_can_say():
+    """Tuples are lists, keys of dictionaries are texts; several arguments, and what each data set wraps."""
+    echo = "def f(*xs):\n    return xs\ndef g(d):\n    return {k + 1: v for k, v in d.items()}\n"
+    assert read({"fn_name": "f", "inputs": ['[1, "a"]\n{"k": null}'], "outputs": ['[[1, "a"], {"k": null}]']}) == [
+        Call("f", [[1, "a"], {"k": None}], [[[1, "a"], {"k": None}]])
+    ]
+    assert score(echo, {"fn_name": "f", "inputs": ['[1, "a"]\n2'], "outputs": ['[[1, "a"], 2]']}) == 1
+    assert score(echo, {"fn_name": "f", "inputs": [[1, 2]], "outputs": [[[1, 2]]]}) == 1
+    assert score(echo, {"fn_name": "f", "inputs": [[1, 2]], "outputs": [[1, 3]]}) == 0
+    assert score(echo, {"fn_name": "g", "inputs": [[{"1": 2}]], "outputs": [[{"2": 2}]]}) == 1
+    assert score(echo, {"fn_name": "missing", "inputs": [[1]], "outputs": [[1]]}) == 0
+
+
+IDLE = {
+    "check without an entry point": ("def check(candidate):\n    assert candidate(1) == 2\n", "entry_point"),
+    "a comparison without assert": (["double(4) == 8"], "needs `assert`"),
+    "no Python": ("assert double(4) = 8", "no Python"),
+    "arguments that nobody gives": ("def test_it(fixture):\n    assert double(4) == 8\n", "pytest"),
+    "a function without a name": ([{"input": "4", "output": "8", "testtype": "functional"}], "fn_name"),
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_tests_that_would_judge_nothing_are_an_error_of_the_row(name):
+    value, why = IDLE[name]
+    with pytest.raises(ValueError, match=why):
+        score(DOUBLE, value)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "x = 1",
+        "assert True",
+        "def helper():\n    assert double(1) == 2\n",
+        "import unittest as u\nclass Cases(u.TestCase):\n    @u.skip('')\n    def test_it(self): assert double(1) == 2\n",
+        "async def test_it():\n    assert double(1) == 2\n",
+        "call = double",
+    ],
+)
+def test_a_test_that_asks_the_program_for_nothing_earns_nothing_and_is_told(test, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert score(DOUBLE, test) == 0
+    assert "called nothing" in caplog.text
+
+
+def test_data_of_the_program_can_be_tested_without_a_call():
+    assert score("LIMIT = 3", "assert LIMIT == 3") == 1
+    assert score("LIMIT = 4", "assert LIMIT == 3") == 0
+
+
+def answers_of(*sources):
+    return [Answer(f"```python\n{source}\n```", {"tests": TEST}, id=f"row-{i}") for i, source in enumerate(sources)]
+
+
+def test_programs_that_loop_cost_their_own_time_and_no_run(caplog):
+    """Eight would take 40 s of a limit of 8 s: they earn nothing, the others what they deserve, and nothing stops."""
+    loops = ["import time\nwhile True: time.sleep(1)"] * 8
     began = time.monotonic()
-    passed, printed = sandbox.run(RESOURCES[name], SHORT, level)
-    assert not passed and time.monotonic() - began < SHORT.seconds + 4
-    assert len(printed) <= SHORT.output * 2**20
+    with caplog.at_level(logging.WARNING):
+        judged = Judge({"code": Code(timeout=10, parallel=2)}, timeout=8)(answers_of(DOUBLE, *loops, DOUBLE))
+    assert judged.scores["code"] == [1, *[0] * 8, 1] and judged.failures == {"code": 0}
+    assert time.monotonic() - began < 8
+    assert "8 of 10 programs" in caplog.text
 
 
-def test_the_limit_of_memory_is_that_of_the_recipe():
-    level = sandbox.strongest()
-    assert sandbox.run("x = bytearray(300 * 2**20)", sandbox.Limits(20, memory=512), level)[0]
-    assert not sandbox.run("x = bytearray(300 * 2**20)", sandbox.Limits(20, memory=256), level)[0]
+def test_a_row_that_is_wrong_costs_no_other_program_its_time():
+    """It makes the judge ask for each answer alone; what loops still gets its share and no more."""
+    answers = answers_of(*["import time\nwhile True: time.sleep(1)"] * 3, DOUBLE, DOUBLE)
+    answers[0] = Answer("x", {"tests": "double(1) == 2"}, id="wrong")
+    judged = Judge({"code": Code(timeout=10)}, timeout=6, on_error="mask")(answers)
+    assert judged.scores["code"] == [None, 0, 0, 1, 1] and judged.failures == {"code": 1}
 
 
-FORKS = """
-import os, signal, time
-for s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)
-while True:
-    try: os.fork()
-    except OSError: time.sleep(0.01)
-"""
-DAEMON = """
-import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.close(1)
-        time.sleep(313)
-        os._exit(0)
-    os._exit(0)
-os.wait()
-"""
+def test_a_slow_program_gets_the_time_that_others_leave():
+    """The first share is a second and more; only the second turn is long enough."""
+    slow = f"import time\ntime.sleep(1.5)\n{DOUBLE}"
+    quick = [DOUBLE] * 6
+    assert Code(timeout=5, parallel=2).build()(answers_of(slow, *quick), until=time.monotonic() + 5) == [1] * 7
 
 
-def processes():
-    return {pid for pid in os.listdir("/proc") if pid.isdigit()}
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
-@pytest.mark.parametrize("source", [FORKS, DAEMON], ids=["fork bomb", "daemon"])
-@where_confined
-def test_no_process_is_left_behind(level, source):
-    before, most, over = processes(), [0], threading.Event()
-
-    def watch():
-        while not over.wait(0.05):
-            most[0] = max(most[0], len(processes() - before))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    limits = SHORT
-    # Root of the machine is above the limit of processes; a user of a namespace is not.
-    bounded = level.own_user or os.geteuid() != 0
-    if bounded or source is DAEMON:
-        sandbox.run(source, limits, level)
-    over.set()
-    watcher.join()
-    assert most[0] <= limits.processes + 6
-    left = [pid for pid in processes() - before if b"guard.py" in command(pid)]
-    assert not left
-
-
-def command(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-@at_every_level
-def test_files_of_the_machine_are_out_of_reach(level, tmp_path):
-    secret, target = tmp_path / "secret", tmp_path / "target"
-    secret.write_text("sesame")
-    target.write_text("whole")
-    reading = f"print(open({str(secret)!r}).read())"
-    assert "sesame" not in sandbox.run(reading, SHORT, level)[1]
-    for writing in (
-        f"open({str(target)!r}, 'w').write('broken')",
-        f"import os\nos.remove({str(target)!r})",
-        f"import os\nos.rename({str(target)!r}, {str(target)!r} + '-moved')",
-        f"import shutil\nshutil.rmtree({str(tmp_path)!r})",
-        "import os\nopen(os.__file__, 'a').write('')",
-        f"import os\nos.chmod({str(tmp_path)!r}, 0)",
-    ):
-        assert not sandbox.run(writing, SHORT, level)[0], writing
-    assert target.read_text() == "whole" and sorted(tmp_path.iterdir()) == [secret, target]
-    assert sandbox.run("open('mine', 'w').write('1')\nprint(open('mine').read())", AMPLE, level) == (True, "1\n")
-
-
-@at_every_level
-def test_the_network_is_out_of_reach(level):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.2)
-        port = server.getsockname()[1]
-        assert not sandbox.run(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 1)", SHORT, level)[0]
-        with pytest.raises(TimeoutError):
-            server.accept()
-
-
-@at_every_level
-def test_the_trainer_cannot_be_killed(level):
-    source = f"""
-import os, signal
-for pid in (os.getppid(), {os.getpid()}, -1):
-    for kill in (os.kill, os.killpg):
-        try: kill(pid, signal.SIGKILL)
-        except OSError: pass
-"""
-    sandbox.run(source, SHORT, level)
-    assert sandbox.run("print(1)", AMPLE, level) == (True, "1\n")
-
-
-@where_confined
-def test_nothing_can_be_gained_by_native_code(level):
-    """What the kernel refuses stays refused where no interpreter watches."""
-    source = f"""
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-assert libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) != 0
-assert libc.setuid(0) != 0 or os.getuid() == {os.geteuid()}
-assert libc.open(b"/etc/passwd", 0) < 0
-assert libc.open(b"/proc/self/root/etc/passwd", 0) < 0
-assert libc.chroot(b"/tmp") != 0
-assert libc.kill({os.getpid()}, 9) != 0
-assert libc.ptrace(16, {os.getpid()}, 0, 0) != 0
-print("held")
-"""
-    assert sandbox.run(source, AMPLE, level) == (True, "held\n")
-
-
-@at_every_level
-def test_the_environment_is_empty(level, monkeypatch):
-    monkeypatch.setenv("SECRET_TOKEN", "sesame")
-    passed, printed = sandbox.run("import os\nprint(dict(os.environ), os.getenv('SECRET_TOKEN'))", AMPLE, level)
-    assert passed and printed == "{} None\n"
-
-
-def test_nothing_stays_in_the_directory_of_temporary_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for level in LEVELS:
-        sandbox.run("open('x', 'w').write('1')", SHORT, level)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_program_cannot_pretend_that_there_is_no_sandbox():
-    assert score("import os\nos._exit(125)") == 0
-    assert sandbox.run("import os\nos._exit(125)", SHORT, sandbox.strongest()) == (False, "")
+def test_without_time_nothing_is_run():
+    began = time.monotonic()
+    assert Code().build()(answers_of(DOUBLE, DOUBLE), until=began) == [0, 0]
+    assert time.monotonic() - began < 0.2

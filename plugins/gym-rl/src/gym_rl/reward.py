@@ -71,5 +71,8 @@ class Reward(Component):
     judges_length: ClassVar[bool] = False
     """Whether it looks at how long an answer is, not at what it says: dynamic sampling does not compare answers by it."""
 
+    keeps_time: ClassVar[bool] = False
+    """Whether its score is called with `until`, a time of `time.monotonic`, by which it returns what it has, rather than hang."""
+
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """What its score counts in the sum of all rewards; negative for a penalty."""

@@ -101,34 +101,38 @@ class Regex(Reward):
 class Code(Reward):
     """1 where the Python program in the answer passes the tests of the row, in a sandbox; 0 where it does not.
 
-    The program is the last fenced block, or the whole answer where there is none. What the sandbox keeps out depends on
-    the machine and is written in docs/rewards.md.
+    The program is the last fenced block, or the whole answer where there is none. What the sandbox keeps out is written in
+    docs/rewards.md. It needs Linux.
     """
 
     target: ClassVar[str] = "gym_rl.rewards.code:CodeScore"
     bounded: ClassVar[bool] = True
+    keeps_time: ClassVar[bool] = True
     better: ClassVar[tuple[Answer, Answer] | None] = (
         Answer("```python\ndef double(x):\n    return 2 * x\n```", {"tests": ["assert double(4) == 8"]}),
         Answer("```python\ndef double(x):\n    return x ** 2\n```", {"tests": ["assert double(4) == 8"]}),
     )
 
     tests: str = "tests"
-    """Column of the tests: code with assertions, a list of such, `{input, output}` pairs of standard input and output, a list
-    of such, or `{inputs: [...], outputs: [...]}`; or any of these as JSON text."""
+    """Column of the tests: code with assertions, with `check(candidate)` or with `unittest`, `{input, output}` pairs,
+    `{inputs: [...], outputs: [...]}` and with `fn_name` calls of a function; or a list of such; or any of these as JSON text."""
+    entry_point: str = "entry_point"
+    """Column that names the function which `check(candidate)` is called with, where rows have one."""
     partial: bool = False
     """Whether the share of passed tests is earned rather than all or nothing."""
     timeout: Seconds = 5.0
-    """Seconds for one test."""
+    """Seconds for one test; less where all answers together would not be done within `reward_timeout`."""
     memory: Annotated[int, Field(ge=64)] = 512
-    """MiB of address space for each process of a program."""
-    processes: Count = 4
-    """Processes and threads a program may have."""
+    """MiB of address space for a program."""
+    threads: Count = 4
+    """Threads that a program may have; other processes it never has."""
     output: Count = 1
     """MiB that a program may print; more fails the test."""
     parallel: Count = 2
     """Answers that are tested at once."""
-    isolation: Literal["namespaces", "strongest"] = "strongest"
-    """The strongest that the machine permits, or refuse to run without namespaces (no network, no files, no other processes)."""
+    isolation: Literal["namespaces", "landlock"] = "namespaces"
+    """What confines programs beside the filter of system calls; where it is missing, the run refuses to start.
+    `landlock` is weaker: programs see which files there are, and can write none."""
 
 
 class Layout(Reward):

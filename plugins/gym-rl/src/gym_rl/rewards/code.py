@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from gym_core.errors import GymError
 from gym_rl.reward import Answer
 from gym_rl.rewards import sandbox
 from gym_rl.rewards.columns import column
+from gym_rl.rewards.pace import Pace
+from gym_rl.rewards.sandbox import Verdict
+from gym_rl.rewards.suites import Test, tests
 
 if TYPE_CHECKING:
     from gym_rl.rewards import Code
@@ -25,30 +27,12 @@ _LONGEST = 200_000  #: characters of a program
 
 
 @dataclass(frozen=True)
-class Dialogue:
-    """A program passes when it prints this for that input; space at the ends of lines does not count."""
+class Scored:
+    """What a program earns, and what kept it from earning more that is not its own fault."""
 
-    given: str
-    expected: str
-
-    def passes(self, program: str, limits: sandbox.Limits, level: sandbox.Level) -> bool:
-        """Run the program; raises GymError where there is no sandbox."""
-        ended, printed = sandbox.run(program, limits, level, self.given)
-        return ended and _lines(printed) == _lines(self.expected)
-
-
-@dataclass(frozen=True)
-class Assertions:
-    """A program passes when this code, which calls its functions, runs to its end."""
-
-    code: str
-
-    def passes(self, program: str, limits: sandbox.Limits, level: sandbox.Level) -> bool:
-        """Run the program and the test; raises GymError where there is no sandbox."""
-        return sandbox.examine(program, self.code, limits, level)
-
-
-Test = Dialogue | Assertions
+    score: float = 0.0
+    cut: bool = False  #: it was ended before its own time limit, for want of time for all
+    unchecked: bool = False  #: a test ended without asking it for anything
 
 
 class CodeScore:
@@ -57,35 +41,65 @@ class CodeScore:
     def __init__(self, config: Code) -> None:
         """Raise GymError where the isolation that was asked for cannot be had."""
         self.config = config
-        self.level = sandbox.strongest()
+        self.level = sandbox.level(config.isolation)
         if not self.level.namespaces:
-            if config.isolation == "namespaces":
-                raise GymError(
-                    f"this machine permits no namespaces; the strongest isolation is `{self.level.name}`",
-                    key="algorithm.rewards",
-                    fix="allow user namespaces, or read docs/rewards.md and set `isolation: strongest`",
-                )
-            _log.warning(
-                "programs are confined by `%s` alone: network and files are not out of their reach (docs/rewards.md)",
-                self.level.name,
-            )
-        self._limits = sandbox.Limits(config.timeout, config.memory, config.processes, config.output)
+            _log.warning("programs are confined by Landlock, without namespaces: see `code` in docs/rewards.md")
+        self._limits = sandbox.Limits(config.timeout, config.memory, config.threads, config.output)
 
-    def __call__(self, answers: Sequence[Answer]) -> list[float]:
-        """Return the share of passed tests, or 1 or 0, for each answer. Raises ValueError for a row without tests."""
-        suites = [tests(column(answer, self.config.tests)) for answer in answers]
+    def __call__(self, answers: Sequence[Answer], until: float = math.inf) -> list[float]:
+        """Return the share of passed tests, or 1 or 0, for each answer, by a time of `time.monotonic`.
+
+        What is not done by then earns 0. Raises ValueError for a row without tests.
+        """
+        sources = [program(answer.text) for answer in answers]
+        suites = [self._tests(answer) for answer in answers]
+        found: dict[int, Scored] = {}
         with ThreadPoolExecutor(self.config.parallel) as pool:
-            return list(pool.map(self._score, [program(answer.text) for answer in answers], suites))
+            # Who was cut short so that all get their turn gets another one in the time that the others left.
+            for _ in range(2):
+                again = [place for place in range(len(answers)) if place not in found or found[place].cut]
+                pace = Pace(until, self.config.parallel, len(again))
+                scored = pool.map(lambda place: self._score(sources[place], suites[place], pace), again)  # noqa: B023
+                found |= dict(zip(again, scored, strict=True))
+        self._tell(list(found.values()))
+        return [found[place].score for place in range(len(answers))]
 
-    def _score(self, source: str, suite: Sequence[Test]) -> float:
+    def _tests(self, answer: Answer) -> list[Test]:
+        return tests(column(answer, self.config.tests), str(answer.row.get(self.config.entry_point) or ""))
+
+    def _score(self, source: str, suite: Sequence[Test], pace: Pace) -> Scored:
+        share, began, wasted = pace.share(), time.monotonic(), 0.0
         if not source.strip() or len(source) > _LONGEST:
-            return 0.0
-        passed = 0
+            return Scored()
+        passed, cut, unchecked = 0, False, False
         for number, test in enumerate(suite):
-            passed += test.passes(source, self._limits, self.level)
+            seconds = min(self._limits.seconds, share - wasted, pace.left())
+            if seconds <= 0:
+                cut = True
+                break
+            verdict = test.judge(source, replace(self._limits, seconds=seconds), self.level)
+            passed += verdict is Verdict.PASSED
+            unchecked |= verdict is Verdict.UNCHECKED
+            if verdict is Verdict.LATE:
+                wasted += seconds
+                cut |= seconds < self._limits.seconds
             if passed <= number and not self.config.partial:
-                return 0.0
-        return passed / len(suite)
+                break
+        pace.took(time.monotonic() - began - wasted)
+        earned = passed / len(suite) if self.config.partial or passed == len(suite) else 0.0
+        return Scored(earned, cut, unchecked)
+
+    def _tell(self, scored: Sequence[Scored]) -> None:
+        cut, unchecked = sum(one.cut for one in scored), sum(one.unchecked for one in scored)
+        if cut:
+            _log.warning(
+                "%d of %d programs were not tested to the end in the time for all of them, and earn nothing for what "
+                "was left: raise `reward_timeout` or `parallel`, or lower `timeout`",
+                cut,
+                len(scored),
+            )
+        if unchecked:
+            _log.warning("%d of %d programs earn nothing: a test of theirs called nothing", unchecked, len(scored))
 
 
 def program(text: str) -> str:
@@ -93,29 +107,3 @@ def program(text: str) -> str:
     blocks = _FENCE.findall(text)
     fitting = [code for language, code in blocks if language.strip().lower() in ("", "py", "python", "python3")]
     return fitting[-1] if fitting else "" if blocks else text
-
-
-def tests(value: Any) -> list[Test]:
-    """Read the tests of a row. Raises ValueError for what is none."""
-    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
-        with suppress(ValueError):  # code may begin with a bracket too
-            value = json.loads(value)
-    if isinstance(value, str) and value.strip():
-        return [Assertions(value)]
-    if isinstance(value, Mapping) and {"inputs", "outputs"} <= value.keys():
-        return [
-            Dialogue(_text(one), _text(other)) for one, other in zip(value["inputs"], value["outputs"], strict=True)
-        ]
-    if isinstance(value, Mapping) and {"input", "output"} <= value.keys():
-        return [Dialogue(_text(value["input"]), _text(value["output"]))]
-    if isinstance(value, list | tuple) and value:
-        return [test for item in value for test in tests(item)]
-    raise ValueError("the tests are neither code, nor `input` and `output`, nor a list of such")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "\n".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().splitlines()]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -19,6 +20,8 @@ from gym_rl.rewards.names import label
 from gym_rl.rewards.worker import Raised
 
 Scores = list[float | None]
+
+_MARGIN = 0.9  #: of the time limit, for rewards that keep it themselves
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,12 @@ class Judge:
         )
         outcomes = {name: _Outcome([None] * len(answers), [late]) for name in self.rewards}
 
+        until = time.monotonic() + _MARGIN * self.timeout
+
         def ask(name: str) -> None:
-            outcomes[name] = _outcome(self._score[name], answers, late)
+            outcomes[name] = _outcome(
+                self._score[name], answers, late, until if self.rewards[name].keeps_time else None
+            )
 
         threads = {name: threading.Thread(target=ask, args=(name,), daemon=True) for name in self.rewards}
         for thread in threads.values():
@@ -179,11 +186,16 @@ def _built(name: str, reward: Reward, timeout: float, state: Callable[[], Mappin
         ) from error
 
 
-def _outcome(score: Score, answers: Sequence[Answer], late: _Fault) -> _Outcome:
-    """Ask a reward; where it raises for all answers together, ask for each alone, to learn which it is."""
+def _outcome(
+    score: Callable[..., Any], answers: Sequence[Answer], late: _Fault, until: float | None = None
+) -> _Outcome:
+    """Ask a reward; where it raises for all answers together, ask for each alone, to learn which it is.
+
+    One that keeps the time itself is told `until` when, each answer alone an equal part of it.
+    """
     every = tuple(range(len(answers)))
     try:
-        scores = plain(score(answers))
+        scores = plain(score(answers) if until is None else score(answers, until=until))
     except TimeoutError:
         return _Outcome([None] * len(answers), [late])
     except Exception as error:  # the border to the plugin: what it raises becomes a fault with a name
@@ -197,7 +209,11 @@ def _outcome(score: Score, answers: Sequence[Answer], late: _Fault) -> _Outcome:
         return _Outcome([None if i in odd else scores[i] for i in every], faults)
     if len(answers) == 1:
         return _Outcome([None], [whole])
-    alone = [_outcome(score, [answer], late) for answer in answers]
+    alone = []
+    for place, answer in enumerate(answers):
+        now = time.monotonic()
+        part = None if until is None else now + (until - now) / (len(answers) - place)
+        alone.append(_outcome(score, [answer], late, part))
     faults = [_Fault(fault.why, (i,), fault.fix) for i, outcome in enumerate(alone) for fault in outcome.faults]
     return (
         _Outcome([outcome.scores[0] for outcome in alone], faults)

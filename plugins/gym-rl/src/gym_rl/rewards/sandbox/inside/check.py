@@ -1,0 +1,104 @@
+"""Checks of a program: code that calls it, or a call with the result that it must have. Both pass when they return."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import json
+import sys
+import types
+
+from .guard import UNCHECKED
+from .remote import Program
+from .wire import unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import, and this starts for every test
+    from typing import Any
+
+
+def examine(test: str) -> None:
+    """Run code that calls the program, then the cases of `unittest` that it defines; status UNCHECKED if it asked for nothing.
+
+    Names that the test uses come from the program, except those of Python itself and of its library: a program cannot
+    bring its own `all` or `math`. To a test the program is also the module `solution`.
+    """
+    program = Program()
+    tree = ast.parse(test)
+    code = compile(tree, "test.py", "exec")
+    test_module = types.ModuleType("__main__")
+    sys.modules["__main__"], sys.modules["solution"] = test_module, _module(program)
+    names = test_module.__dict__
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for name in sorted(used - set(dir(builtins))):
+        if name in sys.stdlib_module_names:
+            names[name] = importlib.import_module(name)
+        elif name in program.names:
+            names[name] = program.get(name)
+            program.asked += isinstance(names[name], _DATA) and name in _loaded(code)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    if any("unittest" in (getattr(node, "module", ""), *(alias.name for alias in node.names)) for node in imports):
+        unittest: Any = importlib.import_module("unittest")
+        unittest.main = lambda *_, **__: None  # all cases are run below
+    exec(code, names)  # noqa: S102 - the row's own test
+    _run_cases(names)
+    if not program.asked:
+        sys.exit(UNCHECKED)
+
+
+def call(spec: str) -> None:
+    """Call a function, or a method of a class `Solution`, and compare: packed `name`, `arguments` and `expected`, a list.
+
+    What is expected comes from JSON, with no tuples and no keys but texts: a tuple counts as the list, a key as its text.
+    """
+    wanted = unpack(json.loads(spec), lambda handle: None)
+    program = Program()
+    if wanted["name"] not in program.names and "Solution" in program.names:
+        function = getattr(program.get("Solution")(), wanted["name"])
+    else:
+        function = program.get(wanted["name"])
+    found = _as_json(function(*wanted["arguments"]))
+    if not any(found == _as_json(expected) for expected in wanted["expected"]):
+        raise AssertionError
+
+
+_DATA = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, types.NoneType)
+
+
+def _module(program: Program) -> types.ModuleType:
+    def get(name: str) -> Any:
+        if name not in program.names:
+            raise AttributeError(name)
+        return program.get(name)
+
+    module = types.ModuleType("solution")
+    module.__dict__.update(__getattr__=get, __all__=sorted(program.names))
+    return module
+
+
+def _loaded(code: types.CodeType) -> set[str]:
+    """Return the names that code uses, with the functions in it."""
+    inner = [_loaded(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _run_cases(names: dict[str, Any]) -> None:
+    """Run what derives from `unittest.TestCase`. Raises AssertionError for a case that fails."""
+    unittest: Any = sys.modules.get("unittest")
+    if unittest is None:
+        return
+    result = unittest.TestResult()
+    for value in list(names.values()):
+        if isinstance(value, type) and issubclass(value, unittest.TestCase):
+            unittest.defaultTestLoader.loadTestsFromTestCase(value).run(result)
+    if not result.wasSuccessful():
+        raise AssertionError
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,107 @@
+"""The side of the check: objects of the program, which are asked over the channel and decide nothing here.
+
+What the program returns arrives as data. Its objects stay behind as handles that compare unequal to everything else,
+so no class of the program can claim to equal what was expected, and what it prints or how it ends is no verdict.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+
+from .guard import FAILED
+from .wire import channel, pack, receive, send, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import, and this starts for every test
+    from collections.abc import Iterator
+    from typing import Any
+
+
+class Program:
+    """The program on the other side of the channel."""
+
+    def __init__(self) -> None:
+        self._channel = channel()
+        self.names = frozenset(map(str, self._receive()))  #: that it defines
+        self.asked = 0  #: calls, attributes, items: what a check that checks something has asked for
+
+    def _receive(self) -> Any:
+        try:
+            return receive(self._channel)
+        except EOFError:
+            os._exit(FAILED)  # an exception could be what the test waits for
+
+    def get(self, name: str) -> Any:
+        """Return what it has under a name: data, or an object to ask."""
+        value = self.ask(0, "attribute", name)
+        self.asked -= 1  # to name is not yet to ask
+        return value
+
+    def ask(self, number: int, action: str, *arguments: Any) -> Any:
+        """Do something with object `number` of the program and return what comes of it; raises what the program raises."""
+
+        def handle(value: Any) -> int:
+            if not isinstance(value, _Remote):
+                raise TypeError(f"a test cannot hand a {type(value).__name__} to the program, only data")
+            return value._number
+
+        self.asked += 1
+        send(self._channel, [number, action, pack(list(arguments), handle)])
+        said, *content = self._receive()
+        if said != "returned":
+            kind = getattr(builtins, str(content[0]), None)
+            # One that ends a loop of the test would make `all(...)` true.
+            ends = isinstance(kind, type) and issubclass(kind, StopIteration | StopAsyncIteration)
+            known = isinstance(kind, type) and issubclass(kind, Exception) and not ends
+            raise (kind if known else RuntimeError)(str(content[1]))  # type: ignore[misc]
+        result, after = (unpack(part, lambda number: _Remote(self, number)) for part in content)
+        if action == "call":
+            _write_back(arguments[0], after[0])
+        return result
+
+
+class _Remote:
+    """An object of the program, seen from the test."""
+
+    def __init__(self, program: Program, number: int) -> None:
+        self._program, self._number = program, number
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._program.ask(self._number, "call", list(args), options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._program.ask(self._number, "attribute", name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._program.ask(self._number, "items"))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._program.ask(self._number, "item", key)
+
+    def __len__(self) -> int:
+        return int(self._program.ask(self._number, "length"))
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self._program.ask(self._number, "items")  # compared here, not by the program
+
+    def __str__(self) -> str:
+        return str(self._program.ask(self._number, "text"))
+
+    def __repr__(self) -> str:
+        return str(self._program.ask(self._number, "repr"))
+
+
+def _write_back(given: list[Any], after: list[Any]) -> None:
+    """Let a test see that the program changed an argument in place."""
+    for before, now in zip(given, after, strict=True):
+        if isinstance(before, list) and isinstance(now, list):
+            before[:] = now
+        elif isinstance(before, dict | set) and isinstance(now, type(before)):
+            before.clear()
+            before.update(now)

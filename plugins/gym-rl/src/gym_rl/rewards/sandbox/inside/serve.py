@@ -1,0 +1,48 @@
+"""The side of the program: it runs, then its functions are called from the other side."""
+
+from __future__ import annotations
+
+import sys
+import types
+from itertools import islice
+
+from .wire import channel, pack, receive, send, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import, and this starts for every test
+    from collections.abc import Callable
+    from typing import Any
+
+_MOST = 1_000_000  #: items that an iterator of the program may yield
+
+
+def serve(source: str) -> None:
+    """Run the program, say which names it has, then answer calls until the other side ends."""
+    other = channel()
+    module = types.ModuleType("answer")  # not `__main__`: what a program does when it is run is not tested here
+    sys.modules["answer"], sys.argv = module, ["answer.py"]
+    exec(compile(source, "answer.py", "exec"), module.__dict__)  # noqa: S102 - what this process is for
+    kept: list[Any] = [module]
+
+    def keep(value: Any) -> int:
+        kept.append(value)
+        return len(kept) - 1
+
+    actions: dict[str, Callable[..., Any]] = {
+        "call": lambda target, args, options: target(*args, **options),
+        "attribute": getattr,
+        "items": lambda target: list(islice(iter(target), _MOST)),
+        "item": lambda target, key: target[key],
+        "length": len,
+        "text": str,
+        "repr": repr,
+    }
+    send(other, sorted(name for name in vars(module) if not name.startswith("__")))
+    while True:
+        number, action, packed = receive(other)
+        arguments = unpack(packed, kept.__getitem__)
+        try:
+            result = actions[action](kept[number], *arguments)
+            send(other, ["returned", pack(result, keep), pack(arguments, keep)])
+        except Exception as error:  # it is the test that says what an error means
+            send(other, ["raised", type(error).__name__, str(error)[:1000]])

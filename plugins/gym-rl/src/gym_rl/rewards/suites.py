@@ -1,0 +1,152 @@
+"""The tests of a row, in the forms that data sets have them: asserts, `check(candidate)`, unittest, input and output, calls."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gym_rl.rewards.sandbox import Level, Limits, Verdict, call, examine, run
+
+
+class Test(Protocol):
+    """One test of a program."""
+
+    def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
+        """Run the program against it; raises GymError where there is no sandbox."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A program passes when it prints this for that input; space at the ends of lines does not count."""
+
+    given: str
+    expected: str
+
+    def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
+        """Run the program; what it printed is compared here."""
+        verdict, printed = run(program, limits, level, self.given)
+        if verdict is Verdict.PASSED and _lines(printed) != _lines(self.expected):
+            return Verdict.FAILED
+        return verdict
+
+
+@dataclass(frozen=True)
+class Assertions:
+    """A program passes when this code, which calls its functions, runs to its end, with every `TestCase` in it."""
+
+    code: str
+
+    def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
+        """Run the program, and the code beside it."""
+        return examine(program, self.code, limits, level)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A program passes when its function, or the method of its class `Solution`, returns one of these values."""
+
+    name: str
+    arguments: Sequence[Any]
+    expected: Sequence[Any]
+
+    def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
+        """Run the program, and the call beside it."""
+        return call(program, self.name, self.arguments, self.expected, limits, level)
+
+
+def tests(value: Any, entry_point: str = "") -> list[Test]:
+    """Read the tests of a row. `entry_point` is what `check(candidate)` is called with. Raises ValueError for what is none."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        with suppress(ValueError):  # code may begin with a bracket too
+            value = json.loads(value)
+    if isinstance(value, str) and value.strip():
+        return [Assertions(_complete(value, entry_point))]
+    if isinstance(value, list | tuple) and value:
+        return [test for item in value for test in tests(item, entry_point)]
+    pairs = _pairs(value) if isinstance(value, Mapping) else []
+    if pairs:
+        name = _function(value, entry_point)
+        return [_pair(name, one, other) for one, other in pairs]
+    raise ValueError("the tests are neither code, nor `input` and `output`, nor a list of such")
+
+
+def _pairs(value: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Return what goes in and what must come out. Raises ValueError where there is more of one than of the other."""
+    for given, expected in (("inputs", "outputs"), ("input", "output")):
+        if {given, expected} <= value.keys():
+            if isinstance(value[given], list | tuple) and isinstance(value[expected], list | tuple):
+                return list(zip(value[given], value[expected], strict=True))
+            return [(value[given], value[expected])]
+    return []
+
+
+def _complete(code: str, entry_point: str) -> str:
+    """Return code with calls of what it defines and leaves to a harness to call. Raises ValueError where it tests nothing."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"the tests are no Python: {error}") from None
+    for node in tree.body:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Compare):
+            raise ValueError(f"the tests compare and do nothing with the result: `{ast.unparse(node)}` needs `assert`")
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name not in used:
+            needs = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+            if node.name == "check":
+                if needs and not entry_point:
+                    raise ValueError("the tests define `check` and do not call it, and the row has no `entry_point`")
+                code += f"\nassert check({entry_point if needs else ''}) is not False\n"
+            elif node.name.startswith("test"):
+                if needs:
+                    raise ValueError(
+                        f"the tests want pytest: `{node.name}` takes arguments, and nobody gives them here"
+                    )
+                code += f"\nassert {node.name}() is not False\n"
+    return code
+
+
+def _function(value: Mapping[str, Any], entry_point: str) -> str:
+    """Return the name of the function that is called, or nothing for tests of what a program reads and prints."""
+    further = value.get("metadata")
+    places = [value, further if isinstance(further, Mapping) else {}]
+    name = next((place[key] for place in places for key in ("fn_name", "func_name") if place.get(key)), "")
+    if name or value.get("testtype") != "functional":
+        return str(name)
+    if not entry_point:
+        raise ValueError("the tests call a function, and neither `fn_name` nor the row's `entry_point` names it")
+    return entry_point
+
+
+def _pair(name: str, given: Any, expected: Any) -> Test:
+    if not name:
+        return Dialogue(_text(given), _text(expected))
+    if isinstance(given, str):  # an argument in each line, as JSON, and the result as JSON
+        arguments = [json.loads(line) for line in given.splitlines() if line.strip()]
+        return Call(name, arguments, [json.loads(expected) if isinstance(expected, str) else expected])
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"the arguments of `{name}` are no list: {given!r:.80}")
+    # Some wrap the result in a list, as they do the arguments, and some do not.
+    wrapped = expected if isinstance(expected, list | tuple) and len(expected) == 1 else []
+    return Call(name, [_whole(argument) for argument in given], [expected, *wrapped])
+
+
+def _whole(argument: Any) -> Any:
+    """Return an argument whose keys are numbers again, which JSON writes as texts."""
+    if isinstance(argument, Mapping):
+        with suppress(ValueError):
+            return {int(key): item for key, item in argument.items()}
+    return argument
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
