@@ -101,7 +101,7 @@ def processes(brought: Brought, bench: Bench) -> None:
 
 def _rewarded(brought: Brought) -> bool:
     """Whether it learns from rewards, as the algorithms of gym-rl do."""
-    return {"rewards", "mini_batches", "max_resample"} <= brought.cls.model_fields.keys()
+    return {"rewards", "mini_batches", "max_resample", "mask_truncated"} <= brought.cls.model_fields.keys()
 
 
 JUDGE = """
@@ -110,7 +110,7 @@ calls = 0
 def judge(texts):
     global calls
     calls += 1
-    return [float(sum(map(ord, text)) % 7) if calls == 1 else None for text in texts]
+    return [sum(map(ord, text)) % 7 / 6 if calls == 1 else None for text in texts]
 """
 
 
@@ -120,12 +120,12 @@ def nothing_to_learn(brought: Brought, bench: Bench) -> None:
     file = bench.path("judge.py")
     file.write_text(JUDGE, encoding="utf-8")
     recipe = _recipe(brought, bench)
-    recipe["algorithm"] |= {"rewards": [{"name": "python", "function": f"{file}:judge"}], "max_resample": 0}
+    rewards = [{"name": "python", "function": f"{file}:judge"}]
+    recipe["algorithm"] |= {"rewards": rewards, "max_resample": 0, "mask_truncated": False}
     parts = load_recipe(recipe).algorithm.model_dump()["mini_batches"]
     run = bench.run(recipe, max_steps=2 * parts, save_every=parts)
     learnt, after = sorted((run.outcome.output / "checkpoints").glob("step-*"))
     assert fingerprint(after, ".safetensors") == fingerprint(learnt, ".safetensors") | _rounds(after)
-    assert _weights(run) != fingerprint(bench.model(), ".safetensors"), "it learnt nothing from the round before either"
     assert [line["steps_without_update"] for line in run.metrics if "loss" in line] == [0.0] * parts + [1.0] * parts
 
 
