@@ -53,7 +53,7 @@ class PolicyGradient(TorchAlgorithm):
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Of the distribution that answers are drawn from, and that is trained."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Draw from the most likely tokens that have this probability together; 1 from all of them."""
+    """Draw from the most likely tokens that have this probability together, and train that distribution; 1 from all of them."""
     beta: Annotated[float, Field(ge=0)] = 0.0
     """What a departure from the reference costs, times its KL divergence; 0 needs no reference."""
     kl: Literal["k2", "k3", "k3_is", "reward"] = "k3_is"
@@ -63,7 +63,7 @@ class PolicyGradient(TorchAlgorithm):
     correction: Literal["none", "tis", "tis_answers", "icepop", "mis", "geo"] = "tis"
     """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.formulas.offpolicy`."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
-    """Mean difference of sampled and trained log-probabilities on the first batch, in nats, above which a run refuses."""
+    """Mean difference of sampled and trained log-probabilities in nats, on a round's first batch, above which a run stops."""
     routing_replay: bool = False
     """Send each token in the update to the experts that it went to when it was sampled; for mixtures of experts alone."""
     max_resample: Annotated[int, Field(ge=0)] = 0

@@ -37,8 +37,9 @@ class Sampler(Protocol):
         """Return a completion for each prompt, in order: at least one token each, the one that ended it included.
 
         An answer is a function of the weights, its prompt, `seed` and its stream (by default its index), whatever else is
-        asked with it, as far as the engine can have it so. A log-probability is that of the distribution at this
-        temperature, at temperature 0 that of temperature 1. Raises GymError when there are no answers to be had.
+        asked with it, as far as the engine can have it so. A log-probability is that of the distribution that is drawn
+        from: at this temperature, over the tokens that `top_p` leaves; at temperature 0 that of temperature 1, uncut.
+        Raises GymError when there are no answers to be had.
         """
         ...
 

@@ -19,6 +19,7 @@ from gym_rl.formulas.offpolicy import CORRECTIONS
 from gym_rl.formulas.ragged import means
 from gym_rl.formulas.ratio import log_ratio, token_ratio
 from gym_rl.rounds.answers import Rollout
+from gym_rl.rounds.kept import kept_of
 from gym_rl.rounds.routed import laid_out
 from gym_torch.batch import Batch, Example, Piece
 from gym_torch.layout import PADDED, Layout
@@ -99,7 +100,7 @@ class PolicyObjective(Objective):
                 pieces.append(answer)
                 prefixes.append(at)
         batch = self.layout.lay_out(pieces, prefixes)
-        batch = replace(batch, experts=laid_out(self.layout, pieces, prefixes, answers))
+        batch = replace(batch, kept=kept_of(answers), experts=laid_out(self.layout, pieces, prefixes, answers))
         number = torch.tensor([prefix is not None for prefix in prefixes]).cumsum(0) - 1
         return RolloutBatch(
             **{field.name: getattr(batch, field.name) for field in fields(Batch)},
@@ -110,7 +111,7 @@ class PolicyObjective(Objective):
             columns={
                 name: torch.from_numpy(np.concatenate([answer.columns[name] for answer in answers]))
                 for name in answers[0].columns
-                if name != "experts"
+                if name not in ("experts", "kept")
             },
         )
 

@@ -23,10 +23,11 @@ from gym_rl.rounds import mismatch
 from gym_rl.rounds.answers import Rollout, Round
 from gym_rl.rounds.asking import Asking
 from gym_rl.rounds.heldout import HeldOutRewards, greedy
-from gym_rl.rounds.rollouts import Rollouts
+from gym_rl.rounds.kept import with_kept
+from gym_rl.rounds.rollouts import Rollouts, Shares
 from gym_rl.rounds.scoring import Batches, Pass, scored
 from gym_torch.backend import LoadedModel
-from gym_torch.console import warn
+from gym_torch.console import say, warn
 from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation
 from gym_torch.processes.strategies import FSDP
@@ -42,6 +43,7 @@ class RolloutTrainer(Trainer):
     def __init__(self, config: PolicyGradient, run: Run, model: LoadedModel) -> None:
         """Prepare prompts, rewards and what answers. Raises RecipeError where a step cannot be cut into groups."""
         self.config = config
+        self._measured = False  #: whether it was said how far the sampler is from the trainer
         judges = named(config.judges())
         self.judge = Judge(judges, config.reward_timeout, config.on_error, config.filter_metric, self._state)
         super().__init__(config, run, model)
@@ -66,7 +68,9 @@ class RolloutTrainer(Trainer):
                 fix="set `distributed: ddp`",
             )
         asking = self._asking(config, self.data.train)
-        self.rollouts = Rollouts(asking, train, layout, self.data.fingerprint, self.score, self._keep_round)
+        self.rollouts = Rollouts(
+            asking, train, layout, self.data.fingerprint, self.score, self._keep_round, self.sampled
+        )
         return self.rollouts
 
     def evaluation(self, examples: Examples, layout: Layout) -> Evaluation:
@@ -134,14 +138,26 @@ class RolloutTrainer(Trainer):
         return passes
 
     def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:
-        """Return the columns that `passes` makes of a round.
-
-        Raises GymError where the first answers of a run were not sampled by the policy that is trained.
-        """
-        if not int(round_.number):
-            first = self._scored(round_, islice(batches(), 1), {"trainer": Scorer(self.policy)})
-            mismatch.check(first["trainer"], round_.columns["sampled"], self.config.max_mismatch)
+        """Return the columns that `passes` makes of a round."""
         return self._scored(round_, batches(), self._passes)
+
+    def sampled(self, round_: Round, shares: Shares) -> Round:
+        """Return answers that were just given with the tokens that could be drawn, where not all could.
+
+        Raises GymError where the first of them were not sampled by the policy that is trained.
+        """
+        if self.config.top_p < 1.0:
+            drawable = partial(self.policy.kept, top_p=self.config.top_p)
+            collate, device = cast(PolicyObjective, self.objective).collate, self.accelerator.device
+            round_ = with_kept(round_, shares(round_), collate, drawable, device, self.accelerator.num_processes)
+        first = self._scored(round_, islice(shares(round_), 1), {"trainer": Scorer(self.policy)})
+        found = mismatch.check(
+            first["trainer"], round_.columns["sampled"], self.config.max_mismatch, self.config.rollouts
+        )
+        if not self._measured:
+            say(f"sampler and trainer differ by {found:.1e} nats a token")
+            self._measured = True
+        return round_
 
     def _scored(
         self, round_: Round, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.generation.sampling import nucleus
 from gym_torch.linear_head import linear_log_probs
 
 CHUNK = 256  #: rows of logits held at once
@@ -89,6 +90,49 @@ def label_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: T
         return logits.log_softmax(1).gather(1, targets[rows, None]).squeeze(1)
 
     return map_logits(hidden, head, log_probs, chunk)
+
+
+def kept_log_probs(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, kept: Tensor, chunk: int = CHUNK
+) -> Tensor:
+    """Return `log p(target)` of every row among the tokens that could be drawn there, `[n]`, as `label_log_probs` does.
+
+    The set of tokens is a constant (a sampling mask, DeepSeek-V3.2, arXiv:2512.02556, section 3.1): two policies that are
+    compared over one set are distributions over the same actions.
+
+    Args:
+        hidden: `[n, dim]`, the hidden states that predict the targets.
+        head: maps `[rows, dim]` to logits `[rows, vocabulary]`; see `map_logits`.
+        targets: `[n]` int64 token ids, each in the set of its row.
+        kept: `[m, 2]` int64, a row and a token of its set each, in the order of the rows; see `kept_tokens`.
+        chunk: most rows of logits at once.
+
+    """
+    rows_of = kept[:, 0].contiguous()
+
+    def log_probs(logits: Tensor, rows: slice) -> Tensor:
+        ends = torch.searchsorted(rows_of, torch.tensor([rows.start, rows.stop], device=rows_of.device))
+        own = kept[int(ends[0]) : int(ends[1])]
+        out = torch.ones_like(logits, dtype=torch.bool)
+        out[own[:, 0] - rows.start, own[:, 1]] = False
+        return logits.masked_fill(out, -torch.inf).log_softmax(1).gather(1, targets[rows, None]).squeeze(1)
+
+    return map_logits(hidden, head, log_probs, chunk)
+
+
+@torch.no_grad()
+def kept_tokens(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, top_p: float, chunk: int = CHUNK
+) -> Tensor:
+    """Return the tokens that `top_p` leaves at every row, and its target, as pairs `[m, 2]` int64 of a row and a token.
+
+    Arguments as those of `kept_log_probs`. What was drawn by other arithmetic may lie just outside, hence the target.
+    """
+    found = [torch.empty(0, 2, dtype=torch.int64, device=hidden.device)]
+    for number, (states, labels) in enumerate(zip(hidden.split(chunk), targets.split(chunk), strict=True)):
+        kept = nucleus(head(states).float().softmax(1), top_p).scatter(1, labels[:, None], True)
+        found.append(kept.nonzero() + torch.tensor([number * chunk, 0], device=hidden.device))
+    return torch.cat(found)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from gym_torch.batch import Batch
 from gym_torch.beside import Beside
 from gym_torch.layout import hidden_states
-from gym_torch.logprobs import Head, head_of, label_log_probs, rows_at_once
+from gym_torch.logprobs import Head, head_of, kept_log_probs, kept_tokens, label_log_probs, rows_at_once
 from gym_torch.noise import Noise
 
 
@@ -56,10 +56,24 @@ class Policy(nn.Module):
         return self.log_probs(batch)
 
     def log_probs(self, batch: Batch, hidden: Tensor | None = None) -> Tensor:
-        """Return the log-probabilities `[n]` of `batch.targets`, in fp32; `hidden` are their states where those are known."""
+        """Return the log-probabilities `[n]` of `batch.targets`, in fp32; `hidden` are their states where those are known.
+
+        Where `batch.kept` is there, in the distribution over those tokens alone.
+        """
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
             states = self.hidden(batch) if hidden is None else hidden
+            if batch.kept is not None:
+                return kept_log_probs(states, self.head, batch.targets, batch.kept, self.chunk)
             return label_log_probs(states, self.head, batch.targets, self.chunk)
+
+    def kept(self, batch: Batch, top_p: float) -> Tensor:
+        """Return the tokens that could be drawn at each target with `top_p`, as `Batch.kept` has them."""
+        with (
+            evaluating(self),
+            torch.no_grad(),
+            torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16),
+        ):
+            return kept_tokens(self.hidden(batch), self.head, batch.targets, top_p, self.chunk)
 
     def hidden(self, batch: Batch, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states `[n, dim]` at flat `places` `[n]`, by default those that predict `batch.targets`."""

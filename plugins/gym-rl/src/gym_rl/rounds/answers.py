@@ -9,6 +9,7 @@ needs. `sampled` and `advantages` are always there in the end.
 | `old` | log-probability under the policy when the round began, as training computes it; absent where that is the policy itself |
 | `reference` | log-probability under the reference, where departing from it costs |
 | `advantages` | how much better than expected, without a gradient |
+| `kept` | int64: how many tokens could be drawn where `top_p` is below 1, which stand in `Round.kept` |
 | `experts` | with routing replay, int16 `[n, layers, k]`: the experts that the token went to, see `gym_torch.routing` |
 """
 
@@ -38,6 +39,7 @@ class Rollout:
     trained: npt.NDArray[np.bool_]  #: all of them, `[length]`
     columns: Mapping[str, npt.NDArray[Any]]  #: by name, what is known of each token, `[length, ...]`
     prompt_experts: npt.NDArray[np.int16] | None = None  #: those of the prompt, `[prompt, layers, k]`
+    kept: npt.NDArray[np.int32] | None = None  #: tokens that could be drawn, one token of the answer after another
     number: int = 0  #: of the answer in its round
     fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
     share: float = 1.0  #: of the answers of its step: itself, and its part in those that are not learnt from
@@ -61,6 +63,9 @@ class Round:
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     """By `reward/metric`, [answers] fp64, what rewards had logged when they judged each answer; NaN for nothing."""
     columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
+    kept: Tensor | None = (
+        None  #: [sum of the column `kept`] int32, with `top_p` the tokens that could be drawn at each token
+    )
     prompt_experts: Tensor | None = None  #: [groups, longest prompt, layers, k] int16, with routing replay
 
     @property
@@ -111,6 +116,7 @@ class Round:
         bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
         tokens, columns = self.tokens.numpy(), {name: column.numpy() for name, column in self.columns.items()}
         experts = None if self.prompt_experts is None else self.prompt_experts.numpy()
+        kept = self._kept_of_answers()
         made = []
         for number, index in enumerate(self.prompts.tolist()):
             part = slice(bounds[number], bounds[number + 1])
@@ -125,11 +131,18 @@ class Round:
                     np.ones(part.stop - part.start, dtype=np.bool_),
                     {name: column[part] for name, column in columns.items()},
                     None if experts is None else experts[group, : len(prompt.tokens)],
+                    None if kept is None else kept[number],
                     number,
                     fresh,
                 )
             )
         return made
+
+    def _kept_of_answers(self) -> list[npt.NDArray[np.int32]] | None:
+        if self.kept is None:
+            return None
+        counts = torch.zeros_like(self.lengths).index_add(0, self.owner, self.columns["kept"])
+        return [part.numpy() for part in self.kept.split(counts.tolist())]
 
 
 OF_ANSWERS = ("scores", "failed", "metrics")  #: tables with a value for each answer

@@ -99,6 +99,7 @@ def only(round_: Round, groups: Tensor) -> Round:
         compared=None if round_.compared is None else round_.compared[answers],
         **{table: {name: said[answers] for name, said in getattr(round_, table).items()} for table in OF_ANSWERS},
         columns={name: column[tokens] for name, column in round_.columns.items()},
+        kept=None if round_.kept is None else round_.kept[tokens.repeat_interleave(round_.columns["kept"])],
         prompt_experts=None if round_.prompt_experts is None else round_.prompt_experts[groups],
     )
 
@@ -119,6 +120,7 @@ def joined(rounds: Sequence[Round]) -> Round:
         compared=None if first.compared is None else torch.cat([cast(Tensor, each.compared) for each in rounds]),
         **{table: _below([getattr(each, table) for each in rounds], lengths) for table in OF_ANSWERS},
         columns={name: torch.cat([each.columns[name] for each in rounds]) for name in first.columns},
+        kept=None if first.kept is None else torch.cat([cast(Tensor, each.kept) for each in rounds]),
         prompt_experts=joined_experts([each.prompt_experts for each in rounds]),
     )
 

@@ -29,6 +29,8 @@ from gym_torch.layout import Layout
 from gym_torch.loop import UNLEARNT
 from gym_torch.source import Dataset, Source, Step, dealt
 
+Shares = Callable[[Round], Iterator[Sequence[Rollout]]]
+"""From a round to this process's batches of it, each answer in one batch of one process."""
 CARRIED = "carried "  #: how the names of tensors begin that belong to the next round
 
 
@@ -43,15 +45,17 @@ class Rollouts(Source):
         fingerprint: str = "",
         scoring: Scoring = lambda round_, batches: {},
         keep: Callable[[Round, tuple[int, int]], None] = lambda round_, steps: None,
+        sampled: Callable[[Round, Shares], Round] = lambda round_, shares: round_,
     ) -> None:
         """Plan the whole run.
 
         `fingerprint` names the prompts, `scoring` adds columns to the answers of a round, `keep` is told of each finished round
-        before it is learnt from, and in which steps it is: the first and the last.
+        before it is learnt from, and in which steps it is: the first and the last. `sampled` gets answers as soon as they are
+        there, while the policy is still the one that gave them, and returns them with what is known of them then.
         """
         config = asking.config
         self.asking, self.config, self.prompts = asking, config, asking.prompts
-        self.train, self.layout, self.scoring, self.keep = train, layout, scoring, keep
+        self.train, self.layout, self.scoring, self.keep, self.sampled = train, layout, scoring, keep, sampled
         self.step_size = train.batch_size * train.accumulate
         rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
         schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
@@ -125,7 +129,7 @@ class Rollouts(Source):
             found = self.asking(number, asked, streams, rank, world)
             for name, where in found.failed.items():
                 self.failures[name] = self.failures.get(name, 0) + int(where.sum())
-            return found
+            return self.sampled(found, lambda round_: self._share(round_, rank, world))
 
         if not again:
             return Drawn(ask(end - first), {})

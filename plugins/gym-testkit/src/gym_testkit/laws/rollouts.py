@@ -44,14 +44,21 @@ class _Trial:
         return made
 
     @torch.no_grad()
-    def scores(self, prompt: Sequence[int], answer: Completion, temperature: float = 1.0) -> Tensor:
+    def scores(self, prompt: Sequence[int], answer: Completion, temperature: float = 1.0, top_p: float = 1.0) -> Tensor:
         """Return the log-probabilities `[tokens, vocabulary]` that the model itself gives where each token was chosen."""
         logits = self.model(input_ids=torch.tensor([[*prompt, *answer.tokens[:-1]]])).logits[0, len(prompt) - 1 :]
-        return cast(Tensor, (logits.float() / temperature).log_softmax(-1))
+        logits = logits.double() / temperature
+        for row in logits if top_p < 1.0 else ():
+            ranked, total = row.softmax(-1).sort(descending=True), 0.0
+            for place, token in enumerate(ranked.indices.tolist()):
+                if total >= top_p:
+                    row[token] = -torch.inf
+                total += float(ranked.values[place])
+        return logits.log_softmax(-1)
 
-    def apart(self, prompt: Sequence[int], answer: Completion, temperature: float = 1.0) -> float:
+    def apart(self, prompt: Sequence[int], answer: Completion, temperature: float = 1.0, top_p: float = 1.0) -> float:
         """Return the largest difference between the log-probabilities of an answer and the model's own."""
-        own = self.scores(prompt, answer, temperature).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+        own = self.scores(prompt, answer, temperature, top_p).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
         return float((own - torch.tensor(answer.log_probs)).abs().max())
 
     @property
@@ -105,12 +112,23 @@ def ends(brought: Brought, bench: Bench) -> None:
 
 @laws("log-probabilities are those of the model", _inside)
 def truthful(brought: Brought, bench: Bench) -> None:
-    """Of the distribution at the temperature that was asked for; at temperature 0 of the one at 1."""
+    """Of the distribution that is drawn from: at the temperature that was asked for, over the tokens that `top_p` leaves.
+
+    At temperature 0 of the one at 1.
+    """
     with _trial(brought, bench) as trial:
-        for asked, scored in ((1.0, 1.0), (0.7, 0.7), (0.0, 1.0)):
-            for prompt, answer in zip(PROMPTS, trial.ask(temperature=asked), strict=True):
-                apart = trial.apart(prompt, answer, scored)
-                assert apart <= trial.rounding, f"{apart:.2g} from the model's own at temperature {asked}"
+        for asked, scored, top_p in (
+            (1.0, 1.0, 1.0),
+            (0.7, 0.7, 1.0),
+            (0.0, 1.0, 1.0),
+            (1.0, 1.0, 0.6),
+            (0.7, 0.7, 0.9),
+        ):
+            for prompt, answer in zip(PROMPTS, trial.ask(temperature=asked, top_p=top_p), strict=True):
+                apart = trial.apart(prompt, answer, scored, top_p)
+                assert apart <= trial.rounding, (
+                    f"{apart:.2g} from the model's own at temperature {asked}, top_p {top_p}"
+                )
 
 
 @laws("temperature 0 takes the likeliest token", _inside)

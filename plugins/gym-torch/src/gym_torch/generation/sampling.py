@@ -22,8 +22,8 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
         uniforms: a number in [0, 1) for each row; not looked at when temperature is 0.
 
     Returns:
-        Tokens `[rows]` int64, and their log-probabilities `[rows]` fp32 under `softmax(logits / temperature)` over the
-        whole vocabulary: the distribution before `top_p` cuts it. Temperature 0 reports those of temperature 1.
+        Tokens `[rows]` int64, and their log-probabilities `[rows]` fp32 in the distribution that they are drawn from:
+        `softmax(logits / temperature)` over the tokens that `top_p` leaves. Temperature 0 reports `softmax(logits)`, uncut.
 
     """
     logits = logits.float()
@@ -31,13 +31,22 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
         tokens = logits.argmax(-1, keepdim=True)
     else:
         logits = logits if temperature == 1.0 else logits / temperature
-        probs, order = logits.softmax(-1), None
+        probs = logits.softmax(-1)
         if top_p < 1.0:
-            probs, order = probs.sort(-1, descending=True)
-            probs = probs * (probs.cumsum(-1, dtype=torch.float64) - probs < top_p)
+            kept = nucleus(probs, top_p)
+            logits, probs = logits.masked_fill(~kept, -torch.inf), probs * kept
         tokens = _invert(probs, torch.tensor(uniforms, dtype=torch.float64, device=probs.device)[:, None])
-        tokens = tokens if order is None else order.gather(-1, tokens)
     return tokens[:, 0], logits.gather(-1, tokens)[:, 0] - logits.logsumexp(-1)
+
+
+def nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """Return which tokens can be drawn, bool `[rows, vocabulary]`: the fewest of the likeliest that together hold `top_p`.
+
+    Of equally likely ones the first. `probs` are `[rows, vocabulary]`; at least one token is left.
+    """
+    ranked, order = probs.sort(dim=-1, descending=True, stable=True)
+    kept = ranked.cumsum(-1, dtype=torch.float64) - ranked < top_p
+    return torch.zeros_like(kept).scatter(-1, order, kept)
 
 
 def _invert(probs: Tensor, points: Tensor) -> Tensor:

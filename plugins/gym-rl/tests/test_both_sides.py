@@ -1,0 +1,141 @@
+"""Two sides of a comparison are one function of the same options: sampler, old policy, policy and reference agree at first.
+
+Over all combinations that a recipe can have, before anything is learnt every ratio is 1 and every divergence 0.
+"""
+
+from __future__ import annotations
+
+import copy
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gym_rl_bench import algorithm, rounds
+from transformers import AutoModelForCausalLM
+
+from gym_core import GymError, execute, load_recipe
+from gym_rl import Local
+from gym_rl.local import LocalSampler
+from gym_rl.objective import RolloutBatch
+from gym_rl.reinforce import Reinforce
+from gym_rl.rounds.answers import Round
+from gym_rl.rounds.kept import with_kept
+from gym_rl.rounds.resampling import joined, only
+from gym_testkit.bench import Bench
+from gym_torch.layout import PACKED, PADDED
+from gym_torch.policy import Policy
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def recipe(bench: Bench, name: str = "reinforce_pp", **options: Any) -> dict[str, Any]:
+    rewards = [{"name": "regex", "pattern": "[a-z]"}]
+    made = {"name": name, "rewards": rewards, "max_new_tokens": 6, **options}
+    return bench.recipe(made, "prompt", batch_size=4, accumulate=2)
+
+
+COMBINATIONS = list(
+    product((1.0, 0.7), (1.0, 0.8), ("fp32", "bf16"), (None, {"name": "lora", "rank": 4, "dropout": 0.4}))
+)
+
+
+@pytest.mark.parametrize(("temperature", "top_p", "precision", "adapter"), COMBINATIONS)
+def test_before_anything_is_learnt_all_sides_agree(
+    bench: Bench, temperature: float, top_p: float, precision: str, adapter: dict[str, Any] | None
+) -> None:
+    made = recipe(bench, temperature=temperature, top_p=top_p, beta=0.1, kl="k3_is", mini_batches=2)
+    first, second = bench.run(made | {"adapter": adapter}, precision=precision, learning_rate=1e-9).metrics
+    rounding = 1e-5 if precision == "fp32" else 0.05
+    for line in (first, second):
+        assert line["ratio_spread"] <= rounding and abs(line["ratio_largest"] - 1) <= 4 * rounding
+        assert abs(line["kl_reference"]) <= rounding and line["kl_sampled"] <= rounding
+    assert first["mismatch"] <= rounding
+
+
+@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
+def test_the_distribution_that_is_drawn_from_is_the_one_that_is_trained(model_path: Path, layout: Any) -> None:
+    """Loss and gradient with `top_p`, against the formula in float64 over the set that the sampler kept."""
+    rollouts = rounds(model_path, top_p=0.7, temperature=0.8)
+    model = rollouts.asking.sampler.generator.model
+    if layout is PADDED:
+        model.set_attn_implementation("eager")
+    objective = Reinforce(algorithm(top_p=0.7, temperature=0.8), layout)
+    policy = Policy(model, temperature=objective.temperature)
+    rollouts.sampled = lambda found, shares: with_kept(
+        found, shares(found), objective.collate, lambda batch: policy.kept(batch, 0.7), torch.device("cpu")
+    )
+    step = next(rollouts.steps(0))
+    exact = AutoModelForCausalLM.from_pretrained(model_path).double()
+    wanted, total = torch.zeros((), dtype=torch.float64), torch.zeros(())
+    for examples in step.batches:
+        batch = objective.collate(examples)
+        assert isinstance(batch, RolloutBatch)
+        torch.testing.assert_close(policy(batch).detach(), batch.sampled, rtol=0, atol=2e-5)
+        total = total + objective.loss(policy, batch)[0]
+        for answer in examples:
+            prompt = answer.prompt.tokens.tolist()
+            logits = (
+                exact(input_ids=torch.tensor([prompt + answer.tokens.tolist()])).logits[0, len(prompt) - 1 : -1] / 0.8
+            )
+            for row, token in zip(logits, answer.tokens.tolist(), strict=True):
+                order = row.detach().softmax(0).argsort(descending=True)
+                before = row.detach().softmax(0)[order].cumsum(0) - row.detach().softmax(0)[order]
+                kept = order[before < 0.7]
+                assert token in kept.tolist()
+                wanted = wanted - float(answer.columns["advantages"][0]) * (row[token] - row[kept].logsumexp(0))
+    assert total.item() == pytest.approx(wanted.item(), rel=1e-4)
+    total.backward()
+    wanted.backward()
+    for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad.double() - theirs.grad).norm() <= 1e-4 * theirs.grad.norm() + 1e-9
+
+
+def test_the_sets_stay_with_the_round(model_path: Path) -> None:
+    """What was carried over or read from a checkpoint has the sets of the policy that answered."""
+    rollouts = rounds(model_path, top_p=0.7)
+    objective, policy = Reinforce(algorithm(), PACKED), Policy(rollouts.asking.sampler.generator.model)
+    rollouts.sampled = lambda found, shares: with_kept(
+        found, shares(found), objective.collate, lambda batch: policy.kept(batch, 0.7), torch.device("cpu")
+    )
+    next(rollouts.steps(0))
+    whole = rollouts.round
+    parts = [only(whole, torch.tensor(chosen)) for chosen in ([True, False], [False, True])]
+    for again in (joined(parts), Round.of(whole.tensors())):
+        pairs = zip(again.rollouts(rollouts.prompts), whole.rollouts(rollouts.prompts), strict=True)
+        assert all(np.array_equal(one.kept, other.kept) for one, other in pairs)
+
+
+class Frozen(Local):
+    """Answers with a copy of the weights as they were at first, and says that it is exact."""
+
+    target: ClassVar[str] = "test_both_sides:FrozenSampler"
+
+
+class FrozenSampler(LocalSampler):
+    def __init__(self, config: Local, **context: Any) -> None:
+        adapted = copy.copy(context.pop("adapted"))
+        adapted.model = copy.deepcopy(adapted.model)
+        super().__init__(config, adapted=adapted, **context)
+
+
+def test_a_sampler_that_gets_no_new_weights_is_found_in_any_round(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It agrees at first; after a few steps it does not, also where the run went on in between."""
+    made = recipe(bench, max_mismatch=0.01)
+    made["train"] |= {"learning_rate": 0.02, "max_steps": 40, "save_every": 1}
+    loaded = load_recipe(made | {"output": str(bench.root / "run")})
+    monkeypatch.setitem(vars(loaded.algorithm), "rollouts", Frozen())
+    with pytest.raises(GymError, match="differ from the trainer") as raised:
+        execute(loaded)
+    assert "rollouts `" in str(raised.value) and "max_mismatch" in str(raised.value)
+    steps = len((bench.root / "run" / "metrics.jsonl").read_text().splitlines())
+    assert 0 < steps < 40, "it was found at once, or never"
