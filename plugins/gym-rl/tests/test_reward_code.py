@@ -275,6 +275,7 @@ def test_programs_that_loop_cost_their_own_time_and_no_run(caplog):
     assert judged.scores["code"] == [1, *[0] * 8, 1] and judged.failures == {"code": 0}
     assert time.monotonic() - began < 8
     assert "8 of 10 programs" in caplog.text
+    assert judged.metrics == {"code/out_of_time": 0.8, "code/checked_nothing": 0}
 
 
 def test_a_row_that_is_wrong_costs_no_other_program_its_time():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import ClassVar
 
 import pytest
@@ -24,6 +25,24 @@ class Polite(Reward):
 
     def one(self, answer):
         return float("please" in answer.text)
+
+
+class Punctual(Polite):
+    keeps_time: ClassVar = True
+
+    def build(self):
+        return lambda answers, until=math.inf: [self.one(answer) for answer in answers]
+
+
+class GivesUp(Punctual):
+    def build(self):
+        return lambda answers, until=math.inf: [self.one(answer) for answer in answers if time.monotonic() < until]
+
+
+class GoesOn(Punctual):
+    def one(self, answer):
+        time.sleep(0.03)
+        return super().one(answer)
 
 
 class Rude(Polite):
@@ -89,7 +108,7 @@ LAWS = [law.check for law in rewards.laws.laws]
 
 @pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
 def test_a_healthy_reward_holds_to_every_law(bench, law):
-    law(Brought("rewards", "polite", Polite), bench)
+    law(Brought("rewards", "punctual", Punctual), bench)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +125,8 @@ def test_a_healthy_reward_holds_to_every_law(bench, law):
         (BestOf, rewards.nothing),
         (First, rewards.empty),
         (Tires, rewards.repeatable),
+        (GivesUp, rewards.punctual),
+        (GoesOn, rewards.punctual),
     ],
 )
 def test_a_law_catches_its_fault(bench, cls, law):
@@ -119,6 +140,8 @@ def test_laws_are_asked_of_rewards_that_show_two_answers():
 
         better: ClassVar = None
 
+    timed = next(law for law in rewards.laws.laws if law.check is rewards.punctual)
+    assert not timed.applies(Brought("rewards", "polite", Polite))
     for law in rewards.laws.laws:
-        assert law.applies(Brought("rewards", "polite", Polite))
+        assert law.applies(Brought("rewards", "punctual", Punctual))
         assert not law.applies(Brought("rewards", "outside", Outside))

@@ -33,14 +33,19 @@ class Score(Protocol):
 
 
 @runtime_checkable
-class Reading(Protocol):
+class Logging(Protocol):
+    """A score that may have something logged, as `reward/NAME/metric`: the mean of what it wrote down."""
+
+    metrics: dict[str, list[float]]
+    """By name, what is to be logged of the calls since somebody took it."""
+
+
+@runtime_checkable
+class Reading(Logging, Protocol):
     """A score that says what it reads, is told how far training is, and may have something logged.
 
     Of rewards that declare `apart`: it decides what goes to the process of their own, and what comes back.
     """
-
-    metrics: dict[str, list[float]]
-    """By name, what is to be logged of the last call."""
 
     @property
     def columns(self) -> Sequence[str] | None:

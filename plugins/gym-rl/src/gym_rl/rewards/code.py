@@ -44,6 +44,9 @@ class CodeScore:
         self.level = sandbox.level(config.isolation)
         if not self.level.namespaces:
             _log.warning("programs are confined by Landlock, without namespaces: see `code` in docs/rewards.md")
+        self.metrics: dict[
+            str, list[float]
+        ] = {}  #: shares of programs by which earn nothing, and not by their own fault
         self._limits = sandbox.Limits(config.timeout, config.memory, config.threads, config.output)
 
     def __call__(self, answers: Sequence[Answer], until: float = math.inf) -> list[float]:
@@ -90,6 +93,8 @@ class CodeScore:
         return Scored(earned, cut, unchecked)
 
     def _tell(self, scored: Sequence[Scored]) -> None:
+        self.metrics.setdefault("out_of_time", []).extend(float(one.cut) for one in scored)
+        self.metrics.setdefault("checked_nothing", []).extend(float(one.unchecked) for one in scored)
         cut, unchecked = sum(one.cut for one in scored), sum(one.unchecked for one in scored)
         if cut:
             _log.warning(

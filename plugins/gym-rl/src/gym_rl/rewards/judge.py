@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from gym_core.errors import GymError, PluginError
-from gym_rl.reward import Answer, Reward, Score
+from gym_rl.reward import Answer, Logging, Reward, Score
 from gym_rl.rewards.apart import Apart, plain
 from gym_rl.rewards.names import label
 from gym_rl.rewards.worker import Raised
@@ -140,7 +140,7 @@ class Judge:
         """Return what rewards had logged since this was asked last."""
         said: dict[str, float] = {}
         for name, score in self._score.items():
-            if isinstance(score, Apart):
+            if isinstance(score, Logging):
                 said |= {f"{name}/{metric}": fmean(values) for metric, values in score.metrics.items() if values}
                 score.metrics = {}
         return said

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -17,6 +18,10 @@ laws = laws_of("rewards", "reward")
 
 def _shows(brought: Brought) -> bool:
     return cast(type[Reward], brought.cls).better is not None
+
+
+def _keeps_time(brought: Brought) -> bool:
+    return _shows(brought) and cast(type[Reward], brought.cls).keeps_time
 
 
 def _pair(brought: Brought) -> list[Answer]:
@@ -81,3 +86,13 @@ def repeatable(brought: Brought, bench: Bench) -> None:
     first = _ask(score, answers)
     assert _ask(score, answers) == first, "asked twice, it says two things"
     assert _ask(_score(brought), answers) == first, "built again, it says something else"
+
+
+@laws("without time it returns at once", _keeps_time)
+def punctual(brought: Brought, bench: Bench) -> None:
+    """Who keeps the time itself says something of every answer when none is left, and does not go on."""
+    score, answers = cast(Callable[..., Sequence[float | None]], _score(brought)), _pair(brought) * 20
+    began = time.monotonic()
+    found = score(answers, until=began)
+    assert time.monotonic() - began < 1, "it goes on when its time is over"
+    assert len(found) == len(answers), f"{len(found)} scores for {len(answers)} answers"

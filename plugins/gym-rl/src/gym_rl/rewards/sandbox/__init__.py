@@ -156,10 +156,10 @@ def _beside(source: str, check: str, entry: str, limits: Limits, level: Level) -
     ):
         ours, theirs = socket.socketpair()
         longer = replace(limits, seconds=limits.seconds + _GRACE)  # it is the check that says what is late
-        with ours, theirs:
-            serving = _start(source, "serve:serve", longer, level, here, theirs, theirs)
-            checking = _start(check, entry, limits, level, there, ours, ours)
+        serving = _start(source, "serve:serve", longer, level, here, theirs, theirs)
         try:
+            with ours, theirs:  # neither end may stay open here: each side has to see that the other has ended
+                checking = _start(check, entry, limits, level, there, ours, ours)
             return _finish(checking, limits)
         finally:
             _end(serving)
