@@ -229,12 +229,15 @@ IDLE = {
     "a comparison without assert": (["double(4) == 8"], "needs `assert`"),
     "no Python": ("assert double(4) = 8", "no Python"),
     "arguments that nobody gives": ("def test_it(fixture):\n    assert double(4) == 8\n", "pytest"),
+    "a package that is not there": ("import numpy as np\nassert np.all(double(4) == 8)\n", "numpy"),
+    "no output": ({"inputs": ["1", "2"], "outputs": ["", "\n"]}, "does nothing"),
+    "no result": ({"fn_name": "double", "inputs": [[1]], "outputs": [None]}, "does nothing"),
     "a function without a name": ([{"input": "4", "output": "8", "testtype": "functional"}], "fn_name"),
 }
 
 
 @pytest.mark.parametrize("name", IDLE)
-def test_tests_that_would_judge_nothing_are_an_error_of_the_row(name):
+def test_tests_that_would_judge_nothing_or_everything_wrong_are_an_error_of_the_row(name):
     value, why = IDLE[name]
     with pytest.raises(ValueError, match=why):
         score(DOUBLE, value)

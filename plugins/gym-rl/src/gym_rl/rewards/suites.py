@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,11 @@ from gym_rl.rewards.sandbox import Level, Limits, Verdict, call, examine, run
 
 class Test(Protocol):
     """One test of a program."""
+
+    @property
+    def demands(self) -> bool:
+        """Whether a program has to do something to pass it."""
+        ...
 
     def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
         """Run the program against it; raises GymError where there is no sandbox."""
@@ -26,6 +32,11 @@ class Dialogue:
 
     given: str
     expected: str
+
+    @property
+    def demands(self) -> bool:
+        """Whether anything has to be printed."""
+        return bool(self.expected.strip())
 
     def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
         """Run the program; what it printed is compared here."""
@@ -41,6 +52,11 @@ class Assertions:
 
     code: str
 
+    @property
+    def demands(self) -> bool:
+        """What code asks for is seen when it runs."""
+        return True
+
     def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
         """Run the program, and the code beside it."""
         return examine(program, self.code, limits, level)
@@ -54,20 +70,35 @@ class Call:
     arguments: Sequence[Any]
     expected: Sequence[Any]
 
+    @property
+    def demands(self) -> bool:
+        """Whether anything has to be returned."""
+        return any(value is not None for value in self.expected)
+
     def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
         """Run the program, and the call beside it."""
         return call(program, self.name, self.arguments, self.expected, limits, level)
 
 
 def tests(value: Any, entry_point: str = "") -> list[Test]:
-    """Read the tests of a row. `entry_point` is what `check(candidate)` is called with. Raises ValueError for what is none."""
+    """Read the tests of a row. `entry_point` is what `check(candidate)` is called with.
+
+    Raises ValueError for what is no test, for tests that nothing can fail or pass, and for tests that demand nothing.
+    """
+    suite = _read(value, entry_point)
+    if not any(test.demands for test in suite):
+        raise ValueError("the tests are passed by a program that does nothing: they expect no output and no result")
+    return suite
+
+
+def _read(value: Any, entry_point: str) -> list[Test]:
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         with suppress(ValueError):  # code may begin with a bracket too
             value = json.loads(value)
     if isinstance(value, str) and value.strip():
         return [Assertions(_complete(value, entry_point))]
     if isinstance(value, list | tuple) and value:
-        return [test for item in value for test in tests(item, entry_point)]
+        return [test for item in value for test in _read(item, entry_point)]
     pairs = _pairs(value) if isinstance(value, Mapping) else []
     if pairs:
         name = _function(value, entry_point)
@@ -94,6 +125,7 @@ def _complete(code: str, entry_point: str) -> str:
     for node in tree.body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Compare):
             raise ValueError(f"the tests compare and do nothing with the result: `{ast.unparse(node)}` needs `assert`")
+    _importable(tree)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name not in used:
@@ -109,6 +141,18 @@ def _complete(code: str, entry_point: str) -> str:
                     )
                 code += f"\nassert {node.name}() is not False\n"
     return code
+
+
+def _importable(tree: ast.Module) -> None:
+    """Raise ValueError where code imports what is not there."""
+    for node in tree.body:
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or "."] if isinstance(node, ast.ImportFrom) else []
+        for module in modules:
+            if module != "solution" and module.split(".")[0] not in sys.stdlib_module_names:
+                raise ValueError(
+                    f"the tests import `{module}`, and there is the standard library and the program as `solution`"
+                )
 
 
 def _function(value: Mapping[str, Any], entry_point: str) -> str:
