@@ -299,4 +299,4 @@ def test_a_slow_program_gets_the_time_that_others_leave():
 def test_without_time_nothing_is_run():
     began = time.monotonic()
     assert Code().build()(answers_of(DOUBLE, DOUBLE), until=began) == [0, 0]
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 1
