@@ -137,6 +137,15 @@ def test_judgements_that_are_all_the_same_are_remarked(toys, recipe):
     assert [example["judgement"] for example in shown["examples"]] == ["good", "good", "bad"]
 
 
+def test_what_the_template_leaves_out_is_counted_and_said(toys, recipe):
+    said = {"role": "assistant", "content": "b", "reasoning": "Easy."}
+    rows = [{"messages": [{"role": "user", "content": "a", "name": "Ann"}, said]}, {"messages": chat("c", "d")}]
+    report = json.loads(run(recipe(rows), "--json"))["report"]
+    assert report["sources"][0]["left_out_by_template"] == {"`name` of a message (user)": 1, "thoughts of an answer": 1}
+    assert any("in 1 rows the chat template leaves out thoughts of an answer" in note for note in report["notes"])
+    assert "leaves out thoughts of an answer" in run(recipe(rows))
+
+
 def test_nothing_left_to_compare_is_an_error_of_four_lines(toys, recipe):
     same = {"prompt": "a", "chosen": "b", "rejected": "b"}
     with pytest.raises(DataError, match="none of its 2 rows can be learnt from") as caught:

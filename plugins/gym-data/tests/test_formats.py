@@ -48,7 +48,7 @@ def test_messages_read_tool_calls_content_parts_and_silenced_answers():
     read = Messages().build().convert(row)
     assert read.messages[0]["role"] == "system"
     assert read.messages[1]["content"] == "1+1?"
-    assert read.messages[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert read.messages[2]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'
     assert read.messages[4]["reasoning_content"] == "Easy."
     assert read.muted == {2, 4}
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gym_data.branches import Segments, joined
+from gym_data.chats import Asked, Found
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured, Text
@@ -19,6 +21,7 @@ from gym_data.tokenizer import Mask, Tokenizer, Tokens
 BATCH = 256  #: rows tokenised at a time
 TOO_LONG = "longer than the cutoff"
 NOTHING = "nothing to learn within the cutoff"
+_More = TypeVar("_More")
 
 
 @dataclass(frozen=True)
@@ -72,21 +75,20 @@ class _Told:
 
 
 def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured], list[_Told]]) -> Iterator[Piece]:
-    for batch in batches(reader.records(), BATCH):
+    def asked(record: Record) -> tuple[Record, list[_Told], list[Asked]]:
+        several = told(record.row)
+        return record, several, [_asked(reader, each.conversation, each.train_on) for each in several]
+
+    for batch in rendered(reader, tokenizer, (map(asked, batch) for batch in batches(reader.records(), BATCH))):
         owners: list[tuple[Record, int, Mapping[str, Any] | None]] = []
         texts: list[Rendered] = []
-        for record in batch:
-            conversations = told(record.row)
-            try:
-                found = [(each.about, _render(reader, tokenizer, each)) for each in conversations]
-            except ValueError as error:
-                reader.refused(record, error)
-                continue
-            for _, rendered in found:
-                if not rendered:
+        for record, several, found in batch:
+            for each in found:
+                if not each.sequences:
                     reader.tallies[record.source].dropped["no answer is to be learnt"] += 1
-                reader.tallies[record.source].parted += len(rendered) > 1
-            parts = [(about, text) for about, rendered in found for text in rendered]
+                reader.tallies[record.source].parted += len(each.sequences) > 1
+            abouts = [each.about for each in several]
+            parts = [(about, text) for about, each in zip(abouts, found, strict=True) for text in each.sequences]
             owners.extend((record, part, about) for part, (about, _) in enumerate(parts))
             texts.extend(text for _, text in parts)
         for (record, part, about), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
@@ -111,6 +113,44 @@ def _branched(pieces: Iterable[Piece], reader: Reader) -> Iterator[Piece]:
             yield from own
 
 
+def rendered(
+    reader: Reader, tokenizer: Tokenizer, asked: Iterable[Iterable[tuple[Record, _More, Sequence[Asked]]]]
+) -> Iterator[list[tuple[Record, _More, list[Found]]]]:
+    """Yield the records of each batch whose conversations the chat template takes, all of each, and what it makes of them.
+
+    The others are bad rows. What the template leaves out is counted. A batch is rendered while the one before is used.
+    """
+    pending: tuple[list[tuple[Record, _More, Sequence[Asked]]], Future[list[Found | ValueError]]] | None = None
+    with ThreadPoolExecutor(1) as ahead:
+        for batch in asked:
+            several = list(batch)
+            flat = [each for _, _, conversations in several for each in conversations]
+            pending, done = (several, ahead.submit(tokenizer.found, flat)), pending
+            if done is not None:
+                yield _kept(reader, done[0], iter(done[1].result()))
+        if pending is not None:
+            yield _kept(reader, pending[0], iter(pending[1].result()))
+
+
+def _kept(
+    reader: Reader, asked: list[tuple[Record, _More, Sequence[Asked]]], answers: Iterator[Found | ValueError]
+) -> list[tuple[Record, _More, list[Found]]]:
+    kept = []
+    for record, more, conversations in asked:
+        found, refused = [], None
+        for answer in islice(answers, len(conversations)):
+            if isinstance(answer, ValueError):
+                refused = refused or answer
+            else:
+                found.append(answer)
+        if refused:
+            reader.refused(record, refused)
+            continue
+        reader.tallies[record.source].lost.update({what for each in found for what in each.lost})
+        kept.append((record, more, found))
+    return kept
+
+
 def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield documents, each closed by the end-of-text token: one by one, or joined and cut into blocks."""
     documents = _documents(reader, tokenizer)
@@ -123,30 +163,35 @@ def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield prompts as they stand before an answer, with their rows; nothing of them is learnt, nothing cut off."""
-    for record in reader.records():
-        assert isinstance(record.row, Prompt)
-        conversation = record.row.conversation
-        messages = with_system(conversation.messages, reader.config.system)
-        try:
-            tokens, _ = tokenizer.chat(messages, conversation.tools, generation_prompt=True)
-        except ValueError as error:
-            reader.refused(record, error)
-            continue
-        if len(tokens) > reader.config.cutoff:
-            reader.tallies[record.source].dropped[TOO_LONG] += 1
-            continue
-        about = {"messages": messages, "row": record.row.row}
-        none = np.zeros(len(tokens), dtype=bool)
-        yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
+
+    def asked(record: Record) -> tuple[Record, Asked, list[Asked]]:
+        prompt = _prompt(reader, record)
+        return record, prompt, [prompt]
+
+    for batch in rendered(reader, tokenizer, (map(asked, batch) for batch in batches(reader.records(), BATCH))):
+        kept = [(record, prompt, found[0].sequences[0]) for record, prompt, found in batch]
+        encoded = tokenizer.encode_rendered([text for _, _, text in kept])
+        for (record, prompt, _), (tokens, none) in zip(kept, encoded, strict=True):
+            if len(tokens) > reader.config.cutoff:
+                reader.tallies[record.source].dropped[TOO_LONG] += 1
+                continue
+            assert isinstance(record.row, Prompt)
+            about = {"messages": prompt.messages, "row": record.row.row}
+            yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
 
 
-def _render(reader: Reader, tokenizer: Tokenizer, row: _Told) -> list[Rendered]:
-    conversation = row.conversation
+def _prompt(reader: Reader, record: Record) -> Asked:
+    assert isinstance(record.row, Prompt)
+    conversation = record.row.conversation
+    return Asked(with_system(conversation.messages, reader.config.system), conversation.tools, prompt=True)
+
+
+def _asked(reader: Reader, conversation: Conversation, train_on: str) -> Asked:
     messages = with_system(conversation.messages, reader.config.system)
     muted = frozenset(index + len(messages) - len(conversation.messages) for index in conversation.muted)
     answers = replace(conversation, messages=tuple(messages)).answers
-    wanted = [index for index in (answers[-1:] if row.train_on == "last" else answers) if index not in muted]
-    return tokenizer.learnable(messages, conversation.tools, wanted, everything=row.train_on == "all")
+    wanted = [index for index in (answers[-1:] if train_on == "last" else answers) if index not in muted]
+    return Asked(messages, conversation.tools, wanted, everything=train_on == "all")
 
 
 def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
@@ -158,29 +203,23 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
 def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield texts closed by the end-of-text token, and conversations as their template writes them; all of it is learnt."""
     end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-    for batch in batches(reader.records(), BATCH):
-        written: dict[int, Rendered] = {}
-        for position, record in enumerate(batch):
-            if isinstance(record.row, Conversation):
-                try:
-                    written[position] = _whole(tokenizer, record.row)
-                except ValueError as error:
-                    reader.refused(record, error)
-        texts = [record.row.text for record in batch if isinstance(record.row, Text)]
-        conversations = dict(zip(written, tokenizer.encode_rendered(list(written.values())), strict=True))
-        documents = iter(tokenizer.encode_batch(texts))
-        for position, record in enumerate(batch):
-            if isinstance(record.row, Text):
-                tokens = np.asarray([*tokenizer.document_start, *next(documents), *end], dtype=np.int32)
-            elif position in conversations:
-                tokens = conversations[position][0]
+
+    def asked(record: Record) -> tuple[Record, None, list[Asked]]:
+        row = record.row
+        if not isinstance(row, Conversation):
+            return record, None, []
+        return record, None, [Asked(row.messages, row.tools, row.answers, everything=True)]
+
+    for batch in rendered(reader, tokenizer, (map(asked, batch) for batch in batches(reader.records(), BATCH))):
+        rows = [record.row for record, _, _ in batch]
+        documents = iter(tokenizer.encode_batch([row.text for row in rows if isinstance(row, Text)]))
+        chats = iter(tokenizer.encode_rendered([found[0].sequences[-1] for _, _, found in batch if found]))
+        for record, _, found in batch:
+            if found:
+                tokens, _ = next(chats)
             else:
-                continue
+                tokens = np.asarray([*tokenizer.document_start, *next(documents), *end], dtype=np.int32)
             yield Piece(tokens, _all(tokens), record.source, record.number, 0, record.times, record.key)
-
-
-def _whole(tokenizer: Tokenizer, conversation: Conversation) -> Rendered:
-    return tokenizer.learnable(conversation.messages, conversation.tools, conversation.answers, everything=True)[-1]
 
 
 def _blocks(documents: Iterable[Piece], size: int) -> Iterator[Piece]:

@@ -24,12 +24,16 @@ _QUOTED = re.compile("\ufdd0(\\d+)\ufdd1")
 class Guard:
     """Quotes and unquotes the special tokens of one tokenizer."""
 
-    def __init__(self, special: Sequence[str], control: Sequence[str]) -> None:
-        """Take the special tokens, and further tokens that only the template or the assistant may write."""
+    def __init__(self, special: Sequence[str], control: Sequence[str], closing: Sequence[str] | None = None) -> None:
+        """Take the special tokens, and further tokens that only the template or the assistant may write.
+
+        `closing` are the special tokens that can end a turn, where they are not the same.
+        """
         self.tokens = [*special, *control]
         self._number = {token: number for number, token in enumerate(self.tokens)}
         self._special = re.compile(_either(special))
         self._any = re.compile(_either(self.tokens))
+        self._closing = self._special if closing is None else re.compile(_either(closing))
 
     def quote_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Return messages in which no special token is left. Raises ValueError for text that cannot be encoded."""
@@ -56,7 +60,12 @@ class Guard:
 
     def special_spans(self, text: str) -> list[tuple[int, int]]:
         """Return where the template wrote special tokens: (start, end) in characters."""
-        return [match.span() for match in self._special.finditer(text)]
+        return [match.span() for match in self._closing.finditer(text)]
+
+    def ends_special(self, text: str) -> bool:
+        """Whether a special token stands at the end of a text, blanks aside."""
+        spans = self.special_spans(text)
+        return bool(spans) and not text[spans[-1][1] :].strip()
 
     def _quote(self, value: Any, pattern: re.Pattern[str]) -> Any:
         if isinstance(value, str):

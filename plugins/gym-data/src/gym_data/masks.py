@@ -8,10 +8,9 @@ is learnt in a sequence of its own that ends with it, which is how the model wil
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 from gym_data.guard import Guard
 from gym_data.render import GENERATION_END, GENERATION_START
@@ -28,6 +27,7 @@ class Rendered:
 
     text: str
     spans: tuple[Span, ...]
+    last: int = -1  #: position of the last message that it shows
 
 
 def unmark(text: str) -> Rendered:
@@ -80,14 +80,15 @@ def by_prefixes(render: Render, messages: Sequence[Message], wanted: Collection[
         whole = render(messages[: last + 1], False)
         spans, rest = [], []
         for index in pending:
-            span = _added(render, messages, index, whole)
+            after = whole if index == last else render(messages[: index + 1], False)
+            span = _added(render, messages, index, after, whole)
             if span is None:
                 rest.append(index)
             else:
                 spans.append(_trim(span, whole, guard))
         if last in rest:
             raise ValueError(f"the chat template does not show message {last + 1} as a continuation of its prompt")
-        sequences.append(Rendered(whole, tuple(spans)))
+        sequences.append(Rendered(whole, tuple(spans), last))
         pending = rest
     return sequences[::-1]
 
@@ -102,21 +103,12 @@ def subtract(text: str, spans: Collection[Span]) -> Rendered:
     return Rendered(text, tuple(span for span in left if span[0] < span[1]))
 
 
-def nothing_left_out(text: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ValueError where a template did not show a system or user message, a tool or a tool call."""
-    for number, message in enumerate(messages, 1):
-        if message["role"] in ("system", "user") and message["content"].strip() not in text:
-            raise ValueError(f"the chat template leaves out message {number} ({message['role']})")
-    functions = [tool.get("function", tool) for tool in tools]
-    functions += [call["function"] for message in messages for call in message.get("tool_calls", ())]
-    if any(function["name"] not in text for function in functions):
-        raise ValueError("the chat template leaves out the tools; `template: qwen` shows them")
+def _added(render: Render, messages: Sequence[Message], index: int, after: str, whole: str) -> Span | None:
+    """Return the span that an answer adds to its prompt, if the whole text shows both as they were alone.
 
-
-def _added(render: Render, messages: Sequence[Message], index: int, whole: str) -> Span | None:
-    """Return the span that an answer adds to its prompt, if the whole text shows both as they were alone."""
+    `after` is the text that ends with the answer.
+    """
     prompt = render(messages[:index], True)
-    after = render(messages[: index + 1], False)
     if not whole.startswith(after):
         return None
     if not after.startswith(prompt):
@@ -131,9 +123,8 @@ def _added(render: Render, messages: Sequence[Message], index: int, whole: str) 
 def _trim(span: Span, text: str, guard: Guard) -> Span:
     """Take blanks after the closing token off: generation has stopped before them."""
     start, end = span
-    tokens = guard.special_spans(text[start:end])
-    if tokens and not text[start + tokens[-1][1] : end].strip():
-        end = start + tokens[-1][1]
+    if guard.ends_special(text[start:end]):
+        end = start + guard.special_spans(text[start:end])[-1][1]
     return start, end
 
 

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gym_data.encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, with_system
+from gym_data.chats import Asked
+from gym_data.encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, rendered, with_system
 from gym_data.formats.parts import Unlearnable
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
 from gym_data.rows import Conversation, Preference
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
+APART = "the chat template shows earlier answers differently; use `train_on: last`"
 SAME = "both answers are the same within the cutoff"
 
 
 def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield pairs, each side cut to length; those in which a side has nothing left to learn are counted and left out."""
-    for batch in batches(reader.records(), BATCH):
+    for batch in rendered(reader, tokenizer, (_both(reader, batch) for batch in batches(reader.records(), BATCH))):
         kept: list[Record] = []
         texts: list[Rendered] = []
-        for record in batch:
-            pair = record.row
-            assert isinstance(pair, Preference)
-            try:
-                sides = [_side(reader, tokenizer, each, pair.shared) for each in (pair.chosen, pair.rejected)]
-            except ValueError as error:
-                reader.refused(record, error)
+        for record, _, found in batch:
+            if any(len(each.sequences) > 1 for each in found):
+                reader.refused(record, ValueError(APART))
                 continue
             kept.append(record)
-            texts += sides
+            texts += [each.sequences[0] for each in found]
         encoded = tokenizer.encode_rendered(texts)
         for record, chosen, rejected in zip(kept, encoded[::2], encoded[1::2], strict=True):
             tally = reader.tallies[record.source]
@@ -43,8 +41,19 @@ def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
             yield from _paired(record, _first(chosen, reader), _first(rejected, reader), reader)
 
 
-def _side(reader: Reader, tokenizer: Tokenizer, conversation: Conversation, start: int) -> Rendered:
-    """Return a conversation of which the answers from message `start` on are learnt, or the last of them."""
+def _both(reader: Reader, batch: Sequence[Record]) -> Iterator[tuple[Record, None, list[Asked]]]:
+    """Yield pairs and what is wanted of their sides; those of which a side has no answer to learn are counted."""
+    for record in batch:
+        pair = record.row
+        assert isinstance(pair, Preference)
+        try:
+            yield record, None, [_side(reader, each, pair.shared) for each in (pair.chosen, pair.rejected)]
+        except ValueError as error:
+            reader.refused(record, error)
+
+
+def _side(reader: Reader, conversation: Conversation, start: int) -> Asked:
+    """Return a conversation of which the answers from message `start` on are to be learnt, or the last of them."""
     wanted = [index for index in conversation.answers if index >= start and index not in conversation.muted]
     if reader.config.train_on == "last":
         wanted = [index for index in wanted if index == conversation.answers[-1]]
@@ -52,10 +61,7 @@ def _side(reader: Reader, tokenizer: Tokenizer, conversation: Conversation, star
         raise Unlearnable("no answer is to be learnt")
     messages = with_system(conversation.messages, reader.config.system)
     added = len(messages) - len(conversation.messages)
-    found = tokenizer.learnable(messages, conversation.tools, [index + added for index in wanted])
-    if len(found) > 1:
-        raise ValueError("the chat template shows earlier answers differently; use `train_on: last`")
-    return found[0]
+    return Asked(messages, conversation.tools, [index + added for index in wanted])
 
 
 def _first(side: tuple[Tokens, Mask], reader: Reader) -> tuple[Tokens, Mask]:

@@ -116,9 +116,12 @@ def key_of(reader: Reader, words: Tokenizer, day: date) -> str:
         "sources": [opened.identity() for opened in reader.opened],
         "options": config.model_dump(mode="json", include=OPTIONS),
         "template": identity(config.template) if config.template else None,
-        "templates": words.templates,
         "day": day.isoformat() if dated else None,
         "tokenizer": words.fingerprint,
+        "words": {
+            **words.words.data,
+            "values": {name: told for name, told in words.words.values.items() if name != DAY},
+        },
         "seed": reader.seed if drawn else None,
     }
     return hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()[:32]

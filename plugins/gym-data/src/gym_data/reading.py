@@ -105,6 +105,7 @@ class Tally:
     bad: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     noticed: Counter[str] = field(default_factory=Counter)  #: what there is to say of rows that are kept
+    lost: Counter[str] = field(default_factory=Counter)  #: rows of which the chat template leaves something out
     truncated: int = 0
     parted: int = 0  #: conversations learnt in several sequences
     apart: int = 0  #: tokens of these sequences

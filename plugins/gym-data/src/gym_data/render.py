@@ -1,5 +1,8 @@
 """Rendering chat templates, which are foreign code: in a sandbox, with bounds on time and size.
 
+What these bounds do not see (a filter that works for minutes, the memory of a finished text) ends the process in which
+`gym_data.worker` has templates rendered.
+
 The environment is the one transformers documents for chat templates, so that both render the same text.
 """
 
@@ -7,8 +10,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, datetime
 from functools import cached_property, wraps
@@ -24,6 +29,8 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 SECONDS = 5.0  #: longest rendering of one conversation
+ALARM = False  #: whether this process may be ended when that is over, see `gym_data.worker`
+GRACE = 0.5  #: seconds after which it is, if the template has not noticed by itself
 CHARACTERS = 64_000_000  #: longest text a template may make, finished or on the way
 WIDTH = 100_000  #: largest number a padding or repeating function may be given
 DAY = "gym_day"  #: value that says for which day a template is rendered, such as `2025-12-31`; without it, for now
@@ -180,9 +187,10 @@ class ChatTemplate:
     @cached_property
     def literals(self) -> str:
         """All text that the template itself can write, joined by NUL."""
-        tree = Sandbox().parse(self.text)
-        found = {node.data for node in tree.find_all(nodes.TemplateData)}
-        found |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+        with _limited():
+            tree = Sandbox().parse(self.text)
+            found = {node.data for node in tree.find_all(nodes.TemplateData)}
+            found |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
         return "\0".join(sorted(found))
 
     @cached_property
@@ -203,8 +211,7 @@ class ChatTemplate:
         """
         if DAY in values:
             values = {**values, "strftime_now": _clock(date.fromisoformat(values[DAY]))}
-        token = _deadline.set(time.monotonic() + SECONDS)
-        try:
+        with _limited():
             parts, size = [], 0
             for part in self._compiled.generate(
                 messages=messages,
@@ -217,11 +224,28 @@ class ChatTemplate:
                 _small(size, CHARACTERS)
                 parts.append(part)
             return "".join(parts)
-        except Exception as error:  # a template is foreign code: it can raise whatever Python can
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ValueError(f"the chat template refused it: {reason[:200]}") from error
-        finally:
-            _deadline.reset(token)
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Bound the time of what a template does, and turn whatever it raises into a ValueError, memory used up excepted.
+
+    Under `ALARM` the process ends where it takes much longer, as a running C function looks at no clock.
+    """
+    token = _deadline.set(time.monotonic() + SECONDS)
+    if ALARM:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS + GRACE)
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # a template is foreign code: it can raise whatever Python can
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"the chat template refused it: {reason[:200]}") from error
+    finally:
+        if ALARM:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        _deadline.reset(token)
 
 
 def _environment_call(name: str, arguments: list[nodes.Expr]) -> nodes.Expr:

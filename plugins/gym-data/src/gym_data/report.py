@@ -66,6 +66,7 @@ def _source(opened: Opened, tally: Tally) -> dict[str, Any]:
         "bad": dict(tally.bad),
         "dropped": dict(tally.dropped),
         "noticed": dict(tally.noticed),
+        "left_out_by_template": dict(tally.lost),
         "truncated": tally.truncated,
     }
 
@@ -81,7 +82,10 @@ def _one_sided(reader: Reader) -> list[str]:
 
 def _notes(tally: Tally, branches: bool) -> list[str]:
     """Say what a user may not expect."""
-    notes = []
+    notes = [
+        f"{tally.name}: in {count:,} rows the chat template leaves out {what}; nothing is learnt of it"
+        for what, count in tally.lost.items()
+    ]
     if tally.parted:
         shared = (
             f"what these begin with is computed once: {tally.joined:,} tokens in place of {tally.apart:,}"

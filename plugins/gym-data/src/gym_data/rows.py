@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 Message = dict[str, Any]
-"""`role` (system, user, assistant, tool), `content`, and perhaps `tool_calls`, `reasoning_content`, `name`."""
+"""`role` (system, user, assistant, tool), `content`, and perhaps `tool_calls`, `reasoning_content`, `name` and other keys."""
 APART = "pairs with different prompts, each answer learnt after its own"
 GOOD, BAD = "answers judged good", "answers judged bad"
 RIGHT, WRONG = "steps judged right", "steps judged wrong"
@@ -147,7 +147,9 @@ def judged_steps(labels: Sequence[float]) -> Sequence[str]:
 
 def content_key(row: Structured) -> bytes:
     """Return 16 bytes that are equal for rows of equal content."""
-    text = json.dumps(
-        row, sort_keys=True, default=lambda part: sorted(part) if isinstance(part, frozenset) else vars(part)
-    )
+    text = json.dumps(row, sort_keys=True, default=_plain)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _plain(part: Any) -> Any:
+    return sorted(part) if isinstance(part, frozenset) else vars(part) if isinstance(part, Row) else str(part)

@@ -18,11 +18,12 @@ import tokenizers
 
 from gym_core import DataError
 from gym_data import masks
+from gym_data.chats import Asked, Found, Words
 from gym_data.guard import NAME, Guard
 from gym_data.masks import Rendered
-from gym_data.render import ChatTemplate
 from gym_data.rows import Message
 from gym_data.vocabulary import read_tokenizer, renamed
+from gym_data.worker import WORKER
 
 Tokens = npt.NDArray[np.int32]  #: [length]
 Mask = npt.NDArray[np.bool_]  #: [length]
@@ -42,8 +43,7 @@ class Tokenizer:
         self.fingerprint = files.fingerprint
         self._files = files
         self._values = {**files.named, **(options or {})}
-        texts = {"default": template} if template is not None else files.templates
-        self._templates = {name: ChatTemplate(text) for name, text in texts.items()}
+        self._templates = {"default": template} if template is not None else files.templates
         bare = files.tokenizer | {"post_processor": None, "truncation": None, "padding": None}
         self._plain = tokenizers.Tokenizer.from_str(json.dumps(bare))
 
@@ -71,7 +71,7 @@ class Tokenizer:
     @property
     def templates(self) -> dict[str, str]:
         """Text of each chat template; `default` is the usual one. Empty where the model has none."""
-        return {name: template.text for name, template in self._templates.items()}
+        return dict(self._templates)
 
     @cached_property
     def special(self) -> list[str]:
@@ -131,13 +131,7 @@ class Tokenizer:
         `generation_prompt` the text ends where the assistant is to write, and only templates with `{% generation %}`
         say which tokens it wrote before. Raises ValueError where the template refuses the messages.
         """
-        quoted, render = self._renderer(messages, tools)
-        whole = masks.unmark(render(quoted, generation_prompt))
-        answers = _answers(messages)
-        if answers and not generation_prompt:
-            found = self._find(quoted, render, answers, bool(tools))[-1]
-            whole = Rendered(whole.text, found.spans if whole.text.startswith(found.text) else ())
-        return self.encode_rendered([whole])[0]
+        return self.encode_rendered([self._rendered(Asked(messages, tools or (), prompt=generation_prompt))])[0]
 
     def steps(
         self,
@@ -149,9 +143,12 @@ class Tokenizer:
         """Return the tokens of a prompt and of the steps that answer it, and the place of the last token of each step, `[steps]`.
 
         A separator stands behind each step, and no token holds parts of two: what comes after a step cannot be told from where
-        it ends. Raises ValueError where the template refuses the messages.
+        it ends. Raises ValueError where the template refuses the messages or leaves some of them out.
         """
-        prompt, _ = self.chat(messages, tools, generation_prompt=True)
+        found = self.found([Asked(messages, tools or (), prompt=True)])[0]
+        if isinstance(found, ValueError):
+            raise found
+        prompt, _ = self.encode_rendered(found.sequences)[0]
         pieces = [np.asarray(ids, dtype=np.int32) for ids in self.encode_batch([step + separator for step in steps])]
         ends = np.cumsum([len(prompt), *map(len, pieces)])[1:] - 1
         return np.concatenate([prompt, *pieces]), ends
@@ -167,16 +164,16 @@ class Tokenizer:
 
         Raises ValueError where the template refuses the messages or leaves some of them out.
         """
-        quoted, render = self._renderer(messages, tools)
-        if everything:
-            unwanted = set(_answers(messages)) - set(wanted)
-            spans = self._find(quoted, render, unwanted, bool(tools))[-1].spans if unwanted else ()
-            found = [masks.subtract(masks.unmark(render(quoted, False)).text, spans)]
-        else:
-            found = self._find(quoted, render, wanted, bool(tools)) if wanted else []
-        if found:
-            masks.nothing_left_out(found[-1].text, quoted, tools)
-        return found
+        found = self.found([Asked(messages, tools, wanted, everything)])[0]
+        if isinstance(found, ValueError):
+            raise found
+        return found.sequences
+
+    def found(self, asked: Sequence[Asked]) -> list[Found | ValueError]:
+        """Return for each of many conversations what of it is learnt and what the template leaves out, or why it cannot be."""
+        if asked:
+            self._check_template()
+        return WORKER.learnable(self.words, asked)
 
     def encode_rendered(self, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
         """Return tokens and mask of rendered texts; a token is learnt when any character of it is in a span.
@@ -198,34 +195,18 @@ class Tokenizer:
         places = np.flatnonzero(trained)
         return bool(places.size) and self._plain.id_to_token(int(ids[places[-1]])) in self.special
 
-    def _renderer(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
-    ) -> tuple[list[Message], masks.Render]:
-        """Quote the messages and return them with a function that renders some of them."""
-        template = self._template(bool(tools))
-        quoted_tools = self._guard.quote(list(tools)) if tools else None
+    def _rendered(self, asked: Asked) -> Rendered:
+        self._check_template()
+        return WORKER.chat(self.words, asked).sequences[0]
 
-        def render(some: Sequence[Message], generation_prompt: bool) -> str:
-            return template.render(some, quoted_tools, generation_prompt, self._values)
-
-        return self._guard.quote_messages(messages), render
-
-    def _find(
-        self, messages: Sequence[Message], render: masks.Render, wanted: Collection[int], tools: bool
-    ) -> list[Rendered]:
-        find = masks.by_marks if self._template(tools).marks_generation else masks.by_prefixes
-        return find(render, messages, wanted, self._guard)
-
-    def _template(self, tools: bool) -> ChatTemplate:
-        name = "tool_use" if tools and "tool_use" in self._templates else "default"
-        if name not in self._templates:
+    def _check_template(self) -> None:
+        if "default" not in self.templates:
             raise DataError(
                 "the model has no chat template",
                 where=str(self.path),
                 key="data.template",
                 fix="name one, such as `template: chatml`, or use the `chat` variant of the model",
             )
-        return self._templates[name]
 
     def _encode(self, tokenizer: tokenizers.Tokenizer, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
         encodings = tokenizer.encode_batch([rendered.text for rendered in batch], add_special_tokens=False)
@@ -235,10 +216,14 @@ class Tokenizer:
         ]
 
     @cached_property
-    def _guard(self) -> Guard:
-        literals = "\0".join(template.literals for template in self._templates.values())
+    def words(self) -> Words:
+        """What chat templates are told."""
         further = [token["content"] for token in self._files.tokenizer["added_tokens"] if not token["special"]]
-        return Guard(self.special, [token for token in further if token in literals and not token.isspace()])
+        return Words(self.templates, self._values, self.special, further, self._files.stops, self.special)
+
+    @cached_property
+    def _guard(self) -> Guard:
+        return Guard(self.special, WORKER.control(self.words) if self.templates else ())
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:
@@ -255,10 +240,6 @@ class Tokenizer:
     def _named(self, role: str) -> int | None:
         token = self._files.named.get(role)
         return self.token_id(token) if token is not None else None
-
-
-def _answers(messages: Sequence[Message]) -> list[int]:
-    return [index for index, message in enumerate(messages) if message["role"] == "assistant"]
 
 
 def _named(rendered: Rendered, guard: Guard) -> Rendered:

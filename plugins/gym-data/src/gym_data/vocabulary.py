@@ -25,7 +25,8 @@ class Files:
     tokenizer: dict[str, Any]  #: `tokenizer.json`
     named: dict[str, str]  #: tokens with a role: `eos_token` and so on, as chat templates see them
     templates: dict[str, str]  #: chat templates by name; `default` is the usual one
-    fingerprint: str  #: hash of everything that decides tokens, chat templates aside
+    stops: list[str]  #: tokens that the model stops at, by its generation config
+    fingerprint: str  #: hash of what decides the tokens of a text; tokens with a role and chat templates do not
 
 
 def read_tokenizer(path: Path) -> Files:
@@ -42,8 +43,9 @@ def read_tokenizer(path: Path) -> Files:
     older = _load(path / "special_tokens_map.json") if (path / "special_tokens_map.json").is_file() else {}
     named = {name: text for name in NAMED if (text := _text(config.get(name) or older.get(name)))}
     tokenizer["added_tokens"] = _added(tokenizer.get("added_tokens", []), config.get("added_tokens_decoder", {}))
-    identity = json.dumps([tokenizer, named], sort_keys=True)
-    return Files(tokenizer, named, _templates(path, config), hashlib.sha256(identity.encode()).hexdigest())
+    stops = _stops(path, tokenizer["added_tokens"])
+    identity = json.dumps(tokenizer, sort_keys=True)
+    return Files(tokenizer, named, _templates(path, config), stops, hashlib.sha256(identity.encode()).hexdigest())
 
 
 def renamed(tokenizer: tokenizers.Tokenizer, names: Mapping[str, str]) -> tokenizers.Tokenizer:
@@ -63,6 +65,14 @@ def renamed(tokenizer: tokenizers.Tokenizer, names: Mapping[str, str]) -> tokeni
     for old, new in names.items():
         assert copy.token_to_id(new) == tokenizer.token_to_id(old), f"{old} lost its place"
     return copy
+
+
+def _stops(path: Path, added: list[dict[str, Any]]) -> list[str]:
+    """Return the added tokens that `generation_config.json` ends a text with."""
+    file = path / "generation_config.json"
+    ends = _load(file).get("eos_token_id") if file.is_file() else None
+    ids = ends if isinstance(ends, list) else [ends]
+    return [token["content"] for token in added if token["id"] in ids]
 
 
 def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -79,20 +79,20 @@ def tools_of(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def calls_of(value: Any) -> list[dict[str, Any]]:
-    """Return tool calls as OpenAI writes them, with arguments as an object; from a list, one call, or JSON text."""
+    """Return tool calls as OpenAI writes them; from a list, one call, or JSON text.
+
+    Arguments stay an object or the JSON text of one, as they were: a chat template is given what it takes (`gym_data.calls`).
+    """
     listed = load_json(value, "a tool call") if isinstance(value, str) else value
     calls = []
     for call in listed if isinstance(listed, list) else [listed]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise ValueError("a tool call has no name")
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            arguments = load_json(arguments, f"the arguments of the tool call `{function['name']}`")
-        if arguments is None:
-            arguments = {}
-        if not isinstance(arguments, Mapping):
-            raise ValueError(f"the arguments of the tool call `{function['name']}` are not an object")
+        arguments = function.get("arguments") or {}
+        what = f"the arguments of the tool call `{function['name']}`"
+        if not isinstance(load_json(arguments, what) if isinstance(arguments, str) else arguments, Mapping):
+            raise ValueError(f"{what} are not an object")
         identity = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
         calls.append({"type": "function", **identity, "function": {"name": function["name"], "arguments": arguments}})
     return calls

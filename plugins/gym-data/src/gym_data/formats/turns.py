@@ -20,7 +20,7 @@ OTHER_NAMES = {
     "observation": "tool",
     "function_call": "call",
 }
-KEPT = {"assistant": ("reasoning_content",), "tool": ("name", "tool_call_id")}
+READ = ("role", "content", "tool_calls", "train", "weight")
 
 
 class TurnsReader:
@@ -93,9 +93,11 @@ class TurnsReader:
         if role is None:
             raise ValueError(f"{what} has the unknown role {given!r}")
         content = entry.get(self.config.content)
+        # As in transformers a chat template is given the other keys too (thoughts, names...), and what it leaves out is counted.
+        read = (*READ, self.config.role, self.config.content)
+        kept = {key: value for key, value in entry.items() if key not in read and value is not None}
         if role == "call":
-            return {"role": "assistant", "content": "", "tool_calls": calls_of(text_of(content, what))}
-        kept = {key: entry[key] for key in KEPT.get(role, ()) if isinstance(entry.get(key), str)}
+            return {"role": "assistant", "content": "", **kept, "tool_calls": calls_of(text_of(content, what))}
         calls = entry.get("tool_calls") if role == "assistant" else None
         if calls:
             return {

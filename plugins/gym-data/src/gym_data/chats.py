@@ -1,0 +1,197 @@
+"""What the chat templates of one tokenizer make of conversations: texts, what of them is learnt, and what they leave out.
+
+Templates are foreign code: `gym_data.worker` runs this in a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from gym_data import losses, masks
+from gym_data.calls import Calls, calls_of_template
+from gym_data.guard import Guard
+from gym_data.masks import Rendered
+from gym_data.render import ChatTemplate
+from gym_data.rows import Message
+
+CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "f", "arguments": {"a": "b"}}}
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a tokenizer says of its chats, as plain data."""
+
+    templates: Mapping[str, str]  #: texts by name; `default` is the usual one
+    values: Mapping[str, Any]  #: what templates are handed beside the messages
+    special: Sequence[str]  #: special tokens that contents hold as text; none where contents may write them
+    further: Sequence[str]  #: other added tokens
+    stops: Sequence[str]  #: tokens that the model stops at
+    every_special: Sequence[str]  #: all special tokens
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The fields."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def key(self) -> str:
+        """A name for what they hold."""
+        return hashlib.sha256(json.dumps(self.data, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A conversation and what is wanted of it."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    wanted: Collection[int] = ()  #: answers to learn
+    everything: bool = False  #: all but the unwanted answers is learnt
+    prompt: bool = False  #: the text ends where the assistant is to write, and nothing is learnt
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a conversation."""
+
+    sequences: list[Rendered]
+    lost: Sequence[str] = ()  #: what the template leaves out, see `gym_data.losses`
+
+
+class Chats:
+    """Renders conversations. Methods raise ValueError where a template refuses them or leaves out what it must not."""
+
+    def __init__(self, words: Words) -> None:
+        """Hold the templates; nothing is compiled yet."""
+        self.words = words
+        self._templates = {name: ChatTemplate(text) for name, text in words.templates.items()}
+        self._calls: dict[str, Calls] = {}
+        self._handovers: dict[tuple[str, bool], str] = {}
+
+    @cached_property
+    def control(self) -> list[str]:
+        """Added tokens that are not special but that a template writes: users' text does not get to write them."""
+        literals = "\0".join(template.literals for template in self._templates.values())
+        return [token for token in self.words.further if token in literals and not token.isspace()]
+
+    @cached_property
+    def guard(self) -> Guard:
+        """What keeps special-token text in contents text."""
+        return Guard(self.words.special, self.control if self.words.special else (), self.words.every_special)
+
+    def chat(self, asked: Asked) -> Found:
+        """Render a whole conversation, or a prompt, as transformers does, the answers marked; nothing is checked."""
+        messages, render = self._renderer(asked)
+        whole = masks.unmark(render(messages, asked.prompt))
+        answers = _answers(messages)
+        if answers and not asked.prompt:
+            found = self._find(messages, render, answers, asked)[-1]
+            whole = Rendered(whole.text, found.spans if whole.text.startswith(found.text) else ())
+        return Found([whole])
+
+    def learnable(self, asked: Asked) -> Found:
+        """Return the sequences in which the wanted answers are learnt, or with `everything` all but unwanted answers.
+
+        With `prompt` it is the one sequence that asks for an answer.
+        """
+        messages, render = self._renderer(asked)
+        if asked.prompt:
+            found = [Rendered(masks.unmark(render(messages, True)).text, ())]
+        elif asked.everything:
+            unwanted = set(_answers(messages)) - set(asked.wanted)
+            spans = self._find(messages, render, unwanted, asked)[-1].spans if unwanted else ()
+            found = [masks.subtract(masks.unmark(render(messages, False)).text, spans)]
+        else:
+            found = self._find(messages, render, asked.wanted, asked) if asked.wanted else []
+            found = [self._closed(sequence, messages, asked) for sequence in found]
+        if not found:
+            return Found(found)
+        learnt = "\0".join(each.text[start:end] for each in found for start, end in each.spans)
+        losses.refuse(found[-1].text, learnt, messages, asked.tools, asked.wanted)
+        return Found(found, losses.lost(found[-1].text, learnt, messages, asked.wanted))
+
+    def _renderer(self, asked: Asked) -> tuple[list[Message], masks.Render]:
+        """Quote the messages and return them with a function that renders some of them."""
+        name = self._name(bool(asked.tools))
+        template, tools = self._templates[name], self.guard.quote(list(asked.tools)) if asked.tools else None
+
+        def render(some: Sequence[Message], generation_prompt: bool) -> str:
+            return template.render(some, tools, generation_prompt, self.words.values)
+
+        messages = [_aliased(message) for message in asked.messages]
+        if any(message.get("tool_calls") for message in messages):
+            messages = self._calls_of(name).written(messages)
+        return self.guard.quote_messages(messages), render
+
+    def _find(
+        self, messages: Sequence[Message], render: masks.Render, wanted: Collection[int], asked: Asked
+    ) -> list[Rendered]:
+        find = masks.by_marks if self._templates[self._name(bool(asked.tools))].marks_generation else masks.by_prefixes
+        return find(render, messages, wanted, self.guard)
+
+    def _name(self, tools: bool) -> str:
+        return "tool_use" if tools and "tool_use" in self._templates else "default"
+
+    def _calls_of(self, name: str) -> Calls:
+        if name not in self._calls:
+            self._calls[name] = calls_of_template(lambda some: self._plainly(name, some))
+        return self._calls[name]
+
+    def _plainly(self, name: str, messages: Sequence[Message]) -> str:
+        return masks.unmark(self._templates[name].render(messages, None, False, self.words.values)).text
+
+    def _closed(self, sequence: Rendered, messages: Sequence[Message], asked: Asked) -> Rendered:
+        """Have an answer that no special token ends learn the token at which the next turn begins, if the model stops there.
+
+        So do GLM-4.5 and its relatives: they end their turn by writing whose is next.
+        """
+        if not self.words.stops:
+            return sequence
+        text, spans = sequence.text, []
+        for start, end in sequence.spans:
+            if not self.guard.ends_special(text[start:end]):
+                name = self._name(bool(asked.tools))
+                last = not text[end:].strip()
+                calling = bool(messages[sequence.last].get("tool_calls"))
+                tokens = {self._handover(name, calling)} if last else set(self.words.stops)
+                text = text[:end] + "".join(tokens) if last else text
+                end += next((len(token) for token in tokens if text.startswith(token, end)), 0)
+            spans.append((start, end))
+        return Rendered(text, tuple(spans), sequence.last)
+
+    def _handover(self, name: str, calling: bool) -> str:
+        """Return the token that follows an answer in the next turn, where the model stops at it; else nothing."""
+        if (name, calling) not in self._handovers:
+            answer: Message = {"role": "assistant", "content": "" if calling else "b"}
+            if calling:
+                answer["tool_calls"] = [CALL]
+            following: Message = {"role": "tool", "content": "c", "tool_call_id": CALL["id"]}
+            some = [
+                {"role": "user", "content": "a"},
+                answer,
+                following if calling else {"role": "user", "content": "c"},
+            ]
+            some = self._calls_of(name).written(some) if calling else some
+            try:
+                before, whole = self._plainly(name, some[:2]), self._plainly(name, some)
+            except ValueError:
+                before, whole = "", ""
+            after = whole.removeprefix(before) if whole.startswith(before) else ""
+            token = next((token for token in self.words.stops if after.startswith(token)), "")
+            self._handovers[name, calling] = token
+        return self._handovers[name, calling]
+
+
+def _answers(messages: Sequence[Message]) -> list[int]:
+    return [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+
+
+def _aliased(message: Message) -> Message:
+    """Return a message with its thoughts under the names that chat templates read, as transformers hands them over."""
+    thoughts = next((message[key] for key in losses.REASONING if message.get(key) is not None), None)
+    return message if thoughts is None else {"thinking": thoughts, **message, "reasoning_content": thoughts}

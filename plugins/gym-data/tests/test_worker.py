@@ -1,0 +1,70 @@
+"""Chat templates run in a process that can be killed: nothing they do takes much time or memory of anybody else."""
+
+import os
+import resource
+import signal
+import time
+
+import pytest
+from data_cases import MARKED, chat
+
+from gym_data import render
+from gym_data.chats import Asked, Words
+from gym_data.worker import MEMORY, WORKER
+
+HOSTILE = {
+    "a join of six gigabytes": "{{ range(100000) | join('a' * 60000) }}",
+    "indentation of nested lists": (
+        "{% set n = namespace(x=range(3000) | list) %}{% for i in range(300) %}{% set n.x = [n.x] %}{% endfor %}"
+        "{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson(indent=100) }}"
+    ),
+    "long work in one call": "{{ range(100000) | map('center', 99999) | map('length') | sum }}",
+    "lists that keep growing": (
+        "{% set n = namespace(x=[1]) %}{% for i in range(40) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x | length }}"
+    ),
+}
+
+
+def words(template):
+    return Words({"default": template}, {}, ["<|im_end|>"], [], [], ["<|im_end|>"])
+
+
+def asked(question):
+    return Asked(chat(question, "yo"), (), [1])
+
+
+def children_peak():
+    """Bytes of the largest child that has ended."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_template_takes_neither_time_nor_memory_and_harms_no_other_row(name, monkeypatch):
+    monkeypatch.setattr(render, "SECONDS", 0.3)
+    only_there = "{% if messages[0].content == 'x' %}" + HOSTILE[name] + "{% endif %}"
+    begun = time.monotonic()
+    found = WORKER.learnable(words(only_there + MARKED), [asked("a"), asked("x"), asked("b")])
+    assert time.monotonic() - begun < 20
+    assert isinstance(found[1], ValueError) and "the chat template" in str(found[1])
+    assert [each.sequences[0].text.count("yo<|im_end|>") for each in (found[0], found[2])] == [1, 1]
+    WORKER._ended()
+    assert children_peak() < MEMORY
+
+
+def test_a_process_that_others_end_is_started_again():
+    before = WORKER.chat(words(MARKED), asked("a")).sequences
+    os.kill(WORKER._process.pid, signal.SIGTERM)
+    assert WORKER.chat(words(MARKED), asked("a")).sequences == before
+
+
+def test_many_long_rows_pass_without_waiting_for_each_other():
+    long = [asked("a" * 100_000) for _ in range(40)]
+    assert len(WORKER.learnable(words(MARKED), long)) == 40
+
+
+def test_what_an_answer_may_raise_reaches_the_row_it_belongs_to():
+    refusing = "{% if messages[0].content == 'x' %}{{ raise_exception('not this') }}{% endif %}"
+    found = WORKER.learnable(words(refusing + MARKED), [asked("a"), asked("x")])
+    assert str(found[1]) == "the chat template refused it: not this" and found[0].sequences
+    with pytest.raises(ValueError, match="refused it"):
+        WORKER.control(words("{% broken"))
