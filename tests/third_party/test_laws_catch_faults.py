@@ -168,4 +168,6 @@ def test_algorithm(installed, tmp_path):
         "packing and padding change nothing [random]",
         "one process = two processes [random]",
         "learns a tiny task [still]",
+        "what its rows show as good becomes likelier [still]",
+        "what its rows show as good becomes likelier [flipped]",
     }, done.stdout

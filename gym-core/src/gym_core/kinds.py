@@ -42,6 +42,8 @@ class Algorithm(Component):
     """Key of `metrics.jsonl` that training improves."""
     better: ClassVar[str] = "lower"
     """Which way `measure` improves: `lower` or `higher`."""
+    likelier: ClassVar[bool] = True
+    """Whether training makes what its rows show as good likelier, measured against what they show as bad; false to unlearn."""
     oracle: ClassVar[str] = ""
     """`module:function` of the author's slow and obvious float64 formula, where the trainer is an objective of gym-torch.
 

@@ -32,6 +32,31 @@ def learns(brought: Brought, bench: Bench) -> None:
     assert gain >= 0.2 * abs(first), f"{cls.measure} went from {first:.4g} to {last:.4g}; {cls.better} is better"
 
 
+def _shows_what_is_good(brought: Brought) -> bool:
+    """Whether its rows show what is to become likelier, and it trains a language model and nothing beside it."""
+    cls = _class(brought)
+    if not (cls.likelier and cls.rows in ("conversation", "text", "preference", "feedback")):
+        return False
+    if not _on_gym_torch(brought):
+        return True
+    from gym_core.component import load_object
+    from gym_torch import TorchAlgorithm
+    from gym_torch.objective import Objective
+
+    return load_object(cast(type[TorchAlgorithm], cls).objective).beside is Objective.beside
+
+
+@laws("what its rows show as good becomes likelier", _shows_what_is_good)
+def likelier(brought: Brought, bench: Bench) -> None:
+    """Measured by plain transformers and not by the loss, which falls as well where its sign is wrong."""
+    from gym_testkit.likelihood import advantage
+
+    recipe = _recipe(brought, bench)
+    made = bench.run(recipe, max_steps=30).outcome.artifact.path
+    before, after = (advantage(load_recipe(recipe), path, bench) for path in (bench.model(), made))
+    assert after > before + 0.01, f"the mean log-probability of a token went from {before:.4g} to {after:.4g} nats"
+
+
 @laws("same seed = same trajectory")
 def same_seed(brought: Brought, bench: Bench) -> None:
     """Two runs agree in every step, and in the weights bit for bit."""
