@@ -62,6 +62,8 @@ class Flat:
     """How the flat value becomes the field's value: a function (`ValueError` says why not) or a table."""
     default: Any = None
     """What a LLaMA-Factory file means when it leaves the key out, where that differs from the field's default."""
+    chosen_by: str = ""
+    """Flat key that must have chosen the component for this to count, where several can: `use_galore` or `optim`."""
 
 
 @dataclass(frozen=True)

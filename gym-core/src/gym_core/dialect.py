@@ -7,7 +7,7 @@ and to which other it yields (`stage.dpo.pref_loss`), `Flat` marks which field i
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -22,6 +22,9 @@ from gym_core.train import Train
 WHOLE = "model_name_or_path"  #: a file with this key is LLaMA-Factory's: what it leaves out means what it means there
 TOP = {"output_dir": "output"}  #: flat keys that are a section by themselves
 SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
+PAIRS = (
+    "optim_args",
+)  #: flat keys that hold `name=value, ...`, each of which is a flat key by itself: `optim_args.name`
 STATED = {"do_train": True, "report_to": "none", "save_only_model": False}  #: flat keys that state what happens anyway
 
 
@@ -48,39 +51,60 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         return sections
     found.marks, found.keys = dict(found.marks), dict(found.keys)
     whole = WHOLE in flat
-    _select(sections, flat, whole, found)
+    _take_apart(flat, found)
+    chosen, spent = _select(sections, flat, whole, found)
     for key in sorted(TOP.keys() & flat.keys()):
         _put(sections, (TOP[key],), flat.pop(key), key, found)
     for key, expected in STATED.items():
         if flat.pop(key, expected) != expected:
             found.problems.append(Problem("is not supported", found.where((key,)), key, f"set it to {expected}"))
     classes = selected(sections)
-    places = flat_places(classes)
+    places = flat_places(classes, chosen)
+    flat |= {key: spent[key] for key in chosen.values() if key in spent and key in places}
     for key, value in flat.items():
         if value is None:
             continue
         targets = places.get(key) or own_fields(classes).get(key, [])
         if not targets:
-            found.problems.append(_homeless(key, found, places))
+            found.problems.append(_elsewhere(key, classes, chosen, found) or _homeless(key, found, places))
         elif len({(place.section, place.field) for place in targets}) > 1:
             both = " and ".join(f"`{place.section}.{place.field}`" for place in targets)
             found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
         else:
             _fill(sections, targets[0], value, key, found)
     if whole:
-        _defaults(sections, places, flat, found)
+        _defaults(sections, places, flat, chosen, found)
     return sections
 
 
-def flat_places(classes: Mapping[str, type[Config]]) -> dict[str, list[Place]]:
-    """Return every flat key that the fields of these sections declare."""
+def _take_apart(flat: dict[str, Any], found: Findings) -> None:
+    """Make flat keys of those that one key holds."""
+    assert isinstance(found.marks, dict)
+    for key in PAIRS:
+        for pair in str(flat.pop(key, None) or "").replace(" ", "").split(","):
+            name, sign, value = pair.partition("=")
+            if sign:
+                flat[f"{key}.{name}"] = value
+                found.marks[f"{key}.{name}",] = found.where((key,))
+            elif pair:
+                found.problems.append(
+                    Problem(f"`{pair}` has no value", found.where((key,)), key, "write name=value, ...")
+                )
+
+
+def flat_places(classes: Mapping[str, type[Config]], chosen: Mapping[str, str]) -> dict[str, list[Place]]:
+    """Return every flat key that the fields of these sections declare; `chosen` has the flat key that chose a section."""
     places: dict[str, list[Place]] = {}
+    for section, name, mark in _marks(classes):
+        if mark.chosen_by in ("", chosen.get(section, mark.chosen_by)):
+            places.setdefault(mark.key, []).append(Place(section, name, mark))
+    return places
+
+
+def _marks(classes: Mapping[str, type[Config]]) -> Iterator[Place]:
     for section, cls in classes.items():
         for name, info in cls.model_fields.items():
-            for mark in info.metadata:
-                if isinstance(mark, Flat):
-                    places.setdefault(mark.key, []).append(Place(section, name, mark))
-    return places
+            yield from (Place(section, name, mark) for mark in info.metadata if isinstance(mark, Flat))
 
 
 def own_fields(classes: Mapping[str, type[Config]]) -> dict[str, list[Place]]:
@@ -104,7 +128,11 @@ def selected(sections: Mapping[str, Any]) -> dict[str, type[Config]]:
     return classes
 
 
-def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: Findings) -> None:
+def _select(
+    sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: Findings
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Name the components that flat keys choose. Return the key that chose each section, and the values that were taken."""
+    spent: dict[str, Any] = {}
     choices: dict[str, dict[str, list[Entry]]] = {}
     for entry in entries("flat"):
         key, _, value = entry.name.partition(".")
@@ -115,8 +143,10 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
     for key in sorted(keys, key=lambda key: (flat.get(key) is None, key)):  # what is said outweighs what is left out
         options, given = choices.get(key, {}), flat.get(key) is not None
         if given:
-            take = flat.get if "*" in options else flat.pop  # where any value will do, it fills an option too
-            value = str(take(key)).lower()
+            spent[key] = (
+                flat.get(key) if "*" in options else flat.pop(key)
+            )  # where any value will do, it is an option's
+            value = str(spent[key]).lower()
             chosen = options.get(value, options.get("*", []))
             if (value == "false" and not chosen) or any(f"{value}.{other}" in options for other in meant):
                 continue
@@ -137,6 +167,7 @@ def _select(sections: dict[str, Any], flat: dict[str, Any], whole: bool, found: 
             _put(sections, (section,), {SLOTS[section].selector: name}, key, found)
         elif given and said.get(section, (key, cls))[1] is not cls:
             found.problems.append(Problem(f"contradicts `{said[section][0]}`", found.where((key,)), key, "give one"))
+    return {section: key for section, (key, _) in said.items()}, spent
 
 
 def _component_of(choice: Entry) -> tuple[str, str]:
@@ -173,12 +204,17 @@ def _fill(sections: dict[str, Any], place: Place, value: Any, key: str, found: F
 
 
 def _defaults(
-    sections: dict[str, Any], places: Mapping[str, list[Place]], flat: Mapping[str, Any], found: Findings
+    sections: dict[str, Any],
+    places: Mapping[str, list[Place]],
+    flat: Mapping[str, Any],
+    chosen: Mapping[str, str],
+    found: Findings,
 ) -> None:
     for key, targets in places.items():
         for place in targets:
+            meant = place.mark.chosen_by in ("", chosen.get(place.section))
             present = place.section in sections or place.section == "train" or SLOTS[place.section].implied
-            missing = present and place.mark.default is not None and flat.get(key) is None
+            missing = meant and present and place.mark.default is not None and flat.get(key) is None
             if missing and place.field not in _mapping(sections, place.section):
                 _fill(sections, place, place.mark.default, key, found)
 
@@ -200,6 +236,17 @@ def _put(sections: dict[str, Any], path: tuple[str, ...], value: Any, key: str, 
     target[path[-1]] = value
     assert isinstance(found.marks, dict) and isinstance(found.keys, dict)
     found.marks[path], found.keys[path] = found.where((key,)), key
+
+
+def _elsewhere(
+    key: str, classes: Mapping[str, type[Config]], chosen: Mapping[str, str], found: Findings
+) -> Problem | None:
+    """Explain a key that counts where another one chooses the component."""
+    by = next(((section, mark.chosen_by) for section, _, mark in _marks(classes) if mark.key == key), None)
+    if by is None or by[0] not in chosen:
+        return None
+    why = f"goes with `{by[1]}`, and here `{chosen[by[0]]}` chooses the {by[0]}"
+    return Problem(why, found.where((key,)), key, f"write the section `{by[0]}` out, or choose by `{by[1]}`")
 
 
 def _homeless(key: str, found: Findings, places: Mapping[str, list[Place]]) -> Problem:
