@@ -10,7 +10,7 @@ from torch import nn
 
 from gym_optim import SOAP, AdamMini, AdamW8bit, ScheduleFreeAdamW
 from gym_optim.config import AdamW
-from gym_optim.quantized import code, read, write
+from gym_optim.quantized import code, read, stored
 from gym_optim.schedule_free import to_use
 
 
@@ -82,12 +82,12 @@ def test_eight_bit_codes_are_near_and_ordered(signed: bool) -> None:
     points = code(signed, torch.device("cpu"), torch.float64)
     assert points.numel() == 256 and torch.equal(points, points.unique())
     assert (0.0 in points.tolist()) == signed
-    value, state = random(3, 400) if signed else random(3, 400) ** 2, {}
-    write(state, "m", value, signed)
+    value = random(3, 400) if signed else random(3, 400) ** 2
+    state = stored("m", value, signed)
     found = read(state, "m", value, signed)
     decade = value.abs() > 0.1 * value.abs().max()
     assert ((found - value).abs() / value.abs())[decade].max() < 0.07
-    assert state["m_codes"].numel() == 1200 and state["m_scales"].numel() == 5
+    assert state["m_codes"].shape == (3, 400) and state["m_scales"].shape == (3, 2)
 
 
 def test_eight_bit_moments_survive_what_is_far_smaller_than_its_block() -> None:
@@ -151,7 +151,7 @@ def test_schedule_free_is_the_reference_class(power: float) -> None:
 def test_schedule_free_of_next_to_no_beta_averages_the_iterates_of_adam() -> None:
     """With beta1 = 0 gradients are taken at z (Polyak's average); on a parabola they depend on where they are taken."""
     goal, one, other = random(3, 4, seed=1), weight(3, 4), weight(3, 4)
-    free = ScheduleFreeAdamW([one], lr=0.05, beta1=1e-9)
+    free = ScheduleFreeAdamW([one], lr=0.05, betas=(1e-9, 0.999))
     adam = torch.optim.AdamW([other], lr=0.05, betas=(0.0, 0.999), weight_decay=0.0)
     iterates = []
     for _ in range(20):
@@ -166,7 +166,7 @@ def test_soap_is_adamw_where_the_eigenbasis_is_the_standard_one() -> None:
     """Gradients with one number a row and column have diagonal products; the first of them is only looked at."""
     grads = [torch.diag(random(5, seed=step)) for step in range(12)]
     grads[0] = torch.diag(torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0], dtype=torch.float64))
-    options = {"beta1": 0.95, "beta2": 0.95, "weight_decay": 0.0}
+    options = {"betas": (0.95, 0.95), "weight_decay": 0.0}
     parameter = weight(5, 5)
     expected = adamw(parameter.detach(), grads[1:], 0.01, betas=(0.95, 0.95))
     found = follow(SOAP([parameter], lr=0.01, interval=100, **options), parameter, grads)

@@ -14,6 +14,8 @@ from gym_core import GymError
 from gym_optim import LISA, BAdam
 from gym_optim.config import LISA as LisaOptions
 from gym_optim.config import BAdam as BAdamOptions
+from gym_optim.roles import block_of
+from gym_testkit.architectures import build
 
 
 def stack() -> nn.Module:
@@ -50,14 +52,63 @@ def moved(model: nn.Module, optimizer: Any, seed: int) -> set[str]:
 )
 def test_badam_moves_one_block_at_a_time(order: Any, start: int | None, turns: list[str]) -> None:
     model = stack()
-    optimizer = BAdam(model.named_parameters(), lr=0.01, interval=2, order=order, start=start)
+    optimizer = BAdam(model.named_parameters(), lr=0.01, interval=2, order=order, start=start, include_lm_head=True)
     assert [moved(model, optimizer, seed) for seed in range(10)] == [{turn} for turn in turns for _ in range(2)]
     assert state_bytes(optimizer) == 2 * 8 * 20
 
 
+def turns_of(model: Any, **options: Any) -> list[set[str]]:
+    """Return what moves at each turn of a round, by the last name of what is outside the layers."""
+    optimizer = BAdam(model, lr=0.01, interval=1, **options)
+    found = []
+    for seed in range(len(optimizer._turns(optimizer.layers()))):
+        before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        tokens = torch.arange(16).view(2, 8) * (seed + 3) % 50
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        changed = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
+        found.append({block_of(name) or name for name in changed})
+    return found
+
+
+def test_badam_leaves_embeddings_and_head_alone_unless_they_are_asked_for() -> None:
+    layers = [{"model.layers.0"}, {"model.layers.1"}]
+    table, rest = {"model.embed_tokens.weight"}, {"lm_head.weight", "model.norm.weight"}
+    assert turns_of(build("qwen3")) == layers
+    assert turns_of(build("qwen3"), order="descending") == layers[::-1]
+    assert turns_of(build("qwen3"), include_embedding=True) == [table, *layers]
+    assert turns_of(build("qwen3"), include_lm_head=True) == [*layers, rest]
+    assert turns_of(build("qwen3"), include_embedding=True, include_lm_head=True) == [table, *layers, rest]
+
+
+def test_badam_declares_one_layer_of_a_model_of_8b() -> None:
+    """Of 128,256 tokens and 32 layers, 4,096 wide: embeddings and head have five times the numbers of a layer."""
+    width, inner, kept = 4096, 14336, 1024
+    matrices = [(width, width), (kept, width), (kept, width), (width, width), *[(inner, width)] * 2, (width, inner)]
+    layer = [(f"model.layers.0.{number}.weight", shape) for number, shape in enumerate(matrices)]
+    table = [("model.embed_tokens.weight", (128_256, width))]
+    groups = [{"params": layer, "role": "matrix"}, {"params": table, "role": "embedding"}]
+    groups += [{"params": [("lm_head.weight", (128_256, width))], "role": "head"}]
+    assert BAdamOptions().declared_bytes(groups) == 8 * sum(a * b for a, b in matrices) < 1.75e9
+    assert BAdamOptions(include_embedding=True).declared_bytes(groups) == 8 * 128_256 * width
+
+
+def test_badam_refuses_matrices_that_would_never_train() -> None:
+    layers = [("layers.0.weight", nn.Parameter(torch.ones(2, 2))), ("beside.weight", nn.Parameter(torch.ones(1, 2)))]
+    with pytest.raises(GymError, match=r"beside\.weight stands outside the layers") as caught:
+        BAdam([{"params": layers, "role": "matrix"}])
+    assert caught.value.problems[0].key == "optimizer.include_lm_head"
+    BAdam([{"params": layers, "role": "matrix"}], include_lm_head=True)
+    with pytest.raises(GymError, match="finds no embedding"):
+        BAdam(layers, include_embedding=True)
+    with pytest.raises(GymError, match="finds no layer"):
+        BAdam(layers[1:])
+
+
 def test_badam_takes_every_block_once_a_round_in_random_order() -> None:
     model = stack()
-    optimizer = BAdam(model.named_parameters(), lr=0.01, interval=1, order="random")
+    optimizer = BAdam(model.named_parameters(), lr=0.01, interval=1, order="random", include_lm_head=True)
     turns = [moved(model, optimizer, seed).pop() for seed in range(8)]
     assert sorted(turns[:4]) == sorted(turns[4:]) == ["embed", "layers.0", "layers.1", "layers.2"]
 
@@ -68,7 +119,8 @@ def test_layers_take_turns_by_their_numbers_in_whatever_groups_they_come() -> No
     named = dict(model.named_parameters())
     last = ["layers.2.weight"]
     groups = [[name for name in named if (name in last) == first] for first in (True, False)]
-    optimizer = BAdam([{"params": [(name, named[name]) for name in group]} for group in groups], lr=0.01, interval=1)
+    options = {"lr": 0.01, "interval": 1, "include_lm_head": True}
+    optimizer = BAdam([{"params": [(name, named[name]) for name in group]} for group in groups], **options)
     turns = [moved(model, optimizer, seed).pop() for seed in range(4)]
     assert turns == ["layers.0", "layers.1", "layers.2", "embed"]
     ten = {"params": [(f"layers.{number}.weight", nn.Parameter(torch.ones(2, 2))) for number in (10, 9)]}
@@ -89,7 +141,7 @@ def test_badam_of_one_block_is_adamw() -> None:
 def test_badam_begins_anew_at_each_turn() -> None:
     """The second turn of a block is that of an AdamW which has seen nothing of the first."""
     ours, theirs = stack(), stack()
-    cycle = BAdam(ours.named_parameters(), lr=0.01, interval=2)
+    cycle = BAdam(ours.named_parameters(), lr=0.01, interval=2, include_lm_head=True)
     for turn, block in enumerate([*theirs["layers"], theirs["embed"], *theirs["layers"]]):
         adam = torch.optim.AdamW(block.parameters(), lr=0.01, weight_decay=0.0, fused=True)
         for seed in (2 * turn, 2 * turn + 1):
@@ -167,7 +219,9 @@ def test_the_gradients_that_stay_are_those_declared(kind: Any, options: Any) -> 
 
 def test_a_block_to_begin_with_must_be_there() -> None:
     with pytest.raises(GymError, match="there is no block 4: they are 4"):
-        BAdam(stack().named_parameters(), start=4)
+        BAdam(stack().named_parameters(), start=4, include_lm_head=True)
+    with pytest.raises(GymError, match="there is no block 3: they are 3"):
+        BAdam(stack().named_parameters(), start=3)
 
 
 def test_names_are_needed() -> None:

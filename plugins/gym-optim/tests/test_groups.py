@@ -38,7 +38,8 @@ def test_a_head_of_its_own_is_told_by_the_model() -> None:
     model["proj"].bias.requires_grad_(False)
     found = roles(parameter_groups(model, head=model["head"]))
     assert found == {
-        "embedding": {"embed.weight", "head.weight"},
+        "embedding": {"embed.weight"},
+        "head": {"head.weight"},
         "matrix": {"proj.weight"},
         "vector": {"head.bias"},
     }

@@ -12,6 +12,7 @@ from torch import Tensor
 from gym_core import GymError
 from gym_optim import LoRAPro, lora_plus, parameter_groups
 from gym_optim.lora import adjusted
+from gym_testkit.architectures import build
 
 A, B, FULL = (3, 7), (5, 3), (5, 7)
 
@@ -107,7 +108,7 @@ def test_lora_pro_refuses_pairs_with_a_third_factor() -> None:
 
 def test_lora_pro_starts_at_a_b_of_zero() -> None:
     a, b = weight(*A), torch.nn.Parameter(torch.zeros(B, dtype=torch.float64))
-    optimizer = LoRAPro([("q.lora_A.x.weight", a), ("q.lora_B.x.weight", b)], lr=0.01)
+    optimizer = LoRAPro([("q.lora_A.x.weight", a), ("q.lora_B.x.weight", b)], lr=0.01, scaling=2.0)
     for step in range(5):
         full = random(*FULL, seed=step)
         a.grad, b.grad = 2 * b.detach().T @ full, 2 * full @ a.detach().T
@@ -116,8 +117,10 @@ def test_lora_pro_starts_at_a_b_of_zero() -> None:
     assert b.detach().abs().max() > 0
 
 
-def test_the_rates_of_lora_plus_are_those_of_peft() -> None:
-    model = get_peft_model(tiny(), LoraConfig(target_modules=["q_proj", "down_proj", "embed_tokens"], r=2))
+@pytest.mark.parametrize("dora", [False, True])
+def test_the_rates_of_lora_plus_are_those_of_peft(dora: bool) -> None:
+    modules = ["q_proj", "down_proj", "embed_tokens"]
+    model = get_peft_model(tiny(), LoraConfig(target_modules=modules, r=2, use_dora=dora))
     options = {"loraplus_lr_ratio": 8.0, "loraplus_lr_embedding": 1e-5}
     theirs = create_loraplus_optimizer(model, torch.optim.AdamW, lr=1e-3, **options)
     ours = lora_plus(parameter_groups(model), lr=1e-3, ratio=8.0, embedding_lr=1e-5)
@@ -127,6 +130,23 @@ def test_the_rates_of_lora_plus_are_those_of_peft() -> None:
 
     assert rates(ours) == rates(theirs)
     assert len(set(rates(ours).values())) == 3
+
+
+def test_lora_pro_refuses_a_pair_whose_scaling_nobody_says() -> None:
+    pair_ = [("q.lora_A.x.weight", weight(*A)), ("q.lora_B.x.weight", weight(*B))]
+    with pytest.raises(GymError, match="with its scaling"):
+        LoRAPro(pair_)
+    assert LoRAPro(pair_, scaling=0.5).param_groups[0]["scaling"] == 0.5
+
+
+def test_lora_pro_refuses_the_experts_of_a_mixture() -> None:
+    """A lies in the order of experts and then ranks, B in that of ranks and then experts: their product means nothing."""
+    tensors = ["experts.gate_up_proj", "experts.down_proj"]
+    model = get_peft_model(build("qwen3_moe"), LoraConfig(r=2, target_modules=[], target_parameters=tensors))
+    assert all("scaling" not in group for group in parameter_groups(model))
+    with pytest.raises(GymError, match="finds no LoRA adapter of one matrix"):
+        LoRAPro(model)
+    assert lora_plus(model).param_groups
 
 
 @pytest.mark.parametrize("kind", [lora_plus, LoRAPro])

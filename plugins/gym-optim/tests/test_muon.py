@@ -99,10 +99,3 @@ def test_the_update_is_as_long_as_its_singular_values_say(shape: tuple[int, int]
     length = float(moved.square().mean().sqrt())
     assert length == pytest.approx(0.2 * float(values.square().mean().sqrt()), rel=1e-9)
     assert 0.2 * 0.66 < length < 0.2 * 1.15
-
-
-def test_stacked_experts_are_adamws() -> None:
-    parameter = weight(3, 4, 5)
-    optimizer = Muon([parameter], lr=0.01, weight_decay=0.0)
-    start = parameter.detach().clone()
-    close((follow(optimizer, parameter, [random(3, 4, 5)]) - start).abs(), torch.full((3, 4, 5), 0.01).double(), 1e-6)

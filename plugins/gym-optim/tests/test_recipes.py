@@ -11,6 +11,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from transformers.training_args import OptimizerNames
 
 import gym_optim
 import gym_torch.loop
@@ -18,16 +19,23 @@ from gym_core import GymError, Recipe, RecipeError, execute, load_recipe
 from gym_core.discovery import entries
 from gym_optim.config import (
     APOLLO,
+    LOMO,
+    SGD,
     WSD,
+    Adafactor,
+    AdaLomo,
     AdamMini,
     AdamW,
+    AdamW8bit,
     BAdam,
     Cosine,
     GaLore,
     Lion,
     LoRAPlus,
     Muon,
+    PagedAdamW8bit,
     Polynomial,
+    ScheduleFreeAdamW,
 )
 from gym_torch.loop import reseed
 from gym_torch.plan.plan import plan
@@ -104,6 +112,86 @@ def test_schedulers_of_the_flat_dialect() -> None:
 def test_flat_keys_that_mean_nothing_together_are_errors(keys: dict[str, Any], why: str) -> None:
     with pytest.raises(GymError, match=why):
         factory(**keys)
+
+
+GALORE = {"optim": "galore_adamw", "optim_target_modules": "all-linear"}
+#: What each `optim` of transformers means with what transformers gives it; the others are refused, with what to set.
+MEANT: dict[str, Any] = {
+    "adamw_torch": AdamW(),
+    "adamw_torch_fused": AdamW(),
+    "adamw_torch_8bit": AdamW8bit(),
+    "adamw_bnb_8bit": AdamW8bit(),
+    "adamw_8bit": AdamW8bit(),
+    "paged_adamw_8bit": PagedAdamW8bit(),
+    "adafactor": Adafactor(),
+    "sgd": SGD(),
+    "lion_32bit": Lion(beta2=0.999),
+    "galore_adamw": GaLore(rank=128, scale=0.25, interval=200, epsilon=1e-6),
+    "galore_adamw_layerwise": GaLore(rank=128, scale=0.25, interval=200, epsilon=1e-6, in_backward=True),
+    "apollo_adamw": APOLLO(rank=128, scale=1.0, interval=200, epsilon=1e-8),
+    "apollo_adamw_layerwise": APOLLO(rank=128, scale=1.0, interval=200, epsilon=1e-8, in_backward=True),
+    "lomo": LOMO(),
+    "adalomo": AdaLomo(),
+    "schedule_free_adamw": ScheduleFreeAdamW(),
+}
+
+
+@pytest.mark.parametrize("name", [each.value for each in OptimizerNames])
+def test_every_optim_of_transformers_means_the_same_or_is_refused(name: str) -> None:
+    if name in MEANT:
+        assert factory(optim=name).optimizer == MEANT[name]
+        assert factory(optim=name.upper()).optimizer == MEANT[name]
+        return
+    with pytest.raises(GymError, match=f"there is no `{name}` here; set optim: ") as caught:
+        factory(optim=name)
+    assert [problem.key for problem in caught.value.problems] == ["optim"]
+    instead = caught.value.problems[0].why.partition("set optim: ")[2].partition(",")[0]
+    assert instead in MEANT, "what is to be set is there"
+
+
+@pytest.mark.parametrize(
+    ("keys", "optimizer"),
+    [
+        (
+            {"optim": "galore_adamw", "optim_target_modules": ["mlp", "self_attn"]}
+            | {"optim_args": "rank=64, update_proj_gap=100, scale=0.10, proj_type=reverse_std"},
+            GaLore(rank=64, interval=100, scale=0.1, side="long", modules=("mlp", "self_attn"), epsilon=1e-6),
+        ),
+        (
+            {
+                "optim": "apollo_adamw",
+                "optim_args": "rank=1,scale=128,scale_type=tensor,proj=random",
+                "adam_epsilon": 1e-6,
+            },
+            APOLLO(rank=1, scale=128.0, per="tensor", epsilon=1e-6),
+        ),
+        ({"optim": "sgd", "optim_args": "momentum=0.9,nesterov=true"}, SGD(momentum=0.9, nesterov=True)),
+        ({"optim": "schedule_free_adamw", "optim_args": "r=1.0,weight_lr_power=2.0"}, ScheduleFreeAdamW(power=1.0)),
+        (GALORE | {"adam_epsilon": 1e-8, "adam_beta2": 0.95}, GaLore(beta2=0.95)),
+        ({"optim": "adamw_torch", "optim_args": ""}, AdamW()),
+    ],
+)
+def test_optim_args_and_targets_are_those_of_transformers(keys: dict[str, Any], optimizer: Any) -> None:
+    assert factory(**keys).optimizer == optimizer
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "why"),
+    [
+        (GALORE | {"galore_rank": 8}, "galore_rank", "goes with `use_galore`, and here `optim` chooses the optimizer"),
+        ({"use_galore": True, "optim_args": "rank=8"}, "optim_args.rank", "goes with `optim`"),
+        ({"use_galore": True, "optim_target_modules": ["mlp"]}, "optim_target_modules", "goes with `optim`"),
+        (GALORE | {"optim_args": "rnk=8"}, "optim_args.rnk", "unknown key"),
+        (GALORE | {"optim_args": "rank"}, "optim_args", "`rank` has no value"),
+        (GALORE | {"optim_target_modules": r".*mlp\\.up.*"}, "optim_target_modules", "a pattern is not taken here"),
+        ({"optim": "sgd", "optim_args": "dampening=0.5"}, "optim_args.dampening", "only `0` is done here"),
+        ({"optim_target_modules": ["mlp"]}, "optim_target_modules", "goes with `optim`|belongs to optimizer"),
+    ],
+)
+def test_keys_of_the_other_way_to_choose_are_refused(keys: dict[str, Any], key: str, why: str) -> None:
+    with pytest.raises(GymError, match=why) as caught:
+        factory(**keys)
+    assert [problem.key for problem in caught.value.problems] == [key]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +272,8 @@ def test_a_plan_knows_the_state_of_an_optimizer(bench: Any, tmp_path: Path) -> N
     assert state("lomo") == 0
     layer = (full - embedding - 8 * 32) // 2  # two layers and the last norm
     assert state({"name": "lisa", "layers": 1}) == full - layer
-    assert state("badam") == max(layer, embedding + 8 * 32)
+    assert state("badam") == layer
+    assert state({"name": "badam", "include_embedding": True}) == max(layer, embedding)
 
 
 def test_a_plan_knows_which_gradients_an_optimizer_holds(bench: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "gym_optim.adafactor": "Adafactor",
     "gym_optim.adam_mini": "AdamMini",
+    "gym_optim.adamw": "AdamW",
     "gym_optim.apollo": "APOLLO APOLLOMini",
     "gym_optim.blockwise": "LISA BAdam",
     "gym_optim.fira": "Fira",
@@ -25,6 +26,7 @@ _HOMES = {
     "gym_optim.q_galore": "QGaLore",
     "gym_optim.quantized": "AdamW8bit",
     "gym_optim.schedule_free": "Averaging ScheduleFreeAdamW",
+    "gym_optim.sgd": "SGD",
     "gym_optim.soap": "SOAP",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

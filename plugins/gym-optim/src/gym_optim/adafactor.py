@@ -10,44 +10,47 @@ from typing import Any
 
 from torch import Tensor
 
+from gym_optim import config
 from gym_optim.base import EachParameter, Parameters, State
+from gym_optim.roles import is_stack
 
 
 class Adafactor(EachParameter):
-    """Four bytes for each row and column of a matrix; updates clipped to a root mean square of `clip`."""
+    """Four bytes for each row and column of a matrix; updates clipped to a root mean square of `d`."""
+
+    options = config.Adafactor
 
     def __init__(
         self,
         params: Parameters,
         lr: float = 1e-3,
-        decay: float = 0.8,
-        clip: float = 1.0,
-        epsilon: float = 1e-30,
+        beta2_decay: float = -0.8,
+        eps: tuple[float, float] = (1e-30, 1e-3),
+        d: float = 1.0,
         relative: bool = False,
-        floor: float = 1e-3,
         weight_decay: float = 0.0,
     ) -> None:
         """Hold parameters.
 
         Args:
-            params: tensors, named tensors or groups of them.
-            lr: learning rate; with `relative` it is times the root mean square of the weight, at least `floor`.
-            decay: at step t the running mean of squares takes `t ** -decay` of the new one.
-            clip: largest root mean square of an update, before the learning rate.
-            epsilon: added to squared gradients.
+            params: a model, tensors, named tensors or groups of them.
+            lr: learning rate; with `relative` it is times the root mean square of the weight.
+            beta2_decay: at step t the running mean of squares takes `t ** beta2_decay` of the new one.
+            eps: added to squared gradients; and least root mean square of a weight, with `relative`.
+            d: largest root mean square of an update, before the learning rate.
             relative: whether the step grows with the weight.
-            floor: least root mean square of a weight, with `relative`.
             weight_decay: share of the weight taken away per step, times the learning rate.
 
         """
-        options = {"lr": lr, "decay": decay, "clip": clip, "epsilon": epsilon, "relative": relative, "floor": floor}
+        options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "relative": relative}
         super().__init__(params, options | {"weight_decay": weight_decay})
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
+        tiny, floor = group["eps"]
         state["step"] = state.get("step", 0) + 1
-        fresh = state["step"] ** -group["decay"]  # 1 in the first step
-        square = gradient.square().add_(group["epsilon"])
+        fresh = state["step"] ** group["beta2_decay"]  # 1 in the first step
+        square = gradient.square().add_(tiny)
         if parameter.dim() < 2:
             update = gradient / _mean(state, "square", square, fresh).sqrt()
         else:
@@ -55,8 +58,10 @@ class Adafactor(EachParameter):
             columns = _mean(state, "columns", square.mean(-2), fresh)  # [..., columns]
             scale = (rows / rows.mean(-1, keepdim=True)).rsqrt_().unsqueeze(-1)
             update = gradient * scale * columns.rsqrt().unsqueeze(-2)
-        update /= (_size(update) / group["clip"]).clamp_(min=1.0)
-        step = group["lr"] * _size(parameter).clamp_(min=group["floor"]) if group["relative"] else group["lr"]
+        stack = is_stack(group, tuple(parameter.shape))
+        over = (-2, -1) if stack else tuple(range(parameter.dim()))  # each expert's matrix has sizes of its own
+        update /= (_size(update, over) / group["d"]).clamp_(min=1.0)
+        step = group["lr"] * _size(parameter, over).clamp_(min=floor) if group["relative"] else group["lr"]
         parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update.mul_(step))
 
 
@@ -66,6 +71,6 @@ def _mean(state: State, name: str, value: Tensor, fresh: float) -> Tensor:
     return mean
 
 
-def _size(tensor: Tensor) -> Tensor:
-    """Return the root mean square, a scalar."""
-    return tensor.square().mean().sqrt()
+def _size(tensor: Tensor, over: tuple[int, ...]) -> Tensor:
+    """Return the root mean square over some dimensions, which stay."""
+    return tensor.square().mean(over, keepdim=True).sqrt()

@@ -11,35 +11,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gym_optim import config
 from gym_optim.base import EachParameter, Parameters, State
 
 
 class AdamMini(EachParameter):
     """Half the state of AdamW, with its learning rate."""
 
+    options = config.AdamMini
+
     def __init__(
         self,
         params: Parameters,
         lr: float = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
         """Hold parameters; a group with `head_dim` is taken apart into heads of so many rows."""
-        defaults = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
-        beta1, beta2 = group["beta1"], group["beta2"]
+        beta1, beta2 = group["betas"]
         count = blocks(tuple(parameter.shape), group.get("head_dim"))
         if not state:
             state |= {"step": 0, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": parameter.new_zeros(count)}
         state["step"] += 1
         state["exp_avg"].lerp_(gradient, 1 - beta1)
         state["exp_avg_sq"].lerp_(gradient.square().view(count, -1).mean(-1), 1 - beta2)
-        spread = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["epsilon"])  # [blocks]
+        spread = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])  # [blocks]
         size = group["lr"] / spread.mul_(1 - beta1 ** state["step"])
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.view(count, -1).sub_(state["exp_avg"].view(count, -1) * size.unsqueeze(-1))

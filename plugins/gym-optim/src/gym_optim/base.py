@@ -1,37 +1,71 @@
-"""What the optimizers here are made of: a rule for some parameters beside torch's AdamW for the others."""
+"""What the optimizers here are made of: a rule for some parameters beside torch's AdamW for the others.
+
+Options are those of the config class, by the names that torch gives them, and checked by it. Arithmetic and state are fp32 at
+least: parameters of bf16 or fp16 move as fp32 ones would, and are rounded once, at the end of a step.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping
+from math import inf
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from pydantic import ValidationError
+from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from gym_core import GymError
-from gym_optim.roles import is_matrix
+from gym_optim.config.base import TorchOptimizer
+from gym_optim.groups import parameter_groups
+from gym_optim.roles import Names, is_matrix, is_named, parts
 
-Parameters = Any  #: tensors, pairs of name and tensor, or groups of them, as every torch optimizer takes them
+Parameters = (
+    Any  #: a model; or tensors, pairs of name and tensor, or groups of them, as every torch optimizer takes them
+)
 State = dict[str, Any]
 
 
-class EachParameter(torch.optim.Optimizer):
-    """Base of optimizers with one rule, which looks at one parameter at a time."""
+class Checked(torch.optim.Optimizer):
+    """Base of all: takes a model too, refuses options out of range, and loads a state as it was."""
 
+    options: ClassVar[type[TorchOptimizer]]
+    """The config class, which says what each option may be."""
     whole: ClassVar[bool] = True
     """Whether the rule needs all of a parameter, and cannot work on shards."""
 
-    @abstractmethod
-    def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
-        """Take one step of the rule, in place."""
+    def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
+        """Hold parameters. Raises ValueError for an option out of range."""
+        super().__init__(told(params), defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters. Raises GymError for shards where the rule needs all of a parameter."""
+        """Add parameters.
+
+        Raises ValueError for an option out of range, and GymError for shards where the rule needs all of a parameter.
+        """
+        check(self.options, {**self.defaults, **param_group})
         super().add_param_group(param_group)
         for parameter in self.param_groups[-1]["params"] if self.whole else ():
             refuse_shards(self, parameter)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; its tensors keep their dtypes, which torch would make those of their parameters."""
+        super().load_state_dict(state_dict)
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        held = [parameter for group in self.param_groups for parameter in group["params"]]
+        for number, parameter in zip(numbers, held, strict=True):
+            for key, value in state_dict["state"].get(number, {}).items():
+                if isinstance(value, Tensor):
+                    self.state[parameter][key] = value.to(parameter.device)
+
+
+class EachParameter(Checked):
+    """Base of optimizers with one rule, which looks at one parameter at a time."""
+
+    @abstractmethod
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
+        """Take one step of the rule, in place; the parameter and its gradient are fp32 or wider."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -40,51 +74,55 @@ class EachParameter(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self.update(parameter, parameter.grad, self.state[parameter], group)
+                    in_full(self.update, parameter, self.state[parameter], group)
         return loss
 
 
-class Mixed(torch.optim.Optimizer):
+class Mixed(Checked):
     """Base of optimizers with a rule of their own for some parameters, which leave the others to AdamW.
 
     A group that holds parameters of both sorts becomes two; `own` in a group says which it is.
     """
 
-    def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
-        """Hold parameters; `defaults` has the options of AdamW beside those of the rule.
-
-        Raises GymError for parameters that are cut into shards.
-        """
-        super().__init__(params, {**defaults, "fused": True})  # `fused`: torch then loads step counts onto the device
+    tables_too: ClassVar[bool] = False
+    """Whether the rule may have embeddings too, where nobody says which parameters they are."""
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Whether the rule is for this parameter; its name is empty where none was given."""
         return is_matrix(group, tuple(parameter.shape))
 
+    def begin(self, parameter: Tensor) -> State:
+        """Return the state in which the rule begins with a parameter."""
+        return {}
+
     @abstractmethod
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
-        """Take one step of the rule, in place."""
+        """Take one step of the rule, in place; the parameter and its gradient are fp32 or wider."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, those of the rule and the others apart."""
+        """Add parameters, those of the rule and the others apart.
+
+        Raises GymError where vectors stand beside matrices and no role is told: then it is a whole model, whose embeddings
+        and head are matrices too, and not for the rule.
+        """
         held = param_group["params"]
         items = [held] if isinstance(held, Tensor) else list(held)
+        weights = [item[1] if isinstance(item, tuple) else item for item in items]
+        if "role" not in param_group and not self.tables_too and any(weight.dim() < 2 for weight in weights):
+            name = type(self).__name__
+            raise GymError(
+                f"{name} is for matrices inside a model, and cannot tell them from embeddings, head and vectors here",
+                key="params",
+                fix=f"give the model, {name}(model, ...), or groups with roles: gym_optim.parameter_groups(model)",
+            )
         parts: dict[bool, list[Any]] = {True: [], False: []}
-        for item in items:
-            name, parameter = item if isinstance(item, tuple) else ("", item)
-            refuse_shards(self, parameter)
-            parts[self.owns({**self.defaults, **param_group}, name, parameter)].append(item)
+        for item, weight in zip(items, weights, strict=True):
+            refuse_shards(self, weight)
+            name = item[0] if isinstance(item, tuple) else ""
+            parts[self.owns({**self.defaults, **param_group}, name, weight)].append(item)
         for own, part in parts.items():
             if part:
                 super().add_param_group({**param_group, "params": part, "own": own})
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; codes stay bytes, which torch would make the dtype of their parameter."""
-        super().load_state_dict(state_dict)
-        for state in self.state.values():
-            for key in state:
-                if key.endswith("_codes"):
-                    state[key] = state[key].to(torch.uint8)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -94,10 +132,50 @@ class Mixed(torch.optim.Optimizer):
             ready = [parameter for parameter in group["params"] if parameter.grad is not None]
             if group["own"]:
                 for parameter in ready:
-                    self.update(parameter, parameter.grad, self.state[parameter], group)
+                    state = self.state[parameter]
+                    if not state:
+                        state |= self.begin(parameter)
+                    in_full(self.update, parameter, state, group)
             else:
                 adamw_step(ready, self.state, group)
         return loss
+
+
+def told(params: Parameters) -> Any:
+    """Return parameters as torch takes them: a model becomes groups by role."""
+    return parameter_groups(params) if isinstance(params, nn.Module) else params
+
+
+def check(options: type[TorchOptimizer], group: dict[str, Any]) -> None:
+    """Raise ValueError where the learning rate or an option of a group is out of the range that its config class gives."""
+    if not 0 <= group["lr"] < inf:
+        raise ValueError(f"Invalid learning rate: {group['lr']}")
+    try:
+        options.from_keywords(group)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"Invalid {where} of {options.__name__}, {first['input']}: {first['msg']}") from None
+
+
+def in_full(
+    update: Callable[[Tensor, Tensor, State, dict[str, Any]], None],
+    parameter: Tensor,
+    state: State,
+    group: dict[str, Any],
+) -> None:
+    """Take a step of a rule in fp32 or wider, and round the parameter once where it has fewer bits."""
+    assert parameter.grad is not None
+    exact = full(parameter.dtype)
+    wide = parameter.to(exact)  # itself, where nothing is to be done
+    update(wide, parameter.grad.to(exact), state, group)
+    if wide is not parameter:
+        parameter.copy_(wide)
+
+
+def full(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which parameters of a dtype are updated."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def value_of(closure: Callable[[], Any] | None) -> Any:
@@ -108,30 +186,46 @@ def value_of(closure: Callable[[], Any] | None) -> Any:
         return closure()
 
 
-def adamw_step(parameters: Sequence[Tensor], states: MutableMapping[Any, State], group: dict[str, Any]) -> None:
-    """Take a step of torch's fused AdamW, with the state that `torch.optim.AdamW` has."""
-    if not parameters:
-        return
+def adamw_step(parameters: Iterable[Tensor], states: MutableMapping[Any, State], group: dict[str, Any]) -> None:
+    """Take a step of torch's fused AdamW, with the state that `torch.optim.AdamW` has, in fp32 or wider."""
+    exact = []
     for parameter in parameters:
-        if not states[parameter]:
-            states[parameter]["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-            states[parameter]["exp_avg"] = torch.zeros_like(parameter)
-            states[parameter]["exp_avg_sq"] = torch.zeros_like(parameter)
+        state, dtype = states[parameter], full(parameter.dtype)
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter, dtype=dtype)
+            state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=dtype)
+        if parameter.dtype == dtype:
+            assert parameter.grad is not None
+            exact.append((parameter, parameter.grad, state))
+        else:  # one at a time, so that no more than one is held in fp32
+            in_full(
+                lambda weight, gradient, state, group: _fused([(weight, gradient, state)], group),
+                parameter,
+                state,
+                group,
+            )
+    if exact:
+        _fused(exact, group)
+
+
+def _fused(ready: list[tuple[Tensor, Tensor, State]], group: dict[str, Any]) -> None:
+    beta1, beta2 = group["betas"]
     adamw(
-        list(parameters),
-        [parameter.grad for parameter in parameters],
-        [states[parameter]["exp_avg"] for parameter in parameters],
-        [states[parameter]["exp_avg_sq"] for parameter in parameters],
+        [weight for weight, _, _ in ready],
+        [gradient for _, gradient, _ in ready],
+        [state["exp_avg"] for _, _, state in ready],
+        [state["exp_avg_sq"] for _, _, state in ready],
         [],
-        [states[parameter]["step"] for parameter in parameters],
+        [state["step"] for _, _, state in ready],
         fused=True,
         amsgrad=False,
         maximize=False,
-        beta1=group["beta1"],
-        beta2=group["beta2"],
+        beta1=beta1,
+        beta2=beta2,
         lr=group["lr"],
         weight_decay=group["weight_decay"],
-        eps=group["epsilon"],
+        eps=group["eps"],
     )
 
 
@@ -140,11 +234,29 @@ def adam_direction(gradient: Tensor, state: State, group: dict[str, Any]) -> Ten
     if "step" not in state:
         state |= {"step": 0, "exp_avg": torch.zeros_like(gradient), "exp_avg_sq": torch.zeros_like(gradient)}
     state["step"] += 1
-    beta1, beta2 = group["beta1"], group["beta2"]
+    beta1, beta2 = group["betas"]
     state["exp_avg"].lerp_(gradient, 1 - beta1)
     state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    spread = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["epsilon"])
+    spread = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
     return state["exp_avg"] / spread.mul_(1 - beta1 ** state["step"])
+
+
+def refuse_unnamed(optimizer: Mixed, modules: Names) -> None:
+    """Raise GymError for one of these modules of which no parameter is the rule's."""
+    held = [
+        name
+        for group in optimizer.param_groups
+        for name, weight in zip(group.get("param_names", ()), group["params"], strict=False)
+        if is_matrix(group, tuple(weight.shape))
+    ]
+    for module in parts(modules) - {"all"}:
+        if not any(is_named(name, module) for name in held):
+            there = sorted({name.removesuffix(".weight").rpartition(".")[2] for name in held})
+            raise GymError(
+                f"no matrix inside the model has `{module}` in its path",
+                key="optimizer.modules",
+                fix=f"there are: {', '.join(there)}" if there else "give parameters with names",
+            )
 
 
 def refuse_shards(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:

@@ -16,45 +16,57 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_optim.base import Parameters, adamw_step, refuse_shards, value_of
-from gym_optim.roles import block_of
+from gym_optim import config
+from gym_optim.base import Checked, Parameters, adamw_step, value_of
+from gym_optim.roles import EMBEDDING, HEAD, MATRICES, badam_block, block_of
 
 Order = Literal["ascending", "descending", "random", "fixed"]
 
 
-class Blockwise(torch.optim.Optimizer):
+class Blockwise(Checked):
     """Base: `active` says which blocks of layers work in a period of `interval` steps."""
 
     def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
         """Hold named parameters.
 
-        Raises GymError for parameters without names, and where several processes train: their gradients would be
-        exchanged before it is known which are needed, and the norm over all would be another one.
+        Raises ValueError for an option out of range, and GymError for parameters without names, and where several processes
+        train: their gradients would be exchanged before it is known which are needed, and the norm over all would be another.
         """
-        super().__init__(params, {**defaults, "steps": 0, "fused": True})
-        self._block: dict[Tensor, str] = {}
+        super().__init__(params, {**defaults, "steps": 0})
+        self._block: dict[Tensor, str | None] = {}
         for group in self.param_groups:
             if "param_names" not in group:
-                raise GymError("tells layers by the names of parameters", key="optimizer", fix="give (name, parameter)")
+                raise GymError(
+                    f"{type(self).__name__} tells layers by the names of parameters",
+                    key="params",
+                    fix="give the model, or (name, parameter)",
+                )
             for name, parameter in zip(group["param_names"], group["params"], strict=True):
-                refuse_shards(self, parameter)
-                self._block[parameter] = block_of(name)
+                self._block[parameter] = self.block(group, name)
                 parameter.register_post_accumulate_grad_hook(self._arrived)
         several = torch.distributed.is_available() and torch.distributed.is_initialized()
         if several and torch.distributed.get_world_size() > 1:
             raise GymError(f"{type(self).__name__} trains in one process", key="optimizer", fix="set --nproc 1")
         self._period, self._working = -1, frozenset[str]()
 
+    def block(self, group: dict[str, Any], name: str) -> str | None:
+        """Return the block of a parameter: its layer, or "" for what stands outside; None for what rests all the time."""
+        return block_of(name)
+
     @abstractmethod
     def active(self, period: int, blocks: list[str]) -> frozenset[str]:
-        """Return the blocks that work; `blocks` are those of layers in their order, and "" is what stands outside."""
+        """Return the blocks that work; `blocks` are those of layers in their order."""
+
+    def layers(self) -> list[str]:
+        """Return the blocks of layers in their order."""
+        numbered = {block for block in self._block.values() if block and block[-1].isdigit()}
+        return sorted(numbered, key=_place)
 
     def working(self) -> frozenset[str]:
         """Return the blocks that work in the coming step."""
         period = self.param_groups[0]["steps"] // self.param_groups[0]["interval"]
         if period != self._period:
-            blocks = sorted({*self._block.values()} - {""}, key=_place)
-            self._period, self._working = period, self.active(period, blocks)
+            self._period, self._working = period, self.active(period, self.layers())
         return self._working
 
     @torch.no_grad()
@@ -83,6 +95,8 @@ def _place(block: str) -> tuple[str, int]:
 class LISA(Blockwise):
     """Everything outside the layers works all the time, and `layers` of them drawn anew every `interval` steps."""
 
+    options = config.LISA
+
     def __init__(
         self,
         params: Parameters,
@@ -90,13 +104,12 @@ class LISA(Blockwise):
         layers: int = 2,
         interval: int = 20,
         seed: int = 0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
         """Hold named parameters; `seed` is that of the draws, the other options are AdamW's."""
-        adam = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, adam | {"layers": layers, "interval": interval, "seed": seed})
 
     def active(self, period: int, blocks: list[str]) -> frozenset[str]:
@@ -107,7 +120,9 @@ class LISA(Blockwise):
 
 
 class BAdam(Blockwise):
-    """One layer after another works for `interval` steps; what stands outside the layers comes as one more block."""
+    """One layer after another works for `interval` steps; embeddings and head rest, or are blocks of their own."""
+
+    options = config.BAdam
 
     def __init__(
         self,
@@ -116,13 +131,14 @@ class BAdam(Blockwise):
         interval: int = 50,
         order: Order = "ascending",
         start: int | None = None,
+        include_embedding: bool = False,
+        include_lm_head: bool = False,
         seed: int = 0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        """Hold named parameters. Raises GymError for a block to begin with that is not there.
+        """Hold named parameters.
 
         Args:
             params: named tensors or groups of them.
@@ -130,23 +146,54 @@ class BAdam(Blockwise):
             interval: steps for which a block works.
             order: of the blocks, in each round over all of them; `fixed` stays with the first.
             start: number of the block to begin with, for other orders than `random`.
+            include_embedding: whether embeddings take turns too, as one block; needs groups with roles.
+            include_lm_head: whether what else stands outside the layers does: head, last norm, a head of a critic.
             seed: of the order `random`.
-            beta1: decay of the running mean of the gradient.
-            beta2: decay of the running mean of its square.
-            epsilon: added to the denominator.
+            betas: decay of the running means of the gradient and of its square.
+            eps: added to the denominator.
             weight_decay: share of each parameter taken away per step, times the learning rate.
 
+        Raises:
+            GymError: no block is there to begin with or at all, or matrices outside the layers would never train.
+            ValueError: an option is out of range.
+
         """
-        adam = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
-        super().__init__(params, adam | {"interval": interval, "order": order, "start": start, "seed": seed})
-        count = len({*self._block.values()})
-        if start is not None and start >= count:
-            raise GymError(f"there is no block {start}: they are {count}", key="optimizer.start", fix="count from 0")
+        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        outside = {"include_embedding": include_embedding, "include_lm_head": include_lm_head}
+        super().__init__(params, adam | outside | {"interval": interval, "order": order, "start": start, "seed": seed})
+        blocks = self._turns(self.layers())
+        if not blocks or (include_embedding and EMBEDDING not in blocks):
+            missing = f"no {EMBEDDING}" if include_embedding else "no layer"
+            fix = (
+                "give the model, or groups with roles"
+                if include_embedding
+                else "set include_embedding or include_lm_head"
+            )
+            raise GymError(f"BAdam finds {missing} among the parameters", key="optimizer", fix=fix)
+        if start is not None and start >= len(blocks):
+            raise GymError(
+                f"there is no block {start}: they are {len(blocks)}", key="optimizer.start", fix="count from 0"
+            )
+
+    def block(self, group: dict[str, Any], name: str) -> str | None:
+        """Return the block of a parameter. Raises GymError for a matrix outside the layers that would never train."""
+        found = badam_block(group, name)
+        if found is None and group.get("role") in MATRICES:
+            raise GymError(
+                f"{name} stands outside the layers, and would never train",
+                key="optimizer.include_lm_head",
+                fix="set it to true, or take another optimizer",
+            )
+        return found
+
+    def _turns(self, layers: list[str]) -> list[str]:
+        """Return the blocks in ascending order."""
+        held = {*self._block.values()}
+        return [*({EMBEDDING} & held), *layers, *({HEAD} & held)]
 
     def active(self, period: int, blocks: list[str]) -> frozenset[str]:
         """Return the one whose turn it is."""
-        options = self.param_groups[0]
-        every = [*blocks, *([""] if "" in self._block.values() else [])]
+        options, every = self.param_groups[0], self._turns(blocks)
         round_, turn = divmod(period, len(every))
         if options["order"] == "random":
             Random(f"{options['seed']}/{round_}").shuffle(every)

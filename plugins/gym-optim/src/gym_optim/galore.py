@@ -1,19 +1,22 @@
 """GaLore (arXiv:2403.03507): Adam on the projection of a matrix's gradient onto its leading singular vectors.
 
 Where the reference keeps moments of another basis when the projection changes, here they are brought along: the first by
-the rotation between the bases, the second by its squares, which is exact where coordinates are uncorrelated. The basis
-comes from the eigenvectors of the gradient's Gram matrix on its short side, many times faster than a full SVD and as good
-for leading vectors.
+the rotation between the bases, the second by its squares, which is exact where coordinates are uncorrelated. A direction that
+the old basis did not hold has no second moment yet, so the bias of each row is corrected by the mass that it has: the sum of
+the weights of the squares in it, which is 1 - beta2^t as long as the basis stays. The basis comes from the eigenvectors of
+the gradient's Gram matrix on its short side, many times faster than a full SVD and as good for leading vectors.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from gym_optim.base import Mixed, Parameters, State, adam_direction
+from gym_optim import config
+from gym_optim.base import Mixed, Parameters, State, refuse_unnamed
+from gym_optim.config.base import TorchOptimizer
 from gym_optim.roles import Names, is_matrix, is_named
 
 Side = Literal["short", "long", "left", "right"]
@@ -21,6 +24,8 @@ Side = Literal["short", "long", "left", "right"]
 
 class GaLore(Mixed):
     """Moments of `rank` rows instead of all; matrices inside the model have them, the rest is AdamW's."""
+
+    options: ClassVar[type[TorchOptimizer]] = config.GaLore
 
     def __init__(
         self,
@@ -31,9 +36,8 @@ class GaLore(Mixed):
         scale: float = 0.25,
         side: Side = "short",
         modules: Names = "all",
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
         """Hold parameters.
@@ -46,15 +50,15 @@ class GaLore(Mixed):
             scale: of the update of a projected matrix.
             side: of the matrix that is projected.
             modules: which matrices are, by a part of their names; `all` for every one.
-            beta1: decay of the running mean of the gradient.
-            beta2: decay of the running mean of its square.
-            epsilon: added to the denominator.
+            betas: decay of the running means of the gradient and of its square.
+            eps: added to the denominator.
             weight_decay: share of each parameter taken away per step, times the learning rate.
 
         """
         options = {"lr": lr, "rank": rank, "interval": interval, "scale": scale, "side": side, "modules": modules}
-        adam = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        adam = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, options | adam)
+        refuse_unnamed(self, modules)
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take the matrices inside the model that `modules` names."""
@@ -63,43 +67,72 @@ class GaLore(Mixed):
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
         upright = is_left(group["side"], tuple(parameter.shape))
-        tall = gradient if upright else gradient.T  # the first dimension is the one that is projected
+        tall = gradient if upright else gradient.mT  # [..., dim, other]: the first of both is the one that is projected
         self.project(tall, state, group)
         direction = self.direction(tall, state, group)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(direction if upright else direction.T, alpha=-group["lr"] * group["scale"])
+        parameter.add_(direction if upright else direction.mT, alpha=-group["lr"] * group["scale"])
 
     def project(self, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
-        """Choose a basis for the gradient, [dim, other], where one is due, and bring the moments along."""
+        """Choose a basis for the gradient, [..., dim, other], where one is due, and bring the moments along."""
         if state.get("step", 0) % group["interval"]:
             return
         basis = leading(gradient, group["rank"])
         if "basis" in state:
-            change = basis.T @ state["basis"]
-            state["exp_avg"], state["exp_avg_sq"] = rotated(state["exp_avg"], state["exp_avg_sq"], change)
+            change = basis.mT @ state["basis"]
+            moments = state["exp_avg"], state["exp_avg_sq"], state["mass"]
+            state["exp_avg"], state["exp_avg_sq"], state["mass"] = rotated(*moments, change)
         state["basis"] = basis
 
     def direction(self, gradient: Tensor, state: State, group: dict[str, Any]) -> Tensor:
-        """Return the direction of the update, [dim, other]."""
-        basis = state["basis"]  # [dim, rank]
-        return basis @ adam_direction(basis.T @ gradient, state, group)
+        """Return the direction of the update, [..., dim, other]."""
+        basis = state["basis"]  # [..., dim, rank]
+        return basis @ projected_direction(basis.mT @ gradient, state, group)
+
+
+def projected_direction(kept: Tensor, state: State, group: dict[str, Any]) -> Tensor:
+    """Return Adam's direction for a projected gradient, [..., rank, other], and keep its moments in `state`."""
+    if "exp_avg" not in state:
+        state |= {"step": 0, "exp_avg": torch.zeros_like(kept), "exp_avg_sq": torch.zeros_like(kept)}
+        state["mass"] = kept.new_zeros(kept.shape[:-1])
+    beta1, beta2 = group["betas"]
+    state["step"] += 1
+    state["exp_avg"].lerp_(kept, 1 - beta1)
+    state["exp_avg_sq"].mul_(beta2).addcmul_(kept, kept, value=1 - beta2)
+    return unbiased(state["exp_avg"], state["exp_avg_sq"], state, group)
+
+
+def unbiased(mean: Tensor, square: Tensor, state: State, group: dict[str, Any]) -> Tensor:
+    """Return the direction that moments [..., rank, other] of this step give, each row of the second by the mass it has."""
+    beta1, beta2 = group["betas"]
+    mass = state["mass"].mul_(beta2).add_(1 - beta2)  # [..., rank]
+    spread = (square / mass.unsqueeze(-1)).sqrt_().add_(group["eps"])
+    return mean / spread.mul_(1 - beta1 ** state["step"])
 
 
 def is_left(side: Side, shape: tuple[int, ...]) -> bool:
     """Whether it is the rows that are projected, so that the basis multiplies from the left."""
-    return {"left": True, "right": False, "short": shape[0] <= shape[1], "long": shape[0] > shape[1]}[side]
+    rows, columns = shape[-2:]
+    return {"left": True, "right": False, "short": rows <= columns, "long": rows > columns}[side]
 
 
 def leading(gradient: Tensor, rank: int) -> Tensor:
-    """Return an orthonormal basis of the leading left singular vectors of a gradient, [dim, rank at most]."""
-    short = gradient.shape[0] <= gradient.shape[1]
-    gram = gradient @ gradient.T if short else gradient.T @ gradient
-    exact = torch.promote_types(gram.dtype, torch.float32)  # there is no decomposition below fp32
-    vectors = torch.linalg.eigh(gram.to(exact)).eigenvectors[:, -min(rank, *gradient.shape) :].flip(-1)
-    basis = vectors if short else torch.linalg.qr(gradient.to(exact) @ vectors).Q
-    return basis.to(gradient.dtype).contiguous()
+    """Return orthonormal bases of the leading left singular vectors of gradients [..., dim, other]: [..., dim, rank at most]."""
+    short = gradient.shape[-2] <= gradient.shape[-1]
+    gram = gradient @ gradient.mT if short else gradient.mT @ gradient
+    vectors = torch.linalg.eigh(gram).eigenvectors[..., -min(rank, *gradient.shape[-2:]) :].flip(-1)
+    return (vectors if short else torch.linalg.qr(gradient @ vectors).Q).contiguous()
 
 
-def rotated(mean: Tensor, square: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the moments [old, other] in another basis; `change` is [new, old] and holds the cosines between the two."""
-    return change @ mean, change.square() @ square
+def rotated(mean: Tensor, square: Tensor, mass: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the moments in another basis, and the mass of the second.
+
+    Args:
+        mean: first moments, [..., old, other].
+        square: second moments, [..., old, other].
+        mass: what the weights of the squares in each row of `square` sum to, [..., old].
+        change: cosines between the bases, [..., new, old].
+
+    """
+    share = change.square()
+    return change @ mean, share @ square, (share @ mass.unsqueeze(-1)).squeeze(-1)

@@ -3,24 +3,36 @@
 `role` of a group is one of
 
 * `query_key`: projections to queries and keys of attention, whose rows come in heads of `head_dim`;
-* `matrix`: everything else with two dimensions or more inside the model;
-* `embedding`: input embeddings and the language-model head, with a row for each token;
-* `vector`: norms, biases and factors of single units, which do not decay.
+* `matrix`: everything else with two dimensions inside the model, and stacks of matrices, one for each expert of a mixture;
+* `kernel`: the kernels of convolutions;
+* `embedding`: embeddings of tokens, with a row for each;
+* `head`: the map to logits, with a row for each token, where it is not an embedding too;
+* `vector`: norms, biases (those of all experts in one tensor too) and factors of single units, which do not decay.
 
 A group without a role is taken by the dimensions of its parameters. The LoRA pairs of layers that scale them differently
-stand in different groups, each with its `scaling`.
+stand in different groups, each with its `scaling`; those of all experts of a layer in two matrices are no pairs, and have none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-ROLES = ("query_key", "matrix", "embedding", "vector")
+ROLES = ("query_key", "matrix", "kernel", "embedding", "head", "vector")
 #: Last part of the names that models give to the projections to queries and keys.
 QUERY_KEY = frozenset({"q_proj", "k_proj", "wq", "wk", "query", "key"})
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+@runtime_checkable
+class HasHead(Protocol):
+    """A model that says which layer maps to logits, as those of transformers do."""
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """Return the layer, if there is one."""
+        ...
 
 
 def parameter_groups(
@@ -30,25 +42,29 @@ def parameter_groups(
 
     Args:
         model: any module; parameters without `requires_grad` are left out, tied ones come once.
-        head: the layer that maps to logits; unless it is tied to an embedding it cannot be told by its class.
+        head: the layer that maps to logits; by default what a model of transformers says.
         head_dim: rows of one attention head; without it no projection is taken apart by heads.
 
     """
-    outputs = set(head.modules()) if head is not None else set()
+    last = model.get_output_embeddings() if head is None and isinstance(model, HasHead) else head
+    outputs = set(last.modules()) if last is not None else set()
     # What an adapter puts beside a table of tokens has rows for tokens too.
-    tables = tuple(
-        f"{path.removesuffix('.base_layer')}."
+    tables = {
+        f"{path.removesuffix('.base_layer')}.": "embedding" if isinstance(module, nn.Embedding) else "head"
         for path, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, nn.Embedding) or module in outputs
-    )
+    }
     groups: dict[tuple[str, float | None], list[tuple[str, Tensor]]] = {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             path, _, leaf = name.rpartition(".")
             by_head = head_dim and path.rpartition(".")[2] in QUERY_KEY and weight.shape[0] % head_dim == 0
-            role = "embedding" if name.startswith(tables) else "query_key" if by_head else "matrix"
+            table = next((role for start, role in tables.items() if name.startswith(start)), None)
+            kernel = isinstance(model.get_submodule(path), CONVOLUTIONS)
+            role = table or ("kernel" if kernel else "query_key" if by_head else "matrix")
             # (IA)3 and BOFT hold their factors as a column or a row, which decay would draw to zero rather than to one.
-            vector = weight.dim() < 2 or (leaf != "weight" and weight.numel() == max(weight.shape))
+            factors = leaf != "weight" and weight.numel() == max(weight.shape, default=1)
+            vector = weight.dim() < 2 or factors or leaf.endswith("bias")
             key = ("vector", None) if vector else (role, _scaling(model, path))
             groups.setdefault(key, []).append((name, weight))
     more: Mapping[str, dict[str, Any]] = {"query_key": {"head_dim": head_dim}, "vector": {"weight_decay": 0.0}}
@@ -59,7 +75,9 @@ def parameter_groups(
 
 
 def _scaling(model: nn.Module, path: str) -> float | None:
-    """Return what the layer of a LoRA pair, which holds it as peft does, multiplies B A by."""
+    """Return what the layer of a LoRA pair, which holds it as peft does, multiplies B A by; None where that is no one matrix."""
     layer, pair, adapter = path.replace(".lora_B.", ".lora_A.").rpartition(".lora_A.")
-    scalings: Mapping[str, float] = vars(model.get_submodule(layer)).get("scaling", {}) if pair else {}
+    held = vars(model.get_submodule(layer)) if pair else {}
+    # peft lays the A of all experts out by expert and then rank, their B by rank and then expert.
+    scalings: Mapping[str, float] = held.get("scaling", {}) if held.get("num_experts", 1) == 1 else {}
     return scalings.get(adapter)

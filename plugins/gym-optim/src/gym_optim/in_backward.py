@@ -19,6 +19,7 @@ from gym_optim.base import Parameters, value_of
 from gym_optim.blockwise import Blockwise
 from gym_optim.lora import LoRAPro
 from gym_optim.schedule_free import Averaging
+from gym_optim.sgd import SGD
 
 
 class InBackward(torch.optim.Optimizer):
@@ -82,28 +83,16 @@ class InBackward(torch.optim.Optimizer):
 
 def lomo(params: Parameters, lr: float = 1e-3, weight_decay: float = 0.0) -> InBackward:
     """Return LOMO (arXiv:2306.09782): gradient descent in the backward pass, without any state."""
-    return InBackward(torch.optim.SGD(params, lr=lr, weight_decay=weight_decay))
+    return InBackward(SGD(params, lr=lr, weight_decay=weight_decay))
 
 
 def adalomo(
     params: Parameters,
     lr: float = 1e-3,
-    decay: float = 0.8,
-    clip: float = 1.0,
-    epsilon: float = 1e-30,
-    floor: float = 1e-3,
+    beta2_decay: float = -0.8,
+    eps: tuple[float, float] = (1e-30, 1e-3),
+    d: float = 1.0,
     weight_decay: float = 0.0,
 ) -> InBackward:
     """Return AdaLomo (arXiv:2310.10195): Adafactor with steps relative to the weights, in the backward pass."""
-    return InBackward(
-        Adafactor(
-            params,
-            lr=lr,
-            decay=decay,
-            clip=clip,
-            epsilon=epsilon,
-            relative=True,
-            floor=floor,
-            weight_decay=weight_decay,
-        )
-    )
+    return InBackward(Adafactor(params, lr, beta2_decay, eps, d, relative=True, weight_decay=weight_decay))

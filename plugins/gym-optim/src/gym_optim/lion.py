@@ -7,29 +7,31 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from gym_optim import config
 from gym_optim.base import EachParameter, Parameters, State
 
 
 class Lion(EachParameter):
     """Every weight moves by the learning rate; half the state of AdamW, and about a tenth of its learning rate."""
 
+    options = config.Lion
     whole: ClassVar[bool] = False
 
     def __init__(
         self,
         params: Parameters,
         lr: float = 1e-4,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
+        betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
     ) -> None:
-        """Hold parameters; `beta1` mixes the direction, `beta2` the momentum that is kept."""
-        super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": weight_decay})
+        """Hold parameters; the first of `betas` mixes the direction, the second the momentum that is kept."""
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
+        beta1, beta2 = group["betas"]
         if not state:
             state["exp_avg"] = torch.zeros_like(parameter)
-        direction = state["exp_avg"].lerp(gradient, 1 - group["beta1"]).sign_()
+        direction = state["exp_avg"].lerp(gradient, 1 - beta1).sign_()
         parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])
-        state["exp_avg"].lerp_(gradient, 1 - group["beta2"])
+        state["exp_avg"].lerp_(gradient, 1 - beta2)

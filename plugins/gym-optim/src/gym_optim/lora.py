@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_optim.base import Parameters, State, adam_direction, adamw_step, refuse_shards, value_of
+from gym_optim import config
+from gym_optim.adamw import AdamW
+from gym_optim.base import Checked, Parameters, State, adam_direction, adamw_step, check, full, told, value_of
 
 
 def lora_plus(
@@ -17,29 +19,30 @@ def lora_plus(
     lr: float = 1e-4,
     ratio: float = 16.0,
     embedding_lr: float = 1e-6,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
     weight_decay: float = 0.0,
-) -> torch.optim.AdamW:
+) -> AdamW:
     """Return AdamW over the groups of `lora_plus_groups`."""
     groups = lora_plus_groups(params, lr, ratio, embedding_lr)
-    return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay, fused=True)
+    return AdamW(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
 
 def lora_plus_groups(params: Parameters, lr: float, ratio: float, embedding_lr: float) -> list[dict[str, Any]]:
-    """Return groups in which every B learns `ratio` times as fast as A (LoRA+, arXiv:2402.12354), for any optimizer.
+    """Return groups in which B and vectors learn `ratio` times as fast as A (LoRA+, arXiv:2402.12354), for any optimizer.
 
-    `params` are named, or groups of named parameters; `embedding_lr` is the rate of adapters of embeddings.
+    `params` are a model, named parameters, or groups of them; `embedding_lr` is the rate of adapters of embeddings. Vectors,
+    such as the lengths of DoRA, have the rate of B as in peft.
 
-    Raises GymError where no B is among them.
+    Raises GymError where no B is among them, and ValueError for a rate out of range.
     """
+    check(config.LoRAPlus, {"lr": lr, "ratio": ratio, "embedding_lr": embedding_lr})
     made = []
     for group in _groups(params):
         rates: dict[float, list[tuple[str, Tensor]]] = {}
         for name, parameter in group["params"]:
             parts = name.split(".")
-            rate = lr * ratio if "lora_B" in parts else lr
+            rate = lr * ratio if "lora_B" in parts or parameter.dim() == 1 else lr
             rate = embedding_lr if {"lora_embedding_A", "lora_embedding_B"} & {*parts} else rate
             rates.setdefault(rate, []).append((name, parameter))
         made += [{**group, "params": part, "lr": rate} for rate, part in rates.items()]
@@ -48,11 +51,13 @@ def lora_plus_groups(params: Parameters, lr: float, ratio: float, embedding_lr: 
     return made
 
 
-class LoRAPro(torch.optim.Optimizer):
+class LoRAPro(Checked):
     """LoRA-Pro (arXiv:2407.18242, algorithm 2): A and B move so that their product moves as the full matrix would with AdamW.
 
     Its moments are those of the full matrix. What is not a LoRA pair is AdamW's.
     """
+
+    options = config.LoRAPro
 
     def __init__(
         self,
@@ -60,41 +65,46 @@ class LoRAPro(torch.optim.Optimizer):
         lr: float = 1e-4,
         scaling: float | None = None,
         delta: float = 1e-8,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
         """Hold named parameters.
 
         Args:
-            params: named tensors or groups of them.
+            params: a model, named tensors or groups of them.
             lr: learning rate.
-            scaling: what the adapter multiplies B A by, alpha / rank; None takes what the groups say, or 2.
+            scaling: what the adapter multiplies B A by, alpha / rank; None takes what the groups say, as those of a model do.
             delta: added to the diagonals of B^T B and A A^T, which are singular at the start.
-            beta1: decay of the running mean of the gradient.
-            beta2: decay of the running mean of its square.
-            epsilon: added to the denominator.
+            betas: decay of the running means of the gradient and of its square.
+            eps: added to the denominator.
             weight_decay: share of each parameter taken away per step, times the learning rate.
 
         Raises:
-            GymError: there is no LoRA pair, a pair has a third factor (AdaLoRA), or parameters are cut into shards.
+            GymError: there is no LoRA pair, a pair has a third factor (AdaLoRA), nobody says what a pair is multiplied by, or
+                parameters are cut into shards.
+            ValueError: an option is out of range.
 
         """
-        adam = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         groups = [group | ({} if scaling is None else {"scaling": scaling}) for group in _groups(params)]
-        super().__init__(groups, adam | {"scaling": 2.0, "delta": delta, "fused": True})
+        super().__init__(groups, adam | {"scaling": None, "delta": delta})
         named = {
-            name: parameter
+            name: (parameter, group["scaling"])
             for group in self.param_groups
             for name, parameter in zip(group["param_names"], group["params"], strict=True)
         }
         self._pairs: dict[Tensor, Tensor] = {}  # A to B
-        for name, parameter in named.items():
-            refuse_shards(self, parameter)
-            other = named.get(name.replace("lora_A", "lora_B"))
+        for name, (parameter, factor) in named.items():
+            other, _ = named.get(name.replace("lora_A", "lora_B"), (None, None))
             if "lora_A" in name.split(".") and other is not None and parameter.dim() == other.dim() == 2:
                 self._pairs[parameter] = other
+                if factor is None:
+                    raise GymError(
+                        f"LoRA-Pro finds no LoRA adapter of one matrix with its scaling in {name}",
+                        key="optimizer",
+                        fix="set adapter: lora; in a loop of your own give the model, or scaling=alpha / rank",
+                    )
         if not self._pairs or any("lora_E" in name.split(".") for name in named):
             raise GymError("LoRA-Pro finds no LoRA adapter", key="optimizer", fix="set adapter: lora")
         self._second = {*self._pairs.values()}
@@ -112,16 +122,18 @@ class LoRAPro(torch.optim.Optimizer):
             adamw_step(alone, self.state, group)
         return loss
 
-    def _update(self, a: Tensor, b: Tensor, state: State, group: dict[str, Any]) -> None:
+    def _update(self, one: Tensor, other: Tensor, state: State, group: dict[str, Any]) -> None:
         scaling, delta = group["scaling"], group["delta"]
-        assert a.grad is not None and b.grad is not None
+        assert one.grad is not None and other.grad is not None
+        exact = full(one.dtype)
+        a, b = one.to(exact), other.to(exact)
         free = a.new_zeros(a.shape[0], a.shape[0])
-        toward_a, toward_b = adjusted(a, b, a.grad, b.grad, scaling, delta, free)
+        toward_a, toward_b = adjusted(a, b, one.grad.to(exact), other.grad.to(exact), scaling, delta, free)
         whole = adam_direction(scaling * (b @ toward_a + toward_b @ a), state, group)  # [out, in]
         grad_a, grad_b = scaling * b.T @ whole, scaling * whole @ a.T
         toward_a, toward_b = adjusted(a, b, grad_a, grad_b, scaling, delta)
-        for weight, toward in ((a, toward_a), (b, toward_b)):
-            weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(toward, alpha=group["lr"])
+        for held, weight, toward in ((one, a, toward_a), (other, b, toward_b)):
+            held.copy_(weight.mul(1 - group["lr"] * group["weight_decay"]).sub_(toward, alpha=group["lr"]))
 
 
 def adjusted(
@@ -158,9 +170,11 @@ def _sylvester(left: Tensor, right: Tensor, value: Tensor) -> Tensor:
 
 def _groups(params: Parameters) -> list[dict[str, Any]]:
     """Return groups of named parameters; raises GymError where names are missing."""
-    given = list(params)
+    given = list(told(params))
     groups = [{**group, "params": list(group["params"])} for group in given] if isinstance(given[0], dict) else []
     groups = groups or [{"params": given}]
     if not all(isinstance(item, tuple) for group in groups for item in group["params"]):
-        raise GymError("LoRA pairs are told by the names of parameters", key="optimizer", fix="give (name, parameter)")
+        raise GymError(
+            "LoRA pairs are told by the names of parameters", key="params", fix="give the model, or (name, parameter)"
+        )
     return groups

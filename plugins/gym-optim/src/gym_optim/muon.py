@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gym_optim import config
 from gym_optim.base import Mixed, Parameters, State
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  #: of a quintic that is steep at zero
@@ -18,7 +19,9 @@ RMS = 0.2  #: root mean square of an update of AdamW
 
 
 class Muon(Mixed):
-    """Momentum, orthogonalized: half the state of AdamW. Stacked experts, of three dimensions, are AdamW's."""
+    """Momentum, orthogonalized: half the state of AdamW."""
+
+    options = config.Muon
 
     def __init__(
         self,
@@ -27,13 +30,12 @@ class Muon(Mixed):
         momentum: float = 0.95,
         nesterov: bool = True,
         weight_decay: float = 0.1,
-        beta1: float = 0.9,
-        beta2: float = 0.95,
-        epsilon: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
     ) -> None:
-        """Hold parameters; `momentum` and `nesterov` are Muon's, the betas and `epsilon` those of AdamW."""
+        """Hold parameters; `momentum` and `nesterov` are Muon's, `betas` and `eps` those of AdamW."""
         own = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        super().__init__(params, own | {"beta1": beta1, "beta2": beta2, "epsilon": epsilon})
+        super().__init__(params, own | {"betas": betas, "eps": eps})
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
@@ -42,19 +44,22 @@ class Muon(Mixed):
         mean: Tensor = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         direction = orthogonal(gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(direction, alpha=-group["lr"] * RMS * max(parameter.shape) ** 0.5)
+        parameter.add_(direction, alpha=-group["lr"] * RMS * max(parameter.shape[-2:]) ** 0.5)
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """Return about `U V^T` of a matrix `U S V^T`: five Newton-Schulz steps leave singular values between 0.68 and 1.135.
+    """Return about `U V^T` of matrices `U S V^T`, [..., rows, columns], of which there may be a stack.
 
-    In bf16 on CUDA, which that noise allows; on a processor, where bf16 may be emulated, in the matrix's own precision.
+    Five Newton-Schulz steps leave singular values between 0.68 and 1.135. In bf16 on CUDA, which that noise allows; on a
+    processor, where bf16 may be emulated, in the matrix's own precision.
     """
-    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
-    found = wide.bfloat16() if matrix.is_cuda else wide
-    found = found / found.norm().clamp(min=1e-7)
+    tall = matrix.shape[-2] > matrix.shape[-1]
+    found = matrix.mT if tall else matrix
+    found = found.bfloat16() if matrix.is_cuda else found
+    found = found / found.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    add = torch.addmm if matrix.dim() == 2 else torch.baddbmm
     a, b, c = COEFFICIENTS
     for _ in range(STEPS):
-        gram = found @ found.T
-        found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return (found.T if wide is not matrix else found).to(matrix.dtype)
+        gram = found @ found.mT
+        found = add(found, add(gram, gram, gram, beta=b, alpha=c), found, beta=a)
+    return (found.mT if tall else found).to(matrix.dtype)

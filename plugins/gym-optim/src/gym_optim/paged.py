@@ -8,22 +8,24 @@ from importlib.util import find_spec
 import torch
 
 from gym_core import GymError
-from gym_optim.base import Parameters
+from gym_optim import config
+from gym_optim.base import Parameters, check, told
 
 
 def paged_adamw_8bit(
     params: Parameters,
     lr: float = 1e-3,
     smallest: int = 4096,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
     """Return the optimizer over parameters on a GPU; those of fewer numbers than `smallest` keep 32 bits.
 
-    Raises GymError where there is no CUDA, or no bitsandbytes.
+    Raises ValueError for an option out of range, and GymError where there is no CUDA, or no bitsandbytes.
     """
+    given = {"lr": lr, "smallest": smallest, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+    check(config.PagedAdamW8bit, given)
     if not torch.cuda.is_available():
         raise GymError(
             "paged state lies in memory that CUDA shares with the machine, and there is no CUDA here",
@@ -33,6 +35,6 @@ def paged_adamw_8bit(
     if find_spec("bitsandbytes") is None:
         raise GymError("paged state comes with bitsandbytes", key="optimizer", fix="pip install 'gym-optim[paged]'")
     made: torch.optim.Optimizer = importlib.import_module("bitsandbytes").optim.PagedAdamW8bit(
-        params, lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay, min_8bit_size=smallest
+        told(params), lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, min_8bit_size=smallest
     )
     return made

@@ -5,19 +5,28 @@ The paper keeps weights in int8 as well; what trains in Gym is fp32, and so it i
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import cosine_similarity, pad
 
+from gym_optim import config
 from gym_optim.base import State
-from gym_optim.galore import GaLore, leading, rotated
-from gym_optim.quantized import BLOCK, adam8bit_direction, read, write
+from gym_optim.galore import GaLore, leading, rotated, unbiased
+from gym_optim.quantized import BLOCK, read, stored
+
+MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  #: and whether they have a sign
 
 
 class QGaLore(GaLore):
-    """About a quarter of the state of GaLore. A matrix whose basis stays alike doubles its interval."""
+    """About a quarter of the state of GaLore. A matrix whose basis stays alike doubles its interval.
+
+    The state of a stack of matrices, and of one, has a row for each: codes [matrices, numbers], scales [matrices, blocks].
+    """
+
+    options = config.QGaLore
 
     def __init__(self, params: Any, lr: float = 4e-3, alike: float = 0.4, remembered: int = 5, **options: Any) -> None:
         """Hold parameters; the other options are GaLore's.
@@ -33,49 +42,76 @@ class QGaLore(GaLore):
         super().add_param_group({**self._adaptive, **param_group})
 
     def project(self, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
-        """Choose a basis when one is due, and say when the next one is."""
-        step = state.get("step", 0)
-        if step < state.get("due", 0):
+        """Choose a basis for each matrix of a gradient [..., dim, other] for which one is due, and say when the next one is."""
+        count, (dim, other) = prod(gradient.shape[:-2]), gradient.shape[-2:]
+        if not state:
+            state |= {"step": 0, "due": [0] * count, "interval": [group["interval"]] * count}
+            state["cosines"] = [[] for _ in range(count)]
+        due = [number for number, when in enumerate(state["due"]) if state["step"] >= when]
+        if not due:
             return
-        basis, interval = leading(gradient, group["rank"]), state.get("interval", group["interval"])
+        basis = leading(gradient.reshape(count, dim, other)[due], group["rank"])  # [due, dim, rank]
         if "basis_codes" in state:
-            before = unpacked(state, basis)
-            cosine = torch.nn.functional.cosine_similarity(before[:, 0], basis[:, 0], dim=0).abs().item()
-            state["cosines"] = [*state["cosines"], cosine][-group["remembered"] :]
-            if len(state["cosines"]) == group["remembered"] and sum(state["cosines"]) >= group["alike"] * len(
-                state["cosines"]
+            rank = basis.shape[-1]
+            before = unpacked(state, dim, rank)[due]
+            for number, cosine in zip(
+                due, cosine_similarity(before[..., 0], basis[..., 0]).abs().tolist(), strict=True
             ):
-                interval, state["cosines"] = 2 * interval, []
-            kept = basis.new_empty(basis.shape[1], gradient.shape[1])
-            moments = read(state, "exp_avg", kept, signed=True), read(state, "exp_avg_sq", kept, signed=False)
-            mean, square = rotated(*moments, basis.T @ before)
-            write(state, "exp_avg", mean, signed=True)
-            write(state, "exp_avg_sq", square, signed=False)
+                self._remember(number, cosine, state, group)
+            held = gradient.new_empty(count, rank * other)
+            mean, square = (
+                read(state, name, held, signed)[due].unflatten(-1, (rank, other)) for name, signed in MOMENTS.items()
+            )
+            mean, square, state["mass"][due] = rotated(mean, square, state["mass"][due], basis.mT @ before)
+            for key, rows in _stored(mean.flatten(-2), square.flatten(-2)).items():
+                state[key][due] = rows
+            for key, rows in packed(basis).items():
+                state[key][due] = rows
         else:
-            state["cosines"] = []
-        state |= {"interval": interval, "due": step + interval}
-        pack(basis, state)
+            state |= packed(basis) | {"mass": gradient.new_zeros(count, basis.shape[-1])}
+        for number in due:
+            state["due"][number] = state["step"] + state["interval"][number]
+
+    def _remember(self, number: int, cosine: float, state: State, group: dict[str, Any]) -> None:
+        cosines = [*state["cosines"][number], cosine][-group["remembered"] :]
+        stays = len(cosines) == group["remembered"] and sum(cosines) >= group["alike"] * len(cosines)
+        state["cosines"][number] = [] if stays else cosines
+        state["interval"][number] *= 2 if stays else 1
 
     def direction(self, gradient: Tensor, state: State, group: dict[str, Any]) -> Tensor:
-        """Return the direction of the update, [dim, other]."""
-        rank = min(group["rank"], *gradient.shape)
-        basis = unpacked(state, gradient.new_empty(gradient.shape[0], rank))
-        return basis @ adam8bit_direction(basis.T @ gradient, state, group)
+        """Return the direction of the update, [..., dim, other]."""
+        count, (dim, other) = prod(gradient.shape[:-2]), gradient.shape[-2:]
+        beta1, beta2 = group["betas"]
+        rank = min(group["rank"], dim, other)
+        basis = unpacked(state, dim, rank)  # [matrices, dim, rank]
+        kept = basis.mT @ gradient.reshape(count, dim, other)  # [matrices, rank, other]
+        flat = kept.flatten(-2)
+        state["step"] += 1
+        mean = read(state, "exp_avg", flat, signed=True).lerp_(flat, 1 - beta1)
+        square = read(state, "exp_avg_sq", flat, signed=False).mul_(beta2).addcmul_(flat, flat, value=1 - beta2)
+        state |= _stored(mean, square)
+        return (basis @ unbiased(mean.view_as(kept), square.view_as(kept), state, group)).view(gradient.shape)
 
 
-def pack(basis: Tensor, state: State) -> None:
-    """Store a basis as 4-bit codes, two in a byte, and the largest magnitude of each block."""
-    flat = basis.reshape(-1)
-    blocks = pad(flat, (0, -flat.numel() % BLOCK)).view(-1, BLOCK)
+def _stored(mean: Tensor, square: Tensor) -> dict[str, Tensor]:
+    """Return moments [matrices, numbers] as codes."""
+    return stored("exp_avg", mean, signed=True) | stored("exp_avg_sq", square, signed=False)
+
+
+def packed(basis: Tensor) -> dict[str, Tensor]:
+    """Return bases [matrices, dim, rank] as 4-bit codes, two in a byte, and the largest magnitude of each block."""
+    flat = basis.flatten(-2)
+    numbers = flat.shape[-1]
+    blocks = pad(flat, (0, -numbers % BLOCK)).unflatten(-1, (-1, BLOCK))
     scales = blocks.abs().amax(-1, keepdim=True)
-    codes = (blocks / scales.clamp(min=torch.finfo(basis.dtype).tiny) * 7).round().add_(7).to(torch.uint8).view(-1)
-    codes = codes[: flat.numel() + flat.numel() % 2]
-    state["basis_codes"] = codes[::2] * 16 + codes[1::2]
-    state["basis_scales"] = scales.squeeze(-1).clone()
+    codes = (blocks / scales.clamp(min=torch.finfo(basis.dtype).tiny) * 7).round().add_(7).to(torch.uint8).flatten(-2)
+    codes = codes[..., : numbers + numbers % 2]
+    return {"basis_codes": codes[..., ::2] * 16 + codes[..., 1::2], "basis_scales": scales.squeeze(-1).clone()}
 
 
-def unpacked(state: State, like: Tensor) -> Tensor:
-    """Return the basis in the shape and dtype of `like`."""
-    codes = torch.stack([state["basis_codes"] // 16, state["basis_codes"] % 16], dim=-1).view(-1)[: like.numel()]
-    scales = state["basis_scales"].repeat_interleave(BLOCK)[: like.numel()]
-    return ((codes.to(like.dtype) - 7) / 7 * scales).view_as(like)
+def unpacked(state: State, dim: int, rank: int) -> Tensor:
+    """Return the bases, [matrices, dim, rank], in the dtype of their scales."""
+    numbers, scales = dim * rank, state["basis_scales"]
+    codes = torch.stack([state["basis_codes"] // 16, state["basis_codes"] % 16], dim=-1).flatten(-2)[..., :numbers]
+    magnitudes = scales.repeat_interleave(BLOCK, dim=-1)[..., :numbers]
+    return ((codes.to(scales.dtype) - 7) / 7 * magnitudes).unflatten(-1, (dim, rank))

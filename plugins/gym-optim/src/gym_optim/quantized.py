@@ -8,77 +8,76 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gym_optim import config
 from gym_optim.base import Mixed, Parameters, State
-from gym_optim.roles import INSIDE
+from gym_optim.roles import is_inside
 
 BLOCK = 256  #: numbers that share a scale
 
 
 class AdamW8bit(Mixed):
-    """A quarter of the state of AdamW, with its learning rate."""
+    """A quarter of the state of AdamW, with its learning rate.
+
+    Where nobody says what parameters are, embeddings have 8 bits too.
+    """
+
+    options = config.AdamW8bit
+    tables_too: ClassVar[bool] = True
 
     def __init__(
         self,
         params: Parameters,
         lr: float = 1e-3,
         smallest: int = 4096,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
         """Hold parameters; those of fewer numbers than `smallest` keep 32 bits."""
-        adam = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, adam | {"smallest": smallest})
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take what is large and inside the model."""
-        inside = parameter.dim() >= 2 and group.get("role", "matrix") in INSIDE
-        return inside and parameter.numel() >= group["smallest"]
+        return is_inside(group, tuple(parameter.shape)) and parameter.numel() >= group["smallest"]
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step in full precision and store the moments in 8 bits."""
-        direction = adam8bit_direction(gradient, state, group)
+        beta1, beta2 = group["betas"]
+        flat = gradient.reshape(-1)
+        state["step"] = state.get("step", 0) + 1
+        mean = read(state, "exp_avg", flat, signed=True).lerp_(flat, 1 - beta1)
+        square = read(state, "exp_avg_sq", flat, signed=False).mul_(beta2).addcmul_(flat, flat, value=1 - beta2)
+        state |= stored("exp_avg", mean, signed=True) | stored("exp_avg_sq", square, signed=False)
+        spread = square.div_(1 - beta2 ** state["step"]).sqrt_().add_(group["eps"])
+        direction = mean.div_(spread.mul_(1 - beta1 ** state["step"])).view_as(gradient)
         parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])
 
 
-def adam8bit_direction(gradient: Tensor, state: State, group: dict[str, Any]) -> Tensor:
-    """Return Adam's direction for a gradient of any shape, and keep its moments in `state` in 8 bits."""
-    beta1, beta2 = group["beta1"], group["beta2"]
-    state["step"] = state.get("step", 0) + 1
-    mean = read(state, "exp_avg", gradient, signed=True).lerp_(gradient, 1 - beta1)
-    square = read(state, "exp_avg_sq", gradient, signed=False).mul_(beta2)
-    square.addcmul_(gradient, gradient, value=1 - beta2)
-    write(state, "exp_avg", mean, signed=True)
-    write(state, "exp_avg_sq", square, signed=False)
-    spread = square.div_(1 - beta2 ** state["step"]).sqrt_().add_(group["epsilon"])
-    return mean / spread.mul_(1 - beta1 ** state["step"])
-
-
 def read(state: State, name: str, like: Tensor, signed: bool) -> Tensor:
-    """Return a moment in full precision, zero where there is none yet."""
+    """Return a moment in full precision, [..., numbers], zero where there is none yet."""
     if f"{name}_codes" not in state:
         return torch.zeros_like(like)
-    values = code(signed, like.device, like.dtype)[state[f"{name}_codes"].int()]  # [numbers]
-    scales = state[f"{name}_scales"].repeat_interleave(BLOCK)[: values.numel()]
-    return (values * scales).view_as(like)
+    values = code(signed, like.device, like.dtype)[state[f"{name}_codes"].int()]
+    scales = state[f"{name}_scales"].repeat_interleave(BLOCK, dim=-1)[..., : values.shape[-1]]
+    return values.mul_(scales)
 
 
-def write(state: State, name: str, value: Tensor, signed: bool) -> None:
-    """Store a moment as codes [numbers] and the largest magnitude of each block [blocks]."""
-    flat = value.reshape(-1)
-    blocks = pad(flat, (0, -flat.numel() % BLOCK)).view(-1, BLOCK)
+def stored(name: str, value: Tensor, signed: bool) -> dict[str, Tensor]:
+    """Return a moment [..., numbers] as codes, and the largest magnitude of each block, [..., blocks]."""
+    numbers = value.shape[-1]
+    blocks = pad(value, (0, -numbers % BLOCK)).unflatten(-1, (-1, BLOCK))
     scales = blocks.abs().amax(-1, keepdim=True)
     points = code(signed, value.device, value.dtype)
     codes = torch.bucketize(blocks / scales.clamp(min=torch.finfo(value.dtype).tiny), (points[1:] + points[:-1]) / 2)
-    state[f"{name}_codes"] = codes.to(torch.uint8).view(-1)[: flat.numel()].clone()
-    state[f"{name}_scales"] = scales.squeeze(-1).clone()
+    codes = codes.to(torch.uint8).flatten(-2)[..., :numbers].clone()
+    return {f"{name}_codes": codes, f"{name}_scales": scales.squeeze(-1).clone()}
 
 
 @cache

@@ -7,22 +7,40 @@ from typing import Any
 
 Names = str | tuple[str, ...]  #: a list, or one string with commas between; `all` for everything
 
-#: Roles of parameters inside the model that have two dimensions or more.
-INSIDE = ("matrix", "query_key")
+Shape = tuple[int, ...]
+
+#: Roles of parameters inside the model that are matrices.
+MATRICES = ("matrix", "query_key")
+TABLES = ("embedding", "head")  #: roles of those with a row for each token
 
 
-def is_matrix(group: Mapping[str, Any], shape: tuple[int, ...]) -> bool:
-    """Whether a parameter of this shape is a matrix inside the model: neither embedding nor head nor vector nor a stack.
+def is_inside(group: Mapping[str, Any], shape: Shape) -> bool:
+    """Whether a parameter of two dimensions or more stands inside the model."""
+    return len(shape) >= 2 and group.get("role", "matrix") in (*MATRICES, "kernel")
+
+
+def is_stack(group: Mapping[str, Any], shape: Shape) -> bool:
+    """Whether a parameter holds a matrix for each expert of a mixture, [experts, rows, columns]."""
+    return len(shape) == 3 and group.get("role", "matrix") in MATRICES
+
+
+def is_matrix(group: Mapping[str, Any], shape: Shape) -> bool:
+    """Whether a parameter of this shape is a matrix inside the model, or a stack of them: neither embedding, head nor vector.
 
     One row or column, such as the head of a critic, is a vector to methods for matrices.
     """
-    return len(shape) == 2 and min(shape) > 1 and group.get("role", "matrix") in INSIDE
+    matrix = len(shape) == 2 and group.get("role", "matrix") in MATRICES
+    return (matrix or is_stack(group, shape)) and min(shape[-2:]) > 1
 
 
 def is_named(name: str, modules: Names) -> bool:
     """Whether one of these modules, such as `q_proj`, stands in the path of a parameter; `all` is every one."""
-    wanted = {part.strip() for part in (modules.split(",") if isinstance(modules, str) else modules)}
-    return "all" in wanted or not wanted.isdisjoint(name.split("."))
+    return "all" in parts(modules) or not parts(modules).isdisjoint(name.split("."))
+
+
+def parts(modules: Names) -> set[str]:
+    """Return the names of modules one by one."""
+    return {part.strip() for part in (modules.split(",") if isinstance(modules, str) else modules)}
 
 
 def block_of(name: str) -> str:
@@ -30,3 +48,18 @@ def block_of(name: str) -> str:
     parts = name.split(".")
     number = next((place for place, part in enumerate(parts) if part.isdigit()), -1)
     return ".".join(parts[: number + 1])
+
+
+EMBEDDING, HEAD = "embedding", "head"  #: blocks of BAdam beside those of layers
+
+
+def badam_block(group: Mapping[str, Any], name: str) -> str | None:
+    """Return the block of BAdam in which a parameter takes turns; None where it rests.
+
+    The group says `include_embedding` and `include_lm_head`.
+    """
+    if block_of(name):
+        return block_of(name)
+    if group.get("role") == EMBEDDING:
+        return EMBEDDING if group["include_embedding"] else None
+    return HEAD if group["include_lm_head"] else None

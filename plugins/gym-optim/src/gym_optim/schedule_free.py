@@ -9,11 +9,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from gym_optim.base import Parameters, value_of
+from gym_optim import config
+from gym_optim.base import Checked, Parameters, State, in_full, value_of
 
 
 class Averaging(torch.optim.Optimizer):
@@ -24,50 +26,49 @@ class Averaging(torch.optim.Optimizer):
         """Have the parameters hold the weights to use, and afterwards what they held before, bit for bit."""
 
 
-class ScheduleFreeAdamW(Averaging):
+class ScheduleFreeAdamW(Checked, Averaging):
     """AdamW that needs no decaying learning rate; give it a constant one with warm-up."""
+
+    options = config.ScheduleFreeAdamW
+    whole: ClassVar[bool] = False
 
     def __init__(
         self,
         params: Parameters,
         lr: float = 2.5e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
         power: float = 0.0,
     ) -> None:
         """Hold parameters; in the average, step t counts `t ** power` times the square of the largest rate so far."""
-        defaults = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
-        super().__init__(params, defaults | {"power": power, "steps": 0, "top": 0.0, "sum": 0.0})
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "power": power}
+        super().__init__(params, defaults | {"steps": 0, "top": 0.0, "sum": 0.0, "between": betas[0]})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         loss = value_of(closure)
         for group in self.param_groups:
+            group["between"] = group["between"] if group["steps"] else group["betas"][0]
             group["steps"] += 1
             group["top"] = max(group["top"], group["lr"])
             weight = group["steps"] ** group["power"] * group["top"] ** 2
             group["sum"] += weight
-            share = weight / group["sum"] if group["sum"] else 0.0
+            group["share"] = weight / group["sum"] if group["sum"] else 0.0
             for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state |= {"z": parameter.clone(), "exp_avg_sq": torch.zeros_like(parameter), "step": 0}
-                state["step"] += 1
-                state["exp_avg_sq"].mul_(group["beta2"]).addcmul_(
-                    parameter.grad, parameter.grad, value=1 - group["beta2"]
-                )
-                spread = (state["exp_avg_sq"] / (1 - group["beta2"] ** state["step"])).sqrt_().add_(group["epsilon"])
-                move = (parameter.grad / spread).add_(parameter, alpha=group["weight_decay"])
-                # x' = (1 - share) x + share z' and y' = (1 - beta1) z' + beta1 x', written in y and z alone.
-                parameter.lerp_(state["z"], share)
-                parameter.add_(move, alpha=group["lr"] * (group["beta1"] * (1 - share) - 1))
-                state["z"].add_(move, alpha=-group["lr"])
+                if parameter.grad is not None:
+                    in_full(_update, parameter, self.state[parameter], group)
+            self._stay_between(group)
         return loss
+
+    def _stay_between(self, group: dict[str, Any]) -> None:
+        """Move y to where another beta1 has it between z and x, should a schedule have changed that; all of its parameters."""
+        before, group["between"] = group["between"], group["betas"][0]
+        if before != group["between"]:
+            for parameter in group["params"]:
+                if parameter in self.state:
+                    _move(parameter, self.state[parameter]["z"], 1 - group["between"] / before)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -78,13 +79,32 @@ class ScheduleFreeAdamW(Averaging):
                 for parameter in group["params"]:
                     if parameter in self.state:
                         held[parameter] = parameter.detach().clone()
-                        parameter.lerp_(self.state[parameter]["z"], 1 - 1 / group["beta1"])
+                        _move(parameter, self.state[parameter]["z"], 1 - 1 / group["between"])
         try:
             yield
         finally:
             with torch.no_grad():
                 for parameter, before in held.items():
                     parameter.copy_(before)
+
+
+def _update(parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
+    beta1, beta2 = group["between"], group["betas"][1]
+    if not state:
+        state |= {"z": parameter.clone(), "exp_avg_sq": torch.zeros_like(parameter), "step": 0}
+    state["step"] += 1
+    state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    spread = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
+    move = (gradient / spread).add_(parameter, alpha=group["weight_decay"])
+    # x' = (1 - share) x + share z' and y' = (1 - beta1) z' + beta1 x', written in y and z alone.
+    parameter.lerp_(state["z"], group["share"])
+    parameter.add_(move, alpha=group["lr"] * (beta1 * (1 - group["share"]) - 1))
+    state["z"].add_(move, alpha=-group["lr"])
+
+
+def _move(parameter: Tensor, z: Tensor, share: float) -> None:
+    """Move a parameter a share of its way to z, in the dtype of z."""
+    parameter.copy_(parameter.to(z.dtype).lerp(z, share))
 
 
 def to_use(optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:

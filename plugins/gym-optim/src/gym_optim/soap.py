@@ -7,22 +7,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gym_optim import config
 from gym_optim.base import Mixed, Parameters, State
 
 
 class SOAP(Mixed):
     """Matrices inside the model are preconditioned on both sides, the rest is AdamW's. The first step only looks."""
 
+    options = config.SOAP
+
     def __init__(
         self,
         params: Parameters,
         lr: float = 3e-3,
-        beta1: float = 0.95,
-        beta2: float = 0.95,
+        betas: tuple[float, float] = (0.95, 0.95),
         shampoo_beta: float = 0.95,
         interval: int = 10,
         largest: int = 10_000,
-        epsilon: float = 1e-8,
+        eps: float = 1e-8,
         weight_decay: float = 0.01,
     ) -> None:
         """Hold parameters.
@@ -30,16 +32,15 @@ class SOAP(Mixed):
         Args:
             params: tensors, named tensors or groups of them.
             lr: learning rate.
-            beta1: decay of the running mean of the gradient.
-            beta2: decay of the running mean of its square, in the eigenbasis.
+            betas: decay of the running means of the gradient, and of its square in the eigenbasis.
             shampoo_beta: decay of the running means of G G^T and G^T G.
             interval: steps between two refreshments of the eigenbasis.
             largest: sides of a matrix that are longer are left as they are.
-            epsilon: added to the denominator.
+            eps: added to the denominator.
             weight_decay: share of each parameter taken away per step, times the learning rate.
 
         """
-        adam = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, adam | {"shampoo_beta": shampoo_beta, "interval": interval, "largest": largest})
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
@@ -47,17 +48,17 @@ class SOAP(Mixed):
         if not state:
             _begin(gradient, state, group)
             return
-        beta1, beta2, state["step"] = group["beta1"], group["beta2"], state["step"] + 1
+        (beta1, beta2), state["step"] = group["betas"], state["step"] + 1
         seen = _turned(gradient, state, into=True)
         state["exp_avg"].lerp_(gradient, 1 - beta1)
         state["exp_avg_sq"].mul_(beta2).addcmul_(seen, seen, value=1 - beta2)
-        spread = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["epsilon"])
+        spread = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
         direction = _turned(_turned(state["exp_avg"], state, into=True) / spread, state, into=False)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(direction, alpha=-group["lr"] / (1 - beta1 ** state["step"]))
         for side, turned in _sides(gradient):
             if f"{side}_mean" in state:
-                state[f"{side}_mean"].lerp_(turned @ turned.T, 1 - group["shampoo_beta"])
+                state[f"{side}_mean"].lerp_(turned @ turned.mT, 1 - group["shampoo_beta"])
         if state["step"] % group["interval"] == 0:
             _refresh(state)
 
@@ -65,31 +66,33 @@ class SOAP(Mixed):
 def _begin(gradient: Tensor, state: State, group: dict[str, Any]) -> None:
     state |= {"step": 0, "exp_avg": torch.zeros_like(gradient), "exp_avg_sq": torch.zeros_like(gradient)}
     for side, turned in _sides(gradient):
-        if len(turned) <= group["largest"]:
-            state[f"{side}_mean"] = (turned @ turned.T).mul_(1 - group["shampoo_beta"])  # of a mean that was zero
+        if turned.shape[-2] <= group["largest"]:
+            state[f"{side}_mean"] = (turned @ turned.mT).mul_(1 - group["shampoo_beta"])  # of a mean that was zero
             state[f"{side}_basis"] = torch.linalg.eigh(state[f"{side}_mean"]).eigenvectors.flip(-1).contiguous()
 
 
 def _sides(gradient: Tensor) -> tuple[tuple[str, Tensor], tuple[str, Tensor]]:
-    """Return the gradient with each of its sides first."""
-    return ("rows", gradient), ("columns", gradient.T)
+    """Return the gradient, [..., rows, columns], with each of its sides before the other."""
+    return ("rows", gradient), ("columns", gradient.mT)
 
 
 def _turned(tensor: Tensor, state: State, into: bool) -> Tensor:
     """Turn a matrix into the eigenbasis, or out of it."""
     if "rows_basis" in state:
-        tensor = (state["rows_basis"].T if into else state["rows_basis"]) @ tensor
+        tensor = (state["rows_basis"].mT if into else state["rows_basis"]) @ tensor
     if "columns_basis" in state:
-        tensor = tensor @ (state["columns_basis"] if into else state["columns_basis"].T)
+        tensor = tensor @ (state["columns_basis"] if into else state["columns_basis"].mT)
     return tensor
 
 
 def _refresh(state: State) -> None:
     """Take a step of the power iteration towards the eigenvectors, after sorting them by what they stand for now."""
-    for dim, side in enumerate(("rows", "columns")):
+    for dim, side in ((-2, "rows"), (-1, "columns")):
         if f"{side}_basis" in state:
             mean, basis = state[f"{side}_mean"], state[f"{side}_basis"]
-            order = torch.einsum("ij,ik,kj->j", basis, mean, basis).argsort(descending=True)
-            state["exp_avg_sq"] = state["exp_avg_sq"].index_select(dim, order)
+            order = (basis * (mean @ basis)).sum(-2).argsort(descending=True)  # [..., side]
+            state["exp_avg_sq"] = state["exp_avg_sq"].take_along_dim(order.unsqueeze(-3 - dim), dim)
             # Laid out as a checkpoint brings it back: products of other strides differ in the last bit.
-            state[f"{side}_basis"] = torch.linalg.qr(mean @ basis[:, order]).Q.contiguous()
+            state[f"{side}_basis"] = torch.linalg.qr(
+                mean @ basis.take_along_dim(order.unsqueeze(-2), -1)
+            ).Q.contiguous()

@@ -7,8 +7,26 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_optim.config.base import AdamOptions, Alone, Beta1, Beta2, Decay, Groups, coded, each, is_inside
-from gym_optim.roles import is_matrix
+from gym_core import Flat
+from gym_optim.config.base import AdamOptions, Alone, Beta1, Beta2, Decay, Groups, coded, each, only, optim
+from gym_optim.roles import is_inside, is_matrix
+
+_NOT_HERE = (
+    *(
+        "adamw_torch_xla",
+        "adamw_torch_npu_fused",
+        "adamw_apex_fused",
+        "adamw_anyprecision",
+        "grokadamw",
+        "stable_adamw",
+    ),
+    *("ademamix", "paged_ademamix_32bit", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit"),
+)
+#: What leads to AdamW and is none, with what to set.
+_NO_ADAMW = dict.fromkeys(_NOT_HERE, "optim: adamw_torch") | {"adagrad": "optim: adafactor"}
+_NO_8BIT = dict.fromkeys(
+    ("adamw_torch_4bit", "ademamix_8bit", "rmsprop_bnb_8bit"), "optim: adamw_8bit"
+) | dict.fromkeys(("paged_adamw_32bit", "paged_ademamix_8bit"), "optim: paged_adamw_8bit")
 
 
 class AdamW(AdamOptions, Alone):
@@ -24,7 +42,8 @@ class AdamW(AdamOptions, Alone):
 
     State: 8 m n bytes for a matrix m x n, the two moments in fp32; 8 a number of everything else.
 
-    Code: torch's, all parameters in one kernel; it is right and kept.
+    Code: torch's, all parameters in one kernel; it is right and kept. Ours around it keeps m and v in fp32 where parameters
+    are not.
 
     Differs: decay is times the learning rate, as in torch. In the paper (algorithm 2) it is times the schedule alone, so a
     lambda from there is to be divided by the peak learning rate.
@@ -39,8 +58,12 @@ class AdamW(AdamOptions, Alone):
     (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
-    target: ClassVar[str] = "gym_optim.torch_own:adamw"
+    target: ClassVar[str] = "gym_optim.adamw:AdamW"
     numberwise: ClassVar[bool] = True
+
+    in_backward: Annotated[bool, optim(_NO_ADAMW)] = False
+    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
+    clipping and further processes."""
 
 
 class AdamW8bit(AdamOptions, Alone):
@@ -77,6 +100,9 @@ class AdamW8bit(AdamOptions, Alone):
 
     smallest: PositiveInt = 4096
     """Parameters of fewer numbers keep 32 bits, as embeddings and vectors do."""
+    in_backward: Annotated[bool, optim(_NO_8BIT)] = False
+    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
+    clipping and further processes."""
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of codes and scales, and of two fp32 moments for what keeps 32 bits."""
@@ -139,8 +165,8 @@ class AdamMini(AdamOptions, Alone):
     of every other matrix, the row of a token of embeddings and head, a whole norm or bias. All parameters get this; norms and
     biases do not decay.
 
-    State: 4 m n + 4 m bytes for a matrix m x n, 4 m n + 4 m / head_dim for queries and keys; 4 a number and 4 more for a
-    vector.
+    State: 4 m n + 4 m bytes for a matrix m x n, each of a stack too, 4 m n + 4 m / head_dim for queries and keys; 4 a number
+    and 4 more for a vector.
 
     Code: ours, from the paper: the reference has no licence.
 
@@ -204,7 +230,13 @@ class ScheduleFreeAdamW(AdamOptions):
 
     beta1: Annotated[Beta1, Field(gt=0)] = 0.9
     """Share of the average, as against the newest iterate, at which gradients are taken."""
-    power: Annotated[float, Field(ge=0)] = 0.0
+    power: Annotated[
+        float,
+        Field(ge=0),
+        Flat("optim_args.r", convert=float, chosen_by="optim"),
+        Flat("optim_args.weight_lr_power", convert=only("2", "2.0"), chosen_by="optim"),
+        optim(dict.fromkeys(("schedule_free_radam", "schedule_free_sgd"), "optim: schedule_free_adamw")),
+    ] = 0.0
     """In the average, step t counts t ** power times the square of the largest learning rate so far."""
 
 
@@ -220,8 +252,8 @@ class SOAP(AdamOptions, Alone):
 
     W, G, M and V are m x n, L and Q_L m x m, R and Q_R n x n; b is `shampoo_beta`. The first gradient is only looked at: it
     begins L and R, whose eigenvectors Q_L and Q_R are; t counts from the second. Before QR, columns are sorted by their
-    eigenvalues and V with them. A side longer than `largest` has Q = 1. Embeddings, head, norms, biases, single rows or
-    columns and stacked experts get AdamW with the same options.
+    eigenvalues and V with them. A side longer than `largest` has Q = 1. Each expert of a stack is a matrix of its own.
+    Embeddings, head, norms, biases and single rows or columns get AdamW with the same options.
 
     State: 8 m n + 8 (m^2 + n^2) bytes for a matrix m x n, without the square of a side longer than `largest`; 8 a number of
     everything else.
@@ -261,6 +293,9 @@ class SOAP(AdamOptions, Alone):
         return each(
             parameters,
             lambda group, name, shape: (
-                8 * prod(shape) + is_matrix(group, shape) * sum(8 * side**2 for side in shape if side <= self.largest)
+                8 * prod(shape)
+                + is_matrix(group, shape)
+                * prod(shape[:-2])
+                * sum(8 * side**2 for side in shape[-2:] if side <= self.largest)
             ),
         )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from gym_core import Flat, Optimizer
 from gym_core.component import load_object
-from gym_optim.roles import INSIDE
 
 Groups = Sequence[Mapping[str, Any]]  #: as `build` gets them, with the shape of each parameter in its place
 Shape = tuple[int, ...]
@@ -21,30 +20,69 @@ Epsilon = Annotated[float, Field(gt=0), Flat("adam_epsilon", convert=float)]
 Decay = Annotated[float, Field(ge=0), Flat("weight_decay")]
 
 
-def only(meant: Any) -> Callable[[Any], None]:
-    """Return a conversion for a flat key that may say what is done anyway, and nothing else."""
+def only(*meant: Any) -> Callable[[Any], None]:
+    """Return a conversion for a flat key that may say, in one of these ways, what is done anyway, and nothing else."""
 
     def said(value: Any) -> None:
-        if value != meant:
-            raise ValueError(f"only `{meant}` is done here, not `{value}`")
+        if value not in meant:
+            raise ValueError(f"only `{meant[0]}` is done here, not `{value}`")
 
     return said
+
+
+def optim(instead: Mapping[str, str], in_backward: str = "") -> Flat:
+    """Return the mark of transformers' `optim`: the value that means the backward pass, and those that are not here.
+
+    `instead` says what to set in place of each of the latter, which lead to the class nearest to them.
+    """
+
+    def read(value: Any) -> bool | None:
+        name = str(value).lower()
+        if name in instead:
+            raise ValueError(f"there is no `{name}` here; set {instead[name]}")
+        return True if name == in_backward else None
+
+    return Flat("optim", convert=read, chosen_by="optim")
 
 
 class TorchOptimizer(Optimizer):
     """Base: the options are the keyword arguments of what `target` names."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     device: ClassVar[str] = ""
     """Kind of device that parameters must be on, such as `cuda`; empty for any."""
     numberwise: ClassVar[bool] = False
     """Whether each number moves by its own gradient alone, so that parameters may be cut into shards."""
+    torch_names: ClassVar[Mapping[str, tuple[str, int | None]]] = {
+        "beta1": ("betas", 0),
+        "beta2": ("betas", 1),
+        "epsilon": ("eps", None),
+    }
+    """Options that have another name among the keyword arguments of torch's optimizers, and their place there."""
 
     def build(self, **context: Any) -> Any:
         """Call `target` with the parameters, the learning rate and every option."""
-        options = {name: getattr(self, name) for name in type(self).model_fields}
-        inside = options.pop("in_backward", False)
-        made = load_object(self.target)(context["parameters"], lr=context["learning_rate"], **options)
-        return load_object("gym_optim.in_backward:InBackward")(made) if inside else made
+        return load_object(self.target)(context["parameters"], lr=context["learning_rate"], **self.keywords())
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options by their names in torch."""
+        found: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            key, place = self.torch_names.get(name, (name, None))
+            value = getattr(self, name)
+            found[key] = value if place is None else (*found.get(key, ()), value)
+        return found
+
+    @classmethod
+    def from_keywords(cls, group: Mapping[str, Any]) -> Self:
+        """Return the options that a group of parameters holds by their names in torch.
+
+        Raises pydantic's ValidationError for one out of range.
+        """
+        places = {name: cls.torch_names.get(name, (name, None)) for name in cls.model_fields}
+        given = {name: (group[key], place) for name, (key, place) in places.items() if key in group}
+        return cls(**{name: value if place is None else value[place] for name, (value, place) in given.items()})
 
     def held_gradients(self, parameters: Groups) -> int | None:
         """Return the bytes of gradients that stay until the step, where the others go as they come; None: all of them stay."""
@@ -57,6 +95,15 @@ class Alone(TorchOptimizer):
     in_backward: bool = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
     clipping and further processes."""
+
+    def build(self, **context: Any) -> Any:
+        """Have it work in the backward pass where that is asked for."""
+        made = super().build(**context)
+        return load_object("gym_optim.in_backward:InBackward")(made) if self.in_backward else made
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options by their names in torch; where it works is none of them."""
+        return {name: value for name, value in super().keywords().items() if name != "in_backward"}
 
     def held_gradients(self, parameters: Groups) -> int | None:
         """Return 0 where each parameter is updated when its gradient is there."""
@@ -83,11 +130,6 @@ class AdamOptions(TorchOptimizer):
 def each(parameters: Groups, size: Callable[[Mapping[str, Any], str, Shape], int]) -> int:
     """Sum `size(group, name, shape)` over all parameters."""
     return sum(size(group, name, shape) for group in parameters for name, shape in group["params"])
-
-
-def is_inside(group: Mapping[str, Any], shape: Shape) -> bool:
-    """Whether a parameter of two dimensions or more stands inside the model."""
-    return len(shape) >= 2 and group.get("role", "matrix") in INSIDE
 
 
 def coded(count: int, bits: int = 8) -> int:

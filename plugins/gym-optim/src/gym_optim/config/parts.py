@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from gym_core import Flat
 from gym_optim.config.base import AdamOptions, Groups
-from gym_optim.roles import block_of
+from gym_optim.roles import badam_block, block_of
 
 
 def _whole_layers(mode: Any) -> None:
@@ -64,7 +64,7 @@ class LISA(AdamOptions):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of two moments for what stands outside and for as many of the largest layers as work."""
-        sizes = _sizes(parameters)
+        sizes = _sizes(parameters, lambda group, name: block_of(name))
         return sizes.pop("", 0) + sum(sorted(sizes.values())[-self.layers :])
 
     def held_gradients(self, parameters: Groups) -> int | None:
@@ -80,9 +80,11 @@ class BAdam(AdamOptions):
                  W = (1 - eta lambda) W - eta (m / (1 - beta1^k)) / (sqrt(v / (1 - beta2^k)) + epsilon)
         other W: stays as it is, its gradient goes at once, m and v are dropped
 
-    A block is a layer, told by the path of its parameters up to the first number; what stands outside the layers (embeddings,
-    head, the last norm) is one more, the last. k counts the steps of the turn, m and v begin at zero with it. Which block
-    works follows from the number of steps, so a resumed run goes on with it. Norms and biases do not decay.
+    A block is a layer, told by the path of its parameters up to the first number. What stands outside the layers rests all the
+    time, as in the paper; with `include_embedding` the embeddings are one more block, the first, with `include_lm_head` the
+    head and what else is there (the last norm, the head of a critic) are, the last. Embeddings tied to the head are embeddings.
+    k counts the steps of the turn, m and v begin at zero with it. Which block works follows from the number of steps, so a
+    resumed run goes on with it. Norms and biases do not decay.
 
     State: 8 bytes a number of the block that works, declared for the largest: 8 m n for a matrix m x n of it, none for
     others.
@@ -96,10 +98,12 @@ class BAdam(AdamOptions):
     passes.
 
     Not with: several processes, be it `ddp` or `fsdp`, whose gradients would be exchanged before it is known which are
-    needed; AdaLoRA, which looks at the gradients of all layers; parameters without names.
+    needed; AdaLoRA, which looks at the gradients of all layers; parameters without names; matrices outside the layers, such as
+    the head of a critic, which would rest for ever, without `include_lm_head`.
 
     Proof: what rests does not move by a bit and has no state (`test_badam_moves_one_block_at_a_time`); one block is AdamW,
     bit for bit (`test_badam_of_one_block_is_adamw`), and begins anew at each turn (`test_badam_begins_anew_at_each_turn`);
+    embeddings and head rest or are blocks of their own (`test_badam_leaves_embeddings_and_head_alone_unless_they_are_asked_for`);
     the gradients that stay are the declared ones (`test_the_gradients_that_stay_are_those_declared`); a checkpoint goes on in
     the middle of a turn (`test_a_state_goes_on_in_the_middle_of_a_turn`).
     """
@@ -113,15 +117,22 @@ class BAdam(AdamOptions):
         Flat("badam_switch_mode"),
         Flat("badam_mode", convert=_whole_layers),
     ] = "ascending"
-    """In which layers take turns; what stands outside the layers comes last, and `fixed` stays with one."""
+    """In which layers take turns: by their numbers up or down, drawn anew each round, or `fixed`, which stays with one."""
     start: Annotated[int | None, Field(ge=0), Flat("badam_start_block")] = None
-    """Number of the layer to begin with; by default the first, or what comes last where the order is descending."""
+    """Number of the block to begin with; by default the first, or the last where the order is descending."""
+    include_embedding: bool = False
+    """Whether embeddings take turns too, as the first block."""
+    include_lm_head: bool = False
+    """Whether the head and what else stands outside the layers take turns too, as the last block."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the random order."""
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of two moments for the largest block."""
-        return max(_sizes(parameters).values())
+        outside = {"include_embedding": self.include_embedding, "include_lm_head": self.include_lm_head}
+        sizes = _sizes(parameters, lambda group, name: badam_block({**group, **outside}, name))
+        sizes.pop(None, None)
+        return max(sizes.values(), default=0)
 
     def held_gradients(self, parameters: Groups) -> int | None:
         """Return the bytes of the gradients of what works at a time: half of its moments."""
@@ -131,24 +142,26 @@ class BAdam(AdamOptions):
 class LoRAPlus(AdamOptions):
     """AdamW with a higher learning rate for the B of each LoRA pair than for its A.
 
-        B:                       AdamW with learning rate eta ratio
+        B, and vectors:          AdamW with learning rate eta ratio
         A and everything else:   AdamW with learning rate eta
         adapters of embeddings:  AdamW with learning rate `embedding_lr`
 
     The layer computes with W + s B A; A is r x n, B is m x r. AdamW is that of `adamw`, with the same options for all; a
     schedule is a factor on all three rates. Pairs are told by the names `lora_A` and `lora_B`, adapters of embeddings by
-    `lora_embedding_A` and `lora_embedding_B`.
+    `lora_embedding_A` and `lora_embedding_B`. Vectors, such as the lengths of DoRA, have the rate of B, as in peft.
 
     State: 8 r (m + n) bytes for the pair of a matrix m x n, two fp32 moments of each number.
 
     Code: groups of ours over torch's fused AdamW: peft's takes the model object. The rates are the same, and a test compares
     them.
 
+    Differs: vectors do not decay; in peft the lengths of DoRA do.
+
     Not with: a model without a pair of LoRA (`adapter: lora` and its kin have one), and parameters without names: both are
     refused by name. `ddp` and `fsdp` are fine; there is no `in_backward`.
 
-    Proof: the rates are those of peft (`test_the_rates_of_lora_plus_are_those_of_peft`); other adapters and parameters
-    without names are refused (`test_without_an_adapter_they_refuse`); in shards it trains as one process does
+    Proof: the rates are those of peft, with and without DoRA (`test_the_rates_of_lora_plus_are_those_of_peft`); other adapters
+    and parameters without names are refused (`test_without_an_adapter_they_refuse`); in shards it trains as one process does
     (`test_what_works_number_by_number_trains_the_same_in_shards`); the state is the declared one
     (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
@@ -185,8 +198,9 @@ class LoRAPro(AdamOptions):
 
     Differs: s is taken from each layer, so rsLoRA and ranks of their own for some layers are right too.
 
-    Not with: `distributed: fsdp`; a model without a pair of LoRA; AdaLoRA, whose pairs have a third factor; parameters
-    without names. All are refused by name. There is no `in_backward`.
+    Not with: `distributed: fsdp`; a model without a pair of LoRA; AdaLoRA, whose pairs have a third factor; `expert_lora`,
+    whose two matrices hold the factors of all experts, in another order each; parameters without names, or whose layer does
+    not say what it multiplies B A by. All are refused by name. There is no `in_backward`.
 
     Proof: F is the projection of the full gradient, as `lstsq` finds it
     (`test_the_equivalent_gradient_is_the_projection_onto_what_a_and_b_can_do`); X does not move the product
@@ -212,10 +226,10 @@ class LoRAPro(AdamOptions):
         return 8 * (sum(whole) + sum(prod(shape) for name, shape in shapes.items() if name not in paired))
 
 
-def _sizes(parameters: Groups) -> dict[str, int]:
-    """Return the bytes of two fp32 moments by layer; "" is what stands outside."""
-    sizes: dict[str, int] = {}
+def _sizes(parameters: Groups, block: Callable[[Mapping[str, Any], str], str | None]) -> dict[str | None, int]:
+    """Return the bytes of two fp32 moments by block."""
+    sizes: dict[str | None, int] = {}
     for group in parameters:
         for name, shape in group["params"]:
-            sizes[block_of(name)] = sizes.get(block_of(name), 0) + 8 * prod(shape)
+            sizes[block(group, name)] = sizes.get(block(group, name), 0) + 8 * prod(shape)
     return sizes

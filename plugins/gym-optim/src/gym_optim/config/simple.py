@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveFloat, ValidationInfo, field_validator
 
 from gym_core import Flat
-from gym_optim.config.base import AdamOptions, Alone, Beta1, Decay, Groups, TorchOptimizer, each
+from gym_optim.config.base import AdamOptions, Alone, Beta1, Decay, Groups, TorchOptimizer, each, only, optim
 from gym_optim.roles import is_matrix
 
 
@@ -24,7 +25,7 @@ class SGD(Alone):
 
     State: none, or 4 m n bytes for a matrix m x n with momentum.
 
-    Code: torch's; it is right and kept.
+    Code: ours: torch's keeps the momentum in the dtype of the parameter.
 
     Not with: `nesterov` without momentum. `in_backward: true` refuses `accumulate` above 1,
     `max_grad_norm` above 0, a second process and AdaLoRA; without it, `ddp` and `fsdp` are fine.
@@ -35,12 +36,17 @@ class SGD(Alone):
     (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
-    target: ClassVar[str] = "gym_optim.torch_own:sgd"
+    target: ClassVar[str] = "gym_optim.sgd:SGD"
     numberwise: ClassVar[bool] = True
 
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[
+        float,
+        Field(ge=0, lt=1),
+        Flat("optim_args.momentum", convert=float, chosen_by="optim"),
+        Flat("optim_args.dampening", convert=only("0", "0.0"), chosen_by="optim"),
+    ] = 0.0
     """Share of the old step that is kept."""
-    nesterov: bool = False
+    nesterov: Annotated[bool, Flat("optim_args.nesterov", chosen_by="optim")] = False
     """Whether the gradient is taken ahead of the momentum."""
     weight_decay: Decay = 0.0
     """Share of each matrix added to its gradient."""
@@ -86,6 +92,11 @@ class Lion(Alone):
     """Share of the momentum in the direction."""
     beta2: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta2", default=0.999)] = 0.99
     """Decay of the momentum."""
+    in_backward: Annotated[
+        bool, optim(dict.fromkeys(("lion_8bit", "paged_lion_8bit", "paged_lion_32bit"), "optim: lion_32bit"))
+    ] = False
+    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
+    clipping and further processes."""
     weight_decay: Decay = 0.0
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
 
@@ -97,8 +108,14 @@ class Lion(Alone):
 class _Factored(TorchOptimizer):
     """The options of Adafactor."""
 
-    decay: PositiveFloat = 0.8
-    """At step t the running mean of squares takes t ** -decay of the new one."""
+    torch_names: ClassVar[Mapping[str, tuple[str, int | None]]] = {
+        "epsilon": ("eps", 0),
+        "floor": ("eps", 1),
+        "clip": ("d", None),
+    }
+
+    beta2_decay: Annotated[float, Field(lt=0)] = -0.8
+    """At step t the running mean of squares takes t ** beta2_decay of the new one."""
     clip: PositiveFloat = 1.0
     """Largest root mean square of an update, before the learning rate."""
     epsilon: PositiveFloat = 1e-30
@@ -109,7 +126,7 @@ class _Factored(TorchOptimizer):
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
 
     def declared_bytes(self, parameters: Groups) -> int:
-        """Return four bytes for each row and column of a matrix, and each number of a vector."""
+        """Return four bytes for each row and column of a matrix, of each in a stack, and for each number of a vector."""
         return each(
             parameters,
             lambda group, name, shape: (
@@ -121,14 +138,14 @@ class _Factored(TorchOptimizer):
 class Adafactor(_Factored, Alone):
     """The second moment of a matrix as the means of its rows and columns, and no first one.
 
-        b = t^-decay
+        b = t^beta2_decay
         R = (1 - b) R + b mean over each row of (G^2 + epsilon),  C = the same over each column
         U = G / sqrt(R C^T / mean(R))
         U = U / max(1, rms(U) / clip)
         W = (1 - eta lambda) W - eta max(floor, rms(W)) U with `relative`, else (1 - eta lambda) W - eta U
 
     W, G and U are m x n, R has m numbers and C n; rms is the root mean square over a parameter. A vector has a second moment
-    V for each number, and U = G / sqrt(V); a stack of matrices has R and C for each. All parameters get this; norms and
+    V for each number, and U = G / sqrt(V); each expert of a stack is a matrix of its own. All parameters get this; norms and
     biases do not decay.
 
     State: 4 (m + n) bytes for a matrix m x n; 4 a number of a vector.
@@ -142,8 +159,9 @@ class Adafactor(_Factored, Alone):
     Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
     above 0, a second process and AdaLoRA.
 
-    Proof: equals the formula, relative or not (`test_adafactor_is_its_formula`); equals torch's below its cap, for matrices,
-    vectors and stacks (`test_adafactor_is_torchs_where_that_does_not_cap_the_rate`); the state is the declared one
+    Proof: equals the formula, relative or not (`test_adafactor_is_its_formula`); equals torch's below its cap, for matrices
+    and vectors (`test_adafactor_is_torchs_where_that_does_not_cap_the_rate`); an expert moves as a matrix of its own
+    (`test_each_expert_of_a_stack_moves_as_a_matrix_of_its_own`); the state is the declared one
     (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
@@ -157,7 +175,7 @@ class AdaLomo(_Factored):
     """Adafactor with steps relative to the weights, in the backward pass: one gradient at a time, and hardly a state.
 
         in the backward pass, as soon as G is there:
-        b = t^-decay
+        b = t^beta2_decay
         R = (1 - b) R + b mean over each row of (G^2 + epsilon),  C = the same over each column
         U = G / sqrt(R C^T / mean(R))
         U = U / max(1, rms(U) / clip)
@@ -200,7 +218,7 @@ class LOMO(TorchOptimizer):
 
     State: none; and one gradient at a time.
 
-    Code: torch's gradient descent, called for one parameter at a time. The reference is a single release without upkeep.
+    Code: ours, as `sgd`, called for one parameter at a time. The reference is a single release without upkeep.
 
     Differs: there is no second backward pass for the norm of the gradient, no clipping by value, and no scale of the loss,
     which fp16 would need.
@@ -237,8 +255,8 @@ class Muon(AdamOptions, Alone):
         W = (1 - eta lambda) W - eta 0.2 sqrt(max(m, n)) X
 
     W, G, M and X are m x n, turned so that m <= n for the five Newton-Schulz steps; |X| is the Frobenius norm, at least 1e-7,
-    mu is `momentum`. Embeddings, head, norms, biases, single rows or columns and stacked experts get AdamW at the same eta,
-    with `beta1`, `beta2` and `epsilon`.
+    mu is `momentum`. Each expert of a stack is a matrix of its own. Embeddings, head, norms, biases and single rows or columns
+    get AdamW at the same eta, with `beta1`, `beta2` and `epsilon`.
 
     State: 4 m n bytes for a matrix m x n; 8 a number of everything else.
 
