@@ -47,9 +47,29 @@ class Climbs(torch.optim.SGD):
                 point.data.add_(point.grad, alpha=group["lr"])
 
 
+class Stubborn(torch.optim.SGD):
+    """Goes on at the rate it began with."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for point in group["params"]:
+                point.data.add_(point.grad, alpha=-0.01)
+
+
+class Credulous(torch.optim.Optimizer):
+    """Takes any rate."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+
 @pytest.mark.parametrize(
     ("kind", "law"),
     [
+        (torch.optim.AdamW, optimizers.halves),
+        (torch.optim.Adafactor, optimizers.stacks),
+        (Stubborn, optimizers.schedules),
+        (Credulous, optimizers.ranges),
         (Moves, optimizers.zero_rate),
         (Forgets, optimizers.round_trips),
         (Climbs, optimizers.parabola),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from gym_core import Optimizer
+from gym_core import GymError, Optimizer
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
@@ -78,7 +78,7 @@ def round_trips(brought: Brought, bench: Bench) -> None:
 @laws("declared state bytes are the measured bytes", _general)
 def state_bytes(brought: Brought, bench: Bench) -> None:
     """After one step, the tensors of the state take what the configuration says; scalars do not count."""
-    points = _parameters([_random(shape, 7) for shape in ((64, 48), (33, 17), (5,))])
+    points = _parameters([_random(shape, 7) for shape in ((64, 48), (33, 17), (3, 6, 5), (5,))])
     optimizer = _build(brought, points, 0.01)
     _steps(optimizer, points, range(1))
     measured = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(optimizer.state_dict()["state"]))
@@ -87,6 +87,109 @@ def state_bytes(brought: Brought, bench: Bench) -> None:
         for group in _groups(points)
     ]
     assert cast(Optimizer, brought.sample()).declared_bytes(shapes) == measured
+
+
+@laws("an expert of a stack moves as a matrix of its own", _general)
+def stacks(brought: Brought, bench: Bench) -> None:
+    """A tensor [experts, rows, columns] goes where as many matrices with the same gradients go.
+
+    They are square: singular vectors of nothing, which others have, are whatever rounding makes them.
+    """
+    stack = _parameters([_random((3, 5, 5), 7)])
+    alone = _parameters([expert.clone() for expert in stack[0].detach()])
+    together, apart = _build(brought, stack, 0.01), _build(brought, alone, 0.01)
+    for number in range(6):
+        stack[0].grad = _random((3, 5, 5), number)
+        for point, gradient in zip(alone, stack[0].grad.clone(), strict=True):
+            point.grad = gradient
+        together.step()
+        apart.step()
+    found, expected = stack[0].detach(), torch.stack([point.detach() for point in alone])
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5), f"they end {(found - expected).abs().max():.3g} apart"
+
+
+@laws("in bf16 it follows its fp32 self", _general)
+def halves(brought: Brought, bench: Bench) -> None:
+    """A step from the same bf16 weights and gradients leads to the same place, rounded once, and to the same state.
+
+    Gradients fall to a hundredth, so that means that cannot move in bf16 are seen. In fp16, everything stays finite.
+    """
+    shapes = ((64, 80), (3, 6, 4), (4,))
+    halved = _parameters([_random(shape, 7).bfloat16() for shape in shapes])
+    exact = _parameters([point.detach().float() for point in halved])
+    one, other = _build(brought, halved, 0.01), _build(brought, exact, 0.01)
+    for number in range(40):
+        for place, (point, twin) in enumerate(zip(halved, exact, strict=True)):
+            twin.data.copy_(point.detach())
+            point.grad = ((1.0 if number < 4 else 0.01) * _random(tuple(point.shape), 100 * number + place)).bfloat16()
+            twin.grad = point.grad.float()
+        one.step()
+        other.step()
+        for point, twin in zip(halved, exact, strict=True):
+            off = (point.detach().float() - twin.detach()).abs()
+            assert (off <= 2**-8 * twin.detach().abs() + 1e-6).all(), f"step {number} ends {off.max():.3g} off"
+    for value, like in zip(*(_tensors(each.state_dict()["state"]) for each in (one, other)), strict=True):
+        assert value.dtype == like.dtype, f"a state is {value.dtype}, which is {like.dtype} for fp32 parameters"
+        if like.is_floating_point():
+            torch.testing.assert_close(value, like, rtol=0.01, atol=0.01 * float(like.abs().max()))
+    points = _parameters([_random(shape, 7).half() for shape in shapes])
+    optimizer = _build(brought, points, 0.01)
+    for number in range(4):
+        for place, point in enumerate(points):
+            point.grad = (1e-3 * _random(tuple(point.shape), 100 * number + place)).half()
+        optimizer.step()
+    assert all(point.isfinite().all() for point in points), "in fp16 it does not stay finite"
+
+
+@laws("schedules of torch drive it", _general)
+def schedules(brought: Brought, bench: Bench) -> None:
+    """LambdaLR at 0 holds it still, OneCycleLR brings it to an end, and ReduceLROnPlateau lowers its rate."""
+    points = _parameters([_random(shape, 7) for shape in SHAPES])
+    optimizer = _build(brought, points, 0.01)
+    cycled = {"betas", "momentum"} & optimizer.defaults.keys()
+    before = [point.detach().clone() for point in points]
+    still = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)
+    _steps(optimizer, points, range(2), still)
+    assert all(torch.equal(*pair) for pair in zip(before, points, strict=True)), "it moves at a rate of 0"
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=6, cycle_momentum=bool(cycled))
+    _steps(optimizer, points, range(2, 7), cycle)
+    assert all(point.isfinite().all() for point in points) and not torch.equal(before[0], points[0])
+    top = max(group["lr"] for group in optimizer.param_groups)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    for _ in range(3):
+        plateau.step(1.0)
+    assert max(group["lr"] for group in optimizer.param_groups) < top
+
+
+#: What no option of such a name may be.
+WRONG: Mapping[str, Sequence[float]] = {
+    **dict.fromkeys(("beta1", "beta2", "momentum"), (-0.1, 1.0, 2.0)),
+    **dict.fromkeys(("weight_decay", "epsilon", "eps"), (-1.0,)),
+    **dict.fromkeys(("rank", "interval"), (-1, 0)),
+}
+
+
+@laws("options out of range are refused", _general)
+def ranges(brought: Brought, bench: Bench) -> None:
+    """By the options, and by what is built of them for whoever makes it by hand; a rate below zero or no number by the latter."""
+    options = cast(Optimizer, brought.sample())
+    groups = _groups(_parameters([_random(shape, 7) for shape in SHAPES]))
+    for rate in (-1.0, float("nan")):
+        assert _refused(options.build, parameters=groups, learning_rate=rate), f"a learning rate of {rate} is accepted"
+    for name in WRONG.keys() & brought.cls.model_fields.keys():
+        for value in WRONG[name]:
+            assert _refused(brought.cls, **options.model_dump() | {name: value}), f"{name}: {value} is accepted"
+            odd = options.model_copy(update={name: value})
+            built = not _refused(odd.build, parameters=groups, learning_rate=0.01)
+            assert not built, f"{name}: {value} is refused in a recipe alone, and not by what is built"
+
+
+def _refused(make: Callable[..., object], **given: Any) -> bool:
+    try:
+        make(**given)
+    except (ValueError, GymError):
+        return True
+    return False
 
 
 def _build(brought: Brought, points: Sequence[Tensor], rate: float) -> torch.optim.Optimizer:
@@ -121,11 +224,13 @@ def _best(brought: Brought, loss: Callable[[Sequence[Tensor]], Tensor], start: S
     return min(ends)
 
 
-def _steps(optimizer: torch.optim.Optimizer, points: Sequence[Tensor], numbers: range) -> None:
+def _steps(optimizer: torch.optim.Optimizer, points: Sequence[Tensor], numbers: range, schedule: Any = None) -> None:
     for number in numbers:
         for position, point in enumerate(points):
             point.grad = _random(tuple(point.shape), 100 * number + position)
         optimizer.step()
+        if schedule:
+            schedule.step()
 
 
 def _parameters(values: Sequence[Tensor]) -> list[torch.nn.Parameter]:
