@@ -26,6 +26,7 @@ from gym_core.errors import GymError
 from gym_rl.rewards import sandbox
 from gym_rl.rewards.sandbox import Limits, Verdict, syscalls
 from gym_rl.rewards.sandbox import filter as calls
+from gym_rl.rewards.sandbox.inside import guard
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are confined by the kernel of Linux alone")
 
@@ -74,6 +75,7 @@ def outside(tmp_path_factory):
             "before": state(folder),
             "world": {
                 **{name: str(folder / name) for name in ("secret", "target", "checker")},
+                "inside": guard.__file__,
                 "unix": str(folder / "mailbox"),
                 "bytecode": importlib.util.cache_from_source(os.__file__),
                 "neighbour": neighbour.pid,
