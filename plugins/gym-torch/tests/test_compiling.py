@@ -15,7 +15,8 @@ from torch import nn
 from gym_testkit import architectures
 from gym_torch import compiling, probe
 from gym_torch.batch import packed
-from gym_torch.layout import PACKED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED
 
 
 @pytest.fixture

@@ -17,15 +17,22 @@ from transformers.utils import logging
 from gym_core import GymError, Run, locate
 from gym_torch import probe, rope
 from gym_torch.console import say
-from gym_torch.layout import PACKED, PADDED, Layout, layout_for
+from gym_torch.fitting import fit
+from gym_torch.layout import ALONE, ORDER, PACKED, PADDED, Layout
 from gym_torch.plan.machine import Meter
 from gym_torch.processes.strategies import check_cut
+from gym_torch.vocabulary import check_vocabulary
 
 if TYPE_CHECKING:
     from gym_torch.config import Transformers
 
 PATH = "model.path"  #: the key of the recipe that names the model
 INDEX = "model.safetensors.index.json"
+#: Parts of names of weights that text does not go through: other senses, drafts of further tokens, tables that follow from
+#: the configuration.
+_BESIDE = frozenset(
+    {"visual", "vision_tower", "vision_model", "audio_tower", "multi_modal_projector", "mtp", "inv_freq", "masked_bias"}
+)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -55,11 +62,12 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     width = shape.get_text_config().hidden_size
     precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
     model = _weights(config, path, shape, precision, run.recipe.train.seed)
-    layout = layout_for(model) if config.attention == "auto" else PADDED
-    if layout is not PACKED:
-        why = "this model cannot attend by segments" if config.attention == "auto" else "model.attention is set"
-        say(f"samples are padded, not packed: {why}")
-    return LoadedModel(model, path, config.path, precision, layout, config.compile, config.neftune)
+    found = fit(model, rope.longest(run.recipe), packs=config.attention == "auto")
+    if found.layout is PADDED:
+        say(f"samples are padded, not packed: {found.why}")
+    elif found.layout is ALONE:
+        say(f"samples are computed one by one, neither packed nor padded: {found.why}")
+    return LoadedModel(model, path, config.path, precision, found.layout, config.compile, config.neftune)
 
 
 def load_frozen(
@@ -73,11 +81,15 @@ def load_frozen(
     """
     path, shape = _located(config, samples, key)
     model = _weights(config, path, shape, precision, seed).requires_grad_(False).eval()
-    if layout is PACKED and layout_for(model) is not PACKED:
+    own = fit(model, samples, packs=layout is PACKED).layout
+    if ORDER.index(own) > ORDER.index(layout):
         raise GymError(
-            f"{type(model).__name__} cannot attend by segments, and the model that is trained does",
+            f"{type(model).__name__} computes samples {own.name}, and the model that is trained computes them {layout.name}",
             where=config.path,
-            fix="set `model: {attention: sdpa}`: then samples are padded for both",
+            key=key,
+            fix="set `model: {attention: sdpa}`: then samples are padded for both"
+            if own is PADDED
+            else "name another model",
         )
     return LoadedModel(model, path, config.path, precision, layout)
 
@@ -106,6 +118,7 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
     with _said(path):
         options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
         model = read_weights(path, {"config": shape, **options}) if pretrained else _random(shape, seed, options)
+    check_vocabulary(model, path, config.resize_vocab, seed)
     rope.steady(model)
     return model
 
@@ -165,7 +178,11 @@ def _check_code(path: Path, allowed: bool) -> None:
 
 
 def read_weights(path: Path, options: dict[str, Any], kind: Any = AutoModelForCausalLM) -> PreTrainedModel:
-    """Load weights quietly into a model of a kind. Raises GymError for any that were not there, did not fit or are no numbers."""
+    """Load weights quietly into a model of a kind.
+
+    Raises GymError for any that were not there, did not fit, are no numbers, or that the model has no place for; what belongs to
+    parts that no text goes through is left out, and said.
+    """
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -174,7 +191,12 @@ def read_weights(path: Path, options: dict[str, Any], kind: Any = AutoModelForCa
         path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     logging.set_verbosity(verbosity)
+    left = sorted(report["unexpected_keys"])
+    beside = [name for name in left if any(part in _BESIDE for part in name.split("."))]
+    if beside:
+        say(f"{len(beside)} weights are not loaded, which text does not need: {', '.join(beside[:3])}")
     wrong = {
+        "weights that config.json has no place for": [name for name in left if name not in beside],
         "missing weights": sorted(report["missing_keys"]),
         "weights of another shape than config.json says": sorted(key for key, *_ in report["mismatched_keys"]),
         "weights that are not finite": [key for key, held in model.named_parameters() if not held.isfinite().all()],

@@ -21,9 +21,10 @@ from transformers import PreTrainedModel
 
 from gym_torch.batch import Piece
 from gym_torch.console import say
-from gym_torch.layout import Layout, hidden_states
+from gym_torch.layout import Layout
 from gym_torch.probe import milliseconds, remembered
 from gym_torch.recompute import Policy, recomputable
+from gym_torch.states import hidden_states
 
 TOKENS = 1024  #: in the row of the trial
 LONG = 900.0  #: seconds of training below which a trial is not worth its time

@@ -6,7 +6,7 @@ Its parameters are all that a run has: those of the model, and those of what is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 
 from gym_torch.batch import Batch
 from gym_torch.beside import Beside
-from gym_torch.layout import hidden_states
 from gym_torch.logprobs import Head, head_of, kept_log_probs, kept_tokens, label_log_probs, rows_at_once
 from gym_torch.noise import Noise
+from gym_torch.states import hidden_states
 
 
 class Policy(nn.Module):
@@ -77,8 +77,8 @@ class Policy(nn.Module):
 
     def hidden(self, batch: Batch, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states `[n, dim]` at flat `places` `[n]`, by default those that predict `batch.targets`."""
-        with self.noise.on(batch) if self.noise and self.training else nullcontext():
-            return hidden_states(self.model, batch, places)
+        noisy = {"around": self.noise.on} if self.noise and self.training else {}
+        return hidden_states(self.model, batch, places, **noisy)
 
 
 @contextmanager

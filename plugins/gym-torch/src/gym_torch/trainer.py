@@ -85,6 +85,12 @@ class Trainer:
         self.train_options = settle(run, model.path, model.precision, self.accelerator.device, self.data.train)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)
+        if isinstance(recipe.model, Transformers) and recipe.model.resize_vocab and self.adapted.without:
+            raise RecipeError(
+                "an adapter does not hold the embeddings that are added to its base",
+                key="model.resize_vocab",
+                fix="leave the adapter out, or train on a copy of the model that was resized before",
+            )
         if config.disable_dropout and disable_dropout(self.adapted.model):
             say("dropout is off: the loss compares log-probabilities, and chance would stand on one side alone")
         self.signals = Signals()
