@@ -321,7 +321,7 @@ def test_nothing_is_left_behind(level, tmp_path, monkeypatch):
     sandbox.examine("while True: pass", "f()", SHORT, level)
     assert not list(tmp_path.iterdir())
     for _ in range(50):
-        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and b"inside.guard" in command(pid)]
+        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and str(tmp_path).encode() in command(pid)]
         if not left:
             return
         time.sleep(0.02)
