@@ -131,6 +131,28 @@ def test_a_model_without_tokenizer_or_template_says_what_to_do(model, tmp_path):
         Tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", "{}"),
+        ("tokenizer.json", "[]"),
+        ("tokenizer.json", '{"model": {"type": "BPE", "vocab": {"a": 0'),
+        ("tokenizer.json", '{"added_tokens": [{"content": "x"}], "model": {"type": "BPE", "vocab": {}, "merges": []}}'),
+        ("tokenizer.json", '{"added_tokens": 3}'),
+        ("tokenizer_config.json", '{"chat_template": [{"name": "default"}]}'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": []'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": 3}}'),
+        ("generation_config.json", "[1]"),
+    ],
+)
+def test_damaged_files_are_an_error_that_names_them(name, content, with_template):
+    folder = with_template(MARKED)
+    (folder / name).write_text(content)
+    with pytest.raises(DataError) as caught:
+        Tokenizer(folder).chat(chat("a", "b"))
+    assert str(folder) in str(caught.value) and str(caught.value).count("\n") <= 3
+
+
 def test_where_templates_are_kept(with_template):
     folder = with_template("{{ 'file' }}")
     config = json.loads((folder / "tokenizer_config.json").read_text())

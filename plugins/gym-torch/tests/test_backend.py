@@ -64,6 +64,28 @@ def test_an_index_that_leads_elsewhere_is_refused(copy: Path, tmp_path: Path) ->
         load(copy, tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("config.json", '{"architectures": ["Qwen3ForCa', "not JSON"),
+        ("config.json", "[1]", "expected an object, not list"),
+        ("config.json", '{"model_type": 3}', "cannot be loaded"),
+        ("config.json", '{"model_type": "qwen3", "num_hidden_layers": {}}', "cannot be loaded"),
+        ("model.safetensors.index.json", "[1, 2]", "expected an object, not list"),
+        ("model.safetensors.index.json", '{"weight_map": ["a"]}', "`weight_map` names no files"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": 3}}', "`weight_map` names no files"),
+        ("model.safetensors.index.json", '{"weight_map', "not JSON"),
+    ],
+)
+def test_damaged_files_of_a_model_are_errors_of_four_lines(
+    copy: Path, tmp_path: Path, name: str, content: str, why: str
+) -> None:
+    (copy / name).write_text(content)
+    with pytest.raises(GymError, match=why) as caught:
+        load(copy, tmp_path / "run")
+    assert str(copy) in str(caught.value) and str(caught.value).count("\n") <= 3
+
+
 def test_a_missing_shard_is_named(copy: Path, tmp_path: Path) -> None:
     names = {"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}
     (copy / "model.safetensors.index.json").write_text(json.dumps(names))

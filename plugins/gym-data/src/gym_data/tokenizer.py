@@ -45,7 +45,11 @@ class Tokenizer:
         self._values = {**files.named, **(options or {})}
         self._templates = {"default": template} if template is not None else files.templates
         bare = files.tokenizer | {"post_processor": None, "truncation": None, "padding": None}
-        self._plain = tokenizers.Tokenizer.from_str(json.dumps(bare))
+        try:
+            self._plain = tokenizers.Tokenizer.from_str(json.dumps(bare))
+        except Exception as error:  # the library raises no other class
+            why = f"not a tokenizer: {str(error).splitlines()[0][:200]}"
+            raise DataError(why, where=str(self.path / "tokenizer.json"), fix="fetch the model again") from error
 
     @property
     def eos_id(self) -> int | None:

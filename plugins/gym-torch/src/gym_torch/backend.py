@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PATH = "model.path"  #: the key of the recipe that names the model
 INDEX = "model.safetensors.index.json"
+AGAIN = "fetch the model again: the file is damaged"
 #: Parts of names of weights that text does not go through: other senses, drafts of further tokens, tables that follow from
 #: the configuration.
 _BESIDE = frozenset(
@@ -102,7 +103,7 @@ def _located(config: Transformers, samples: int | None, key: str = PATH) -> tupl
     _check_code(path, config.trust_remote_code)
     if pretrained:
         check_weights(path, key)
-    with _said(path):
+    with said(path):
         shape = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, local_files_only=True)
     if config.rope_scaling is not None:
         rope.scale(shape, config.rope_scaling, samples)
@@ -115,7 +116,7 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
     if config.attention != "auto":
         options["attn_implementation"] = config.attention
     pretrained = config.init == "pretrained"
-    with _said(path):
+    with said(path):
         options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
         model = read_weights(path, {"config": shape, **options}) if pretrained else _random(shape, seed, options)
     check_vocabulary(model, path, config.resize_vocab, seed)
@@ -124,13 +125,31 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
 
 
 @contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """Say what transformers could not load."""
+def said(path: Path) -> Iterator[None]:
+    """Say what transformers could not load; files that are damaged or of another kind can raise whatever there is."""
     try:
         yield
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0][:300]
-        raise GymError(f"the model cannot be loaded: {reason}", where=str(path), key="model") from error
+    except GymError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:300]
+        kind = (
+            ""
+            if isinstance(error, OSError | ValueError | ImportError | SafetensorError)
+            else f"{type(error).__name__}: "
+        )
+        raise GymError(f"the model cannot be loaded: {kind}{reason}", where=str(path), key="model") from error
+
+
+def _object(file: Path, key: str) -> dict[str, Any]:
+    """Return the JSON object in a file of a model. Raises GymError where it holds none."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise GymError(f"not JSON: {str(error)[:200]}", where=str(file), key=key, fix=AGAIN) from None
+    if not isinstance(found, dict):
+        raise GymError(f"expected an object, not {type(found).__name__}", where=str(file), key=key, fix=AGAIN)
+    return found
 
 
 def _no_adapter(path: Path, key: str) -> None:
@@ -143,7 +162,10 @@ def check_weights(path: Path, key: str = PATH) -> None:
     """Raise GymError unless the directory holds a model in safetensors that needs no pickle; `key` is what names it."""
     _no_adapter(path, key)
     if (path / INDEX).exists():
-        files = set(json.loads((path / INDEX).read_text(encoding="utf-8")).get("weight_map", {}).values())
+        named = _object(path / INDEX, key).get("weight_map")
+        if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+            raise GymError("`weight_map` names no files", where=str(path / INDEX), key=key, fix=AGAIN)
+        files = set(named.values())
         odd = sorted(name for name in files if not name.endswith(".safetensors") or Path(name).name != name)
         missing = sorted(name for name in files if not (path / name).exists())
         if not odd and not missing:
@@ -168,7 +190,7 @@ def _check_code(path: Path, allowed: bool) -> None:
             key="model.path",
             fix="name a model directory or a Hub id",
         )
-    if not allowed and json.loads(file.read_text(encoding="utf-8")).get("auto_map"):
+    if _object(file, PATH).get("auto_map") and not allowed:
         raise GymError(
             "the model brings Python code of its own (auto_map in config.json)",
             where=str(path),
