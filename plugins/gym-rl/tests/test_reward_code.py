@@ -227,6 +227,31 @@ def test_every_form_of_tests_tells_right_from_wrong(form):
     assert Code(timeout=10).build()(answers) == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("printed", "expected", "passes"),
+    [
+        ("1.0 2\n", "1 2.00", True),
+        ("  a b  \n\n", "a b", True),
+        ("a\n\nb", "a\n\nb\n", True),
+        ("1.0000001", "1", False),
+        ("1 2", "1", False),
+        ("1\n2", "1 2", False),
+        ("nan", "nan", True),
+        ("nan", "1", False),
+        ("1e999999999", "2", False),
+        ("sNaN", "1", False),
+        ("1", "sNaN", False),
+        ("a  b", "a b", False),
+        ("", "1", False),
+        ("01", "1", True),
+        ("one", "1", False),
+        ("1", "one", False),
+    ],
+)
+def test_what_is_printed_is_compared_by_lines_and_numbers(printed, expected, passes):
+    assert score(f"print({printed!r})", {"input": "", "output": expected}) == passes
+
+
 def test_calls_compare_what_json_can_say():
     """Tuples are lists, keys of dictionaries are texts; several arguments, and what each data set wraps."""
     echo = "def f(*xs):\n    return xs\ndef g(d):\n    return {k + 1: v for k, v in d.items()}\n"
