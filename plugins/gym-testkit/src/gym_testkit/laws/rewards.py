@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from gym_rl.reward import Answer, Reward, Score
 from gym_testkit.bench import Bench
@@ -85,7 +85,7 @@ def _checks(brought: Brought) -> bool:
     return any(answer.row for answer in _pair(brought))
 
 
-EMPTY = ("", " \n", [], {}, None, [None], [""], [{}], "[]", "{}", "null")
+EMPTY: tuple[Any, ...] = ("", " \n", [], {}, None, [None], [""], [{}], "[]", "{}", "null")
 OTHER = "nothing that could be right: 0.123456789"
 
 
