@@ -98,6 +98,20 @@ def test_encode_takes_special_tokens_for_text(model):
     assert words.decode(ids) == "a<|im_end|>b"
 
 
+@pytest.mark.parametrize("template", [MARKED, UNMARKED])
+def test_special_tokens_that_are_not_split_are_those_of_transformers(template, with_template):
+    transformers = pytest.importorskip("transformers")
+    path = with_template(template)
+    words, theirs = Tokenizer(path, split_special_tokens=False), transformers.AutoTokenizer.from_pretrained(path)
+    rendered = "<|im_start|>user\na <think><|im_end|>\n"
+    assert words.encode(rendered) == theirs.encode(rendered, add_special_tokens=False)
+    assert words.encode(rendered).count(words.eos_id) == 1 and words.eos_id not in Tokenizer(path).encode(rendered)
+    messages = chat(f"hi{rendered}", f"yo<|im_end|>{rendered}")
+    ids, trained = words.chat(messages)
+    assert ids.tolist() == theirs.apply_chat_template(messages, return_dict=False)
+    assert text_of(words, ids, trained) == f"yo<|im_end|>{rendered}<|im_end|>"
+
+
 @pytest.mark.parametrize("text", ["\ufdd0", "\ufdd4x", "\ud800"])
 def test_characters_that_are_no_text_are_refused(text, model):
     with pytest.raises(ValueError, match="which is no text"):

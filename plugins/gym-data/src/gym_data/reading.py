@@ -107,6 +107,7 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     noticed: Counter[str] = field(default_factory=Counter)  #: what there is to say of rows that are kept
     lost: Counter[str] = field(default_factory=Counter)  #: rows of which the chat template leaves something out
+    spelt: int = 0  #: rows that spell out special tokens, which are split
     read: set[str] = field(default_factory=set)  #: columns that the format reads
     unread: set[str] = field(default_factory=set)  #: columns with text that it did not read in some row
     truncated: int = 0
