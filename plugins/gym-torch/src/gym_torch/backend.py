@@ -48,6 +48,9 @@ class LoadedModel:
     layout: Layout = PADDED  #: how samples become batches that this model computes exactly
     compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
     neftune: float = 0.0  #: alpha of the noise on its embeddings in training
+    router_aux_loss_coef: float | None = (
+        None  #: of the load-balancing loss of its experts; None: as its configuration says
+    )
 
 
 def load(config: Transformers, run: Run) -> LoadedModel:
@@ -68,7 +71,8 @@ def load(config: Transformers, run: Run) -> LoadedModel:
         say(f"samples are padded, not packed: {found.why}")
     elif found.layout is ALONE:
         say(f"samples are computed one by one, neither packed nor padded: {found.why}")
-    return LoadedModel(model, path, config.path, precision, found.layout, config.compile, config.neftune)
+    options = (config.compile, config.neftune, config.router_aux_loss_coef)
+    return LoadedModel(model, path, config.path, precision, found.layout, *options)
 
 
 def load_frozen(

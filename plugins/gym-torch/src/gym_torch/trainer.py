@@ -24,6 +24,7 @@ from gym_optim.schedule_free import Averaging, to_use
 from gym_torch import compiling, loop, probe, rope, stopping
 from gym_torch.adapted import TakesPart, adapt
 from gym_torch.backend import LoadedModel
+from gym_torch.balance import balance_of
 from gym_torch.begin import begin, first_step
 from gym_torch.callbacks.bar import ProgressBar
 from gym_torch.callbacks.card import ModelCard
@@ -101,6 +102,7 @@ class Trainer:
         if model.neftune:
             embedding = self.adapted.model.get_input_embeddings()
             self.policy.noise = Noise(embedding, model.neftune, train.seed, lambda: self.job.progress.step)
+        self.policy.balance = self.job.balance = balance_of(self.adapted.model, model.router_aux_loss_coef)
         self.conditions = {"the precision": model.precision}
         trained = sum(weight.numel() for weight in self.policy.parameters() if weight.requires_grad)
         every = sum(weight.numel() for weight in self.policy.parameters())
