@@ -42,6 +42,28 @@ def test_name_that_no_package_can_have(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("algorithm", "core", "gym-core is installed"),
+        ("optimizer", "testkit", "gym-testkit is installed"),
+        ("algorithm", "grpo", "gym-grpo is"),
+        ("algorithm", "dpo", "gym-preference brings a component of that name"),
+        ("optimizer", "adamw", "gym-optim brings a component of that name"),
+        ("reward", "regex", "gym-rl brings a component of that name"),
+        ("merger", "lying", "there is a module gym_lying"),
+    ],
+)
+def test_name_that_something_has_already(kind, name, said, tmp_path, monkeypatch):
+    """Installing a package of a name that is taken would remove what has it, or hide a module, or make recipes ambiguous."""
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path/gym_lying.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path / "path"))
+    with pytest.raises(RecipeError, match=f"is taken: {said}"):
+        write_plugin(kind, name, tmp_path / "into")
+    assert not (tmp_path / "into").exists()
+
+
 def test_existing_folder_is_left_alone(tmp_path):
     (tmp_path / "gym-mine").mkdir()
     with pytest.raises(RecipeError, match="exists already"):

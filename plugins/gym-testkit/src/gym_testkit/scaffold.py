@@ -6,14 +6,18 @@ The packages are the files under `new/`, text for `string.Template`; nothing her
 from __future__ import annotations
 
 import re
+import sys
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
 import click
 
+from gym_core.discovery import entries, installed
 from gym_core.errors import RecipeError
+from gym_core.loading import catalogue
 
 _NEW = files("gym_testkit") / "new"
 KINDS = tuple(sorted(folder.name for folder in _NEW.iterdir() if folder.is_dir() and folder.name != "common"))
@@ -39,7 +43,7 @@ def new_plugin(kind: str, name: str, into: Path) -> None:
 def write_plugin(kind: str, name: str, into: Path) -> Path:
     """Write the package of this kind under `into` and return its folder.
 
-    Raises RecipeError for a name that no package can have, or that is taken there.
+    Raises RecipeError for a name that no package can have, or that something else has already.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise RecipeError(
@@ -50,6 +54,8 @@ def write_plugin(kind: str, name: str, into: Path) -> Path:
         raise RecipeError(
             f"{folder} exists already", key="NAME", fix="choose another name, or another place with --into"
         )
+    if taken := _taken(f"{kind}s", name):
+        raise RecipeError(f"`{name}` is taken: {taken}", key="NAME", fix="choose another name")
     words = {
         "name": name,
         "module": f"gym_{name.replace('-', '_')}",
@@ -58,6 +64,19 @@ def write_plugin(kind: str, name: str, into: Path) -> Path:
     for source in (_NEW / "common", _NEW / kind):
         _copy(source, folder, words)
     return folder
+
+
+def _taken(group: str, name: str) -> str:
+    """Say what has the name already that a package, its module or its component would have; empty where nothing has."""
+    dist, module = f"gym-{name}", f"gym_{name.replace('-', '_')}"
+    if dist in installed().folders:
+        return f"{dist} is installed"
+    if dist in catalogue().values():
+        return f"{dist} is a package of Gym"
+    if module in sys.stdlib_module_names or find_spec(module) is not None:
+        return f"there is a module {module}, which it would hide"
+    owner = next((entry.dist for entry in entries(group) if entry.name == name), catalogue().get(f"{group}/{name}"))
+    return f"{owner} brings a component of that name to {group}, and recipes would have to choose" if owner else ""
 
 
 def _copy(source: Traversable, into: Path, words: dict[str, str]) -> None:

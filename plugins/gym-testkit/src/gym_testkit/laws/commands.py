@@ -32,10 +32,10 @@ laws = Laws("command", _subjects)
 @laws("--help needs no torch and exits with 0")
 def helps(entry: EntryPoint, bench: Bench) -> None:
     """`gym <command> --help` prints its usage without importing a tensor library."""
-    command = [sys.executable, "-c", _SHOW_MODULES, entry.name, "--help"]
+    command = [sys.executable, "-c", _SHOW_MODULES, *entry.name.split("."), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=bench.root)
     assert done.returncode == OK, done.stderr[-2000:]
-    assert entry.name in done.stdout
+    assert entry.name.replace(".", " ") in done.stdout
     heavy = {"torch", "numpy", "transformers"} & set(done.stderr.split())
     assert not heavy, f"imports {', '.join(sorted(heavy))}"
 
@@ -43,6 +43,6 @@ def helps(entry: EntryPoint, bench: Bench) -> None:
 @laws("an unknown option is a usage error")
 def refuses(entry: EntryPoint, bench: Bench) -> None:
     """The exit code is 2, and the message names the option."""
-    done = bench.gym(entry.name, "--no-such-option")
+    done = bench.gym(*entry.name.split("."), "--no-such-option")
     assert done.returncode == USAGE, done.stderr
     assert "no-such-option" in done.stderr
