@@ -128,7 +128,7 @@ def minimal(session: nox.Session) -> None:
 @nox.session
 def broken(session: nox.Session) -> None:
     """Prove that hostile plugins hurt nobody: gym-core with the hostile distributions installed."""
-    install(session, closure("gym-testkit"), "pytest")
+    install(session, closure("gym-testkit", "gym-manage"), "pytest")
     session.run("python", "-m", "pytest", "tests/hostile", "-p", "no:cacheprovider", *session.posargs)
 
 

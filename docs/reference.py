@@ -36,6 +36,10 @@ def hooks() -> str:
         "arguments it does not need. The entry point stands in `gym.hooks`, and the plugin is active only in recipes",
         "that name it: `hooks: [my-hooks]`.",
         "",
+        "A hook plugin is a part of the run as a component is: `gym validate` finds and imports it, `gym explain` and `run.json`",
+        "name its package and version, and another version is another run. `gym plugins trace` (gym-manage) shows which",
+        "implementations a recipe's hooks would call, in order.",
+        "",
     ]
     for name, function in seams().items():
         lines += [f"## `{signature(name, function)}`", "", inspect.getdoc(function) or "", ""]

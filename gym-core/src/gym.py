@@ -40,6 +40,8 @@ def _names() -> list[str]:
 def _resolve(part: str, name: str) -> Any:
     """Import a name. Raises ImportError that says what to install, AttributeError for a name nobody knows."""
     full = f"{part}.{name}" if part else name
+    if full in _parts:
+        return _parts[full]
     shown = f"gym.{full}"
     if any(entry.name == full for entry in entries("facade")):
         from gym_core.loading import find, load
@@ -58,10 +60,11 @@ def _list(part: str) -> list[str]:
     return [name.rpartition(".")[2] for name in _names() if name.rpartition(".")[0] == part]
 
 
+_parts: dict[str, ModuleType] = {}
 for _part in {name.rpartition(".")[0] for name in _names()} - {""}:
-    _module = ModuleType(f"gym.{_part}", f"Names of Gym's Python API: {', '.join(_list(_part))}.")
+    _parts[_part] = _module = ModuleType(f"gym.{_part}", f"Names of Gym's Python API: {', '.join(_list(_part))}.")
     _module.__spec__ = ModuleSpec(_module.__name__, None)
     _module.__dict__.update(__getattr__=partial(_resolve, _part), __dir__=partial(_list, _part))
-    sys.modules[_module.__name__] = globals()[_part] = _module
+    sys.modules[_module.__name__] = _module
 
 __getattr__, __dir__ = partial(_resolve, ""), partial(_list, "")

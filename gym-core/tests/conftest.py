@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import pytest
 
-from gym_core import discovery, loading, targets
+from gym_core import discovery, loading, metadata, owners, requirements, targets
 
 Install = Callable[..., Path]
 
@@ -174,6 +174,9 @@ def forget() -> None:
     """Make the next look at the installation a fresh one."""
     discovery.installed.cache_clear()
     loading.load.cache_clear()
+    requirements.version_of.cache_clear()
+    requirements.plugins.cache_clear()
+    owners.owners.cache_clear()
     loading.base_class.cache_clear()
     targets.names.cache_clear()
 
@@ -184,7 +187,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     site = tmp_path / "site"
     site.mkdir()
     before = set(sys.modules)
-    monkeypatch.setattr(discovery, "_search_path", lambda: [str(site)])
+    monkeypatch.setattr(metadata, "search_path", lambda: [str(site)])
     monkeypatch.syspath_prepend(str(site))
     forget()
 

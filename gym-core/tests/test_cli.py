@@ -60,15 +60,6 @@ def test_plugins_list_names_owner_and_version(site):
     assert "exporters" not in gym(site, "--plugins", "list", "--kind", "algorithms").stdout
 
 
-def test_plugins_show(site):
-    shown = json.loads(gym(site, "plugins", "show", "algorithms/toy", "--json").stdout)["components"]
-    assert shown[0]["doc"] == "Learns nothing, quickly."
-    assert shown[0]["options"][0] == {
-        "name": "strength", "type": "float", "default": "1.0", "doc": "How strongly.", "flat": ["toy_strength"]
-    }  # fmt: skip
-    assert "How strongly." in gym(site, "plugins", "show", "toy").stdout
-
-
 def test_train_validate_explain_export(site, recipe, tmp_path):
     path = recipe()
     assert gym(site, "validate", path).returncode == 0
@@ -119,33 +110,44 @@ def test_a_crash_is_told_in_four_lines_and_recorded(site, recipe, tmp_path):
     assert "Traceback" in json.loads((tmp_path / "out" / "run.json").read_text())["error"]["traceback"]
 
 
-def test_schema_accepts_good_recipes_and_no_others(site):
-    import jsonschema
-
-    schema = json.loads(gym(site, "schema").stdout)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    validator = jsonschema.Draft202012Validator(schema)
-    good = [
-        {"model": "w", "algorithm": "toy"},
-        {
-            "model": {"backend": "words", "path": "w"},
-            "algorithm": {"name": "toy", "strength": 2},
-            "data": {"name": "rows", "sources": [{"name": "lines", "path": "a"}]},
-        },
-        {"model": "w", "algorithm": "toy", "export": ["shout", {"name": "shout", "mark": "?"}], "train": {"epochs": 2}},
-        {"model_name_or_path": "w", "toy_strength": 3},
-    ]
-    bad = [
-        {"algorithm": "other"},
-        {"algorithm": {"name": "toy", "strenth": 2}},
-        {"train": {"epoch": 1}},
-        {"adaptor": 1},
-    ]
-    assert [list(validator.iter_errors(recipe)) for recipe in good] == [[]] * 4
-    assert all(list(validator.iter_errors(recipe)) for recipe in bad)
+@pytest.mark.parametrize(
+    "code", ["import os; os._exit(0)", "raise SystemExit(0)", "import os; os.execv('/bin/true', ['true'])"]
+)
+def test_a_command_that_is_cut_short_never_says_it_is_done(tmp_path, code):
+    (tmp_path / "early.py").write_text(f"def run(*a, **k):\n    {code.replace('; ', chr(10) + '    ')}\n")
+    start = "import early, gym_core.discovery as d; d.installed = early.run; from gym_core.cli import main; main()"
+    done = gym(tmp_path, "plugins", "list", code=start)
+    assert done.returncode == 1 and done.stderr.startswith("error: "), (done.returncode, done.stderr)
 
 
-def test_check_reports_each_distribution(site):
-    done = gym(site, "plugins", "check", "--json")
-    by_name = {item["dist"]: item for item in json.loads(done.stdout)["distributions"]}
-    assert by_name["gym-toy"]["problems"] == []
+def test_children_of_a_command_may_end_as_they_like(tmp_path):
+    code = (
+        "import os, gym_core.cli as c; c.run = lambda a: os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) "
+        "if (p := os.fork()) else os._exit(0)\nc.main()"
+    )
+    assert gym(tmp_path, code=code).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("plugins", "list", "--kind", "rewards"), "pip install gym-rl"),
+        (("drill",), "pip install gym-torch"),
+        (("plugins", "trace"), "pip install gym-manage"),
+        (("trainn",), "did you mean `gym train`?"),
+    ],
+)
+def test_what_is_not_installed_is_said_with_the_package_that_brings_it(install, arguments, said, capsys):
+    from gym_core.cli import run
+
+    install("gym-one", {}, {"gym.algorithms": {"one": "one:One"}})
+    assert run(list(arguments)) in (2, 3)
+    assert said in capsys.readouterr().err
+
+
+def test_an_empty_list_says_what_to_install(install, capsys):
+    from gym_core.cli import run
+
+    install("gym-core", {}, {"gym.facade": {"Trainer": "gym_core.python:Trainer"}})
+    assert run(["--plugins", "list"]) == 0
+    assert "pip install gym-sft gym-torch" in capsys.readouterr().out

@@ -8,8 +8,8 @@ from importlib.metadata import distributions, entry_points
 import pytest
 from stevedore.driver import DriverManager
 
-from gym_core import PluginError, discovery
-from gym_core.loading import find, load, load_all, load_component
+from gym_core import PluginError, discovery, metadata
+from gym_core.loading import find, load, load_component
 
 POINTS = {"gym.algorithms": {"one": "one:One"}}
 ONE = "from gym_core import Algorithm\nclass One(Algorithm):\n    '''One.'''\n"
@@ -23,7 +23,7 @@ def test_same_answer_as_the_standard_library():
         for entry in group
     }
     theirs = {
-        (point.group, point.name, point.value, discovery.canonical(point.dist.name))
+        (point.group, point.name, point.value, metadata.canonical(point.dist.name))
         for group in ours_groups(ours)
         for point in entry_points(group=group)
     }
@@ -75,26 +75,27 @@ def test_conflict_names_both_sides_and_the_way_out(install):
     [
         ("raise RuntimeError('no luck')", (), "raised RuntimeError: no luck"),
         ("import sys; sys.exit(3)", (), "raised SystemExit"),
-        ("import module_that_is_not_there", ("absent-dist>=1",), "needs the module `module_that_is_not_there`"),
+        ("import module_that_is_not_there", (), "needs the module `module_that_is_not_there`"),
         ("One = 3", (), "is not a subclass of gym_core.kinds.Algorithm"),
         ("", (), "raised AttributeError"),
-        (ONE, ("gym-core>=99",), "it needs gym-core >=99, and this is"),
+        (ONE, ("gym-core>=99",), "it needs gym-core>=99 (0.1.0 is installed)"),
         (ONE, ("gym-core>=0.1; python_version<'3'",), ""),
     ],
 )
 def test_each_fault_is_told_as_what_it_is(install, text, requires, said):
     install("gym-one", {"one": text}, POINTS, requires=requires)
-    [(_, loaded)] = load_all("algorithms")
     if not said:
-        assert loaded.__name__ == "One"
+        assert load_component("algorithms", "one")[1].__name__ == "One"
         return
-    assert isinstance(loaded, PluginError) and said in str(loaded)
-    assert "gym-one 1.0" in str(loaded) and len(str(loaded).splitlines()) <= 4
+    with pytest.raises(PluginError) as caught:
+        load_component("algorithms", "one")
+    assert said in str(caught.value)
+    assert "gym-one 1.0" in str(caught.value) and len(str(caught.value).splitlines()) <= 4
 
 
 def test_missing_dependency_is_named_for_pip(install):
     install("gym-one", {"one": "import absent_thing"}, POINTS, requires=("absent-thing>=1", "pydantic"))
-    with pytest.raises(PluginError, match="pip install absent-thing"):
+    with pytest.raises(PluginError, match="pip install 'absent-thing>=1'"):
         load_component("algorithms", "one")
 
 
@@ -124,7 +125,7 @@ def test_garbled_metadata_is_reported_and_the_rest_lives(install):
     assert {problem.where for problem in found.problems} == {
         "gym_bad-1.0.dist-info",
         "gym_half-1.0.dist-info",
-        "gym_half",
+        "gym-half",
     }
 
 
@@ -142,6 +143,6 @@ def test_first_distribution_on_the_path_counts(install, tmp_path, monkeypatch):
     twin.mkdir()
     (twin / "METADATA").write_text("Name: gym-one\nVersion: 9.0\n\n")
     (twin / "entry_points.txt").write_text("[gym.algorithms]\none = nine:One\n")
-    monkeypatch.setattr(discovery, "_search_path", lambda: [str(site), str(other)])
+    monkeypatch.setattr(metadata, "search_path", lambda: [str(site), str(other)])
     discovery.installed.cache_clear()
     assert [entry.version for entry in discovery.entries("algorithms")] == ["1.0"]

@@ -5,7 +5,12 @@ The public names below are imported on first use, so that listing plugins stays 
 
 from __future__ import annotations
 
+import os
+
 from gym_core.lazy import lazily
+
+# Pydantic would load plugins of its own from whatever is installed; one unreadable distribution would stop it.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 __version__ = "0.1.0"
 

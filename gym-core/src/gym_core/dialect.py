@@ -9,22 +9,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from gym_core.component import Config, Flat
-from gym_core.discovery import Entry, entries
+from gym_core.discovery import Entry, entries, named
 from gym_core.errors import PluginError, Problem, RecipeError
-from gym_core.loading import catalogue, load_all, load_component
+from gym_core.loading import catalogue, load_component
+from gym_core.owners import owners
 from gym_core.sections import SECTION_OF, SECTIONS, SLOTS, VALUES, Findings, Path, normalise
 from gym_core.train import Train
 
 WHOLE = "model_name_or_path"  #: a file with this key is LLaMA-Factory's: what it leaves out means what it means there
 TOP = {"output_dir": "output"}  #: flat keys that are a section by themselves
 SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
-PAIRS = (
-    "optim_args",
-)  #: flat keys that hold `name=value, ...`, each of which is a flat key by itself: `optim_args.name`
+PAIRS = ("optim_args",)  #: flat keys that hold `name=value, ...`, each a flat key by itself: `optim_args.name`
 STATED = {"do_train": True, "report_to": "none", "save_only_model": False}  #: flat keys that state what happens anyway
 
 
@@ -87,9 +85,8 @@ def _take_apart(flat: dict[str, Any], found: Findings) -> None:
                 flat[f"{key}.{name}"] = value
                 found.marks[f"{key}.{name}",] = found.where((key,))
             elif pair:
-                found.problems.append(
-                    Problem(f"`{pair}` has no value", found.where((key,)), key, "write name=value, ...")
-                )
+                fix = "write name=value, ..."
+                found.problems.append(Problem(f"`{pair}` has no value", found.where((key,)), key, fix))
 
 
 def flat_places(classes: Mapping[str, type[Config]], chosen: Mapping[str, str]) -> dict[str, list[Place]]:
@@ -134,31 +131,33 @@ def _select(
     """Name the components that flat keys choose. Return the key that chose each section, and the values that were taken."""
     spent: dict[str, Any] = {}
     choices: dict[str, dict[str, list[Entry]]] = {}
-    for entry in entries("flat"):
-        key, _, value = entry.name.partition(".")
-        choices.setdefault(key, {}).setdefault(value, []).append(entry)
+    for name in {entry.name for entry in entries("flat")}:
+        key, _, value = name.partition(".")
+        if key not in {*flat_places({"train": Train}, {}), *TOP, *STATED, WHOLE}:  # what has a meaning selects nothing
+            choices.setdefault(key, {})[value] = named("flat", name)
+    values = {key: str(flat.get(key)).lower() for key in flat}
+    picked = {key: of.get(values.get(key, ""), of.get("*", [])) for key, of in choices.items()}
     first_party = {name.removeprefix("flat/").partition(".")[0] for name in catalogue() if name.startswith("flat/")}
     keys, said = choices.keys() | (first_party & flat.keys()), dict[str, tuple[str, type[Config]]]()
     meant = {key for key in keys if str(flat.get(key)).lower() not in ("none", "false")}
     for key in sorted(keys, key=lambda key: (flat.get(key) is None, key)):  # what is said outweighs what is left out
         options, given = choices.get(key, {}), flat.get(key) is not None
+        chosen, value = picked.get(key, []) if given else options.get("default", []), values.get(key, "")
+        if not given and not (whole and "default" in options):
+            continue
+        narrower = [(other, entry.dist) for other in meant for entry in options.get(f"{value}.{other}", [])]
         if given:
             spent[key] = (
                 flat.get(key) if "*" in options else flat.pop(key)
             )  # where any value will do, it is an option's
-            value = str(spent[key]).lower()
-            chosen = options.get(value, options.get("*", []))
-            if (value == "false" and not chosen) or any(f"{value}.{other}" in options for other in meant):
-                continue
-            if len(chosen) != 1:
-                problem = _no_choice(key, value, options, chosen, found)
-                found.problems.append(problem)
-                found.plugins.add(problem)
-                continue
-        elif whole and "default" in options:
-            flat.pop(key, None)
-            chosen = options["default"]
-        else:
+        if given and value == "false" and not chosen:
+            continue
+        if given and any(dist in {entry.dist for entry in picked.get(other, [])} for other, dist in narrower):
+            continue
+        if len(chosen) != 1:
+            problem = _no_choice(key, value if given else "default", options, chosen, found)
+            found.problems.append(problem)
+            found.plugins.add(problem)
             continue
         kind, name = _component_of(chosen[0])
         section, cls = SECTION_OF[kind], load_component(kind, name)[1]
@@ -175,8 +174,7 @@ def _component_of(choice: Entry) -> tuple[str, str]:
     for kind in SECTION_OF:
         for entry in entries(kind):
             if (entry.value, entry.dist) == (choice.value, choice.dist):
-                alike = [other for other in entries(kind) if other.name == entry.name]
-                return kind, entry.qualified if len(alike) > 1 else entry.name
+                return kind, entry.name if named(kind, entry.name) == [entry] else entry.qualified
     raise PluginError(f"gym.flat `{choice.name}` leads to no component", where=f"{choice.dist} {choice.version}")
 
 
@@ -184,7 +182,8 @@ def _no_choice(key: str, value: str, options: Mapping[str, list[Entry]], two: li
     where = found.where((key,))
     if two:
         both = " and ".join(f"{entry.dist} {entry.version}" for entry in two)
-        return Problem(f"two plugins bring `{value}`: {both}", where, key, "name the component in its own section")
+        fix = f"gym plugins choose flat/{two[0].name} {two[0].dist}"
+        return Problem(f"two plugins bring `{value}`: {both}", where, key, fix)
     package = catalogue().get(f"flat/{key}.{value}") or catalogue().get(f"flat/{key}.*")
     known = sorted(option for option in options if option != "default" and "." not in option)
     fix = f"pip install {package}" if package else f"installed: {', '.join(known)}"
@@ -255,19 +254,16 @@ def _homeless(key: str, found: Findings, places: Mapping[str, list[Place]]) -> P
     known = {*SECTIONS, *places, *TOP, *STATED, *(entry.name.partition(".")[0] for entry in entries("flat"))}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     for kind, section in SECTION_OF.items():
-        owners = []
-        for entry, cls in load_all(kind):
-            if isinstance(cls, PluginError):
-                continue
-            marks = [mark.key for info in cls.model_fields.values() for mark in info.metadata if isinstance(mark, Flat)]
-            if key in marks or (key in cls.model_fields and not near):
-                owners.append(((entry.name not in key, len(cls.__mro__)), entry))
-        if owners:
+        having = [
+            (item.name not in key, item.depth, item.name, item.dist)
+            for item in owners()
+            if item.kind == kind and item.key == key and (item.flat or not near)
+        ]
+        if having:
             # The one that the key is named after goes first, then the one that others inherit it from.
-            entry = min(owners, key=itemgetter(0))[1]
+            _, _, name, dist = min(having)
             noun = section if section != "export" else "exporter"
-            why = f"belongs to {noun} `{entry.name}` ({entry.dist})"
-            return Problem(why, where, key, f"set `{section}: {entry.name}`")
+            return Problem(f"belongs to {noun} `{name}` ({dist})", where, key, f"set `{section}: {name}`")
     fix = f"did you mean `{near[0]}`?" if near else "see `gym schema` for every key"
     return Problem("unknown key", where, key, fix)
 

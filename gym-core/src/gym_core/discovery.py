@@ -6,17 +6,24 @@ the two to the same answer. What a component is, and how it is loaded, is not kn
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
+from gym_core.choices import Choices, read_choices
 from gym_core.errors import Problem
+from gym_core.metadata import Folder, canonical, metadata_folders, read_file, read_headers, unreadable
 
 PREFIX = "gym."
-_HEADER = re.compile(r"^(Name|Version|Summary|Requires-Dist|Project-URL):\s*(.*?)\s*$", re.MULTILINE)
+TOLD = 3  #: problems that are told of one distribution
+_GROUP = re.compile(r"[a-z][\w-]{0,60}", re.ASCII)
+_NAME = re.compile(r"[\w.*+-]{1,100}", re.ASCII)
+_VERSION = re.compile(r"[\w.+!-]{1,60}", re.ASCII)
+_VALUE = re.compile(r"(?=.{1,300}\Z)([\w.]+(?::[\w.]+)?)\s*(?:\[.*\])?", re.ASCII)
 
 
 class Entry(NamedTuple):
@@ -37,15 +44,14 @@ class Entry(NamedTuple):
 
 
 class Installed(NamedTuple):
-    """All entry points of Gym's groups by kind, and the distributions whose metadata cannot be read."""
+    """All entry points of Gym's groups, and what is wrong with metadata."""
 
-    entries: dict[str, list[Entry]]
+    entries: dict[str, list[Entry]]  #: by kind, sorted by name, then by distribution
+    named: dict[tuple[str, str], list[Entry]]  #: the same by kind and name
+    disabled: list[Entry]
     problems: list[Problem]
-
-
-def canonical(name: str) -> str:
-    """Normalise a distribution name (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    folders: dict[str, Folder]  #: every distribution, plugin or not
+    choices: Choices
 
 
 def entries(kind: str) -> list[Entry]:
@@ -53,98 +59,97 @@ def entries(kind: str) -> list[Entry]:
     return installed().entries.get(kind, [])
 
 
+def named(kind: str, name: str) -> list[Entry]:
+    """Return what a bare name means: one entry point, none, or several, between which the user must choose."""
+    found = installed().named.get((kind, name), [])
+    origin = installed().choices.origin(kind, name)
+    return [entry for entry in found if entry.dist == origin] if origin else found
+
+
+def ambiguous() -> list[list[Entry]]:
+    """Return the names that several distributions bring and of which none was chosen."""
+    several = [key for key, group in installed().named.items() if len(group) > 1]
+    return [group for key in sorted(several) if len(group := named(*key)) > 1]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like this one, or an empty string; a thousand are looked at."""
+    return next(iter(difflib.get_close_matches(name, islice(known, 1000), n=1)), "")
+
+
 @cache
 def installed() -> Installed:
-    """Scan `sys.path` once; of a distribution found twice the first counts, as for an import."""
-    found: dict[str, list[Entry]] = {}
-    problems: list[Problem] = []
-    seen: set[str] = set()
-    for directory in metadata_directories():
-        folder = os.path.basename(directory)
-        name, _, version = folder.rpartition(".")[0].partition("-")
-        if canonical(name) in seen:
-            continue
-        seen.add(canonical(name))
-        try:
-            with open(os.path.join(directory, "entry_points.txt"), encoding="utf-8") as file:
-                text = file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (UnicodeDecodeError, OSError) as error:
-            problems.append(_unreadable(folder, error))
-            continue
-        if f"[{PREFIX}" not in text:
-            continue
-        try:
-            headers = read_headers(directory)
-            dist, version = headers.get("Name", [name])[0], headers.get("Version", [version])[0]
-            urls = dict(url.partition(", ")[::2] for url in headers.get("Project-URL", []) if url.isprintable())
-        except (UnicodeDecodeError, OSError) as error:
-            problems.append(_unreadable(folder, error))
-            dist, urls = name, {}
-        for kind, entry, value in _parse(text, dist, problems):
-            paper = urls.get(f"{entry} paper", "")
-            found.setdefault(kind, []).append(Entry(kind, entry, value, canonical(dist), version, directory, paper))
-    for group in found.values():
+    """Scan `sys.path` once."""
+    found = Installed({}, {}, [], [], {}, read_choices())
+    for folder in metadata_folders():
+        problems: list[Problem] = []
+        found.folders.setdefault(folder.name, folder)
+        for entry in _entries(folder, problems):
+            if found.choices.disabled(entry.dist, entry.name):
+                found.disabled.append(entry)
+            else:
+                found.entries.setdefault(entry.kind, []).append(entry)
+                found.named.setdefault((entry.kind, entry.name), []).append(entry)
+        found.problems.extend(problems[:TOLD])
+        if len(problems) > TOLD:
+            found.problems.append(Problem(f"{len(problems) - TOLD} more lines are wrong", problems[0].where))
+    for group in (*found.entries.values(), *found.named.values(), found.disabled):
         group.sort()
-    return Installed(dict(sorted(found.items())), problems)
+    return found._replace(entries=dict(sorted(found.entries.items())))
 
 
-def read_headers(directory: str) -> dict[str, list[str]]:
-    """Return the headers of a distribution that matter here, each with its values in order.
+def _entries(folder: Folder, problems: list[Problem]) -> list[Entry]:
+    try:
+        text = read_file(os.path.join(folder.path, "entry_points.txt")).decode("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (UnicodeDecodeError, OSError) as error:
+        problems.append(unreadable(folder, error))
+        return []
+    if f"[{PREFIX}" not in text:
+        return []
+    why = "" if folder.name else "its folder is named as no distribution can be"
+    try:
+        headers = read_headers(folder.path)
+    except (UnicodeDecodeError, OSError) as error:
+        problems.append(unreadable(folder, error))
+        headers = {}
+    names = headers.get("Name", [folder.name])
+    if folder.name and {canonical(name) for name in names} != {folder.name}:
+        why = f"its metadata name another distribution: {', '.join(names[:3])}"
+    if why:
+        problems.append(Problem(why, where=os.path.basename(folder.path), fix="reinstall or uninstall it"))
+        return []
+    version = next(filter(_VERSION.fullmatch, (headers.get("Version", [""])[0], folder.version)), "0")
+    urls = dict(
+        url.partition(", ")[::2] for url in headers.get("Project-URL", []) if url.isprintable() and len(url) < 300
+    )
+    return [
+        Entry(kind, name, value, folder.name, version, folder.path, urls.get(f"{name} paper", ""))
+        for (kind, name), value in _parse(text, folder.name, problems).items()
+    ]
 
-    Raises FileNotFoundError where the metadata are missing.
-    """
-    file = "PKG-INFO" if directory.endswith(".egg-info") else "METADATA"
-    with open(os.path.join(directory, file), encoding="utf-8") as stream:
-        text = stream.read().partition("\n\n")[0]
-    headers: dict[str, list[str]] = {}
-    for key, value in _HEADER.findall(text):
-        headers.setdefault(key, []).append(value)
-    return headers
 
-
-def _search_path() -> list[str]:
-    return list(dict.fromkeys(os.path.realpath(path or ".") for path in sys.path))
-
-
-def metadata_directories() -> Iterator[str]:
-    """Yield the metadata folder of every distribution, `name-version.dist-info`, in the order of `sys.path`."""
-    for path in _search_path():
-        try:
-            names = sorted(os.listdir(path))
-        except OSError:  # a zip file, or a path that is not there
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                yield os.path.join(path, name)
-
-
-def _parse(text: str, dist: str, problems: list[Problem]) -> Iterator[tuple[str, str, str]]:
-    kind = ""
+def _parse(text: str, dist: str, problems: list[Problem]) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    twice, kind, fix = set[tuple[str, str]](), "", f"reinstall or uninstall {dist}"
     for number, line in enumerate(text.splitlines(), start=1):
-        line = line.strip()
+        line, why = line.strip(), ""
         if not line or line.startswith(("#", ";")):
             continue
         if line.startswith("[") and line.endswith("]"):
             group = line[1:-1].strip()
             kind = group.removeprefix(PREFIX) if group.startswith(PREFIX) else ""
-            continue
-        if not kind:
-            continue
-        name, equals, value = (part.strip() for part in line.partition("="))
-        if equals and name and re.fullmatch(r"[\w.]+(:[\w.]+)?(\s*\[.*\])?", value):
-            yield kind, name, value.partition("[")[0].strip()
-        else:
-            problems.append(
-                Problem(
-                    f"line {number} of entry_points.txt is not `name = module:object`",
-                    where=dist,
-                    fix=f"reinstall or uninstall {dist}",
-                )
-            )
-
-
-def _unreadable(folder: str, error: Exception) -> Problem:
-    reason = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
-    return Problem(f"its metadata {reason} ({type(error).__name__})", where=folder, fix="reinstall or uninstall it")
+            why = "is no group" if kind and not _GROUP.fullmatch(kind) else ""
+            kind = "" if why else kind
+        elif kind:
+            name, _, value = (part.strip() for part in line.partition("="))
+            leads = _VALUE.fullmatch(value)
+            if not leads or not _NAME.fullmatch(name):
+                why = "is not `name = module:object`"
+            elif found.setdefault((kind, name), leads[1]) != leads[1]:
+                twice.add((kind, name))
+                why = f"gives `{name}` a second meaning, so it has none"
+        if why:
+            problems.append(Problem(f"line {number} of entry_points.txt {why}", where=dist, fix=fix))
+    return {key: value for key, value in found.items() if key not in twice}

@@ -19,6 +19,14 @@ INTERRUPTED = 130  #: Ctrl-C, after a checkpoint was written
 TERMINATED = 143  #: SIGTERM, after a checkpoint was written
 
 
+def printable(text: str, most: int = 2000, keep: str = "") -> str:
+    """Return text that a terminal shows and does not obey: control characters are written out, and an end is put to it."""
+    cut = text[:most] + ("..." if len(text) > most else "")
+    if cut.isprintable():
+        return cut
+    return "".join(sign if sign.isprintable() or sign in keep else ascii(sign)[1:-1] for sign in cut)
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong, in at most four lines: where, key and why, what to do."""
@@ -34,7 +42,7 @@ class Problem:
         lines = [line for line in (self.where, f"  {head}" if self.where else head) if line]
         if self.fix:
             lines.append(f"  -> {self.fix}")
-        return "\n".join(lines)
+        return "\n".join(printable(line) for line in lines)
 
     def to_json(self) -> dict[str, str]:
         """Return the four parts for `--json`."""

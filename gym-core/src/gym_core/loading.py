@@ -5,25 +5,23 @@ Every way in which a plugin can fail becomes a PluginError that names the distri
 
 from __future__ import annotations
 
-import difflib
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-
-import gym_core
 from gym_core import targets
 from gym_core.component import Component, load_object
-from gym_core.discovery import Entry, canonical, entries, read_headers
-from gym_core.errors import PluginError
+from gym_core.discovery import Entry, entries, installed, named, nearest
+from gym_core.errors import PluginError, printable
 from gym_core.kinds import KINDS
+from gym_core.metadata import canonical
+from gym_core.requirements import unmet
 
 #: How long a plugin's config module may take to import; it should take a tenth of a second.
 IMPORT_SECONDS = float(os.environ.get("GYM_IMPORT_SECONDS", "30"))
@@ -48,140 +46,136 @@ def catalogue() -> dict[str, str]:
 def find(kind: str, name: str, key: str = "", where: str = "") -> Entry:
     """Return the one entry point of that kind and name; `name` may be `distribution/name`.
 
-    Raises PluginError when there is none, or when several distributions bring it.
+    Raises PluginError when there is none, when it is disabled, or when several distributions bring it.
     """
     dist, _, short = name.rpartition("/")
-    found = [entry for entry in entries(kind) if entry.name == short and (not dist or entry.dist == canonical(dist))]
+    all_of = installed().named.get((kind, short), [])
+    found = [entry for entry in all_of if entry.dist == canonical(dist)] if dist else named(kind, short)
     if len(found) == 1:
         return found[0]
     noun = base_class(kind).__name__.lower() if kind in KINDS else kind
     if found:
-        names = " and ".join(f"{entry.dist} {entry.version}" for entry in found)
-        fix = " or ".join(f"`{entry.qualified}`" for entry in found)
-        raise PluginError(f"two plugins bring the {noun} `{short}`: {names}", where=where, key=key, fix=f"write {fix}")
-    package = catalogue().get(f"{kind}/{short}")
-    near = difflib.get_close_matches(short, [entry.name for entry in entries(kind)], n=1)
-    if package:
-        fix = f"pip install {package}"
-    elif near:
-        fix = f"did you mean `{near[0]}`?"
-    else:
-        known = sorted({entry.name for entry in entries(kind)}) or ["none"]
-        have = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
-        fix = f"installed: {have}; `gym plugins list` shows all"
-    raise PluginError(f"no installed plugin brings the {noun} `{name}`", where=where, key=key, fix=fix)
+        names = " and ".join(f"{entry.dist} {entry.version}" for entry in found[:3])
+        fix = " or ".join(f"`{entry.qualified}`" for entry in found[:3])
+        fix = f"write {fix}; or for every recipe: `gym plugins choose {kind}/{short} {found[0].dist}`"
+        raise PluginError(f"two plugins bring the {noun} `{short}`: {names}", where=where, key=key, fix=fix)
+    why, fix = f"no installed plugin brings the {noun} `{name}`", _advice(kind, short)
+    off = [entry for entry in installed().disabled if (entry.kind, entry.name) == (kind, short)]
+    if all_of and not dist:
+        choices = installed().choices
+        file, dist = choices.files[f"{kind}/{short}"], choices.origin(kind, short)
+        why, fix = f"{file} says that `{short}` is of {dist}, which does not bring it", f"pip install {dist}"
+    elif off and canonical(dist) in ("", off[0].dist):
+        file = installed().choices.disabled(off[0].dist, short)
+        why, fix = f"the {noun} `{off[0].qualified}` is disabled in {file}", f"gym plugins enable {off[0].dist}"
+    raise PluginError(why, where=where, key=key, fix=fix)
+
+
+def _advice(kind: str, name: str) -> str:
+    """Say what to do about a name that nothing brings."""
+    if package := catalogue().get(f"{kind}/{name}"):
+        return f"pip install {package}"
+    if near := nearest(name, (entry.name for entry in entries(kind))):
+        return f"did you mean `{near}`?"
+    known = sorted({entry.name for entry in entries(kind)}) or ["none"]
+    have = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+    return f"installed: {have}; `gym plugins list` shows all"
 
 
 @cache
 def load(entry: Entry) -> Any:
-    """Import what an entry point leads to. Checks first that its distribution accepts this gym-core.
+    """Import what an entry point leads to. Checks first that what its distribution declares to need is installed.
 
-    Raises PluginError when it does not, when the import fails, or when it takes longer than IMPORT_SECONDS.
+    Raises PluginError when it is not, when the import fails, or when it takes longer than IMPORT_SECONDS.
     """
     where = f"{entry.dist} {entry.version} (gym.{entry.kind}: {entry.name})"
-    _check_requirement(entry, where)
+    _check_requirements(entry, where)
+    fix = f"update or uninstall {entry.dist}"
     try:
-        with _time_limit(IMPORT_SECONDS):
+        with _time_limit(IMPORT_SECONDS) as stopped, _left_as_found():
             return load_object(entry.value)
-    except TimeoutError:
-        raise PluginError(
-            f"importing {entry.value} did not end within {IMPORT_SECONDS:g} s",
-            where=where,
-            fix=f"update or uninstall {entry.dist}",
-        ) from None
-    except ModuleNotFoundError as error:
-        raise PluginError(
-            f"it needs the module `{error.name}`, which is not installed",
-            where=where,
-            fix=_missing(entry) or f"reinstall {entry.dist}",
-        ) from error
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # SystemExit too, and what a panic in an extension module becomes
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else "no message"
-        raise PluginError(
-            f"importing {entry.value} raised {type(error).__name__}: {reason}",
-            where=where,
-            fix=f"update or uninstall {entry.dist}",
-        ) from error
+        if stopped:  # by the user, not by the plugin
+            raise
+        why = f"importing {entry.value} raised {type(error).__name__}: {_reason(error)}"
+        if isinstance(error, TimeoutError):
+            why = f"importing {entry.value} did not end within {IMPORT_SECONDS:g} s"
+        elif isinstance(error, ModuleNotFoundError):
+            why, fix = f"it needs the module `{error.name}`, which is not installed", f"reinstall {entry.dist}"
+        raise PluginError(why, where=where, fix=fix) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of what an exception says, which is a stranger's code too."""
+    try:
+        return printable(str(error)[:1000].strip().partition("\n")[0], 200) or "no message"
+    except BaseException:
+        return "no message"
 
 
 def load_component(kind: str, name: str, key: str = "", where: str = "") -> tuple[Entry, type[Component]]:
     """Find and import a component class. Raises PluginError, also when it is not a component of that kind."""
     entry = find(kind, name, key, where)
     loaded, base = load(entry), base_class(kind)
-    if not (isinstance(loaded, type) and issubclass(loaded, base)):
-        raise PluginError(
-            f"{entry.value} is not a subclass of {base.__module__}.{base.__name__}",
-            where=f"{entry.dist} {entry.version} (gym.{kind}: {entry.name})",
-            fix=f"update or uninstall {entry.dist}",
-        )
-    if loaded.target and not targets.exists(loaded.target):
-        raise PluginError(
-            f"{entry.value} points at `{loaded.target}`, which does not exist",
-            where=f"{entry.dist} {entry.version} (gym.{kind}: {entry.name})",
-            fix=f"mend its `target`, or update or uninstall {entry.dist}",
-        )
-    return entry, loaded
+    where = f"{entry.dist} {entry.version} (gym.{kind}: {entry.name})"
+    if not (isinstance(loaded, type) and base in type.mro(loaded)):  # a metaclass may answer issubclass as it likes
+        why = f"{entry.value} is not a subclass of {base.__module__}.{base.__name__}"
+        raise PluginError(why, where=where, fix=f"update or uninstall {entry.dist}")
+    cls: type[Component] = loaded
+    if cls.target and not targets.exists(cls.target):
+        why = f"{entry.value} points at `{cls.target}`, which does not exist"
+        raise PluginError(why, where=where, fix=f"mend its `target`, or update or uninstall {entry.dist}")
+    return entry, cls
 
 
-def load_all(kind: str) -> Iterator[tuple[Entry, type[Component] | PluginError]]:
-    """Import every component of a kind; a broken one yields its error in place of the class."""
-    for entry in entries(kind):
-        try:
-            yield load_component(kind, entry.qualified)
-        except PluginError as error:
-            yield entry, error
-
-
-def _check_requirement(entry: Entry, where: str) -> None:
-    for requirement in _requirements(entry):
-        if canonical(requirement.name) == "gym-core" and not requirement.specifier.contains(
-            gym_core.__version__, prereleases=True
-        ):
-            raise PluginError(
-                f"it needs gym-core {requirement.specifier}, and this is {gym_core.__version__}",
-                where=where,
-                fix=f"pip install --upgrade {entry.dist} gym-core",
-            )
-
-
-def _requirements(entry: Entry) -> list[Requirement]:
-    try:
-        lines = read_headers(entry.metadata).get("Requires-Dist", [])
-        return [
-            requirement
-            for requirement in map(Requirement, lines)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        ]
-    except (OSError, UnicodeDecodeError, InvalidRequirement):  # `gym plugins check` reports the metadata themselves
-        return []
-
-
-def _missing(entry: Entry) -> str:
-    absent = []
-    for requirement in _requirements(entry):
-        try:
-            version(requirement.name)
-        except PackageNotFoundError:
-            absent.append(requirement.name)
-    return f"pip install {' '.join(absent)}" if absent else ""
+def _check_requirements(entry: Entry, where: str) -> None:
+    lacking = unmet(entry.dist)
+    if lacking:
+        first = lacking[0]
+        owner = "it" if first.owner == entry.dist else f"{first.owner}, which it rests on,"
+        more = f" and {len(lacking) - 1} more: see `gym doctor`" if len(lacking) > 1 else ""
+        install = " ".join(f"'{item.needs}'" for item in lacking[:3])
+        fix = f"pip install {install}, or another version of {first.owner}"
+        raise PluginError(f"{owner} needs {first.needs} ({first.why}){more}", where=where, fix=fix)
 
 
 @contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in this thread after some time; does nothing off the main thread, where no signal arrives."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+def _left_as_found() -> Iterator[None]:
+    """Put working directory and file mode back after an import: where a run writes is not a plugin's business."""
+    here, mask = Path.cwd(), os.umask(0o77)
+    os.umask(mask)
+    try:
         yield
+    finally:
+        os.chdir(here)
+        os.umask(mask)
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[list[int]]:
+    """Raise TimeoutError in this thread after some time, and note in the list whether the user pressed Ctrl-C meanwhile.
+
+    Does nothing off the main thread, where no signal arrives.
+    """
+    pressed: list[int] = []
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield pressed
         return
 
     def ring(signum: int, frame: object) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, ring)
+    def press(signum: int, frame: FrameType | None) -> None:
+        pressed.append(signum)
+        if callable(interrupt):
+            interrupt(signum, frame)
+
+    alarm, interrupt = signal.signal(signal.SIGALRM, ring), signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, press)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        yield pressed
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, alarm)
+        signal.signal(signal.SIGINT, interrupt)

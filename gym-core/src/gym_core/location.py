@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
 
-from gym_core.discovery import entries
+from gym_core.discovery import entries, nearest
 from gym_core.errors import GymError, RecipeError
 from gym_core.loading import find, load
 
@@ -77,7 +76,6 @@ def _fetch(name: str, revision: str | None, weights: bool, key: str) -> Path:
 
 def _advice(name: str) -> str:
     families = sorted({entry.name for entry in entries("families")})
-    near = difflib.get_close_matches(name, families, n=1)
-    if near:
-        return f"did you mean the family `{near[0]}`?"
-    return f"installed families: {', '.join(families) or 'none'}"
+    if near := nearest(name, families):
+        return f"did you mean the family `{near}`?"
+    return f"installed families: {', '.join(families[:10]) or 'none'}"

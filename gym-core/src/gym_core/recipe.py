@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 from gym_core import dialect, sections
 from gym_core.component import Config, Slot
-from gym_core.discovery import entries
+from gym_core.discovery import entries, installed, named
 from gym_core.errors import GymError, PluginError, Problem, RecipeError
 from gym_core.kinds import (
     Adapter,
@@ -57,25 +58,34 @@ class Recipe:
     resolved: tuple[Resolved, ...]
 
     def canonical(self, everything: bool = False) -> dict[str, Any]:
-        """Return the recipe in its one canonical form: what was set, or every value with `everything`."""
-        names = {item.path: (item.selector, item.name) for item in self.resolved}
-        written = {section: _dump(getattr(self, section), (section,), names, everything) for section in SECTIONS}
-        return {section: value for section, value in written.items() if value not in (None, [], {})}
+        """Return the recipe in its one canonical form: what was set, or every value with `everything`.
+
+        A name stands with its distribution where it means nothing, or something else, without.
+        """
+        return self._written({item.path: (item.selector, _told(item)) for item in self.resolved}, everything)
 
     def settings(self) -> dict[str, Any]:
-        """Return every value that can change a number of the run, by dotted key."""
-        flat = _flatten(self.canonical(everything=True))
+        """Return every value that can change a number of the run, by dotted key; names without their distribution."""
+        flat = _flatten(self._written({item.path: (item.selector, item.name) for item in self.resolved}, True))
         return {
             key: value
             for key, value in flat.items()
             if not any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in CHANGEABLE)
         }
 
-    def fingerprint(self) -> str:
-        """Return a hash of `settings` and of the versions of the components used."""
-        used = sorted(
+    def used(self) -> list[tuple[str, str, str, str]]:
+        """Return kind, name, distribution and version of every component and hook that can change a number of the run."""
+        return sorted(
             (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] not in CHANGEABLE
         )
+
+    def _written(self, names: Mapping[sections.Path, tuple[str, str]], everything: bool) -> dict[str, Any]:
+        written = {section: _dump(getattr(self, section), (section,), names, everything) for section in SECTIONS}
+        return {section: value for section, value in written.items() if value not in (None, [], {})}
+
+    def fingerprint(self) -> str:
+        """Return a hash of `settings` and of what is `used`."""
+        used = self.used()
         return hashlib.sha256(json.dumps([self.settings(), used], sort_keys=True).encode()).hexdigest()[:16]
 
     def check(self) -> None:
@@ -130,6 +140,7 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
         built[section] = sections.plain(
             sections.VALUES[section], default if value is None else value, (section,), found
         )
+    sections.hooks(built["hooks"] or (), found)
     if raw.get("algorithm") is None and not found.plugins:
         have = ", ".join(sorted({entry.name for entry in entries("algorithms")})) or "none is installed"
         found.add(("algorithm",), "is required", f"installed: {have}")
@@ -139,7 +150,26 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
                 found.add((section,), f"algorithm `{_named(raw['algorithm'])}` needs this section")
     _report(found)
     built["output"] = built["output"] or f"runs/{_named(raw['algorithm'])}"
-    return Recipe(resolved=tuple(found.resolved), **built)
+    recipe = Recipe(resolved=tuple(found.resolved), **built)
+    for key, value in _flatten(recipe.canonical(everything=True)).items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            fix = "it must be text, a number, a list or a mapping: update the plugin or leave it out"
+            raise PluginError(f"a {type(value).__name__} cannot be written to run.json", key=key, fix=fix) from None
+    return recipe
+
+
+def as_recorded(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe in a `run.json` with every name said to be of the distribution that was used then."""
+    recipe: dict[str, Any] = deepcopy(record["recipe"])
+    for item in record.get("components", ()):
+        place: Any = recipe
+        with suppress(LookupError, TypeError):  # an option that nobody set is not written
+            for part in item["path"] if item["selector"] else item["path"][:-1]:
+                place = place[part]
+            place[item["selector"] or item["path"][-1]] = f"{item['dist']}/{item['name']}"
+    return recipe
 
 
 def _report(found: Findings) -> None:
@@ -155,14 +185,25 @@ def _line(where: str) -> tuple[str, int]:
 
 def _implied(slot: Slot) -> bool:
     """Whether the default stands in; where it is not installed, an algorithm that cannot do without it says so itself."""
-    return slot.implied and any(entry.name == slot.default for entry in entries(slot.kind))
+    return slot.implied and (slot.kind, slot.default) in installed().named
 
 
 def _named(raw: Any) -> str:
     return str(raw.get("name", "run") if isinstance(raw, Mapping) else raw).rpartition("/")[2]
 
 
+def _told(item: Resolved) -> str:
+    """Return the name by which a recipe means this very component today."""
+    return (
+        item.name
+        if [entry.dist for entry in named(item.kind, item.name)] == [item.dist]
+        else f"{item.dist}/{item.name}"
+    )
+
+
 def _dump(value: Any, path: sections.Path, names: Mapping[sections.Path, tuple[str, str]], everything: bool) -> Any:
+    if isinstance(value, str) and path in names:  # a hook
+        return names[path][1]
     if isinstance(value, Config):
         chosen = [name for name in type(value).model_fields if everything or name in value.model_fields_set]
         body = {name: _dump(getattr(value, name), (*path, name), names, everything) for name in chosen}

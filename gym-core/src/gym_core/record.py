@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gym_core.discovery import canonical, metadata_directories
+from gym_core.discovery import installed
 from gym_core.errors import GymError
 
 #: distributions whose versions can change a number of a run
@@ -70,8 +70,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 def environment() -> dict[str, Any]:
     """Return Python, platform, processors and the versions that can change numbers, from metadata alone."""
-    folders = [Path(directory).stem.partition("-") for directory in metadata_directories()]
-    versions = {canonical(name): version for name, _, version in reversed(folders)}  # the first on the path counts
+    versions = {name: folder.version for name, folder in installed().folders.items()}
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",

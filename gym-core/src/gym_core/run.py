@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +16,9 @@ from gym_core.errors import RAISED, BusyError, GymError, Interrupted, Problem, u
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
 from gym_core.ranks import Ranks
-from gym_core.recipe import Recipe, load_recipe
+from gym_core.recipe import CHANGEABLE, Recipe, load_recipe
 from gym_core.record import RunRecord, Unwritten, environment
+from gym_core.sections import dotted
 
 
 @dataclass(frozen=True)
@@ -149,11 +150,21 @@ def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, An
 
 
 def _difference(before: Mapping[str, Any], recipe: Recipe) -> str:
-    old, new = before.get("settings", {}), recipe.settings()
+    old = before.get("settings", {}) | _packages(before.get("components", ()))
+    new = recipe.settings() | _packages([item._asdict() for item in recipe.resolved])
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     shown = ", ".join(f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:3])
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     return f"holds a run of another recipe: {shown or 'another version of a plugin'}{more}"
+
+
+def _packages(components: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the package of each component that counts, by what no setting is called."""
+    return {
+        f"package of {dotted(tuple(item['path']))}": f"{item['dist']} {item['version']}"
+        for item in components
+        if item["path"][0] not in CHANGEABLE
+    }
 
 
 def _set_aside(output: Path, others: list[Path]) -> None:

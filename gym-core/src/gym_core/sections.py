@@ -5,7 +5,6 @@ Nothing here reads files or knows the flat dialect. All problems of a recipe are
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
@@ -14,9 +13,9 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from gym_core.component import Component, Config, Slot
-from gym_core.discovery import entries
+from gym_core.discovery import installed, nearest
 from gym_core.errors import PluginError, Problem
-from gym_core.loading import load_component
+from gym_core.loading import find, load, load_component
 from gym_core.train import Train
 
 Path = tuple[str | int, ...]
@@ -43,7 +42,7 @@ class Resolved(NamedTuple):
 
     path: Path
     kind: str
-    name: str
+    name: str  #: without its distribution, however the recipe wrote it
     dist: str
     version: str
     config: str  #: `module:class` of the configuration
@@ -86,7 +85,7 @@ def dotted(path: Path, start: bool = True) -> str:
 
 def normalise(slot: Slot, raw: Any) -> Any:
     """Write the short forms of a component out: a bare string or list becomes a mapping that holds the name."""
-    if isinstance(raw, str) and (slot.bare is None or any(entry.name == raw for entry in entries(slot.kind))):
+    if isinstance(raw, str) and (slot.bare is None or (slot.kind, raw) in installed().named):
         return {slot.selector: raw}
     if isinstance(raw, str | list) and slot.bare is not None:
         return {slot.bare: raw}
@@ -113,10 +112,26 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
     value = config(cls, options, path, found)
     if isinstance(value, Component):
         found.resolved.append(
-            Resolved(path, slot.kind, name, entry.dist, entry.version, entry.value, cls.target, slot.selector)
+            Resolved(path, slot.kind, entry.name, entry.dist, entry.version, entry.value, cls.target, slot.selector)
         )
         return value
     return None
+
+
+def hooks(names: tuple[str, ...], found: Findings) -> None:
+    """Find and import the hook plugins of a recipe: with what they are, they are a part of the run as a component is."""
+    for position, name in enumerate(names):
+        path = ("hooks", position)
+        try:
+            entry = find("hooks", name, found.key(path), found.where(path))
+            load(entry)
+        except PluginError as error:
+            found.problems.extend(error.problems)
+            found.plugins.update(error.problems)
+            continue
+        found.resolved.append(
+            Resolved(path, "hooks", entry.name, entry.dist, entry.version, entry.value, entry.value, "")
+        )
 
 
 def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config | None:
@@ -177,8 +192,8 @@ def note(error: ValidationError, path: Path, found: Findings, cls: type[Config] 
         location = (*path, *item["loc"])
         if item["type"] == "extra_forbidden":
             known = list(cls.model_fields) if cls else []
-            near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
-            fix = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known) or 'no options'}"
+            near = nearest(str(item["loc"][-1]), known)
+            fix = f"did you mean `{near}`?" if near else f"known here: {', '.join(known) or 'no options'}"
             found.add(location, "unknown key", fix)
         elif item["type"] == "missing":
             found.add(location, "is required")

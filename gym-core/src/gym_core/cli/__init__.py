@@ -9,74 +9,99 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
 
 import click
 
 from gym_core import __version__, errors
-from gym_core.discovery import entries, read_headers
+from gym_core.discovery import entries, nearest
+from gym_core.metadata import read_headers
 
+_exit = os._exit
 _COMMANDS = {
     "train": ("gym_core.cli.recipes:train", "Run a recipe: load, train, quantize, export."),
     "validate": ("gym_core.cli.recipes:validate", "Check a recipe and report every problem at once."),
     "explain": ("gym_core.cli.recipes:explain", "Print the canonical recipe and the code that will run."),
-    "schema": ("gym_core.cli.recipes:schema", "Print a JSON Schema of everything installed, for editors."),
     "export": ("gym_core.cli.recipes:export", "Export what a finished run made."),
-    "plugins": ("gym_core.cli.plugins:plugins", "List, show and check what is installed."),
-    "doctor": ("gym_core.cli.doctor:doctor", "Check this machine and its installation."),
+    "plugins": ("gym_core.cli.plugins:plugins", "List and manage what is installed."),
 }
 
 
 class Commands(click.Group):
-    """The kernel's commands and those of plugins, imported when they are run."""
+    """The kernel's commands and those of plugins, imported when they are run. A plugin adds to a group with `group.command`."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] = MappingProxyType({}), **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.lazy = lazy
+        self.prefix = "" if lazy else f"{self.name}."
+
+    def _plugins(self) -> dict[str, str]:
+        """Return the commands of plugins in this group, each with what its owner says of itself."""
+        own, head = {*self.lazy, *self.commands}, self.prefix
+        of = [(entry.name.removeprefix(head), entry) for entry in entries("commands") if entry.name.startswith(head)]
+        return {name: f"{_summary(e.metadata)} [{e.dist}]" for name, e in of if "." not in name and name not in own}
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Name all commands: the kernel's, then those of plugins."""
-        return [*_COMMANDS, *sorted({entry.name for entry in entries("commands")} - _COMMANDS.keys())]
+        return [*self.lazy, *self.commands, *sorted(self._plugins())]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Import one command."""
-        if name in _COMMANDS:
-            module, _, attribute = _COMMANDS[name][0].partition(":")
+        if name in self.lazy:
+            module, _, attribute = self.lazy[name][0].partition(":")
             return getattr(importlib.import_module(module), attribute)
-        if not any(name in (entry.name, entry.qualified) for entry in entries("commands")):
-            return None
+        dist, slash, short = name.rpartition("/")
+        if name in self.commands or not any(entry.name == self.prefix + short for entry in entries("commands")):
+            return super().get_command(context, name)
         from gym_core.loading import find, load
 
-        return load(find("commands", name))
+        entry = find("commands", f"{dist}{slash}{self.prefix}{short}")
+        command = load(entry)
+        if not isinstance(command, click.Command):
+            fix = f"update or uninstall {entry.dist}"
+            raise errors.PluginError(
+                f"{entry.value} is no click command", where=f"{entry.dist} {entry.version}", fix=fix
+            )
+        return command
 
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; a misspelt one gets the nearest name."""
+        """Find the command; a misspelt one gets the nearest name, one that is not installed the package that brings it."""
         if self.get_command(context, args[0]) is None and not args[0].startswith("-"):
-            import difflib
+            from gym_core.loading import catalogue
 
-            near = difflib.get_close_matches(args[0], self.list_commands(context), n=1)
-            raise errors.RecipeError(
-                f"there is no command `{args[0]}`",
-                where="gym",
-                fix=f"did you mean `gym {near[0]}`?" if near else "`gym --help` lists them",
+            package = catalogue().get(f"commands/{self.prefix}{args[0]}")
+            near = nearest(args[0], self.list_commands(context))
+            fix = (
+                f"did you mean `{context.command_path} {near}`?"
+                if near
+                else f"`{context.command_path} --help` lists them"
             )
+            fix = f"pip install {package}" if package else fix
+            raise errors.RecipeError(f"there is no command `{args[0]}`", where=context.command_path, fix=fix)
         return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help from static data."""
-        owners = {entry.name: f"{_summary(entry.metadata)} [{entry.dist}]" for entry in entries("commands")}
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
-        if owners:
-            with formatter.section("Commands of plugins"):
-                formatter.write_dl(sorted(owners.items()))
+        own = {name: text for name, (_, text) in self.lazy.items()}
+        own |= {name: command.get_short_help_str() for name, command in self.commands.items()}
+        for title, listed in (("Commands", own), ("Commands of plugins", dict(sorted(self._plugins().items())))):
+            if listed:
+                with formatter.section(title):
+                    formatter.write_dl(list(listed.items()))
 
 
 def _summary(metadata: str) -> str:
     try:
-        return read_headers(metadata).get("Summary", [""])[0]
+        return errors.printable(read_headers(metadata).get("Summary", [""])[0], 200)
     except (OSError, UnicodeDecodeError):
         return ""
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Commands, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gym")
 @click.option("--plugins", metavar="COMMAND", expose_value=False, help="Same as `gym plugins COMMAND`.")
 def cli() -> None:
@@ -85,13 +110,32 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; the one place where errors become text and exit codes."""
-    sys.exit(run(sys.argv[1:]))
+    _refuse_to_vanish()
+    code = run(sys.argv[1:])
+    os._exit = _exit
+    sys.exit(code)
+
+
+def _refuse_to_vanish() -> None:
+    """See to it that a command which somebody's code cuts short, by `os._exit` or by becoming another program, never says 0."""
+    own = os.getpid()
+
+    def leave(status: int) -> NoReturn:
+        if status == 0 and os.getpid() == own:
+            os.write(2, b"error: something called os._exit(0) before the command was done\n")
+            status = errors.FAILED
+        _exit(status)
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.exec" and os.getpid() == own and os._exit is leave:
+            raise RuntimeError("a plugin may not replace the process of a command")
+
+    os._exit = leave
+    sys.addaudithook(watch)
 
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code (`gym_core.errors`)."""
-    # Pydantic would load plugins of its own from whatever is installed; one unreadable distribution would stop it.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     as_json = "--json" in arguments
     if arguments and arguments[0].partition("=")[0] == "--plugins":
         arguments = ["plugins", *filter(None, [arguments[0].partition("=")[2]]), *arguments[1:]]
@@ -107,13 +151,18 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return errors.INTERRUPTED
+    except SystemExit as error:
+        if arguments and arguments[0] in _COMMANDS:  # which end otherwise: it is a plugin's
+            report(errors.GymError(f"something called sys.exit({error.code!r}) before the command was done"), as_json)
+            return errors.FAILED
+        return error.code if isinstance(error.code, int) else errors.FAILED * bool(error.code)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it replaces a stream that is closed at exit
         return errors.OK
     except Exception as error:
         if os.environ.get("GYM_TRACEBACK"):
             raise
-        why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        why = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
         where, fix = errors.unexpected(error), "GYM_TRACEBACK=1 shows where; run.json holds it too"
         if isinstance(error, OSError):  # a full disk, a lost mount, missing rights
             where, fix = str(error.filename or where), f"see to it and run the same command again; {fix}"

@@ -1,4 +1,4 @@
-"""The commands that take a recipe: train, validate, explain, schema, export."""
+"""The commands that take a recipe: train, validate, explain, export."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from gym_core import errors
 from gym_core.discovery import entries
 from gym_core.loading import load
-from gym_core.recipe import Recipe, load_recipe
+from gym_core.recipe import Recipe, as_recorded, load_recipe
 from gym_core.yamlfile import dump_yaml, parse_scalar
 
 _recipe = click.argument("recipe", type=click.Path(path_type=Path))
@@ -82,31 +82,22 @@ def explain(recipe: Path, overrides: tuple[str, ...], everything: bool, as_json:
         return
     click.echo(dump_yaml(canonical).rstrip() + "\n")
     _print_components(loaded)
+    used = {item.dist for item in loaded.resolved}
     for entry in entries("remarks"):
-        click.echo("".join(f"# {line}\n" for line in load(entry)(loaded)), nl=False)
+        if entry.dist in used:
+            click.echo("".join(f"# {errors.printable(str(line))}\n" for line in load(entry)(loaded)), nl=False)
 
 
 def _print_components(recipe: Recipe) -> None:
     from gym_core.sections import dotted
 
-    rows = [(dotted(r.path), r.name, f"{r.dist} {r.version}", r.target or r.config) for r in recipe.resolved]
+    rows = [
+        (dotted(r.path), r.name, f"{r.dist} {r.version}", errors.printable(r.target or r.config, 300))
+        for r in recipe.resolved
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         click.echo("# " + "  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)).rstrip())
-    click.echo("".join(f"# hooks  {name}\n" for name in recipe.hooks), nl=False)
-
-
-@click.command()
-@click.option("--indent", default=2, show_default=True, help="Spaces of indentation.")
-@click.option("--json", "as_json", is_flag=True, help="Accepted for symmetry: the output is always JSON.")
-def schema(indent: int, as_json: bool) -> None:
-    """Print a JSON Schema of every installed component, so that an editor completes a recipe."""
-    from gym_core.schema import recipe_schema
-
-    built, problems = recipe_schema()
-    click.echo(json.dumps(built, indent=indent))
-    for problem in problems:
-        click.secho(f"warning: left out: {problem}", fg="yellow", err=True)
 
 
 @click.command()
@@ -130,5 +121,5 @@ def export(run: Path, overrides: tuple[str, ...], name: str, into: Path | None, 
     pairs = (text.partition("=") for text in overrides)
     options: dict[str, Any] = {"name": name} | {key: parse_scalar(value) for key, _, value in pairs}
     artifact = Artifact(**before["artifact"] | {"path": Path(before["artifact"]["path"])})
-    path = write(before["recipe"], run, artifact, options, into or run / "export" / name.rpartition("/")[2])
+    path = write(as_recorded(before), run, artifact, options, into or run / "export" / name.rpartition("/")[2])
     click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")

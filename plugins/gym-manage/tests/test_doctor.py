@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gym_core.doctor import checks
+import pytest
 
-BOMB = {"boom": "raise SystemExit('imported')\n"}
+from gym_manage.doctor import checks
 
 
 def by_name() -> dict[str, object]:
@@ -29,7 +29,6 @@ def test_this_machine(install):
 
 
 def test_requirements_of_plugins(install):
-    points = {"gym.algorithms": {"boom": "boom:Boom"}}
     needs = (
         "pydantic>=2",
         "nothing-of-the-kind>=3",
@@ -37,7 +36,7 @@ def test_requirements_of_plugins(install):
         "rich; python_version < '3'",
         "torch==0.1; extra == 'gpu'",
     )
-    install("gym-boom", BOMB, points, requires=needs)
+    install("gym-boom", "[gym.algorithms]\nboom = boom:Boom\n", *needs)
     check = by_name()["gym-boom"]
     assert not check.ok
     assert "nothing-of-the-kind>=3 (not installed)" in check.detail
@@ -48,13 +47,13 @@ def test_requirements_of_plugins(install):
 
 
 def test_a_requirement_that_cannot_be_read(install):
-    install("gym-odd", {}, {"gym.hooks": {"odd": "odd:Odd"}}, requires=("this is (no) requirement",))
+    install("gym-odd", "[gym.hooks]\nodd = odd:Odd\n", "this is (no) requirement")
     assert not by_name()["gym-odd"].ok
 
 
 def test_names_that_two_bring(install):
-    install("gym-a", {}, {"gym.optimizers": {"muon": "a:Muon"}})
-    install("gym-b", {}, {"gym.optimizers": {"muon": "b:Muon"}})
+    install("gym-a", "[gym.optimizers]\nmuon = a:Muon\n")
+    install("gym-b", "[gym.optimizers]\nmuon = b:Muon\n")
     check = by_name()["optimizers/muon"]
     assert not check.ok
     assert "gym-a 1.0 and gym-b 1.0" in check.detail
@@ -66,3 +65,12 @@ def test_a_cache_that_cannot_be_written(install, monkeypatch, tmp_path: Path):
     monkeypatch.setenv("GYM_CACHE", str(tmp_path / "file" / "cache"))
     assert not by_name()["cache"].ok
     assert "GYM_CACHE" in by_name()["cache"].fix
+
+
+@pytest.mark.usefixtures("install")
+def test_another_package_called_gym(monkeypatch, tmp_path: Path):
+    (tmp_path / "gym").mkdir()
+    (tmp_path / "gym" / "__init__.py").write_text("make = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "gym", raising=False)
+    assert "is another package" in by_name()["import gym"].detail

@@ -1,0 +1,96 @@
+"""What the user chose about plugins, in `gym.toml`: which are disabled, and whose a name is that several bring.
+
+    [plugins]
+    gym-foo = false                     # nothing of this distribution is used
+    "gym-foo/adamw" = false             # this component of it is not
+    "optimizers/adamw" = "gym-optim"    # the bare name means this distribution's
+
+The project's file is the nearest `gym.toml`, or `pyproject.toml` with `[tool.gym.plugins]`, from the working directory upwards;
+it outweighs the user's, `~/.config/gym/gym.toml`. Neither changes what a run is: that is the component which a name led to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gym_core.errors import RecipeError
+from gym_core.metadata import canonical, read_file
+
+TABLES = {"gym.toml": "plugins", "pyproject.toml": "tool.gym.plugins"}
+
+
+class Choices(NamedTuple):
+    """What is said of each name, and in which file."""
+
+    said: dict[str, bool | str]
+    files: dict[str, str]
+
+    def disabled(self, dist: str, name: str) -> str:
+        """Return the file that disables this component, or an empty string."""
+        key = next((key for key in (f"{dist}/{name}", dist) if isinstance(self.said.get(key), bool)), "")
+        return "" if self.said.get(key, True) else self.files[key]
+
+    def origin(self, kind: str, name: str) -> str:
+        """Return the distribution whose the bare name is, or an empty string."""
+        said = self.said.get(f"{kind}/{name}")
+        return canonical(said) if isinstance(said, str) else ""
+
+
+def user_file() -> Path:
+    """Return the file that holds for this user everywhere."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "gym" / "gym.toml"
+
+
+def project_file() -> Path | None:
+    """Return the file of the project around the working directory, where there is one."""
+    return next(
+        (path for path in _upwards() if path.name == "gym.toml" or "[tool.gym.plugins]" in read_text(path)), None
+    )
+
+
+def read_choices() -> Choices:
+    """Read both files. Raises RecipeError for one that says nothing that can be followed."""
+    choices = Choices({}, {})
+    files = filter(None, (user_file(), project_file()))
+    for path, key, value in ((file, *said) for file in files for said in _table(file).items()):
+        fits = "/" in key if isinstance(value, str) else isinstance(value, bool)
+        if not fits:
+            fix = '`DISTRIBUTION = false` disables, `"KIND/NAME" = "DISTRIBUTION"` chooses'
+            raise RecipeError("cannot be followed", where=str(path), key=f"{TABLES[path.name]}.{key}", fix=fix)
+        head, slash, name = key.partition("/")
+        key = key if isinstance(value, str) else canonical(head) + slash + name
+        choices.said[key], choices.files[key] = value, str(path)
+    return choices
+
+
+def _upwards() -> Iterator[Path]:
+    here = Path.cwd()
+    return (folder / name for folder in (here, *here.parents) for name in TABLES if (folder / name).is_file())
+
+
+def read_text(path: Path) -> str:
+    """Return what is in a file of choices, empty where there is none. Raises RecipeError where it cannot be read."""
+    try:
+        return read_file(str(path)).decode("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot be read: {error}", where=str(path), fix="mend it, or move it away") from None
+
+
+def _table(path: Path) -> dict[str, Any]:
+    text = read_text(path)
+    if not text:
+        return {}
+    import tomllib  # where nothing was chosen, listing does not pay for it
+
+    try:
+        found = tomllib.loads(text)
+        for part in TABLES[path.name].split("."):
+            found = found.get(part, {})
+        return dict(found)
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError) as error:
+        raise RecipeError(f"is no valid TOML: {error}", where=str(path), fix="mend it, or move it away") from None

@@ -1,0 +1,81 @@
+"""What a distribution declares to need (`Requires-Dist`), held against what is installed; from metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
+
+from gym_core.discovery import installed
+from gym_core.metadata import canonical, read_headers
+
+
+class Unmet(NamedTuple):
+    """One requirement that does not hold."""
+
+    owner: str  #: distribution that declares it
+    needs: str  #: requirement as pip takes it, such as `torch>=2.4`
+    why: str
+
+
+@cache
+def version_of(dist: str) -> str:
+    """Return the version of an installed distribution, or an empty string."""
+    folder = installed().folders.get(canonical(dist))
+    try:
+        return read_headers(folder.path)["Version"][0] if folder else version(dist)
+    except PackageNotFoundError:  # nor in a zip file, nor wherever else Python finds it
+        return ""
+    except (OSError, UnicodeDecodeError, LookupError):
+        return folder.version if folder else ""
+
+
+@cache
+def plugins() -> frozenset[str]:
+    """Return the distributions that bring anything for Gym."""
+    return frozenset(entry.dist for group in installed().entries.values() for entry in group)
+
+
+def unmet(dist: str) -> list[Unmet]:
+    """Return what a distribution needs and has not, and what the plugins that it needs have not; each one once."""
+    return list(dict.fromkeys(_walk(dist, frozenset({""}), set())))
+
+
+def _walk(dist: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> Iterator[Unmet]:
+    if (dist, extras) in seen:
+        return
+    seen.add((dist, extras))
+    for line in _declared(dist):
+        try:
+            needed = Requirement(line)
+            if needed.marker and not any(needed.marker.evaluate({"extra": extra}) for extra in extras):
+                continue
+        except (InvalidRequirement, ValueError):
+            yield Unmet(dist, line[:100], "which cannot be read")
+            continue
+        name, found = canonical(needed.name), version_of(needed.name)
+        wanted = f"{needed.name}{needed.specifier}"
+        if not found:
+            yield Unmet(dist, wanted, "not installed")
+        elif not _holds(needed, found):
+            yield Unmet(dist, wanted, f"{found} is installed")
+        elif name in plugins():
+            yield from _walk(name, frozenset({"", *needed.extras}), seen)
+
+
+def _declared(dist: str) -> list[str]:
+    try:
+        return read_headers(installed().folders[dist].path).get("Requires-Dist", [])
+    except (OSError, UnicodeDecodeError):  # discovery reports the metadata themselves
+        return []
+
+
+def _holds(needed: Requirement, found: str) -> bool:
+    try:
+        return needed.specifier.contains(found, prereleases=True)
+    except InvalidVersion:
+        return not needed.specifier

@@ -1,0 +1,51 @@
+"""Hook plugins are a part of a run as components are: found, checked, recorded, and told apart by version."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gym_core import BusyError, PluginError, discovery, execute, load_recipe
+
+CODE = "from gym_core import hookimpl\nclass Extra:\n    @hookimpl\n    def load_model(self, run): pass\n"
+POINTS = {"gym.hooks": {"extra": "extra:Extra"}}
+
+
+@pytest.fixture
+def recipe(toys, tmp_path):
+    def make(**more):
+        return load_recipe({"model": "words", "algorithm": "toy", "output": str(tmp_path / "out"), **more})
+
+    return make
+
+
+def test_a_hook_that_is_not_installed_is_an_error_of_the_recipe(recipe):
+    with pytest.raises(PluginError, match=r"hooks\[1\]: no installed plugin brings the hooks `acm`"):
+        recipe(hooks=["watch", "acm"])
+
+
+def test_a_hook_that_cannot_be_imported_is_an_error_of_the_recipe(recipe, toys):
+    toys("gym-extra", {"extra": "raise RuntimeError('no luck')"}, POINTS)
+    with pytest.raises(PluginError, match="no luck"):
+        recipe(hooks=["extra"])
+
+
+def test_a_hook_is_recorded_with_its_package(recipe, toys, tmp_path):
+    toys("gym-extra", {"extra": CODE}, POINTS)
+    execute(recipe(hooks=["extra"]))
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    (hook,) = [item for item in record["components"] if item["kind"] == "hooks"]
+    assert (hook["name"], hook["dist"], hook["version"], hook["path"]) == ("extra", "gym-extra", "1.0", ["hooks", 0])
+    assert record["settings"]["hooks[0]"] == "extra"
+
+
+def test_another_version_of_a_hook_is_another_run(recipe, toys):
+    site = toys("gym-extra", {"extra": CODE}, POINTS)
+    execute(recipe(hooks=["extra"]))
+    assert execute(recipe(hooks=["gym-extra/extra"])).repeated
+    metadata = site / "gym_extra-1.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Version: 1.0", "Version: 2.0"))
+    discovery.installed.cache_clear()
+    with pytest.raises(BusyError, match=r"package of hooks\[0\] 'gym-extra 1.0' -> 'gym-extra 2.0'"):
+        execute(recipe(hooks=["extra"]))

@@ -1,0 +1,118 @@
+"""A package with a toy of several kinds, on the path of this process as pip would have put it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gym_core import discovery, loading, metadata, requirements
+
+TOY = '''
+from typing import Annotated, ClassVar
+from pydantic import SerializeAsAny
+from gym_core import Algorithm, Backend, Data, Exporter, Flat, Slot, Source, hookimpl
+
+class Toy(Algorithm):
+    """Learns nothing, quickly."""
+    strength: Annotated[float, Flat("toy_strength", default=0.5)] = 1.0
+    """How strongly."""
+
+class Words(Backend):
+    """A model made of words."""
+    path: str
+    """Which words."""
+
+class Lines(Source):
+    """Lines of a file."""
+    path: str
+    """The file."""
+
+class Rows(Data):
+    """Rows."""
+    sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="toy-lines", bare="path")]]
+    """Where rows come from."""
+
+class Shout(Exporter):
+    """Writes in capitals."""
+    mark: str = "!"
+    """What ends the text."""
+
+class Watch:
+    """Wraps one seam and replaces another."""
+    @hookimpl(wrapper=True)
+    def load_model(self, run):
+        return (yield)
+    @hookimpl
+    def export(self, artifact):
+        return None
+'''
+POINTS = """[gym.algorithms]
+toy = {module}:Toy
+[gym.backends]
+toy-words = {module}:Words
+[gym.data]
+toy-rows = {module}:Rows
+[gym.sources]
+toy-lines = {module}:Lines
+[gym.exporters]
+toy-shout = {module}:Shout
+[gym.hooks]
+toy-watch = {module}:Watch
+"""
+Add = Callable[[str], None]
+Install = Callable[..., None]
+
+
+def forget() -> None:
+    """Make the next look at the installation a fresh one."""
+    for cached in (discovery.installed, loading.load, requirements.version_of, requirements.plugins):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Return what writes the metadata of a distribution, in a folder that is seen alone."""
+    site = tmp_path / "alone"
+    site.mkdir()
+    monkeypatch.setattr(metadata, "search_path", lambda: [str(site)])
+    forget()
+
+    def make(dist: str, points: str, *needs: str) -> None:
+        info = site / f"{dist.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        lines = [
+            "Metadata-Version: 2.1",
+            f"Name: {dist}",
+            "Version: 1.0",
+            *(f"Requires-Dist: {need}" for need in needs),
+        ]
+        (info / "METADATA").write_text("\n".join([*lines, "", ""]))
+        (info / "entry_points.txt").write_text(points)
+        forget()
+
+    yield make
+    forget()
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
+    """Return what puts the toy on the path under the name of a distribution."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def make(dist: str) -> None:
+        module = dist.replace("-", "_")
+        (site / f"{module}.py").write_text(TOY)
+        info = site / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n\n")
+        (info / "entry_points.txt").write_text(POINTS.replace("{module}", module))
+        forget()
+
+    yield make
+    forget()

@@ -1,0 +1,55 @@
+"""`gym plugins show`: a component in words, and where its package is from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gym_core.cli import run
+from gym_core.errors import OK, PLUGIN
+
+
+def shown(capsys, *arguments: str):
+    assert run(["plugins", "show", *arguments, "--json"]) == OK
+    return json.loads(capsys.readouterr().out)["components"]
+
+
+def test_a_component_in_words(add, capsys):
+    add("gym-toy")
+    (told,) = shown(capsys, "algorithms/toy")
+    assert (told["dist"], told["version"], told["doc"]) == ("gym-toy", "1.0", "Learns nothing, quickly.")
+    assert told["options"] == [
+        {"name": "strength", "type": "float", "default": "1.0", "doc": "How strongly.", "flat": ["toy_strength"]}
+    ]
+    assert run(["plugins", "show", "toy"]) == OK
+    assert "How strongly." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("direct", "source"),
+    [
+        (None, "a package index"),
+        ('{"url": "file:///x", "dir_info": {"editable": true}}', "file:///x (editable)"),
+        ('{"url": "https://x/y", "vcs_info": {"vcs": "git", "commit_id": "abc"}}', "https://x/y at abc"),
+        ("[" * 100_000, "unknown: its direct_url.json cannot be read"),
+        ('{"url": "file:///\\u001b[2J"}', "file:///\\x1b[2J"),
+    ],
+)
+def test_where_a_package_is_from(add, capsys, tmp_path, direct, source):
+    add("gym-toy")
+    info = tmp_path / "site/gym_toy-1.0.dist-info"
+    licence = "Author-email: A. Body <a@b.org>\nLicense-Expression: MIT\n\n"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: gym-toy\nVersion: 1.0\n{licence}")
+    if direct:
+        (info / "direct_url.json").write_text(direct)
+    (told,) = shown(capsys, "algorithms/toy")
+    assert (told["author"], told["licence"], told["from"]) == ("A. Body <a@b.org>", "MIT", source)
+
+
+def test_what_is_not_installed_or_broken_is_said(add, capsys, tmp_path):
+    add("gym-toy")
+    assert run(["plugins", "show", "nothing"]) == PLUGIN
+    (tmp_path / "site/gym_toy.py").write_text("raise SystemExit(0)")
+    assert run(["plugins", "show", "algorithms/toy"]) == PLUGIN
+    assert "SystemExit" in capsys.readouterr().err
