@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # the attempts are shared data
+
 #: A healthy plugin that needs no tensor library: what must keep working whatever stands beside it.
 TOY = '''
 from pathlib import Path
@@ -77,6 +79,8 @@ class Site:
             [sys.executable, "-m", "gym_core.cli", *arguments],
             capture_output=True,
             text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
             cwd=self.root.parent,
             env={**os.environ, "PYTHONPATH": str(self.root), "NO_COLOR": "1", **environment},
             timeout=timeout,
@@ -100,7 +104,7 @@ BROKEN: Mapping[str, tuple[dict[str, object], str]] = {
     "recurses": ({"code": "def deeper():\n    deeper()\ndeeper()"}, "RecursionError"),
     "lacks": (
         {"code": "import frobnicator_that_is_not_there", "requires": ("frobnicator-that-is-not-there>=2",)},
-        "pip install frobnicator-that-is-not-there",
+        "pip install 'frobnicator-that-is-not-there>=2'",
     ),
     "absent": ({"code": None}, "gym_absent"),
     "attribute": ({"code": "Other = 1"}, "Toy"),
@@ -109,7 +113,7 @@ BROKEN: Mapping[str, tuple[dict[str, object], str]] = {
         {"code": "from gym_core import Optimizer\nclass Toy(Optimizer):\n    'An optimizer.'"},
         "not a subclass",
     ),
-    "future": ({"code": TOY, "requires": ("gym-core>=99",)}, "gym-core >=99"),
+    "future": ({"code": TOY, "requires": ("gym-core>=99",)}, "gym-core>=99"),
     "hangs": ({"code": "import time\ntime.sleep(3600)"}, "did not end within"),
 }
 
@@ -132,7 +136,13 @@ def broken(site: Site) -> dict[str, str]:
     return {name: said for name, (_, said) in BROKEN.items()}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def site_class() -> type[Site]:
+    """What makes a folder of installed distributions."""
+    return Site
+
+
+@pytest.fixture(scope="session")
 def toy() -> str:
     """Code of the healthy plugin."""
     return TOY
