@@ -15,13 +15,36 @@ from typing import Any
 import yaml
 from pydantic.fields import FieldInfo
 
+from gym_core import Artifact, Run
 from gym_core.component import Component, load_object
 from gym_core.discovery import PREFIX
 from gym_core.hooks import Seams
-from gym_core.kinds import KINDS
+from gym_core.kinds import KINDS, ArtifactWriter, Rows, Trainer
 from gym_core.sections import SECTION_OF, SLOTS
+from gym_rl.reward import Answer, Score
+from gym_torch.backend import LoadedModel
 
 ROOT = Path(__file__).parents[1]
+#: What `build` is given and returns, where that is a class or a protocol.
+HANDED = (Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, Answer, Score)
+KIND_OF_ONES_OWN = [
+    "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
+    "subclass of `gym_core.Component` with `kind: ClassVar[str]`. Components of the kind stand in the group `gym.<kind>`, in",
+    "whatever package; lists, schemas, checks and messages know them from then on. A component names one as an option with a",
+    "`Slot`:",
+    "",
+    "```toml",
+    '[project.entry-points."gym.kinds"]',
+    'rewards = "gym_rl.reward:Reward"',
+    "```",
+    "",
+    "```python",
+    'rewards: list[Annotated[SerializeAsAny[Reward], Slot("rewards")]]',
+    "```",
+    "",
+    "Laws of the kind are functions in a module `gym_testkit.laws.<kind>`; only the kinds of this tree have one.",
+    "",
+]
 PAGED = ("algorithms", "optimizers", "adapters")  #: kinds whose components have a page each
 
 
@@ -78,6 +101,9 @@ def kinds() -> str:
         declared = declarations(base)
         if declared:
             lines += ["Declared as data on the class:", "", *declared, ""]
+    lines += ["## A kind of your own", "", *KIND_OF_ONES_OWN, "## What they hand to each other", ""]
+    for cls in HANDED:
+        lines += [f"### `{cls.__module__}.{cls.__name__}`", "", "```python", inspect.getsource(cls).strip(), "```", ""]
     return "\n".join(lines)
 
 

@@ -6,8 +6,10 @@ import pytest
 
 from gym_testkit.scaffold import KINDS, write_plugin
 
+LONG = {"backend", "callback", "family", "format", "scheduler", "template"}  #: kinds that are like others, and are slow
 
-@pytest.mark.parametrize("kind", KINDS)
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in LONG)) for kind in KINDS])
 def test_generated_package_passes_untouched(kind, tmp_path, installed):
     package = write_plugin(kind, "fresh", tmp_path)
     run = installed(package)

@@ -18,7 +18,9 @@ def test_package_is_whole(kind, tmp_path):
     folder = write_plugin(kind, "my-own2", tmp_path)
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert project["name"] == folder.name == "gym-my-own2"
-    assert project["entry-points"] == {f"gym.{kind}s": {"my-own2": "gym_my_own2:MyOwn2"}}
+    group = {"family": "families"}.get(kind, f"{kind}s")
+    leads_to = {"command": "command"}.get(kind, "MyOwn2")
+    assert project["entry-points"] == {f"gym.{group}": {"my-own2": f"gym_my_own2:{leads_to}"}}
     assert list(folder.glob("tests/test_*.py"))
     assert "```yaml" in (folder / "README.md").read_text()
     for path in folder.rglob("*"):
@@ -76,3 +78,12 @@ def test_command_says_what_to_do_next(tmp_path):
     assert done.exit_code == 0
     assert "pytest --gym-dist gym-mine" in done.output
     assert CliRunner().invoke(new_plugin, ["sandwich", "mine"]).exit_code == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_paper_stands_where_lists_of_plugins_read_it(kind, tmp_path):
+    package = write_plugin(kind, "fresh", tmp_path)
+    texts = [path.read_text() for path in package.rglob("*.py")] + [(package / "README.md").read_text()]
+    said = any("arxiv" in text.lower() for text in texts)
+    urls = tomllib.loads((package / "pyproject.toml").read_text())["project"].get("urls", {})
+    assert ("fresh paper" in urls) == said and not any("paper: ClassVar" in text for text in texts)
