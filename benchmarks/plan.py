@@ -113,7 +113,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_core.ranks import Ranks
     from gym_optim.config import AdamW
     from gym_torch.adapted import adapt
-    from gym_torch.layout import layout_for
+    from gym_torch.fitting import layout_for
     from gym_torch.loop import Job, optimizer_step
     from gym_torch.observer import Observer, Progress
     from gym_torch.plan.batch import Blank, lengths_of, planned

@@ -26,7 +26,8 @@ from gym_rl.rounds.asking import Asking
 from gym_rl.rounds.rollouts import Rollouts
 from gym_testkit import tiny
 from gym_torch.adapted import Full
-from gym_torch.layout import PACKED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED
 from gym_torch.policy import Policy
 
 torch.set_num_threads(1)

@@ -29,7 +29,8 @@ from gym_rl.rewards import Length
 from gym_rl.rounds.answers import Rollout
 from gym_testkit import tiny
 from gym_torch.batch import Piece
-from gym_torch.layout import PACKED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED
 from gym_torch.policy import Policy
 
 pytestmark = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")

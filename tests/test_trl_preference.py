@@ -45,7 +45,8 @@ from gym_preference.judged.origins import MismatchedKL
 from gym_preference.objective import PreferenceObjective
 from gym_testkit import tiny
 from gym_torch.batch import Example
-from gym_torch.layout import PACKED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import Scorer
 from gym_torch.source import Step

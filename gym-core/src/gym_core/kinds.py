@@ -149,6 +149,8 @@ class Source(Component):
     kind: ClassVar[str] = "sources"
     format: ClassVar[str] = ""
     """Row format of what it yields, where that is fixed; empty where the recipe or the rows decide."""
+    outside: ClassVar[str] = ""
+    """What it needs that no package brings, such as a network; where there is something, its laws are not run."""
 
     read_as: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
     """Row format, such as `sharegpt` or `{name: alpaca, prompt: question}`; without it, told by the source or the columns."""

@@ -20,8 +20,9 @@ from gym_core import GymError
 from gym_testkit.architectures import VOCABULARY
 from gym_torch.batch import packed, padded
 from gym_torch.export import open_artifact
+from gym_torch.fitting import layout_for
 from gym_torch.generation.generator import Generator
-from gym_torch.layout import PACKED, layout_for
+from gym_torch.layout import PACKED
 from gym_torch.policy import Policy
 from gym_torch.recompute import recompute_layers
 

@@ -146,6 +146,12 @@ def test_what_the_template_leaves_out_is_counted_and_said(toys, recipe):
     assert "leaves out thoughts of an answer" in run(recipe(rows))
 
 
+def test_columns_with_text_that_the_format_does_not_read_are_said(toys, recipe):
+    rows = [{"instruction": "a", "output": "b", "hint": "c", "n": 1}, {"instruction": "a", "input": "x", "output": "d"}]
+    (note,) = json.loads(run(recipe(rows), "--json"))["report"]["notes"]
+    assert note.endswith("the row format does not read: `hint`")
+
+
 def test_nothing_left_to_compare_is_an_error_of_four_lines(toys, recipe):
     same = {"prompt": "a", "chosen": "b", "rejected": "b"}
     with pytest.raises(DataError, match="none of its 2 rows can be learnt from") as caught:

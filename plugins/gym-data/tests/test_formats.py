@@ -162,6 +162,42 @@ def test_columns_tell_the_format_and_it_reads_the_row(row, name):
     assert format.build().convert(row)
 
 
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (
+            {"instruction": "a", "context": "b", "response": "c", "category": "d"},
+            [("user", "a\nb"), ("assistant", "c")],
+        ),
+        (
+            {"id": "1", "system_prompt": "s", "question": "a", "response": "c"},
+            [("system", "s"), ("user", "a"), ("assistant", "c")],
+        ),
+        ({"query": "a", "response": "b"}, [("user", "a"), ("assistant", "b")]),
+        ({"problem": "a", "solution": "b"}, [("user", "a"), ("assistant", "b")]),
+        ({"input": "a", "output": "b"}, [("user", "a"), ("assistant", "b")]),
+        ({"prompt": "a", "completion": "b"}, [("user", "a"), ("assistant", "b")]),
+        ({"question": "a", "context": {"no": ["text"]}, "answer": "b"}, [("user", "a"), ("assistant", "b")]),
+        ({"system": "s", "messages": [user("a"), said("b")]}, [("system", "s"), ("user", "a"), ("assistant", "b")]),
+    ],
+)
+def test_columns_of_well_known_datasets_are_read(row, expected):
+    assert contents(detect([row]).build().convert(row)) == expected
+
+
+TURNS = [user("a"), said("b"), user("c")]
+
+
+@pytest.mark.parametrize("answer", [[said("d")], said("d"), "d"])
+def test_prompt_and_completion_of_messages_are_read_as_trl_does_and_the_completion_alone_is_learnt(answer):
+    row = {"prompt": TURNS, "completion": answer}
+    read = detect([row]).build().convert(row)
+    assert contents(read) == [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    assert read.muted == {1}
+    judged = {**row, "label": True}
+    assert detect([judged]).build().convert(judged).conversation == read
+
+
 def test_unknown_columns_tell_nothing():
     assert detect([{"x": 1}]) is None
 

@@ -207,6 +207,19 @@ def test_a_registered_name_with_its_own_columns(model, tmp_path):
     assert len(said.train) == 1
 
 
+def test_rendered_chats_as_text_are_said_and_read_as_tokens_where_that_is_asked(model, write):
+    words = Tokenizer(model)
+    path = write([{"text": "<|im_start|>user\nhello<|im_end|>"}, {"text": "hello"}])
+    split = build(model, path, rows="text", split="documents")
+    assert words.eos_id not in split.train[0].tokens[:-1]
+    assert any("1 rows spell out special tokens" in note for note in split.report["notes"])
+    whole = build(model, path, rows="text", split="documents", split_special_tokens=False)
+    assert whole.train[0].tokens.tolist() == Tokenizer(model, split_special_tokens=False).encode(
+        "<|im_start|>user\nhello<|im_end|>"
+    )
+    assert whole.train[1].tokens[-1] == words.eos_id and whole.report["notes"] == []
+
+
 def test_a_shape_that_is_none_is_refused(model, write):
     with pytest.raises(DataError, match="no rows of shape `colours`"):
         build(model, write(alpaca(1)), rows="colours")

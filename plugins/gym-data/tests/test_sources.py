@@ -9,6 +9,7 @@ import pytest
 from gym_core import DataError
 from gym_data import DatasetConfig, File, Hub, Named
 from gym_data.sources.named import Columns, Info, format_of
+from gym_data.sources.readers import read_json
 
 ROWS = [{"instruction": f"say {i}", "input": "", "output": f"it is {i}"} for i in range(3)]
 
@@ -175,3 +176,20 @@ def test_a_dataset_read_by_datasets_has_rows_and_a_fingerprint_of_its_content(mo
         opened.append(Hub(path=str(tmp_path / name)).build())
     assert list(opened[0].rows()) == ROWS
     assert opened[0].fingerprint() == opened[1].fingerprint() != opened[2].fingerprint()
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_rows_in_a_key_of_an_object_are_an_error_that_names_the_key(indent, tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"version": 1, "data": [{"instruction": "a", "output": "b"}]}, indent=indent))
+    with pytest.raises(DataError, match="the rows are in the key `data`") as caught:
+        list(read_json(path))
+    assert str(caught.value).count("\n") <= 3
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_one_row_alone_is_a_row(indent, tmp_path):
+    path = tmp_path / "rows.json"
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    path.write_text(json.dumps(row, indent=indent))
+    assert list(read_json(path)) == [row]

@@ -98,6 +98,20 @@ def test_encode_takes_special_tokens_for_text(model):
     assert words.decode(ids) == "a<|im_end|>b"
 
 
+@pytest.mark.parametrize("template", [MARKED, UNMARKED])
+def test_special_tokens_that_are_not_split_are_those_of_transformers(template, with_template):
+    transformers = pytest.importorskip("transformers")
+    path = with_template(template)
+    words, theirs = Tokenizer(path, split_special_tokens=False), transformers.AutoTokenizer.from_pretrained(path)
+    rendered = "<|im_start|>user\na <think><|im_end|>\n"
+    assert words.encode(rendered) == theirs.encode(rendered, add_special_tokens=False)
+    assert words.encode(rendered).count(words.eos_id) == 1 and words.eos_id not in Tokenizer(path).encode(rendered)
+    messages = chat(f"hi{rendered}", f"yo<|im_end|>{rendered}")
+    ids, trained = words.chat(messages)
+    assert ids.tolist() == theirs.apply_chat_template(messages, return_dict=False)
+    assert text_of(words, ids, trained) == f"yo<|im_end|>{rendered}<|im_end|>"
+
+
 @pytest.mark.parametrize("text", ["\ufdd0", "\ufdd4x", "\ud800"])
 def test_characters_that_are_no_text_are_refused(text, model):
     with pytest.raises(ValueError, match="which is no text"):
@@ -129,6 +143,28 @@ def test_a_model_without_tokenizer_or_template_says_what_to_do(model, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(DataError, match="not JSON"):
         Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", "{}"),
+        ("tokenizer.json", "[]"),
+        ("tokenizer.json", '{"model": {"type": "BPE", "vocab": {"a": 0'),
+        ("tokenizer.json", '{"added_tokens": [{"content": "x"}], "model": {"type": "BPE", "vocab": {}, "merges": []}}'),
+        ("tokenizer.json", '{"added_tokens": 3}'),
+        ("tokenizer_config.json", '{"chat_template": [{"name": "default"}]}'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": []'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": 3}}'),
+        ("generation_config.json", "[1]"),
+    ],
+)
+def test_damaged_files_are_an_error_that_names_them(name, content, with_template):
+    folder = with_template(MARKED)
+    (folder / name).write_text(content)
+    with pytest.raises(DataError) as caught:
+        Tokenizer(folder).chat(chat("a", "b"))
+    assert str(folder) in str(caught.value) and str(caught.value).count("\n") <= 3
 
 
 def test_where_templates_are_kept(with_template):

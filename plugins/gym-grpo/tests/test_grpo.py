@@ -22,6 +22,7 @@ from gym_rl.objective import PolicyObjective
 from gym_rl.rewards import Length, Overlong
 from gym_rl.rounds.answers import Rollout, Round
 from gym_testkit import tiny
+from gym_testkit.bench import Bench, fingerprint
 from gym_torch.batch import Piece
 from gym_torch.policy import Policy
 
@@ -140,6 +141,18 @@ def test_naming_dapo_is_all_that_it_needs() -> None:
     own = Overlong(maximum=100, buffer=10)
     assert DAPO(rewards=[*REWARDS, own]).judges() == [*REWARDS, own]
     assert DAPO(rewards=REWARDS, overlong=0).judges() == REWARDS
+
+
+def test_wrong_answers_of_which_some_are_too_long_teach_dapo_nothing(tmp_path: Path) -> None:
+    """Their rewards differ by the punishment of length; as answers they are all as wrong."""
+    bench, never = Bench(tmp_path), [{"name": "regex", "pattern": "this is never said"}]
+    algorithm = {"name": "dapo", "rewards": never, "max_new_tokens": 24, "overlong": 0.9, "mask_truncated": False}
+    run = bench.run(bench.recipe(algorithm, "prompt", batch_size=16), max_steps=2, save_every=1)
+    for line in run.metrics:
+        assert line["reward/overlong"] < 0 and line["groups_without_spread"] < 1
+        assert line["groups_dropped"] == line["groups_filled"] == line["steps_without_update"] == 1
+    weights = [fingerprint(path, "model.safetensors") for path in (run.outcome.output / "checkpoints").iterdir()]
+    assert len(weights) == 2 and weights[0] == weights[1]
 
 
 def judged(*rewards: float) -> Round:

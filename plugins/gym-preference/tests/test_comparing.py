@@ -16,7 +16,8 @@ from gym_preference.tokens.objective import Comparing
 from gym_testkit.bench import Bench
 from gym_testkit.oracle import compare
 from gym_torch.batch import Batch, Piece, packed
-from gym_torch.layout import PACKED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import Scorer
 

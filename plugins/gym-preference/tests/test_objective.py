@@ -19,7 +19,8 @@ from gym_preference.answers import AnswerBatch
 from gym_preference.objective import Desensitised, PairObjective
 from gym_preference.pairs import recorded
 from gym_torch.batch import Batch
-from gym_torch.layout import PACKED, PADDED, Layout, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED, PADDED, Layout
 from gym_torch.plan.batch import Blanks
 from gym_torch.policy import Policy
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,12 @@ def test_scores_are_made_once_and_found_by_content(tmp_path: Path, model_path: P
     with safe_open(file, "np") as found:
         assert found.get_tensor("keys").shape == (24, 16)
         assert (found.get_tensor("log_probs") < 0).all()
-    before = file.stat().st_mtime_ns
+    before = file.stat().st_ino
     again = tmp_path / "again"
     again.mkdir()
     trained(again, model_path, "further, kept", "lora")  # the same weights, whatever they are called
     assert "samples, once" not in capsys.readouterr().err
-    assert [file.stat().st_mtime_ns for file in kept_files(tmp_path)] == [before]
+    assert [file.stat().st_ino for file in kept_files(tmp_path)] == [before]
 
 
 def test_the_same_weights_that_compute_something_else_are_another_reference(tmp_path: Path, model_path: Path) -> None:
@@ -170,15 +171,38 @@ def test_a_run_does_not_go_on_against_another_reference(tmp_path: Path, model_pa
         trained(tmp_path, changing, form, "lora", save_every=4, again=True)
 
 
-def test_a_file_that_was_put_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
+def test_what_is_kept_is_found_by_what_made_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {key_of(answered(pair)): np.ones(int(pair.trained.sum()), np.float32) for pair in pairs()}
-    name = name_of("weights", "fp32", list(known))
-    assert name != name_of("others", "fp32", list(known)) != name_of("weights", "bf16", list(known))
-    Kept(known).write(tmp_path / f"{name}.safetensors", name)
-    again = Kept.read(tmp_path / f"{name}.safetensors", name)
+    name = name_of("weights", ["fp32"], list(known))
+    others = {name_of("others", ["fp32"], list(known)), name_of("weights", ["bf16"], list(known))}
+    monkeypatch.setattr("gym_preference.kept.maker", lambda package: {"package": package, "code": "of another version"})
+    assert len({name, *others, name_of("weights", ["fp32"], list(known))}) == 4
+    file = tmp_path / f"{name}.safetensors"
+    assert not Kept.there(file, name)
+    Kept(known).write(file, name)
+    assert Kept.there(file, name) and not Kept.there(file, "another")
+    again = Kept.read(file)
     assert all(torch.equal(again.of(answered(pair)), Kept(known).of(answered(pair))) for pair in pairs())
-    with pytest.raises(GymError, match="of other answers"):
-        Kept.read(tmp_path / f"{name}.safetensors", "another")
+    file.write_bytes(b"")
+    assert not Kept.there(file, name)
+
+
+def test_a_damaged_file_is_made_again_and_the_cache_does_not_grow_without_end(
+    tmp_path: Path, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = trained(tmp_path / "a", model_path, "kept", "lora")
+    (file,) = kept_files(tmp_path)
+    whole = file.read_bytes()
+    for damage in (b"", whole[:100]):
+        file.write_bytes(damage)
+        again = trained(tmp_path / str(len(damage)), model_path, "kept", "lora")
+        assert again.series("loss") == first.series("loss") and Kept.there(file, file.stem)
+    (file.parent / "old.safetensors").write_bytes(whole)
+    os.utime(file.parent / "old.safetensors", (0, 0))
+    monkeypatch.setenv("GYM_CACHE_SIZE", str(len(whole)))
+    file.unlink()
+    trained(tmp_path / "b", model_path, "kept", "lora")
+    assert kept_files(tmp_path) == [file]
 
 
 def test_the_key_of_a_pair_is_its_content() -> None:

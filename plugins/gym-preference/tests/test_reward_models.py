@@ -23,7 +23,8 @@ from gym_preference.scores.scoring import Scored
 from gym_rl import Answer
 from gym_rl.rewards import Model, ProcessModel
 from gym_testkit.bench import Bench
-from gym_torch.layout import PACKED, PADDED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED, PADDED
 from gym_torch.plan.plan import plan
 from gym_torch.scalar_head import FILE, ScalarHead
 

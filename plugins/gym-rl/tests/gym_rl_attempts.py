@@ -79,6 +79,7 @@ FILES = {
     "remove it": "os.remove(world['target'])",
     "move it": "os.rename(world['target'], world['target'] + '-moved')",
     "write history over the checker": "import readline\nreadline.write_history_file(world['checker'])",
+    "open the checker itself": "os.close(os.open(world['inside'], os.O_WRONLY))",
     "attach a database over it": "import sqlite3\ntry: sqlite3.connect(world['target']).execute('create table t (x)')\n"
     "except sqlite3.Error as error: raise OSError(13, str(error))",
     "write to the standard library": "open(os.__file__, 'a').write('')",
@@ -209,6 +210,8 @@ WITHOUT_FILTER = (
 #: Programs that must be ended or stopped, each in a sandbox of its own; what they print must not contain MADE IT.
 ENDS = {
     "infinite loop": "while True: pass",
+    "fork bomb": "import os\nwhile True: os.fork()",
+    "fork bomb that waits": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
     "sleeps": "import time\ntime.sleep(1000)",
     "ignores every signal": "import signal, time\nfor s in set(signal.Signals) - {9, 19}: signal.signal(s, 1)\ntime.sleep(1000)",
     "threads that never end": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()",

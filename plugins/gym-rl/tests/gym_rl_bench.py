@@ -21,7 +21,8 @@ from gym_rl.rewards.judge import Judgement
 from gym_rl.rounds.asking import Asking
 from gym_rl.rounds.rollouts import Rollouts
 from gym_torch.adapted import Full
-from gym_torch.layout import PACKED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED
 
 Judging = Callable[[Sequence[Answer]], Sequence[float | None]]
 

@@ -28,7 +28,8 @@ from gym_rl.rounds.health import health
 from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
 from gym_torch.batch import Piece
-from gym_torch.layout import PACKED, PADDED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED, PADDED
 from gym_torch.observer import Observer, Progress
 from gym_torch.plan.plan import plan
 from gym_torch.scalar_head import FILE, ScalarHead

@@ -128,11 +128,20 @@ def same(x, *more, **options): return (x, *more, *options.values())
 def sort(xs): xs.sort()
 def rows(n):
     for i in range(n): yield {i: (i, 1.5, 2j, b"x", None, True, {1}, frozenset([2]))}
+def count():
+    i = 0
+    while True:
+        yield i
+        i += 1
+def few(n): yield from range(n)
 def fails(x): raise ValueError("no")
 @dataclass
 class Stack:
     items: list
     def push(self, x): self.items.append(x); return self
+    def __add__(self, other): return Stack(self.items + other.items)
+    def __setitem__(self, i, x): self.items[i] = x
+    def __delitem__(self, i): del self.items[i]
     def __len__(self): return len(self.items)
 PI = math.pi
 """
@@ -153,6 +162,13 @@ else:
     assert False
 stack = Stack([1])
 assert stack.push(2).items == [1, 2] and len(stack) == 2 and stack != 2
+assert (stack + Stack([3])).items == [1, 2, 3] and not Stack([]) and Stack([0])
+stack[0] = 5
+del stack[1]
+stack.name = "mine"
+assert stack.items == [5] and stack.name == "mine"
+lines = count()
+assert next(lines) == 0 and list(itertools.islice(lines, 2)) == [1, 2] and next(few(1)) == 0 and next(few(0), 7) == 7
 assert math.isclose(PI, 3.14159, rel_tol=1e-5)
 """
     assert sandbox.examine(source, test, AMPLE, level) is Verdict.PASSED
@@ -209,6 +225,31 @@ def test_every_form_of_tests_tells_right_from_wrong(form):
     row = {"tests": FORMS[form], "entry_point": "double"}
     answers = [Answer(f"```python\n{source}\n```", row) for source in (RIGHT, WRONG)]
     assert Code(timeout=10).build()(answers) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "passes"),
+    [
+        ("1.0 2\n", "1 2.00", True),
+        ("  a b  \n\n", "a b", True),
+        ("a\n\nb", "a\n\nb\n", True),
+        ("1.0000001", "1", False),
+        ("1 2", "1", False),
+        ("1\n2", "1 2", False),
+        ("nan", "nan", True),
+        ("nan", "1", False),
+        ("1e999999999", "2", False),
+        ("sNaN", "1", False),
+        ("1", "sNaN", False),
+        ("a  b", "a b", False),
+        ("", "1", False),
+        ("01", "1", True),
+        ("one", "1", False),
+        ("1", "one", False),
+    ],
+)
+def test_what_is_printed_is_compared_by_lines_and_numbers(printed, expected, passes):
+    assert score(f"print({printed!r})", {"input": "", "output": expected}) == passes
 
 
 def test_calls_compare_what_json_can_say():

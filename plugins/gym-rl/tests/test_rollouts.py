@@ -25,7 +25,8 @@ from gym_rl.rounds.rollouts import Rollouts
 from gym_rl.rounds.scoring import Scoring, scored
 from gym_testkit import tiny
 from gym_torch.adapted import Full
-from gym_torch.layout import PACKED, PADDED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED, PADDED
 from gym_torch.policy import Policy
 from gym_torch.source import Step
 

@@ -27,7 +27,8 @@ from gym_rl.rounds.resampling import groups_of, joined, only
 from gym_rl.rounds.rollouts import Rollouts
 from gym_testkit import tiny
 from gym_torch.adapted import Full
-from gym_torch.layout import PACKED, PADDED, Layout, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED, PADDED, Layout
 from gym_torch.policy import Policy
 from gym_torch.routing import FREE, Routers
 

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
 import platform
 import re
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -26,6 +28,7 @@ from gym_core.errors import GymError
 from gym_rl.rewards import sandbox
 from gym_rl.rewards.sandbox import Limits, Verdict, syscalls
 from gym_rl.rewards.sandbox import filter as calls
+from gym_rl.rewards.sandbox.inside import guard
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are confined by the kernel of Linux alone")
 
@@ -74,6 +77,7 @@ def outside(tmp_path_factory):
             "before": state(folder),
             "world": {
                 **{name: str(folder / name) for name in ("secret", "target", "checker")},
+                "inside": guard.__file__,
                 "unix": str(folder / "mailbox"),
                 "bytecode": importlib.util.cache_from_source(os.__file__),
                 "neighbour": neighbour.pid,
@@ -181,6 +185,57 @@ def test_the_numbers_of_calls_are_those_of_the_kernel(machine):
     }
 
 
+def decide(program, number, architecture, arguments=()):
+    """Return what the kernel makes of a call under a filter: classic BPF by its manual, for the instructions we use."""
+    words = [number, architecture, 0, 0, *(part for value in arguments for part in (value & 0xFFFFFFFF, value >> 32))]
+    words += [0] * (16 - len(words))
+    at, accumulator = 0, 0
+    while True:
+        code, true, false, k = struct.unpack_from("=HBBI", program, 8 * at)
+        at += 1
+        if code == 0x20:
+            accumulator = words[k // 4]
+        elif code == 0x54:
+            accumulator &= k
+        elif code in (0x15, 0x35):
+            at += true if (accumulator == k if code == 0x15 else accumulator >= k) else false
+        else:
+            assert code == 0x06
+            return k
+
+
+ALLOWED, KILLED, ABSENT = 0x7FFF0000, 0x80000000, 0x00050000 | errno.ENOSYS
+THREAD = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | 0x100000 | 0x200000
+#: Arguments that are allowed, and those next to them that are not.
+EDGES = {
+    "clone": ([(THREAD,), (THREAD | 0x400000,)], [(17,), (THREAD & ~0x10000,), (THREAD | 0x10000000,), (0x4000 | 17,)]),
+    "fcntl": ([(9, 1), (9, 4), (9, 1030)], [(9, 5), (9, 6), (9, 8), (9, 1031), (9, 1024)]),
+    "ioctl": ([(0, 0x5401), (0, 0x5421)], [(0, 0x5412), (0, 0x5402), (0, 0xC0045877)]),
+    "mmap": ([(0, 1, 3, 0x22), (0, 1, 1, 0x802)], [(0, 1, 3, 0x21), (0, 1, 3, 1), (0, 1, 3, 3), (0, 1, 3, 0x28)]),
+    "prctl": ([(15,), (16,)], [(1,), (4,), (22,), (23,), (47,)]),
+    "prlimit64": ([(0,)], [(1,), (2**31,)]),
+    "socketpair": ([(1, 1), (1, 0x80801)], [(1, 2), (1, 5), (2, 1), (1, 0x80802), (30, 1)]),
+}
+
+
+@pytest.mark.parametrize("machine", syscalls.ARCHITECTURES)
+def test_the_filter_allows_the_table_and_nothing_else(machine):
+    """On both architectures, whichever this is, by an interpreter of the kernel's language."""
+    architecture = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine]
+    program, single = calls.program(machine=machine), calls.program(threads=False, machine=machine)
+    numbers = {name: both[syscalls.ARCHITECTURES.index(machine)] for name, both in syscalls.NUMBERS.items()}
+    free = {number for name, number in numbers.items() if name not in EDGES}
+    for number in {*range(1024)} - {numbers[name] for name in EDGES}:
+        assert decide(program, number, architecture) == (ALLOWED if number in free else ABSENT), number
+        assert decide(program, number, architecture, [2**64 - 1] * 6) == (ALLOWED if number in free else ABSENT)
+        assert decide(program, 0x40000000 | number, architecture) == decide(program, number, 0x40000003) == KILLED
+    for name, (allowed, refused) in EDGES.items():
+        assert all(decide(program, numbers[name], architecture, given) == ALLOWED for given in allowed), name
+        assert all(decide(program, numbers[name], architecture, given) == ABSENT for given in refused), name
+    assert {decide(single, numbers["clone"], architecture, given) for given in EDGES["clone"][0]} == {ABSENT}
+    assert len(program) // 8 <= 4096  # the most that the kernel takes
+
+
 def test_an_unknown_architecture_is_refused_by_name():
     with pytest.raises(GymError, match="riscv64"):
         calls.program(machine="riscv64")
@@ -266,7 +321,7 @@ def test_nothing_is_left_behind(level, tmp_path, monkeypatch):
     sandbox.examine("while True: pass", "f()", SHORT, level)
     assert not list(tmp_path.iterdir())
     for _ in range(50):
-        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and b"inside.guard" in command(pid)]
+        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and str(tmp_path).encode() in command(pid)]
         if not left:
             return
         time.sleep(0.02)

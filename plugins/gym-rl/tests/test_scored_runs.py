@@ -81,7 +81,7 @@ def test_a_run_that_goes_on_has_the_same_reference(bench: Bench) -> None:
 
 def test_two_processes_score_what_one_does(bench: Bench) -> None:
     """Each its share; all of them then know every column, and take the same steps."""
-    made = recipe(bench, "lora", beta=0.1, mini_batches=2)
+    made = recipe(bench, "lora", beta=0.1, mini_batches=2, top_p=0.8)
     made["train"] |= {"max_steps": 4, "batch_size": 2, "accumulate": 4}
     alone = bench.run(made, "alone")
     file = bench.path("recipe.yaml")

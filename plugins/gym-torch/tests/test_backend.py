@@ -11,10 +11,12 @@ import pytest
 import torch
 from gym_torch_bench import make_run, same
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from gym_core import GymError
 from gym_torch import Transformers
-from gym_torch.backend import LoadedModel
+from gym_torch.backend import LoadedModel, load_frozen
+from gym_torch.layout import PADDED
 
 
 @pytest.fixture
@@ -62,6 +64,28 @@ def test_an_index_that_leads_elsewhere_is_refused(copy: Path, tmp_path: Path) ->
         load(copy, tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("config.json", '{"architectures": ["Qwen3ForCa', "not JSON"),
+        ("config.json", "[1]", "expected an object, not list"),
+        ("config.json", '{"model_type": 3}', "cannot be loaded"),
+        ("config.json", '{"model_type": "qwen3", "num_hidden_layers": {}}', "cannot be loaded"),
+        ("model.safetensors.index.json", "[1, 2]", "expected an object, not list"),
+        ("model.safetensors.index.json", '{"weight_map": ["a"]}', "`weight_map` names no files"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": 3}}', "`weight_map` names no files"),
+        ("model.safetensors.index.json", '{"weight_map', "not JSON"),
+    ],
+)
+def test_damaged_files_of_a_model_are_errors_of_four_lines(
+    copy: Path, tmp_path: Path, name: str, content: str, why: str
+) -> None:
+    (copy / name).write_text(content)
+    with pytest.raises(GymError, match=why) as caught:
+        load(copy, tmp_path / "run")
+    assert str(copy) in str(caught.value) and str(caught.value).count("\n") <= 3
+
+
 def test_a_missing_shard_is_named(copy: Path, tmp_path: Path) -> None:
     names = {"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}
     (copy / "model.safetensors.index.json").write_text(json.dumps(names))
@@ -96,6 +120,37 @@ def test_weights_of_another_shape_are_refused(copy: Path, tmp_path: Path) -> Non
     edit(copy, intermediate_size=48)
     with pytest.raises(GymError, match="another shape than config"):
         load(copy, tmp_path / "run")
+
+
+def test_weights_that_the_configuration_has_no_place_for_are_refused(copy: Path, tmp_path: Path) -> None:
+    edit(copy, num_hidden_layers=1, max_window_layers=1)
+    with pytest.raises(GymError, match=r"no place for: model\.layers\.1\."):
+        load(copy, tmp_path / "run")
+
+
+def test_weights_of_other_senses_are_left_out_and_named(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = load_file(copy / "model.safetensors") | {"visual.patch_embed.weight": torch.zeros(2)}
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    load(copy, tmp_path / "run")
+    assert "visual.patch_embed.weight" in capsys.readouterr().err
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused_or_makes_it_larger(copy: Path, tmp_path: Path) -> None:
+    own = load(copy, tmp_path / "own").model.get_input_embeddings().weight.detach()
+    tokenizer = Tokenizer.from_file(str(copy / "tokenizer.json"))
+    tokenizer.add_tokens([f"<|new {number}|>" for number in range(len(own) + 6 - tokenizer.get_vocab_size())])
+    tokenizer.save(str(copy / "tokenizer.json"))
+    with pytest.raises(GymError, match=f"makes {len(own) + 6:,} tokens") as caught:
+        load(copy, tmp_path / "a")
+    assert caught.value.problems[0].key == "model.resize_vocab"
+    first, again = (load(copy, tmp_path / name, resize_vocab=True).model for name in "bc")
+    found = first.get_input_embeddings().weight.detach()
+    assert len(found) >= len(own) + 6 and len(found) % 64 == 0 and first.config.vocab_size == len(found)
+    assert torch.equal(found[: len(own)], own) and torch.equal(found, again.get_input_embeddings().weight)
+    frozen = load_frozen(Transformers(path=str(copy), resize_vocab=True), "fp32", PADDED).model
+    assert torch.equal(found, frozen.get_input_embeddings().weight), "a reference has the same ones"
 
 
 def test_code_that_comes_with_a_model_needs_consent(copy: Path, tmp_path: Path) -> None:

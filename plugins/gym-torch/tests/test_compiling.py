@@ -8,13 +8,15 @@ import pytest
 import torch
 import torch._inductor.config
 from gym_torch_bench import make_run, train
+from peft import LoraConfig, get_peft_model
 from test_packing import assert_equal, losses, separate, shared
 from torch import nn
 
 from gym_testkit import architectures
-from gym_torch import compiling
+from gym_torch import compiling, probe
 from gym_torch.batch import packed
-from gym_torch.layout import PACKED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED
 
 
 @pytest.fixture
@@ -51,6 +53,34 @@ def test_long_runs_are_tried_once(compiled_calls: list[nn.Module], gym_cache: Pa
     assert compiling.decide("auto", model, PACKED, False, tokens=10**12) is first
     assert all(map(torch.equal, before, model.parameters()))
     assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_a_measurement_is_named_by_what_was_measured_and_made_again_where_it_cannot_be_read(
+    gym_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def measured(what: str = "a") -> dict[str, int]:
+        return probe.remembered("kind", what, lambda: made.append(1) or {"ms": len(made)})
+
+    assert measured() == measured() == {"ms": 1}
+    for damage in ("", "null", "{"):
+        (file,) = gym_cache.glob("probe/*.json")
+        file.write_text(damage)
+        assert measured() == {"ms": len(made)}
+    assert len(made) == 4
+    monkeypatch.setattr(probe, "maker", lambda package: {"code": "another version"})
+    assert measured() == {"ms": 5}
+
+
+def test_an_adapter_is_a_part_of_the_layer_that_is_tried(compiled_calls: list[nn.Module], gym_cache: Path) -> None:
+    for rank in (0, 2):
+        model = architectures.build("qwen3")
+        layout_for(model)
+        if rank:
+            model = get_peft_model(model, LoraConfig(r=rank, target_modules=["q_proj"])).get_base_model()
+        compiling.decide("auto", model, PACKED, False, tokens=10**12)
+    assert len(compiled_calls) == 2
 
 
 def test_where_nothing_can_be_compiled_layers_stay_as_they_are(

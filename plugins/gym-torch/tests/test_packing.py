@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_testkit import architectures
 from gym_torch.attention import NAME, Spans, segment_attention
 from gym_torch.batch import packed, padded
-from gym_torch.layout import PACKED, PADDED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED, PADDED
 from gym_torch.policy import Policy
 
 Lineage = tuple[Sequence[Sample], Sequence[int | None]]

@@ -16,7 +16,8 @@ from gym_testkit import tiny
 from gym_torch.adapted import Adapted, adapt
 from gym_torch.backend import LoadedModel
 from gym_torch.batch import Batch, Piece, packed
-from gym_torch.layout import PACKED, layout_for
+from gym_torch.fitting import layout_for
+from gym_torch.layout import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import reference
 

@@ -20,13 +20,14 @@ from gym_torch import SafetensorsExporter, Transformers
 from gym_torch.adapted import adapt
 from gym_torch.attention import NAME
 from gym_torch.backend import load_frozen
-from gym_torch.batch import Piece, packed
+from gym_torch.batch import Piece, alone, packed, padded
 from gym_torch.config import RopeScaling
 from gym_torch.export import open_artifact
-from gym_torch.layout import PACKED, hidden_states
+from gym_torch.layout import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import reference
 from gym_torch.rope import scale, steady
+from gym_torch.states import hidden_states
 
 WINDOW, DIM = 1024, 8  #: of the tiny model: positions, and width of a head
 
@@ -78,16 +79,21 @@ def test_yarn_is_a_ramp_between_the_two_and_sharpens_attention(model_path: Path)
     assert model.base_model.rotary_emb.attention_scaling == pytest.approx(0.1 * math.log(4) + 1)
 
 
-def hidden(model: PreTrainedModel, length: int) -> torch.Tensor:
+def hidden(model: PreTrainedModel, length: int, lay_out: Any = alone) -> torch.Tensor:
     tokens = np.arange(length, dtype=np.int32) % 250
-    batch = packed([Piece("x", tokens, np.ones(length, dtype=bool)), Piece("y", tokens[:9], np.ones(9, dtype=bool))])
+    batch = lay_out(
+        [Piece("x", tokens, np.ones(length, dtype=bool)), Piece("y", tokens[:9], np.ones(9, dtype=bool))], ()
+    )
     with torch.no_grad():
         return hidden_states(model, batch)
 
 
-def test_dynamic_is_the_model_itself_up_to_its_window_and_keeps_nothing_of_what_was_longer(model_path: Path) -> None:
+@pytest.mark.parametrize("training", [False, True])
+def test_dynamic_is_the_model_itself_up_to_its_window_and_keeps_nothing_of_what_was_longer(
+    model_path: Path, training: bool
+) -> None:
     plain = AutoModelForCausalLM.from_pretrained(model_path).eval()
-    short = loaded(model_path, RopeScaling(type="dynamic", factor=2.0, window=32))
+    short = loaded(model_path, RopeScaling(type="dynamic", factor=2.0, window=32), samples=32).train(training)
     plain.set_attn_implementation(short.config._attn_implementation)
     expected = hidden(plain, 32)
     assert torch.equal(hidden(short, 32), expected)
@@ -95,10 +101,14 @@ def test_dynamic_is_the_model_itself_up_to_its_window_and_keeps_nothing_of_what_
     assert not torch.allclose(first, hidden(plain, 48), atol=1e-3)
     assert torch.equal(hidden(short, 48), first), "a longer text before it changed it"
     assert torch.equal(hidden(short, 32), expected) and torch.equal(hidden(short, 64), longer)
-    short.train()
-    assert torch.equal(hidden(short, 32), expected)
-    with pytest.raises(GymError, match="changes the positions of those beside it"):
-        hidden(short, 33)
+
+
+@pytest.mark.parametrize("lay_out", [packed, padded])
+def test_positions_that_would_follow_from_a_neighbour_are_refused(model_path: Path, lay_out: Any) -> None:
+    short = loaded(model_path, RopeScaling(type="dynamic", factor=2.0, window=32), samples=32)
+    hidden(short, 32, lay_out)
+    with pytest.raises(GymError, match="change the positions of those beside it"):
+        hidden(short, 33, lay_out)
 
 
 def test_dynamic_of_a_model_that_says_so_itself_is_as_steady(model_path: Path) -> None:

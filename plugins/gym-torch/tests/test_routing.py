@@ -22,8 +22,9 @@ from transformers import (
 from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
 from gym_torch.batch import Batch, Piece
+from gym_torch.fitting import layout_for
 from gym_torch.generation.generator import Generator
-from gym_torch.layout import PACKED, PADDED, Layout, layout_for
+from gym_torch.layout import PACKED, PADDED, Layout
 from gym_torch.policy import Policy
 from gym_torch.recompute import recompute_layers
 from gym_torch.routing import FREE, Routers, lay_out

@@ -18,8 +18,9 @@ from transformers import AutoModelForCausalLM
 from gym_core import GymError
 from gym_torch.batch import Piece, packed, padded
 from gym_torch.export import open_artifact
-from gym_torch.layout import hidden_states, layout_for
+from gym_torch.fitting import layout_for
 from gym_torch.scalar_head import FILE, ScalarHead
+from gym_torch.states import hidden_states
 
 SETTINGS: dict[str, Any] = {"save_every": 3, "keep_last": 9}
 

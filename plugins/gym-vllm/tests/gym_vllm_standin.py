@@ -54,6 +54,12 @@ class StandIn:
             )
         return made.tokens, made.log_probs
 
+    @torch.no_grad()
+    def prompt_logprobs(self, prompt: list[int]) -> list[float]:
+        with self.lock:
+            scores = self.model.eval()(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
+        return scores.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0].tolist()
+
 
 @dataclass
 class Desk:
@@ -89,6 +95,9 @@ def _complete(desk: Desk, content: dict[str, Any]) -> Any:
         "logprobs": {"token_logprobs": log_probs, "tokens": [], "top_logprobs": [], "text_offset": []},
         "finish_reason": "stop" if finished else "length",
     }
+    if content.get("prompt_logprobs") == 0:
+        pairs = zip(content["prompt"][1:], desk.model.prompt_logprobs(content["prompt"]), strict=True)
+        choice["prompt_logprobs"] = [None, *({str(token): {"logprob": value, "rank": 1}} for token, value in pairs)]
     return {"id": "cmpl", "object": "text_completion", "model": "policy", "choices": [choice], "usage": {}}
 
 
@@ -209,7 +218,12 @@ class LLM:
         for prompt, one in zip(prompts, params, strict=True):
             tokens, log_probs = self.model.answer(prompt["prompt_token_ids"], one.options)
             places = [{token: SimpleNamespace(logprob=value)} for token, value in zip(tokens, log_probs, strict=True)]
-            found.append(SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(tokens), logprobs=places)]))
+            answer = SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(tokens), logprobs=places)])
+            if one.options.get("prompt_logprobs") == 0:
+                text = prompt["prompt_token_ids"]
+                scores = zip(text[1:], self.model.prompt_logprobs(text), strict=True)
+                answer.prompt_logprobs = [None, *({token: SimpleNamespace(logprob=value)} for token, value in scores)]
+            found.append(answer)
         return found
 
 

@@ -68,6 +68,18 @@ def test_awake_it_takes_weights_only_when_they_have_changed(vllm, model_path) ->
     assert sampler.llm.calls == ["reload_weights", "reset_prefix_cache"] * 2
 
 
+def test_weights_that_do_not_arrive_are_noticed(vllm, model_path) -> None:
+    sampler = build(model_path, sleep=False)
+    sampler.llm.model.load = lambda weights: None
+    sampler.generate([[5]], 2, 1.0)
+    with torch.no_grad():
+        for weight in sampler.adapted.model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)), alpha=0.3)
+    sampler.refresh()
+    with pytest.raises(GymError, match="computes with other weights than it was just given"):
+        sampler.generate([[5]], 2, 1.0)
+
+
 def test_without_vllm(model_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "")

@@ -126,9 +126,11 @@ def test_a_round_gives_the_weights_a_name_and_forgets_cached_prompts(case, desk)
     assert paths == [
         "/collective_rpc",
         "/reset_prefix_cache",
+        "/v1/completions",  # what it makes of a known text
         "/update_weight_version",
         "/v1/completions",
         "/weight_info",
+        "/v1/completions",
     ]
     assert desk.version == sampler.version
     assert list(case.output.iterdir()) == [], "weights are left on the disk"
@@ -156,6 +158,34 @@ def test_a_restarted_server_is_noticed(case, desk, model_path) -> None:
         sampler.generate(PROMPTS, 4, 1.0)
     sampler.refresh()
     sampler.generate(PROMPTS, 4, 1.0)
+
+
+def test_a_server_that_says_the_right_name_and_has_other_weights_is_noticed(case, desk, model_path) -> None:
+    """A name is what the client said; what the server computes is its own."""
+    sampler = case.sampler()
+    case.move()
+    sampler.refresh()
+    desk.model = StandIn(model_path)  # as it was started, under the name that it was given later
+    with pytest.raises(GymError, match="no longer has the weights that it was given"):
+        sampler.generate(PROMPTS, 4, 1.0)
+
+
+def test_a_server_that_does_not_take_the_weights_is_noticed_before_it_answers(case, desk) -> None:
+    sampler = case.sampler()
+    sampler.refresh()
+    case.move(0.3)
+    desk.model.load = lambda weights: None
+    with pytest.raises(GymError, match="computes with other weights than it was just given") as raised:
+        sampler.refresh()
+    assert len(str(raised.value).splitlines()) <= 4
+
+
+@pytest.mark.parametrize("said", [None, [None], [None, {"5": {"logprob": -1.0}}]])
+def test_a_server_that_cannot_say_what_it_computes_is_refused(case, desk, said) -> None:
+    sampler = case.sampler()
+    breaks(desk, "/v1/completions", choice(prompt_logprobs=said))
+    with pytest.raises(GymError, match="does not say how likely the tokens of a prompt are"):
+        sampler.refresh()
 
 
 def test_a_broken_connection_is_tried_again(model_path, desk, tmp_path, monkeypatch) -> None:
@@ -193,9 +223,12 @@ NAN = float("nan")
 )
 def test_what_a_server_does_wrong_stops_the_run_in_four_lines(case, desk, path, reply, why) -> None:
     sampler = case.sampler()
-    breaks(desk, path, reply)
     with pytest.raises(GymError) as caught:
-        sampler.refresh()
+        if path == "/v1/completions":
+            sampler.refresh()
+        breaks(desk, path, reply)
+        if path != "/v1/completions":
+            sampler.refresh()
         sampler.generate(PROMPTS, 8, 1.0)
     assert why in str(caught.value)
     assert len(str(caught.value).splitlines()) <= 4

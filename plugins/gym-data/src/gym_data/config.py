@@ -56,6 +56,9 @@ class DatasetConfig(Data):
     """Day that the chat template is told where it asks, such as `2025-12-31`; without it, the day on which the run began."""
     system: Annotated[str | None, Flat("default_system")] = None
     """System message of conversations that have none."""
+    split_special_tokens: Annotated[bool, Flat("split_special_tokens")] = True
+    """Whether special tokens that rows spell out (`<|im_end|>`, `<fim_middle>`) are split like any text; `false` reads them as
+    these tokens: for texts that are rendered chats, or that leave gaps to fill in the middle."""
     variables: dict[str, str] = {}
     """What `{{name}}` in a row becomes; a name that is not here stays as it is."""
     cutoff: Annotated[PositiveInt, Flat("cutoff_len")] = 2048

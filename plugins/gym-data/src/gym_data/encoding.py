@@ -127,13 +127,16 @@ def rendered(
             flat = [each for _, _, conversations in several for each in conversations]
             pending, done = (several, ahead.submit(tokenizer.found, flat)), pending
             if done is not None:
-                yield _kept(reader, done[0], iter(done[1].result()))
+                yield _kept(reader, tokenizer, done[0], iter(done[1].result()))
         if pending is not None:
-            yield _kept(reader, pending[0], iter(pending[1].result()))
+            yield _kept(reader, tokenizer, pending[0], iter(pending[1].result()))
 
 
 def _kept(
-    reader: Reader, asked: list[tuple[Record, _More, Sequence[Asked]]], answers: Iterator[Found | ValueError]
+    reader: Reader,
+    tokenizer: Tokenizer,
+    asked: list[tuple[Record, _More, Sequence[Asked]]],
+    answers: Iterator[Found | ValueError],
 ) -> list[tuple[Record, _More, list[Found]]]:
     kept = []
     for record, more, conversations in asked:
@@ -146,7 +149,9 @@ def _kept(
         if refused:
             reader.refused(record, refused)
             continue
-        reader.tallies[record.source].lost.update({what for each in found for what in each.lost})
+        tally = reader.tallies[record.source]
+        tally.lost.update({what for each in found for what in each.lost})
+        tally.spelt += any(tokenizer.quotes(text) for each in found for text in each.sequences)
         kept.append((record, more, found))
     return kept
 
@@ -212,14 +217,24 @@ def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
 
     for batch in rendered(reader, tokenizer, (map(asked, batch) for batch in batches(reader.records(), BATCH))):
         rows = [record.row for record, _, _ in batch]
+        for record, _, _ in batch:
+            if isinstance(record.row, Text):
+                reader.tallies[record.source].spelt += tokenizer.splits(record.row.text)
         documents = iter(tokenizer.encode_batch([row.text for row in rows if isinstance(row, Text)]))
         chats = iter(tokenizer.encode_rendered([found[0].sequences[-1] for _, _, found in batch if found]))
         for record, _, found in batch:
             if found:
                 tokens, _ = next(chats)
             else:
-                tokens = np.asarray([*tokenizer.document_start, *next(documents), *end], dtype=np.int32)
+                tokens = _document(tokenizer.document_start, next(documents), end)
             yield Piece(tokens, _all(tokens), record.source, record.number, 0, record.times, record.key)
+
+
+def _document(begin: list[int], text: list[int], end: list[int]) -> Tokens:
+    """Return the tokens of a text between those that begin and end it, which it may bring itself."""
+    begin = [] if text[:1] == begin else begin
+    end = [] if text[-1:] == end else end
+    return np.asarray([*begin, *text, *end], dtype=np.int32)
 
 
 def _blocks(documents: Iterable[Piece], size: int) -> Iterator[Piece]:

@@ -28,8 +28,8 @@ from gym_data.tokenizer import Tokenizer
 __all__ = ["Example", "Examples", "Prepared", "prepare"]
 #: Fields that decide how rows become examples; sources, template and tokenizer are named beside them.
 OPTIONS = {
-    "cutoff", "max_samples", "mix", "mix_weights", "overlong", "split", "system", "template_options", "train_on",
-    "validation", "variables", "bad_rows",
+    "cutoff", "max_samples", "mix", "mix_weights", "overlong", "split", "split_special_tokens", "system", "template_options",
+    "train_on",    "validation", "variables", "bad_rows",
 }  # fmt: skip
 
 
@@ -89,7 +89,8 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -
     if template is not None:
         with answering(template, "`build`"):
             text = template.build()
-    words = Tokenizer(path, text, {**config.template_options, DAY: (day or datetime.now(UTC).date()).isoformat()})
+    told = {**config.template_options, DAY: (day or datetime.now(UTC).date()).isoformat()}
+    words = Tokenizer(path, text, told, config.split_special_tokens)
     if template is not None:
         roles = {"bos_token": words.bos_id, "eos_token": words.eos_id}
         lacking = [token for token in template.needs if roles.get(token, words.token_id(token)) is None]

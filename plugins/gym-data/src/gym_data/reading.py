@@ -20,8 +20,9 @@ from gym_data.formats.detect import detect, detect_prompt
 from gym_data.formats.parts import Unlearnable
 from gym_data.makers import answering, called, identity, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, content_key
+from gym_data.watched import Watched
 
-PEEK = 20  #: rows looked at to tell a format
+PEEK = 20  #: rows looked at to tell a format, and which columns it does not read
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
@@ -106,6 +107,9 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     noticed: Counter[str] = field(default_factory=Counter)  #: what there is to say of rows that are kept
     lost: Counter[str] = field(default_factory=Counter)  #: rows of which the chat template leaves something out
+    spelt: int = 0  #: rows that spell out special tokens, which are split
+    read: set[str] = field(default_factory=set)  #: columns that the format reads
+    unread: set[str] = field(default_factory=set)  #: columns with text that it did not read in some row
     truncated: int = 0
     parted: int = 0  #: conversations learnt in several sequences
     apart: int = 0  #: tokens of these sequences
@@ -138,13 +142,31 @@ class Reader:
                 self.tallies[source].rows += 1
                 try:
                     with answering(opened.format, f"row {number}: reading it", opened.name, sound=(ValueError,)):
-                        structured = convert(_filled(row, self.config.variables))
+                        structured = self._watched(source, convert)(_filled(row, self.config.variables))
                 except ValueError as error:
                     self.bad(source, number, error)
                     continue
                 if not isinstance(structured, SHAPES[self.shape]):
                     raise self._mismatch(opened, structured)
                 yield Record(source, number, times, structured, content_key(structured))
+
+    def _watched(
+        self, source: int, convert: Callable[[Mapping[str, Any]], Structured]
+    ) -> Callable[[Mapping[str, Any]], Structured]:
+        """Return what converts a row; of the first ones it notes which columns the format does not read."""
+        tally = self.tallies[source]
+        # All columns of a prompt go to whoever judges its answers.
+        if tally.rows > PEEK or self.shape == "prompt":
+            return convert
+
+        def noting(row: Mapping[str, Any]) -> Structured:
+            watched = Watched(row)
+            structured = convert(watched)
+            tally.read |= watched.read
+            tally.unread |= watched.unread
+            return structured
+
+        return noting
 
     def bad(self, source: int, number: int, error: ValueError, who: str = "") -> None:
         """Count a row that cannot be learnt from; `who` says so, by default the format.

@@ -86,6 +86,16 @@ def _notes(tally: Tally, branches: bool) -> list[str]:
         f"{tally.name}: in {count:,} rows the chat template leaves out {what}; nothing is learnt of it"
         for what, count in tally.lost.items()
     ]
+    if tally.spelt:
+        notes.append(
+            f"{tally.name}: {tally.spelt:,} rows spell out special tokens, which are learnt as text; "
+            "`split_special_tokens: false` reads them as these tokens"
+        )
+    unread = ", ".join(f"`{name}`" for name in sorted(tally.unread - tally.read))
+    if unread:
+        notes.append(
+            f"{tally.name}: nothing is learnt of the text in columns that the row format does not read: {unread}"
+        )
     if tally.parted:
         shared = (
             f"what these begin with is computed once: {tally.joined:,} tokens in place of {tally.apart:,}"

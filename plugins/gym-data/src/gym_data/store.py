@@ -30,6 +30,7 @@ LAYOUT = 4  #: changes when the files change their meaning
 MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished-"
 ABANDONED = 60.0  #: seconds after which an unfinished folder that no process holds is taken away
+ABANDONED_FILE = 3600.0  #: the same for an unfinished file that was not written to
 
 
 class Store:
@@ -183,12 +184,15 @@ def remove(root: Path, name: str) -> None:
 
 
 def collect(root: Path) -> None:
-    """Take away what killed processes left unfinished: folders that none holds the lock of."""
-    for folder in root.glob(f"{UNFINISHED}*"):
+    """Take away what killed processes left unfinished: folders that none holds the lock of, files that do not grow."""
+    for path in root.glob(f"{UNFINISHED}*"):
         with suppress(OSError, GymError):
-            if time.time() - folder.stat().st_mtime > ABANDONED:
-                with OutputLock(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
+            age = time.time() - path.stat().st_mtime
+            if path.is_file() and age > ABANDONED_FILE:
+                path.unlink()
+            elif path.is_dir() and age > ABANDONED:
+                with OutputLock(path):
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

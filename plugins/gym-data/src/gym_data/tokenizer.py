@@ -32,12 +32,20 @@ Mask = npt.NDArray[np.bool_]  #: [length]
 class Tokenizer:
     """Encodes text and conversations as the model's own tokenizer does."""
 
-    def __init__(self, path: Path | str, template: str | None = None, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        template: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        split_special_tokens: bool = True,
+    ) -> None:
         """Read the tokenizer of a model directory.
 
-        `template` is the text of a chat template to use in place of the model's own, `options` are handed to it. Raises
-        DataError where the directory holds no `tokenizer.json`.
+        `template` is the text of a chat template to use in place of the model's own, `options` are handed to it. Without
+        `split_special_tokens`, special tokens that texts and messages spell out are these tokens. Raises DataError where the
+        directory holds no `tokenizer.json`.
         """
+        self.split_special_tokens = split_special_tokens
         self.path = Path(path)
         files = read_tokenizer(self.path)
         self.fingerprint = files.fingerprint
@@ -45,7 +53,11 @@ class Tokenizer:
         self._values = {**files.named, **(options or {})}
         self._templates = {"default": template} if template is not None else files.templates
         bare = files.tokenizer | {"post_processor": None, "truncation": None, "padding": None}
-        self._plain = tokenizers.Tokenizer.from_str(json.dumps(bare))
+        try:
+            self._plain = tokenizers.Tokenizer.from_str(json.dumps(bare))
+        except Exception as error:  # the library raises no other class
+            why = f"not a tokenizer: {str(error).splitlines()[0][:200]}"
+            raise DataError(why, where=str(self.path / "tokenizer.json"), fix="fetch the model again") from error
 
     @property
     def eos_id(self) -> int | None:
@@ -108,12 +120,24 @@ class Tokenizer:
         return [int(ids[np.flatnonzero(trained)[-1]])] if self.closes(ids, trained) else []
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, without any that begin or end it. Special tokens in it are text."""
+        """Return the tokens of a text, without any that begin or end it. Special tokens in it are text, unless not split."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of several texts, as `encode` does."""
-        return [encoding.ids for encoding in self._literal.encode_batch_fast(list(texts), add_special_tokens=False)]
+        tokenizer = self._literal if self.split_special_tokens else self._plain
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def splits(self, text: str) -> bool:
+        """Whether a text spells out special tokens, which are split into those of their text."""
+        if not self.split_special_tokens or not any(begin in text for begin in self._begins):
+            return False
+        return any(token in text for token in self.special)
+
+    @cached_property
+    def _begins(self) -> set[str]:
+        """What special tokens begin with: most texts hold none of it, and there may be hundreds of tokens."""
+        return {token[:2] for token in self.special}
 
     def decode(self, ids: Sequence[int] | Tokens, skip_special: bool = False) -> str:
         """Return the text of tokens, special ones included unless `skip_special`."""
@@ -190,6 +214,10 @@ class Tokenizer:
         )
         return [next(named if flag else plain) for flag in odd]
 
+    def quotes(self, rendered: Rendered) -> bool:
+        """Whether messages of a rendered text spell out special tokens, which are split into those of their text."""
+        return self._guard.quoted(rendered.text)
+
     def closes(self, ids: Tokens, trained: Mask) -> bool:
         """Whether the last learnt token is a special one, so that the model learns where to stop."""
         places = np.flatnonzero(trained)
@@ -219,11 +247,13 @@ class Tokenizer:
     def words(self) -> Words:
         """What chat templates are told."""
         further = [token["content"] for token in self._files.tokenizer["added_tokens"] if not token["special"]]
-        return Words(self.templates, self._values, self.special, further, self._files.stops, self.special)
+        quoted = self.special if self.split_special_tokens else []
+        return Words(self.templates, self._values, quoted, further, self._files.stops, self.special)
 
     @cached_property
     def _guard(self) -> Guard:
-        return Guard(self.special, WORKER.control(self.words) if self.templates else ())
+        quoted = self.words.special
+        return Guard(quoted, WORKER.control(self.words) if quoted and self.templates else ())
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:

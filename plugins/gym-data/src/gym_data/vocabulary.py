@@ -38,7 +38,14 @@ def read_tokenizer(path: Path) -> Files:
             where=str(path),
             fix=f"write one: AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})",
         )
-    tokenizer = _load(file)
+    try:
+        return _read(path, _load(file))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        why = f"these are no tokenizer files: {type(error).__name__} {error}"
+        raise DataError(why[:200], where=str(path), fix="fetch the model again") from error
+
+
+def _read(path: Path, tokenizer: dict[str, Any]) -> Files:
     config = _load(path / "tokenizer_config.json") if (path / "tokenizer_config.json").is_file() else {}
     older = _load(path / "special_tokens_map.json") if (path / "special_tokens_map.json").is_file() else {}
     named = {name: text for name in NAMED if (text := _text(config.get(name) or older.get(name)))}
@@ -108,8 +115,8 @@ def _text(token: Any) -> str | None:
 def _load(path: Path) -> dict[str, Any]:
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"not JSON: {error}", where=str(path), fix="fetch the model again") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not JSON: {str(error)[:200]}", where=str(path), fix="fetch the model again") from None
     if not isinstance(loaded, dict):
         raise DataError("expected an object", where=str(path), fix="fetch the model again")
     return loaded

@@ -7,16 +7,18 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from gym_core import GymError
+from gym_data import space, store
+from gym_data.makers import maker
 from gym_preference.answers import Answered
 
 KEY_BYTES = 16
@@ -36,29 +38,37 @@ class Kept:
         return torch.from_numpy(self.scores[key_of(answered)])
 
     def write(self, path: Path, name: str) -> None:
-        """Write them, all or nothing; `name` says what they are made from, see `name_of`."""
+        """Write them, all or nothing; `name` says what they are made from, see `name_of`.
+
+        What is kept beside them takes no more than `$GYM_CACHE_SIZE`; the least recently used goes.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
+        store.collect(path.parent)
         keys = sorted(self.scores)
         tensors = {
             "keys": torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, KEY_BYTES),
             "ends": torch.tensor([len(self.scores[key]) for key in keys]).cumsum(0),
             "log_probs": torch.from_numpy(np.concatenate([self.scores[key] for key in keys])),
         }
-        unfinished = path.with_name(f".{os.getpid()}-{path.name}")
+        unfinished = path.with_name(f"{store.UNFINISHED}{os.getpid()}-{path.name}")
         save_file(tensors, unfinished, {"format": "pt", "name": name})
         unfinished.replace(path)
+        space.evict(path.parent, space.limit(), path.name)
+
+    @staticmethod
+    def there(path: Path, name: str) -> bool:
+        """Whether what `write` wrote under this name is there and can be read; it counts as used."""
+        try:
+            with safe_open(path, "pt") as file:
+                found = (file.metadata() or {}).get("name") == name
+            os.utime(path)
+        except (OSError, SafetensorError):
+            return False
+        return found
 
     @classmethod
-    def read(cls, path: Path, name: str) -> Kept:
-        """Return what `write` wrote under this name. Raises GymError where a file was put in its place."""
-        with safe_open(path, "pt") as file:
-            written = (file.metadata() or {}).get("name")
-        if written != name:
-            raise GymError(
-                "these are a reference's scores of other answers, or another reference's",
-                where=str(path),
-                fix="remove the file: it is made again",
-            )
+    def read(cls, path: Path) -> Kept:
+        """Return what `write` wrote."""
         tensors = load_file(path)
         keys = [row.tobytes() for row in tensors["keys"].numpy()]
         parts = np.split(tensors["log_probs"].numpy(), tensors["ends"].numpy()[:-1])
@@ -74,9 +84,13 @@ def key_of(answered: Answered) -> bytes:
     return digest.digest()
 
 
-def name_of(weights: str, how: str, keys: Sequence[bytes]) -> str:
-    """Return the name of the scores of answers by weights: of what they are made from, and of how they are computed."""
-    digest = hashlib.blake2b(f"{weights} {how}".encode(), digest_size=16)
+def name_of(weights: str, how: Sequence[Any], keys: Sequence[bytes]) -> str:
+    """Return the name of the scores of answers by weights: of what they are made from, and of how they are computed.
+
+    `how` is plain data; by which version of which code is named as well.
+    """
+    made_by = [weights, how, maker("gym_preference"), maker("gym_torch")]
+    digest = hashlib.blake2b(json.dumps(made_by, sort_keys=True, default=str).encode(), digest_size=16)
     for key in sorted(keys):
         digest.update(key)
     return digest.hexdigest()

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 from accelerate.utils import gather_object
 
 from gym_core import GymError, Run, cache_dir
+from gym_data.makers import identity
 from gym_preference.config import Referenced
 from gym_preference.kept import Kept, fingerprint, key_of, name_of
 from gym_preference.objective import PreferenceObjective
@@ -21,6 +22,7 @@ from gym_torch.backend import LoadedModel
 from gym_torch.console import say
 from gym_torch.loop import Job
 from gym_torch.policy import Policy
+from gym_torch.probe import device_name
 from gym_torch.reference import Scorer, left_out, reference
 from gym_torch.source import Step
 
@@ -85,7 +87,7 @@ class Referring:
         keys = sorted(set(self._together(list(mine))))
         began: str | None = self.run.record.read().get(WEIGHTS) if self.run.resuming else None
         scorer = self._own()
-        if began is None or scorer is not None or not self._file(began, keys).is_file():
+        if began is None or scorer is not None or not self._there(self._file(began, keys)):
             scorer = scorer or self._again()
             weights = self._fingerprint(scorer.policy)
             if began not in (None, weights):
@@ -96,13 +98,16 @@ class Referring:
                 )
             self.run.record.update(**{WEIGHTS: weights})
             file = self._file(weights, keys)
-            if not self.run.ranks.agree(file.is_file):
+            if not self._there(file):
                 say(f"the reference scores {len(keys):,} samples, once")
                 found = dict(self._together(list(self._scored(objective, scorer, steps))))
                 self.run.ranks.agree(lambda: Kept(found).write(file, file.stem))
             began = weights
         file = self._file(began, keys)
-        return Kept.read(file, file.stem)
+        return Kept.read(file)
+
+    def _there(self, file: Path) -> bool:
+        return self.run.ranks.agree(lambda: Kept.there(file, file.stem))
 
     def _scored(self, objective: PreferenceObjective, scorer: Scorer, steps: Sequence[Step]) -> Iterator[Score]:
         """Yield key and log-probabilities of each example of this process; all processes work on as many batches."""
@@ -119,11 +124,10 @@ class Referring:
     def _file(self, weights: str, keys: Sequence[bytes]) -> Path:
         # How answers are cut into batches changes the last bits: a run is then what its recipe says, whoever ran before.
         train, world = self.job.train, self.job.accelerator.num_processes
-        how = f"{self.model.precision} {self.model.layout.name} {train.batch_size} {train.batch_tokens} {world}"
-        if self.without is None:  # the adapter, if there is one, computes a part of what the reference says
-            how += "".join(
-                f" {item} {self.run.recipe.adapter!r}" for item in self.run.recipe.resolved if item.path == ("adapter",)
-            )
+        how: list[Any] = [self.model.precision, self.model.layout.name, train.batch_size, train.batch_tokens, world]
+        how += [device_name(), self.policy.head.temperature]
+        if self.without is None and self.run.recipe.adapter:  # it computes a part of what the reference says
+            how.append(identity(self.run.recipe.adapter))
         name = name_of(weights, how, keys)
         return cache_dir() / "reference" / f"{name}.safetensors"
 

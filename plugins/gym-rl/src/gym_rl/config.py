@@ -87,6 +87,10 @@ class PolicyGradient(TorchAlgorithm):
         """Return the reference."""
         return (Further(self.reference_model),) if self.beta else ()
 
+    def generated(self) -> int:
+        """Return the most tokens of an answer."""
+        return self.max_new_tokens
+
     @model_validator(mode="after")
     def _differ(self) -> Self:
         if self.max_resample and self.group_size == 1:

@@ -23,11 +23,11 @@ from gym_torch.batch import Batch
 from gym_torch.beside import Beside
 from gym_torch.config import Transformers
 from gym_torch.export import copy_tokenizer
-from gym_torch.layout import hidden_states
 from gym_torch.policy import Policy
 from gym_torch.recompute import recompute_layers
 from gym_torch.rope import longest
 from gym_torch.scalar_head import ScalarHead, head_of, keep_words
+from gym_torch.states import hidden_states
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
 

@@ -97,7 +97,7 @@ def segment_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """Attend within segments; the signature is that of transformers' attention interface.
 
@@ -113,15 +113,23 @@ def segment_attention(
         dropout: probability of dropping a weight.
         sliding_window: most positions back that a token sees, itself included.
         softcap: largest absolute score (arXiv:2408.00118, section 2).
+        others: what a family hands on beside; where there are spans, none that might change what is computed.
 
     Returns:
         `[rows, tokens, heads, head_dim]`, and no weights.
+
+    Raises:
+        GymError: a family hands on an option that is not known here.
 
     """
     rule = _Rule(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap, dropout)
     if shared is not None:
         out = shared(module.layer_idx, query, key, value, attention_mask, rule.scale)
     elif spans is not None:
+        unknown = [name for name, value in others.items() if value is not None and name not in _PASSING]
+        if unknown:
+            why = f"{type(module).__name__} hands `{unknown[0]}` to its attention, which is not known in packed rows"
+            raise GymError(why, key="model.attention", fix="set `model: {attention: sdpa}`")
         out = (_blockwise if query.device.type != "cpu" else _piecewise)(query, key, value, spans, rule)
     elif softcap is not None:
         seen = _triangle(query.shape[2], key.shape[2], None, query.device) if attention_mask is None else attention_mask
@@ -130,6 +138,19 @@ def segment_attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling)
     return out.transpose(1, 2).contiguous(), None
 
+
+#: What families hand to every attention and none of them looks at.
+_PASSING = frozenset(
+    {
+        "position_ids",
+        "cache_position",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "virtual",
+    }
+)
 
 AttentionInterface.register(NAME, segment_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -17,15 +17,23 @@ from transformers.utils import logging
 from gym_core import GymError, Run, locate
 from gym_torch import probe, rope
 from gym_torch.console import say
-from gym_torch.layout import PACKED, PADDED, Layout, layout_for
+from gym_torch.fitting import fit
+from gym_torch.layout import ALONE, ORDER, PACKED, PADDED, Layout
 from gym_torch.plan.machine import Meter
 from gym_torch.processes.strategies import check_cut
+from gym_torch.vocabulary import check_vocabulary
 
 if TYPE_CHECKING:
     from gym_torch.config import Transformers
 
 PATH = "model.path"  #: the key of the recipe that names the model
 INDEX = "model.safetensors.index.json"
+AGAIN = "fetch the model again: the file is damaged"
+#: Parts of names of weights that text does not go through: other senses, drafts of further tokens, tables that follow from
+#: the configuration.
+_BESIDE = frozenset(
+    {"visual", "vision_tower", "vision_model", "audio_tower", "multi_modal_projector", "mtp", "inv_freq", "masked_bias"}
+)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -40,6 +48,9 @@ class LoadedModel:
     layout: Layout = PADDED  #: how samples become batches that this model computes exactly
     compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
     neftune: float = 0.0  #: alpha of the noise on its embeddings in training
+    router_aux_loss_coef: float | None = (
+        None  #: of the load-balancing loss of its experts; None: as its configuration says
+    )
 
 
 def load(config: Transformers, run: Run) -> LoadedModel:
@@ -55,11 +66,13 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     width = shape.get_text_config().hidden_size
     precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
     model = _weights(config, path, shape, precision, run.recipe.train.seed)
-    layout = layout_for(model) if config.attention == "auto" else PADDED
-    if layout is not PACKED:
-        why = "this model cannot attend by segments" if config.attention == "auto" else "model.attention is set"
-        say(f"samples are padded, not packed: {why}")
-    return LoadedModel(model, path, config.path, precision, layout, config.compile, config.neftune)
+    found = fit(model, rope.longest(run.recipe), packs=config.attention == "auto")
+    if found.layout is PADDED:
+        say(f"samples are padded, not packed: {found.why}")
+    elif found.layout is ALONE:
+        say(f"samples are computed one by one, neither packed nor padded: {found.why}")
+    options = (config.compile, config.neftune, config.router_aux_loss_coef)
+    return LoadedModel(model, path, config.path, precision, found.layout, *options)
 
 
 def load_frozen(
@@ -73,11 +86,15 @@ def load_frozen(
     """
     path, shape = _located(config, samples, key)
     model = _weights(config, path, shape, precision, seed).requires_grad_(False).eval()
-    if layout is PACKED and layout_for(model) is not PACKED:
+    own = fit(model, samples, packs=layout is PACKED).layout
+    if ORDER.index(own) > ORDER.index(layout):
         raise GymError(
-            f"{type(model).__name__} cannot attend by segments, and the model that is trained does",
+            f"{type(model).__name__} computes samples {own.name}, and the model that is trained computes them {layout.name}",
             where=config.path,
-            fix="set `model: {attention: sdpa}`: then samples are padded for both",
+            key=key,
+            fix="set `model: {attention: sdpa}`: then samples are padded for both"
+            if own is PADDED
+            else "name another model",
         )
     return LoadedModel(model, path, config.path, precision, layout)
 
@@ -90,7 +107,7 @@ def _located(config: Transformers, samples: int | None, key: str = PATH) -> tupl
     _check_code(path, config.trust_remote_code)
     if pretrained:
         check_weights(path, key)
-    with _said(path):
+    with said(path):
         shape = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, local_files_only=True)
     if config.rope_scaling is not None:
         rope.scale(shape, config.rope_scaling, samples)
@@ -103,21 +120,40 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
     if config.attention != "auto":
         options["attn_implementation"] = config.attention
     pretrained = config.init == "pretrained"
-    with _said(path):
+    with said(path):
         options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
         model = read_weights(path, {"config": shape, **options}) if pretrained else _random(shape, seed, options)
+    check_vocabulary(model, path, config.resize_vocab, seed)
     rope.steady(model)
     return model
 
 
 @contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """Say what transformers could not load."""
+def said(path: Path) -> Iterator[None]:
+    """Say what transformers could not load; files that are damaged or of another kind can raise whatever there is."""
     try:
         yield
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0][:300]
-        raise GymError(f"the model cannot be loaded: {reason}", where=str(path), key="model") from error
+    except GymError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:300]
+        kind = (
+            ""
+            if isinstance(error, OSError | ValueError | ImportError | SafetensorError)
+            else f"{type(error).__name__}: "
+        )
+        raise GymError(f"the model cannot be loaded: {kind}{reason}", where=str(path), key="model") from error
+
+
+def _object(file: Path, key: str) -> dict[str, Any]:
+    """Return the JSON object in a file of a model. Raises GymError where it holds none."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise GymError(f"not JSON: {str(error)[:200]}", where=str(file), key=key, fix=AGAIN) from None
+    if not isinstance(found, dict):
+        raise GymError(f"expected an object, not {type(found).__name__}", where=str(file), key=key, fix=AGAIN)
+    return found
 
 
 def _no_adapter(path: Path, key: str) -> None:
@@ -130,7 +166,10 @@ def check_weights(path: Path, key: str = PATH) -> None:
     """Raise GymError unless the directory holds a model in safetensors that needs no pickle; `key` is what names it."""
     _no_adapter(path, key)
     if (path / INDEX).exists():
-        files = set(json.loads((path / INDEX).read_text(encoding="utf-8")).get("weight_map", {}).values())
+        named = _object(path / INDEX, key).get("weight_map")
+        if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+            raise GymError("`weight_map` names no files", where=str(path / INDEX), key=key, fix=AGAIN)
+        files = set(named.values())
         odd = sorted(name for name in files if not name.endswith(".safetensors") or Path(name).name != name)
         missing = sorted(name for name in files if not (path / name).exists())
         if not odd and not missing:
@@ -155,7 +194,7 @@ def _check_code(path: Path, allowed: bool) -> None:
             key="model.path",
             fix="name a model directory or a Hub id",
         )
-    if not allowed and json.loads(file.read_text(encoding="utf-8")).get("auto_map"):
+    if _object(file, PATH).get("auto_map") and not allowed:
         raise GymError(
             "the model brings Python code of its own (auto_map in config.json)",
             where=str(path),
@@ -165,7 +204,11 @@ def _check_code(path: Path, allowed: bool) -> None:
 
 
 def read_weights(path: Path, options: dict[str, Any], kind: Any = AutoModelForCausalLM) -> PreTrainedModel:
-    """Load weights quietly into a model of a kind. Raises GymError for any that were not there, did not fit or are no numbers."""
+    """Load weights quietly into a model of a kind.
+
+    Raises GymError for any that were not there, did not fit, are no numbers, or that the model has no place for; what belongs to
+    parts that no text goes through is left out, and said.
+    """
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -174,7 +217,12 @@ def read_weights(path: Path, options: dict[str, Any], kind: Any = AutoModelForCa
         path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     logging.set_verbosity(verbosity)
+    left = sorted(report["unexpected_keys"])
+    beside = [name for name in left if any(part in _BESIDE for part in name.split("."))]
+    if beside:
+        say(f"{len(beside)} weights are not loaded, which text does not need: {', '.join(beside[:3])}")
     wrong = {
+        "weights that config.json has no place for": [name for name in left if name not in beside],
         "missing weights": sorted(report["missing_keys"]),
         "weights of another shape than config.json says": sorted(key for key, *_ in report["mismatched_keys"]),
         "weights that are not finite": [key for key, held in model.named_parameters() if not held.isfinite().all()],

@@ -6,7 +6,7 @@ rows; it knows nothing of losses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -104,6 +104,7 @@ class Batch:
     experts: Tensor | None = (
         None  #: [rows, length, layers, k] int16, where each token is routed to; see `gym_torch.routing`
     )
+    apart: bool = False  #: whether each row is computed by itself, without its padding
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the batch with every tensor changed, those in mappings too."""
@@ -139,6 +140,30 @@ class Batch:
             for offset in own
         ]
         return torch.tensor(flat, dtype=torch.long, device=self.tokens.device)
+
+    def rows(self) -> Iterator[Batch]:
+        """Yield each row of a padded batch as a batch of its own, without padding and without labels."""
+        for row in range(len(self.tokens)):
+            leaf = max(
+                (number for number, each in enumerate(self.segments) if each.row == row),
+                key=lambda number: self.segments[number].stop,
+            )
+            lineage = [leaf]
+            while (before := self.segments[lineage[0]].prefix) is not None:
+                lineage.insert(0, before)
+            length, none = self.segments[leaf].stop, self.targets[:0]
+            yield Batch(
+                tokens=self.tokens[row : row + 1, :length],
+                positions=self.positions[row : row + 1, :length],
+                targets=none,
+                target_index=none,
+                target_segment=none,
+                segments=tuple(
+                    replace(self.segments[number], row=0, prefix=at - 1 if at else None)
+                    for at, number in enumerate(lineage)
+                ),
+                experts=None if self.experts is None else self.experts[row : row + 1, :length],
+            )
 
     @property
     def ids(self) -> list[str]:
@@ -202,6 +227,11 @@ def padded(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> 
             for number, length in enumerate(spans.lengths)
         ),
     )
+
+
+def alone(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> Batch:
+    """Lay out one example a row as `padded` does; each row is computed by itself, as if there were no others."""
+    return replace(padded(examples, prefixes), apart=True)
 
 
 def _targets(examples: Sequence[Example], starts: Sequence[int], before: Sequence[int | None]) -> dict[str, Tensor]:

@@ -21,9 +21,10 @@ from transformers import PreTrainedModel
 
 from gym_torch.batch import Piece
 from gym_torch.console import say
-from gym_torch.layout import Layout, hidden_states
+from gym_torch.layout import Layout
 from gym_torch.probe import milliseconds, remembered
 from gym_torch.recompute import Policy, recomputable
+from gym_torch.states import hidden_states
 
 TOKENS = 1024  #: in the row of the trial
 LONG = 900.0  #: seconds of training below which a trial is not worth its time
@@ -65,7 +66,9 @@ def decide(
     layers = recomputable(model)
     if asked != "auto" or not layers:
         return asked is True
-    shape = json.dumps([model.config.to_dict(), layout.name, bf16, recomputed], default=str)
+    inside = [[name, list(part.shape), part.requires_grad] for name, part in layers[0].named_parameters()]
+    made_of = [model.config.to_dict(), str(layers[0]), inside]  # an adapter is a part of the layer
+    shape = json.dumps([*made_of, layout.name, bf16, recomputed], default=str)
     passes = _passes(model, layout, bf16)
     eager = remembered("layer", shape, lambda: {"ms": milliseconds(partial(passes, layers[0]))})["ms"]
     if eager / 1000 * len(layers) * tokens / TOKENS < LONG:

@@ -48,6 +48,11 @@ class Transformers(Backend):
     """Whether to compile the layers; `auto` tries it out for long runs, and does what is faster on this machine."""
     rope_scaling: Annotated[RopeType | RopeScaling | None, Flat("rope_scaling")] = None
     """Scale rotary positions, for longer texts than the model was trained on; a bare word is the type. The result carries it."""
+    router_aux_loss_coef: Annotated[float | None, Field(ge=0), Flat("moe_aux_loss_coef")] = None
+    """What the load-balancing loss of a mixture of experts counts in training; by default as its `config.json` says, which has
+    none without `output_router_logits: true`."""
+    resize_vocab: Annotated[bool, Flat("resize_vocab")] = False
+    """Whether to add embeddings where the tokenizer has more tokens than the model; for training without an adapter."""
     neftune: Annotated[float, Field(ge=0), Flat("neftune_noise_alpha", convert=float)] = 0.0
     """NEFTune (arXiv:2310.05914): noise on the embeddings of each sample while it is learnt from, of this alpha; 5 is usual."""
     trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
@@ -58,7 +63,14 @@ class Transformers(Backend):
 
         Nor does how its positions are scaled: another model's configuration says that.
         """
-        change = {} if path == self.path else {"revision": None, "rope_scaling": None, "trust_remote_code": False}
+        change = (
+            {}
+            if path == self.path
+            else {
+                **dict.fromkeys(("resize_vocab", "trust_remote_code"), False),
+                **dict.fromkeys(("revision", "rope_scaling", "router_aux_loss_coef")),
+            }
+        )
         return self.model_copy(update={"path": path, "init": "pretrained", **change})
 
 
@@ -87,6 +99,10 @@ class TorchAlgorithm(Algorithm):
     def further(self) -> Sequence[Further]:
         """Return the models beside the one that trains, for a plan. Default: none."""
         return ()
+
+    def generated(self) -> int:
+        """Return the most tokens that are generated behind a sample of the data and learnt from. Default: none."""
+        return 0
 
 
 class EarlyStopping(Callback):

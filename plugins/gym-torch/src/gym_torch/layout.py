@@ -1,28 +1,21 @@
-"""How the samples of a step become batches: packed into full rows, or side by side with padding.
+"""How the samples of a step become batches: packed into full rows, side by side with padding, or each computed alone.
 
-Packing is what a run does; padding is what it falls back to where a model attends in a way of its own. Neither
-changes what is learnt.
+Packing is what a run does; `gym_torch.fitting` finds out what it falls back to. None of the three changes what is learnt.
 """
 
 from __future__ import annotations
 
-import inspect
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
-from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from gym_core import Train
-from gym_torch.attention import NAME, NO_MASK
-from gym_torch.batch import Batch, Example, Piece, packed, padded
+from gym_torch.batch import Batch, Example, alone, packed, padded
 
 Ints = npt.NDArray[np.int64]
 
@@ -65,41 +58,12 @@ def bucket(lengths: Ints, train: Train) -> list[Ints]:
 
 PACKED = Layout("packed", packed, fill)
 PADDED = Layout("padded", padded, bucket)
-
-
-@torch.no_grad()
-def layout_for(model: PreTrainedModel) -> Layout:
-    """Return PACKED, with the model set to attend by segments, where that gives what the model gives by itself.
-
-    Compares hidden states on three short segments, one of which continues another. A model with layers that mix
-    tokens in other ways than attention keeps its own attention, and its samples are padded.
-    """
-    options = inspect.signature(model.base_model.forward).parameters.values()
-    if not any(option.kind is option.VAR_KEYWORD for option in options):
-        return PADDED
-    tokens = np.arange(1, 22, dtype=np.int32) % model.config.get_text_config().vocab_size
-    probe = [Piece("probe", part, np.ones(len(part), dtype=np.bool_)) for part in np.split(tokens, (9, 14))]
-    own, training = model.config._attn_implementation, model.training
-    model.eval()
-    expected = hidden_states(model, padded(probe, (None, None, 0)).to(model.device))
-    model.set_attn_implementation(NAME)
-    found = hidden_states(model, packed(probe, (None, None, 0)).to(model.device))
-    model.train(training)
-    rounding = 1e-4 if model.dtype == torch.float32 else 5e-2
-    if torch.allclose(found, expected, rtol=0, atol=rounding * float(expected.abs().max())):
-        return PACKED
-    model.set_attn_implementation(own)
-    return PADDED
-
-
-def hidden_states(model: PreTrainedModel, batch: Batch, places: Tensor | None = None) -> Tensor:
-    """Return the last hidden states `[n, dim]` at flat `places` `[n]`, by default those that predict `batch.targets`."""
-    extra: dict[str, Any] = {} if batch.spans is None else {"spans": batch.spans, "attention_mask": NO_MASK}
-    if batch.experts is not None:
-        extra["experts"] = batch.experts
-    states = model.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, **extra)
-    chosen = batch.target_index if places is None else places
-    return cast(Tensor, states.last_hidden_state.flatten(0, 1)[chosen])
+ALONE = Layout("alone", alone, bucket)
+ORDER = (
+    PACKED,
+    PADDED,
+    ALONE,
+)  #: the quickest first; whatever a model computes exactly, it computes exactly in those after it
 
 
 def _by_tokens(ranked: Sequence[int], lengths: Ints, capacity: int) -> list[list[int]]:

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from gym_core import GymError
 from gym_torch.generation.sampling import nucleus
 from gym_torch.linear_head import linear_log_probs
+from gym_torch.states import backbone_states, no_cache, take_whole
 
 CHUNK = 256  #: rows of logits held at once
 CHUNK_BYTES = 150 * 2**20  #: what they may take in fp32: 256 rows for a vocabulary of 150,000
@@ -163,6 +164,8 @@ def _plain(project: Callable[[Tensor], Tensor]) -> Tensor | None:
     return project.weight
 
 
+#: What model families call the largest absolute logit.
+_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 #: What model families call the factor on their logits, and the power at which it enters.
 _SCALES = {"logit_scale": 1, "lm_head_multiplier": 1, "output_multiplier": 1, "logits_scaling": -1}
 
@@ -175,7 +178,14 @@ def head_of(model: PreTrainedModel) -> Head:
 
     """
     head = declared_head(model)
-    _check(model, head)
+    if not _agrees(model, head):
+        take_whole(type(model))
+        if not _agrees(model, head):
+            raise GymError(
+                f"{type(model).__name__} changes its logits in a way that Gym does not know",
+                where="gym_torch.logprobs",
+                fix="use a model of another family, or add its scale to gym_torch.logprobs",
+            )
     return head
 
 
@@ -186,22 +196,22 @@ def declared_head(model: PreTrainedModel) -> Head:
     for name, power in _SCALES.items():
         if options.get(name):
             scale *= float(options[name]) ** power
-    return Head(model.get_output_embeddings(), scale, options.get("final_logit_softcapping"))
+    softcap = next((float(options[name]) for name in _SOFTCAPS if options.get(name)), None)
+    return Head(model.get_output_embeddings(), scale, softcap)
 
 
 @torch.no_grad()
-def _check(model: PreTrainedModel, head: Head) -> None:
-    """Compare `head` over the backbone with the model itself on two tokens."""
+def _agrees(model: PreTrainedModel, head: Head) -> bool:
+    """Compare `head` over the states with the model itself on two tokens."""
     training = model.training
     model.eval()
     tokens = torch.tensor([[1, 2]], device=model.device)
-    expected = model(input_ids=tokens, use_cache=False).logits.float()
-    found = head(model.base_model(input_ids=tokens, use_cache=False).last_hidden_state).float()
+    expected = model(input_ids=tokens, **no_cache(type(model).forward)).logits.float()
+    states = backbone_states(model, input_ids=tokens)
     model.train(training)
+    if isinstance(head.project, nn.Linear) and head.project.in_features != states.shape[-1]:
+        return False
+    found = head(states).float()
     rounding = 1e-4 if model.dtype == torch.float32 else 2e-2
-    if not torch.allclose(found, expected, rtol=0, atol=rounding * float(expected.abs().max()) + 1e-6):
-        raise GymError(
-            f"{type(model).__name__} changes its logits in a way that Gym does not know",
-            where="gym_torch.logprobs",
-            fix="use a model of another family, or add its scale to gym_torch.logprobs",
-        )
+    close = rounding * float(expected.abs().max()) + 1e-6
+    return torch.allclose(found, expected, rtol=0, atol=close)

@@ -24,6 +24,7 @@ from gym_core.ranks import Ranks
 from gym_optim import InBackward
 from gym_optim.schedule_free import to_use
 from gym_torch.adapted import TakesPart
+from gym_torch.balance import Balance
 from gym_torch.batch import Example
 from gym_torch.nonfinite import check_weights, explain
 from gym_torch.objective import Objective
@@ -59,6 +60,7 @@ class Job:
     progress: Progress
     measure: str = "loss"  #: what training improves
     better: str = "lower"  #: which way: `lower` or `higher`
+    balance: Balance | None = None  #: of the experts of the policy, whose loss is added to that of each batch
     taking_part: TakesPart | None = None  #: what adds to the loss of each step, and is told of it
     window: dict[str, tuple[float, int]] = field(default_factory=dict)  #: sums since the last log line, and of how many
     saved: int = -1  #: step of the last checkpoint
@@ -159,6 +161,8 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         reseed(train.seed, progress.step, seed)
         with job.spread.backward(job.policy, last=number == len(batches)):
             loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
+            if job.balance:
+                loss, metrics = job.balance.beside(loss, metrics, job.objective.weight(batch))
             total = loss * (share * world)  # gradients are averaged over processes, hence `world`
             if job.taking_part and number == len(batches):
                 total = total + job.taking_part.penalty()

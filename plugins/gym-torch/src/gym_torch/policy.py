@@ -6,7 +6,7 @@ Its parameters are all that a run has: those of the model, and those of what is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from gym_torch.balance import Balance
 from gym_torch.batch import Batch
 from gym_torch.beside import Beside
-from gym_torch.layout import hidden_states
 from gym_torch.logprobs import Head, head_of, kept_log_probs, kept_tokens, label_log_probs, rows_at_once
 from gym_torch.noise import Noise
+from gym_torch.states import hidden_states
 
 
 class Policy(nn.Module):
@@ -45,6 +46,7 @@ class Policy(nn.Module):
             self.head = replace(head or head_of(model), temperature=temperature)
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)
         self.noise: Noise | None = None  #: on embeddings in training
+        self.balance: Balance | None = None  #: of experts in training
 
     @property
     def companions(self) -> list[Beside]:
@@ -77,8 +79,16 @@ class Policy(nn.Module):
 
     def hidden(self, batch: Batch, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states `[n, dim]` at flat `places` `[n]`, by default those that predict `batch.targets`."""
-        with self.noise.on(batch) if self.noise and self.training else nullcontext():
-            return hidden_states(self.model, batch, places)
+        return hidden_states(self.model, batch, places, self._around)
+
+    @contextmanager
+    def _around(self, batch: Batch) -> Iterator[None]:
+        """What a pass through the model in training is within."""
+        with ExitStack() as stack:
+            for each in (self.noise, self.balance):
+                if each is not None and self.training:
+                    stack.enter_context(each.on(batch))
+            yield
 
 
 @contextmanager

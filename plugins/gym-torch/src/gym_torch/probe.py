@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gym_core import cache_dir
+from gym_data.makers import maker
 
 ROWS = (64, 512)  #: tokens in the first, short trial and in the second
 WIDEST = 2048  #: wider models are judged by a trial of this width
@@ -56,16 +58,20 @@ def trial(width: int) -> Trial:
 
 
 def remembered(kind: str, what: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the outcome of a measurement, from the cache if it was made before on this machine with this torch."""
+    """Return the outcome of a measurement, from the cache if it was made before on this machine, by the same code.
+
+    What lies there and cannot be read is measured again.
+    """
     where = f"{device_name()}, {torch.get_num_threads()} threads"
-    key = sha256(json.dumps([kind, where, torch.__version__, what]).encode()).hexdigest()[:16]
+    key = sha256(json.dumps([kind, where, torch.__version__, maker("gym_torch"), what]).encode()).hexdigest()[:16]
     file = cache_dir() / "probe" / f"{key}.json"
-    if file.exists():
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return found
+    with suppress(OSError, ValueError):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
     found = measure()
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}")
+    part = file.with_suffix(f".{os.getpid()}")  # others may measure at the same time
     part.write_text(json.dumps(found), encoding="utf-8")
     part.replace(file)
     return found

@@ -15,7 +15,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import GymError, Recipe
 from gym_data import DatasetConfig
-from gym_torch.config import RopeScaling, RopeType
+from gym_torch.config import RopeScaling, RopeType, TorchAlgorithm
+from gym_torch.miniature import by_length
 
 KEY = "model.rope_scaling"
 WRITTEN = ("rope_parameters", "max_position_embeddings")  #: what a scaling changes in a configuration
@@ -35,8 +36,11 @@ _MORE: dict[str, Callable[[int], dict[str, Any]]] = {
 
 
 def longest(recipe: Recipe) -> int | None:
-    """Return the tokens of the longest sample that the data section lets through, where it says."""
-    return recipe.data.cutoff if isinstance(recipe.data, DatasetConfig) else None
+    """Return the tokens of the longest sample that a run can have, where that is known: of the data, and what is generated."""
+    data, algorithm = recipe.data, recipe.algorithm
+    if not isinstance(data, DatasetConfig) or not isinstance(algorithm, TorchAlgorithm):
+        return None
+    return data.cutoff + algorithm.generated()
 
 
 def scale(shape: PretrainedConfig, asked: RopeScaling | RopeType, samples: int | None) -> None:
@@ -88,25 +92,35 @@ def written(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def steady(model: PreTrainedModel) -> None:
-    """Have dynamic positions follow from each batch alone, and refuse to train where they would follow from its longest sample.
+    """Have dynamic positions follow from each batch alone, and refuse a batch where those of a sample would follow from another.
 
-    transformers keeps the frequencies of the longest text seen, so that a sample would depend on those before it.
+    Frequencies that look at the length of a text are those of the longest text of a batch, and transformers keeps the dynamic
+    ones, so that a sample would depend on those before it.
     """
     options = model.config.get_text_config().to_dict()
-    if (options.get("rope_parameters") or {}).get("rope_type") != "dynamic":
+    if not by_length(options):
         return
-    window = options["max_position_embeddings"]
+    rope = options["rope_parameters"]
+    dynamic = rope.get("rope_type") == "dynamic"
+    window = (options if dynamic else rope).get(
+        "max_position_embeddings" if dynamic else "original_max_position_embeddings"
+    )
+    if window is None:  # other positions for each kind of layer
+        return
 
     def before(module: nn.Module, inputs: tuple[Any, ...], given: dict[str, Any]) -> None:
         positions = given["position_ids"] if "position_ids" in given else inputs[1]
-        if module.training and int(positions.max()) >= window:
+        rows = len(given["x"] if "x" in given else inputs[0])  # of positions there may be one for all of them
+        texts = int((positions[:, 1:] != positions[:, :-1] + 1).sum()) + rows
+        if texts > 1 and int(positions.max()) >= window:
             raise GymError(
-                f"with dynamic scaling a sample of more than {window:,} tokens changes the positions of those beside it",
-                key=KEY,
-                fix="set `rope_scaling: yarn` to train on longer samples, or a smaller data.cutoff",
+                f"a sample of more than {window:,} tokens would change the positions of those beside it",
+                key="data.cutoff",
+                fix=f"set a data.cutoff above {window:,}: then such samples are computed one by one",
             )
-        module.register_buffer("inv_freq", module.get_buffer("original_inv_freq"), persistent=False)
-        vars(module)["max_seq_len_cached"] = window
+        if dynamic:
+            module.register_buffer("inv_freq", module.get_buffer("original_inv_freq"), persistent=False)
+            vars(module)["max_seq_len_cached"] = window
 
     for module in model.modules():
         if "original_inv_freq" in dict(module.named_buffers(recurse=False)):

@@ -52,7 +52,8 @@ class VLLM(VLLMEngine):
     retries: Annotated[int, Field(ge=0)] = 2
     """How often an answer is asked for again when the connection breaks or the server is busy."""
     verify: bool = True
-    """Ask the server which weights it has, after each round: one that was restarted in between has old ones."""
+    """See that the server computes with the weights that it was given, when it got them and after each round: by the
+    log-probabilities of a text, and by a name, for one that was restarted in between has old ones."""
 
 
 class Colocated(VLLMEngine):

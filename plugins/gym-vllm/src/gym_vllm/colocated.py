@@ -17,6 +17,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_torch.adapted import Adapted
 from gym_torch.generation.generator import Completion, stop_ids
 from gym_torch.rope import refuse_files
+from gym_vllm.probe import ARITHMETIC, Probe, apart
 from gym_vllm.request import LOGPROBS, Asked, refuse_routing
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class ColocatedSampler:
         self.config, self.adapted = config, adapted
         self.stop = stop_ids(adapted.model, words)
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)
+        self.probe = Probe(words)
         self.llm, self._params = _start(config, path)
         self._awake, self._stale = True, True
         self._rest()
@@ -92,13 +94,27 @@ class ColocatedSampler:
         if not self._awake:
             torch.cuda.empty_cache()  # what training no longer uses
             self.llm.wake_up(tags=["weights"])
-        if self._stale or not self._awake:
-            weights = checkpoint_weights(self.adapted.merged())
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        merged = self.adapted.merged() if self._stale or not self._awake else None
+        if merged is not None:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": checkpoint_weights(merged)})
             self.llm.reset_prefix_cache()
         if not self._awake:
             self.llm.wake_up(tags=["kv_cache"])
         self._awake, self._stale = True, False
+        if merged is not None:
+            self._verify(merged)
+
+    def _verify(self, merged: PreTrainedModel) -> None:
+        """Raise GymError where vLLM computes with other weights than it was just given."""
+        params = self._params(**Asked(1, 1.0, 1.0, 0, sorted(self.stop)).params(0), prompt_logprobs=0)
+        (said,) = self.llm.generate([{"prompt_token_ids": self.probe.tokens}], [params], use_tqdm=False)
+        found = apart(self.probe.read(said.prompt_logprobs, int), self.probe.of(merged))
+        if not found <= ARITHMETIC:
+            raise GymError(
+                f"vLLM computes with other weights than it was just given: {found:.2g} nats a token apart on a known text",
+                key="algorithm.rollouts",
+                fix="let it serve the model of the recipe; a newer vLLM may help",
+            )
 
     def _rest(self) -> None:
         if self.config.sleep:

@@ -1,15 +1,16 @@
 """The engine that asks a vLLM server: over HTTP, tokens in and out, with weights that the server loads from a folder.
 
-A round is: write the weights, have them loaded, forget cached prompts, name the weights; ask for all answers at once, each
-with a seed of its own; ask which weights the server has. A server that was restarted on the way has others, and the run stops.
+A round is: write the weights, have them loaded, forget cached prompts, see that the server computes with them, name them; ask for
+all answers at once, each with a seed of its own; see that the server still computes the same, under the same name. One that was
+restarted on the way has other weights, and the run stops.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
-import string
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +25,11 @@ from gym_torch.generation.generator import Completion, stop_ids
 from gym_torch.rope import refuse_files
 from gym_vllm.client import Client, Refused
 from gym_vllm.launch import Server
+from gym_vllm.probe import ARITHMETIC, REPEATED, TEXT, Probe, apart
 from gym_vllm.request import LOGPROBS, Asked, refuse_routing
 
 if TYPE_CHECKING:
     from gym_vllm import VLLM
-
-_PROBE = f"{string.printable}Gym asks: 1 + 1 = 2?\n\tdef f(x): return x ** 2  # \u00fcn\u00efc\u00f6de, \u6f22\u5b57"
 
 
 class ServerSampler:
@@ -63,6 +63,10 @@ class ServerSampler:
         url, token = ranks.agree(self.server.start) if not config.url else (config.url, _secret(config.token))
         self.client = Client(url, token, config.timeout, config.retries)
         self.version = ""
+        self.probe, self.computed = (
+            Probe(words),
+            list[float](),
+        )  #: what the server made of a text when it got the weights
         try:
             self.model = self._checked(words)
         except GymError:
@@ -71,7 +75,7 @@ class ServerSampler:
 
     def refresh(self) -> None:
         """Have the server load the weights as they are now."""
-        self.version = self.ranks.agree(self._send)
+        self.version, self.computed = json.loads(self.ranks.agree(self._send))
 
     def generate(
         self,
@@ -122,12 +126,15 @@ class ServerSampler:
         return asked.completion(tokens, log_probs, self.vocabulary)
 
     def _send(self) -> str:
-        """Write the weights as a checkpoint of the model, and return the name that the server then has for them."""
-        version = uuid.uuid4().hex
+        """Write the weights as a checkpoint of the model, and return, as JSON, the name that the server then has for them and
+        what it makes of a text.
+        """
+        version, computed = uuid.uuid4().hex, list[float]()
+        merged = self.adapted.merged()
         shutil.rmtree(self.folder, ignore_errors=True)
         try:
             self.folder.mkdir(parents=True)
-            self.adapted.merged().save_pretrained(self.folder)
+            merged.save_pretrained(self.folder)
             self.client.post(
                 "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self.folder)}}
             )
@@ -144,14 +151,35 @@ class ServerSampler:
         if isinstance(forgot, dict) and forgot.get("success") is False:
             raise _refused("keeps prompts that older weights computed", "let nobody else use it while it answers a run")
         if self.config.verify:
+            computed = self._computed()
+            found = apart(computed, self.probe.of(merged))
+            if not found <= ARITHMETIC:
+                raise _refused(
+                    f"computes with other weights than it was just given: {found:.2g} nats a token apart on a known text",
+                    "see what it logs on /collective_rpc, and that it serves the model of the recipe; a newer vLLM may help",
+                )
             self.client.post("/update_weight_version", {"new_version": version})
-        return version
+        return json.dumps([version, computed])
+
+    def _computed(self) -> list[float]:
+        """Return what the server makes of a text with the weights that it has."""
+        content = {
+            "model": self.model,
+            "prompt": self.probe.tokens,
+            "return_token_ids": True,
+            "add_special_tokens": False,
+            "prompt_logprobs": 0,
+            **Asked(1, 1.0, 1.0, 0, sorted(self.stop)).params(0),
+        }
+        return self.probe.read(
+            self.client.post("/v1/completions", content, "choices", 0, "prompt_logprobs"), str, "logprob"
+        )
 
     def _verify(self) -> None:
-        """Raise GymError when the server has other weights than it was given last."""
+        """Raise GymError when the server has other weights than it was given last: by their name, or by what it computes."""
         if self.version and self.config.verify:
-            found = self.client.get("/weight_info", "weight_version")
-            if found != self.version:
+            named = self.client.get("/weight_info", "weight_version") == self.version
+            if not named or not apart(self._computed(), self.computed) <= REPEATED:
                 raise _refused(
                     "no longer has the weights that it was given: it was restarted, or serves another run too",
                     "let it serve one run, and run the recipe again: it goes on from its last checkpoint",
@@ -166,8 +194,8 @@ class ServerSampler:
                 f"reports {mode}, not the probabilities it samples with",
                 f"start it with --logprobs-mode {LOGPROBS}",
             )
-        probe = {"model": name, "prompt": _PROBE, "add_special_tokens": False}
-        if self.client.post("/tokenize", probe, "tokens") != words.encode(_PROBE):
+        probe = {"model": name, "prompt": TEXT, "add_special_tokens": False}
+        if self.client.post("/tokenize", probe, "tokens") != self.probe.tokens:
             raise _refused(
                 "has another tokenizer than the model that is trained", "let it serve the model of the recipe"
             )

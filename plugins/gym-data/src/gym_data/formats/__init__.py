@@ -43,6 +43,9 @@ class Turns(Format):
 
     messages: str = "messages"
     """Column of the messages."""
+    completion: str | None = None
+    """Column of the messages that answer, or of their text, where it is kept apart (TRL's prompt and completion): they alone
+    are learnt."""
     tools: str | None = "tools"
     """Column of the tools on offer: a list of function descriptions, or its JSON text."""
     system: str | None = None

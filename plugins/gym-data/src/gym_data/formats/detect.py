@@ -14,7 +14,14 @@ ALPACA = (
     Alpaca(prompt="prompt", query=None, response="completion"),
     Alpaca(prompt="prompt", query=None, response="response"),
     Alpaca(prompt="question", query=None, response="answer"),
+    Alpaca(prompt="question", query=None, response="response"),
+    Alpaca(prompt="query", query=None, response="response"),
+    Alpaca(prompt="problem", query=None, response="solution"),
+    Alpaca(prompt="input", query=None, response="output"),
+    Alpaca(prompt="inputs", query=None, response="targets"),
 )
+#: Columns that stand under the prompt (Alpaca's and Dolly's) and before it, where a row has them.
+QUERIES, SYSTEMS = ("input", "context"), ("system", "system_prompt")
 LABELS = ("label", "kto_tag")
 
 
@@ -37,16 +44,26 @@ def detect(rows: Sequence[Mapping[str, Any]]) -> Format | None:
 def detect_prompt(rows: Sequence[Mapping[str, Any]], answered: bool = True) -> Format | None:
     """Return the format of the columns that hold a prompt, whatever else there is; perhaps one without an answer."""
     columns = {name for row in rows for name in row}
+    texts = {name for name in columns if all(isinstance(row.get(name), str | None) for row in rows)}
     for name in ("messages", "conversations", "prompt"):
         first = next((row[name] for row in rows if row.get(name)), None)
         keys = first[0] if isinstance(first, list) and first and isinstance(first[0], Mapping) else {}
         if name in columns and (keys or name != "prompt"):
-            return ShareGPT(messages=name) if "from" in keys else Messages(messages=name)
-    extra = {"system": "system"} if "system" in columns else {}
-    extra |= {"tools": "tools"} if "tools" in columns else {}
-    extra |= {"history": "history"} if "history" in columns else {}
+            begun = {"system", "developer"} & {keys.get("role"), keys.get("from")}
+            extra = {} if begun else _named("system", SYSTEMS, texts)
+            # TRL keeps the messages that answer apart.
+            extra |= {"completion": "completion"} if name == "prompt" and "completion" in columns else {}
+            return (ShareGPT if "from" in keys else Messages)(messages=name, **extra)
+    extra = _named("system", SYSTEMS, texts) | {name: name for name in ("tools", "history") if name in columns}
     alone = "chosen" in columns or not answered
     for shape in ALPACA:
         if shape.prompt in columns and (alone or shape.response in columns):
-            return shape.model_copy(update=extra)
+            under = _named("query", QUERIES, texts - {shape.prompt})
+            return shape.model_copy(update={"query": None} | extra | under)
     return None
+
+
+def _named(part: str, names: Sequence[str], columns: set[str]) -> dict[str, str]:
+    """Return the first of these columns that there is, as what plays this part; nothing where there is none."""
+    found = next((name for name in names if name in columns), None)
+    return {} if found is None else {part: found}

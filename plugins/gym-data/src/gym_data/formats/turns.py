@@ -67,23 +67,34 @@ class TurnsReader:
         """Return the messages of a row as they are, in whatever order. Raises ValueError where they are no messages."""
         no_media(row)
         config = self.config
-        raw = row.get(config.messages)
-        if isinstance(raw, str):  # a cell of a table
-            raw = load_json(raw, f"column `{config.messages}`")
-        if not isinstance(raw, list):
-            raise ValueError(f"column `{config.messages}` holds no list of messages")
-        messages = []
-        muted = set()
+        messages: list[Message] = []
+        muted: set[int] = set()
         system = column(row, config.system)
         if system:
             messages.append({"role": "system", "content": text_of(system, "the system message")})
+        self._take(row.get(config.messages), config.messages, messages, muted)
+        if config.completion is not None:
+            muted.update(index for index, message in enumerate(messages) if message["role"] == "assistant")
+            answer = row.get(config.completion)
+            if isinstance(answer, str | Mapping):
+                messages.append(self.message(answer, f"the answer (column `{config.completion}`)"))
+            else:
+                self._take(answer, config.completion, messages, muted)
+        return Conversation(tuple(messages), tools_of(column(row, config.tools)), frozenset(muted))
+
+    def _take(self, raw: Any, name: str, messages: list[Message], muted: set[int]) -> None:
+        """Add the messages of a column."""
+        if isinstance(raw, str):  # a cell of a table
+            raw = load_json(raw, f"column `{name}`")
+        if not isinstance(raw, list):
+            raise ValueError(f"column `{name}` holds no list of messages")
         for number, entry in enumerate(raw, 1):
+            what = f"message {number}"
             if not isinstance(entry, Mapping):
-                raise ValueError(f"message {number} is not an object")
+                raise ValueError(f"{what} is not an object")
             if entry.get("train") is False or entry.get("weight") == 0:
                 muted.add(len(messages))
-            messages.append(self._message(entry, f"message {number}"))
-        return Conversation(tuple(messages), tools_of(column(row, config.tools)), frozenset(muted))
+            messages.append(self._message(entry, what))
 
     def _message(self, entry: Mapping[str, Any], what: str) -> Message:
         given = entry.get(self.config.role)

@@ -38,6 +38,7 @@ class Hub(Source):
     """A dataset of the Hugging Face Hub, through `datasets`. No code of the dataset is run."""
 
     target: ClassVar[str] = "gym_data.sources.hub:HubRows"
+    outside: ClassVar[str] = "the Hugging Face Hub"
 
     path: Annotated[str, Field(examples=["openai/gsm8k"])]
     """Hub id, such as `openai/gsm8k`."""
@@ -61,7 +62,7 @@ class Named(Source):
 
     target: ClassVar[str] = "gym_data.sources.named:open_named"
 
-    path: Annotated[str, Field(examples=["identity"])]
+    path: Annotated[str, Field(examples=["data/rows.jsonl"])]
     """Name, path or Hub id."""
     directory: str | None = None
     """Folder of `dataset_info.json`; without it, `dataset_dir` of the section."""

@@ -17,6 +17,15 @@ import pyarrow.parquet as pq
 from gym_core import DataError
 
 Row = dict[str, Any]
+WRAPPERS = (
+    "data",
+    "rows",
+    "train",
+    "examples",
+    "instances",
+    "items",
+    "samples",
+)  #: keys that files keep their rows under
 LONGEST_FIELD = 1 << 30  #: bytes in one CSV field; the csv module stops at 128 KiB by default
 
 
@@ -44,10 +53,21 @@ def whole(path: Path) -> str:
 
 
 def read_json(path: Path) -> Iterator[Row]:
-    """Read a JSON array of rows, or JSON lines that carry the wrong name."""
+    """Read a JSON array of rows, one row alone, or JSON lines that carry the wrong name."""
     text = whole(path)
     if text.lstrip()[:1] != "[":
-        yield from read_jsonl(path)
+        alone = _alone(text)
+        if alone is None:
+            yield from read_jsonl(path)
+            return
+        key = _holds_rows(alone)
+        if key is not None:
+            raise DataError(
+                f"the rows are in the key `{key}` of an object, and the file must be the list of them",
+                where=str(path),
+                fix=f"write only what stands under `{key}` into the file, or one row a line",
+            )
+        yield alone
         return
     rows = _parse(text, path, 1)
     for number, row in enumerate(rows, 1):
@@ -132,6 +152,25 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".arrow": read_arrow,
     ".txt": read_text,
 }
+
+
+def _alone(text: str) -> Row | None:
+    """Return the one object that a text consists of; None where it is something else, such as JSON lines."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _holds_rows(row: Row) -> str | None:
+    """Return the key of an object that holds a list of rows, as some files wrap them; messages are no rows."""
+    for key, value in row.items():
+        first = value[0] if isinstance(value, list) and value else None
+        messages = isinstance(first, dict) and {"role", "from"} & first.keys()
+        if isinstance(first, dict) and not messages and (len(row) == 1 or key in WRAPPERS):
+            return key
+    return None
 
 
 def _parse(text: str, path: Path, line: int) -> Any:

@@ -30,8 +30,9 @@ from gym_torch import probe
 from gym_torch.backend import check_weights, read_weights
 from gym_torch.batch import Piece, padded
 from gym_torch.export import open_artifact
-from gym_torch.layout import hidden_states, layout_for
+from gym_torch.fitting import layout_for
 from gym_torch.scalar_head import ScalarHead
+from gym_torch.states import hidden_states
 
 if TYPE_CHECKING:
     from gym_rl.rewards import Model, ProcessModel

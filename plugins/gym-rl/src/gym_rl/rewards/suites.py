@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
 from gym_rl.rewards.sandbox import Level, Limits, Verdict, call, examine, run
@@ -28,7 +29,10 @@ class Test(Protocol):
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A program passes when it prints this for that input; space at the ends of lines does not count."""
+    """A program passes when it prints this for that input, line by line, without the space around each.
+
+    Lines of numbers are compared as numbers, exactly: `1.0` is `1`. So LiveCodeBench compares.
+    """
 
     given: str
     expected: str
@@ -41,7 +45,7 @@ class Dialogue:
     def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
         """Run the program; what it printed is compared here."""
         verdict, printed = run(program, limits, level, self.given)
-        if verdict is Verdict.PASSED and _lines(printed) != _lines(self.expected):
+        if verdict is Verdict.PASSED and not _same(printed, self.expected):
             return Verdict.FAILED
         return verdict
 
@@ -192,5 +196,17 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+def _same(printed: str, expected: str) -> bool:
+    found, wanted = printed.strip().splitlines(), expected.strip().splitlines()
+    return len(found) == len(wanted) and all(
+        one.strip() == other.strip() or ((numbers := _numbers(other)) is not None and _numbers(one) == numbers)
+        for one, other in zip(found, wanted, strict=True)
+    )
+
+
+def _numbers(line: str) -> list[Decimal] | None:
+    try:
+        numbers = [Decimal(word) for word in line.split()]
+    except InvalidOperation:
+        return None
+    return numbers if all(number.is_finite() for number in numbers) else None  # a signalling NaN raises when compared

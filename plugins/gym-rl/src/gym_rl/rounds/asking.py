@@ -16,6 +16,7 @@ from gym_rl.config import PolicyGradient
 from gym_rl.engine import Sampler
 from gym_rl.reward import Answer
 from gym_rl.rewards.judge import Judgement
+from gym_rl.rewards.names import called
 from gym_rl.rounds.answers import Round
 from gym_rl.rounds.routed import kept
 from gym_rl.rounds.sampled import check
@@ -109,7 +110,7 @@ class Asking:
             seed=self.seed,
             streams=streams,
         )
-        check(made, [prompt.id for prompt in prompts], config.max_new_tokens)
+        check(made, [prompt.id for prompt in prompts], config.max_new_tokens, called(config.rollouts))
         return made
 
     def _read(self, prompt: Prompt, made: Completion) -> Answer:

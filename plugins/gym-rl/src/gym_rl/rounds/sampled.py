@@ -11,28 +11,28 @@ from gym_torch.generation.generator import Completion
 _ROUNDING = 1e-3  #: by which the logarithm of a probability may be above 0
 
 
-def check(made: Sequence[Completion], asked: Sequence[str], longest: int) -> None:
+def check(made: Sequence[Completion], asked: Sequence[str], longest: int, engine: str = "") -> None:
     """Raise GymError unless there is an answer for each row of `asked` (its name), made of tokens and probabilities.
 
-    `longest` is the most tokens an answer may have.
+    `longest` is the most tokens an answer may have; `engine` what it is called.
     """
+
+    def wrong(why: str, name: str) -> GymError:
+        return GymError(
+            f"rollouts {engine} {why}" if engine else f"the engine {why}",
+            where=f"row {name}" if name else "",
+            key="algorithm.rollouts",
+            fix="`rollouts: local` answers with the model that is trained",
+        )
+
     if len(made) != len(asked):
-        raise _error(f"returned {len(made)} answers to {len(asked)} prompts", "")
+        raise wrong(f"returned {len(made)} answers to {len(asked)} prompts", "")
     for answer, name in zip(made, asked, strict=True):
         tokens, log_probs = answer.tokens, answer.log_probs
         if not 0 < len(tokens) <= longest:
-            raise _error(f"returned an answer of {len(tokens)} tokens, where 1 to {longest} were asked for", name)
+            raise wrong(f"returned an answer of {len(tokens)} tokens, where 1 to {longest} were asked for", name)
         if len(log_probs) != len(tokens):
-            raise _error(f"returned {len(log_probs)} log-probabilities for {len(tokens)} tokens", name)
+            raise wrong(f"returned {len(log_probs)} log-probabilities for {len(tokens)} tokens", name)
         odd = [value for value in log_probs if not (math.isfinite(value) and value <= _ROUNDING)]
         if odd:
-            raise _error(f"returned {odd[0]} as the log-probability of a token", name)
-
-
-def _error(why: str, name: str) -> GymError:
-    return GymError(
-        f"the engine {why}",
-        where=f"row {name}" if name else "",
-        key="algorithm.rollouts",
-        fix="`rollouts: local` answers with the model that is trained",
-    )
+            raise wrong(f"returned {odd[0]} as the log-probability of a token", name)

@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from gym_core import Recipe, RecipeError, locate
 from gym_torch import probe
 from gym_torch.adapted import Described, Full, stored_dtype
+from gym_torch.backend import said
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.plan.auto import check, largest, lightest
@@ -131,5 +132,6 @@ def _precision(recipe: Recipe, backend: Transformers, path: Path) -> str:
         return recipe.train.precision
     if backend.dtype == "bf16":
         return "bf16"
-    shape = AutoConfig.from_pretrained(path, trust_remote_code=backend.trust_remote_code, local_files_only=True)
+    with said(path):
+        shape = AutoConfig.from_pretrained(path, trust_remote_code=backend.trust_remote_code, local_files_only=True)
     return probe.trial(shape.get_text_config().hidden_size).precision

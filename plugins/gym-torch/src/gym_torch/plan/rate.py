@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
-from hashlib import sha256
 
 import torch
 
-from gym_core import cache_dir
-from gym_core.record import write_atomically
-from gym_torch.probe import device, device_name
+from gym_torch.probe import device, remembered
 
 ROWS = 128
 WIDEST = 512  #: wider layers are judged by a trial of this width, so that it takes a moment only
@@ -19,16 +15,9 @@ ENOUGH = 0.3  #: seconds after which no further try begins; the best counts, for
 
 def rate(width: int, precision: str) -> float:
     """Return floating-point operations a second of a feed-forward block, forward and backward."""
-    where = f"{device_name()}, {torch.get_num_threads()} threads"
     width = min(width, WIDEST)
-    key = sha256(json.dumps(["rate", where, torch.__version__, width, precision]).encode()).hexdigest()[:16]
-    file = cache_dir() / "probe" / f"{key}.json"
-    if file.exists():
-        return float(json.loads(file.read_text(encoding="utf-8")))
-    found = _measure(width, precision == "bf16")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, json.dumps(found))
-    return found
+    measured = remembered("rate", f"{width} {precision}", lambda: {"rate": _measure(width, precision == "bf16")})
+    return float(measured["rate"])
 
 
 def _measure(width: int, bf16: bool) -> float:

@@ -21,10 +21,12 @@ from gym_torch.adapted import Adapted, Full, Uniform, adapt
 from gym_torch.attention import NAME
 from gym_torch.batch import Batch
 from gym_torch.config import Further, TorchAlgorithm, Transformers
-from gym_torch.layout import PACKED, PADDED, Layout
+from gym_torch.fitting import in_small
+from gym_torch.layout import PACKED, Layout
 from gym_torch.plan.layers import Repeat, groups_with, layers_of, leave_out, repeat_of, tensors_of
 from gym_torch.recompute import every, recompute_layers
 from gym_torch.reference import left_out
+from gym_torch.rope import longest
 from gym_torch.scalar_head import keep_words
 
 B = TypeVar("B", bound=Batch)
@@ -105,11 +107,14 @@ def built_alone(
         shape = AutoConfig.from_pretrained(path, local_files_only=True, **options)
         # The kernel of an accelerator is compiled, which fake tensors cannot be: fused attention keeps the same tensors.
         packs = backend.attention == "auto" and device.type == "cpu"
-        if packs or backend.attention != "auto":
-            options["attn_implementation"] = NAME if packs else backend.attention
+        if backend.attention != "auto":
+            options["attn_implementation"] = backend.attention
         options["dtype"] = _dtype(backend, shape, precision)
         with torch.device("meta"), _NoDrawing():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
+        layout = in_small(model, longest(recipe), packs).layout
+        if layout is PACKED:
+            model.set_attn_implementation(NAME)
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise GymError(f"the model cannot be built: {reason}", where=str(path), key="model") from error
@@ -141,7 +146,7 @@ def built_alone(
         groups=groups_with(model, repeat),
         weights=sum(tensor.nbytes for tensor in tensors),
         gradients=sum(weight.nbytes for weight in trained),
-        layout=PACKED if packs else PADDED,
+        layout=layout,
     )
 
 

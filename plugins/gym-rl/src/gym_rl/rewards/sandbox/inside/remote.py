@@ -14,7 +14,7 @@ from .wire import channel, pack, receive, send, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import, and this starts for every test
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 
@@ -52,7 +52,7 @@ class Program:
         if said != "returned":
             kind = getattr(builtins, str(content[0]), None)
             # One that ends a loop of the test would make `all(...)` true.
-            ends = isinstance(kind, type) and issubclass(kind, StopIteration | StopAsyncIteration)
+            ends = (kind is StopIteration and action != "next") or kind is StopAsyncIteration
             known = isinstance(kind, type) and issubclass(kind, Exception) and not ends
             raise (kind if known else RuntimeError)(str(content[1]))  # type: ignore[misc]
         result, after = (unpack(part, lambda number: _Remote(self, number)) for part in content)
@@ -65,7 +65,7 @@ class _Remote:
     """An object of the program, seen from the test."""
 
     def __init__(self, program: Program, number: int) -> None:
-        self._program, self._number = program, number
+        vars(self).update(_program=program, _number=number)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self._program.ask(self._number, "call", list(args), options)
@@ -75,17 +75,31 @@ class _Remote:
             raise AttributeError(name)
         return self._program.ask(self._number, "attribute", name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._program.ask(self._number, "set", name, value)
+
     def __iter__(self) -> Iterator[Any]:
+        if self._program.ask(self._number, "lazy"):  # it may have no end
+            return self
         return iter(self._program.ask(self._number, "items"))
+
+    def __next__(self) -> Any:
+        return self._program.ask(self._number, "next")
 
     def __getitem__(self, key: Any) -> Any:
         return self._program.ask(self._number, "item", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._program.ask(self._number, "set item", key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._program.ask(self._number, "delete item", key)
 
     def __len__(self) -> int:
         return int(self._program.ask(self._number, "length"))
 
     def __bool__(self) -> bool:
-        return True
+        return bool(self._program.ask(self._number, "truth"))
 
     def __contains__(self, item: Any) -> bool:
         return item in self._program.ask(self._number, "items")  # compared here, not by the program
@@ -95,6 +109,15 @@ class _Remote:
 
     def __repr__(self) -> str:
         return str(self._program.ask(self._number, "repr"))
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    return lambda self, *others: self._program.ask(self._number, "operate", name, *others)
+
+
+# What makes something new; comparisons are missing, since the program would be judge in its own cause.
+for _name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "neg", "abs"):
+    setattr(_Remote, f"__{_name.strip('_')}__", _operation(_name))
 
 
 def _write_back(given: list[Any], after: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import types
 from itertools import islice
@@ -33,7 +34,14 @@ def serve(source: str) -> None:
         "attribute": getattr,
         "items": lambda target: list(islice(iter(target), _MOST)),
         "item": lambda target, key: target[key],
+        "lazy": lambda target: hasattr(type(target), "__next__"),
+        "next": next,
         "length": len,
+        "truth": bool,
+        "set": setattr,
+        "set item": operator.setitem,
+        "delete item": operator.delitem,
+        "operate": lambda target, name, *others: getattr(operator, name)(target, *others),
         "text": str,
         "repr": repr,
     }

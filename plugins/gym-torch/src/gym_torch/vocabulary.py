@@ -1,0 +1,41 @@
+"""Whether a model has an embedding for every token of its tokenizer; those that are missing are added where that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from gym_core import GymError
+from gym_torch.console import say
+
+KEY = "model.resize_vocab"
+MULTIPLE = 64  #: of rows, as LLaMA-Factory has it
+
+
+def check_vocabulary(model: PreTrainedModel, path: Path, resize: bool, seed: int) -> None:
+    """Compare the tokenizer in `path` with the embeddings of the model, and add rows where it has more tokens.
+
+    New rows are drawn around the mean of the others, from `seed` alone. Raises GymError where rows are missing and `resize` is
+    false.
+    """
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        return
+    tokens = 1 + max(Tokenizer.from_file(str(file)).get_vocab().values())  # some numbers may be left out
+    rows = model.get_input_embeddings().weight.shape[0]
+    if tokens <= rows:
+        return
+    if not resize:
+        raise GymError(
+            f"the tokenizer makes {tokens:,} tokens, and the model has embeddings for {rows:,}",
+            where=str(path),
+            key=KEY,
+            fix="take the tokenizer of this model, or set `model: {resize_vocab: true}` to add embeddings",
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model.resize_token_embeddings(tokens, pad_to_multiple_of=MULTIPLE)
+    say(f"the vocabulary grows from {rows:,} to {model.get_input_embeddings().weight.shape[0]:,} tokens")

@@ -1,0 +1,100 @@
+"""Every family of transformers: a run computes what transformers computes for each sample alone, beyond every threshold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from gym_core import GymError
+from gym_testkit import families
+from gym_torch.attention import NAME, Spans, segment_attention
+from gym_torch.fitting import fit
+from gym_torch.layout import ALONE, PACKED, PADDED, Layout
+
+#: Families that people use, and one of each way to differ.
+QUICK = {
+    **dict.fromkeys(("llama", "llama yarn", "gemma3_text", "phi3", "qwen3", "qwen3_moe", "mixtral", "gpt2"), PACKED),
+    **dict.fromkeys(("deepseek_v3", "cohere2", "olmo2", "minicpm3", "glm4_moe"), PACKED),
+    **dict.fromkeys(("mamba", "falcon", "falcon_mamba", "stablelm", "nemotron", "bloom", "mpt", "xglm"), PADDED),
+    **dict.fromkeys(("openai-gpt", "llama4_text", "qwen2_moe windows", "phimoe windows", "gpt_oss"), PADDED),
+    **dict.fromkeys(("bamba", "qwen3_next", "rwkv", "roberta"), PADDED),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "doge", "phi3 longrope", "llama dynamic"), ALONE),
+}
+LONG = sorted(set(families.names()) - set(QUICK))
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
+def test_the_loss_of_a_sample_is_that_of_plain_transformers(name: str) -> None:
+    found = families.trial(name)
+    if name in QUICK:
+        assert found.found is not None and found.found.layout is QUICK[name], found
+    assert found.error < families.AGREES, found
+    if found.found is not None and found.found.layout is not PACKED:
+        assert found.found.why
+
+
+def far(name: str, **options: object) -> PreTrainedModel:
+    """Return a small model whose thresholds are as large as in life, so that no trial on the model itself reaches them."""
+    config = families.shape(name)
+    for key, value in options.items():
+        setattr(config, key, value)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model.eval()
+
+
+@pytest.mark.parametrize("samples", [None, 100_000])
+@pytest.mark.parametrize(
+    ("name", "threshold", "layout"),
+    [
+        ("qwen2_moe windows", "sliding_window", PADDED),
+        ("phimoe windows", "sliding_window", PADDED),
+        ("llama4_text", "attention_chunk_size", PADDED),
+        ("deepseek_v32", "index_topk", ALONE),
+        ("phi3 longrope", "original_max_position_embeddings", ALONE),
+    ],
+)
+def test_a_threshold_that_no_trial_on_the_model_reaches_is_seen(
+    name: str, threshold: str, layout: Layout, samples: int | None
+) -> None:
+    model = far(name, **{threshold: 4096})
+    rope = model.config.rope_parameters
+    if threshold in rope:
+        rope[threshold] = 4096
+    assert fit(model, samples).layout is layout
+
+
+def test_what_no_sample_reaches_does_not_count() -> None:
+    model = far("phi3 longrope", original_max_position_embeddings=4096)
+    model.config.rope_parameters["original_max_position_embeddings"] = 4096
+    assert fit(model, 4096).layout is PACKED and model.config._attn_implementation == NAME
+    assert fit(model, 4097).layout is ALONE
+
+
+def test_tokens_that_see_what_they_are_to_predict_are_refused() -> None:
+    model = families.build("roberta")
+    model.config.is_decoder = False
+    with pytest.raises(GymError, match="tokens see those after them"):
+        fit(model)
+
+
+class Odd(LlamaForCausalLM):
+    """A family that cannot be built small."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        if config.hidden_size < 128:
+            raise ValueError("too narrow")
+        super().__init__(config)
+
+
+def test_what_cannot_be_tried_out_is_computed_one_by_one() -> None:
+    found = fit(Odd(LlamaConfig(hidden_size=128, intermediate_size=64, num_hidden_layers=1, vocab_size=64)))
+    assert found.layout is ALONE and "too narrow" in found.why
+
+
+def test_an_option_of_attention_that_nobody_knows_is_no_reason_to_pack() -> None:
+    query = torch.randn(1, 2, 4, 8)
+    with pytest.raises(GymError, match="biased"):
+        segment_attention(torch.nn.Module(), query, query, query, None, spans=Spans([4]), biased=query)
