@@ -48,11 +48,16 @@ def test_samples_of_one_prompt_share_it_and_differ() -> None:
     assert len({tuple(completion.tokens) for completion in made}) > 3
 
 
-def test_log_probs_are_of_the_tempered_distribution() -> None:
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_log_probs_are_of_the_distribution_that_is_drawn_from(top_p: float) -> None:
     model, prompt = ready("llama"), [3, 1, 4, 1, 5]
-    (made,) = Generator(model, Words()).generate([prompt], 6, temperature=0.7, top_p=0.9, stop_ids=[])
-    logits = model(torch.tensor([prompt + made.tokens])).logits[0, len(prompt) - 1 : -1]
-    expected = (logits / 0.7).log_softmax(-1).gather(1, torch.tensor(made.tokens)[:, None]).squeeze(1)
+    (made,) = Generator(model, Words()).generate([prompt], 6, temperature=0.7, top_p=top_p, stop_ids=[])
+    logits = model(torch.tensor([prompt + made.tokens])).logits[0, len(prompt) - 1 : -1] / 0.7
+    if top_p < 1:
+        ranked, order = logits.softmax(-1).sort(descending=True)
+        cut = torch.zeros_like(logits, dtype=torch.bool).scatter(1, order, ranked.cumsum(1) - ranked >= top_p)
+        logits = logits.masked_fill(cut, -torch.inf)
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(made.tokens)[:, None]).squeeze(1)
     assert made.log_probs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
