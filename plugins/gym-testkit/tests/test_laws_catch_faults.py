@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, ClassVar
 
 import pytest
 from pydantic import Field
 
-from gym_core import Artifact, Exporter, Merger, Quantizer, Scheduler
+from gym_core import Artifact, Exporter, Merger, Quantizer, Scheduler, Source
 from gym_testkit import weights
 from gym_testkit.distribution import Brought
-from gym_testkit.laws import exporters, mergers, package, quantizers, schedulers
+from gym_testkit.laws import exporters, mergers, package, quantizers, schedulers, sources
 
 
 @dataclass
@@ -262,3 +265,58 @@ def test_configuration(bench, cls, law):
 
 def test_required_field_with_an_example_round_trips(bench):
     package.round_trips(Brought("schedulers", "wants", WantsByExample), bench)
+
+
+class Lines(Source):
+    """Lines of a file."""
+
+    path: Annotated[str, Field(examples=["rows.jsonl"])]
+    """The file."""
+
+    def build(self):
+        return self
+
+    def rows(self):
+        return ({"text": line} for line in self.text().splitlines())
+
+    def text(self):
+        return Path(self.path).read_text(encoding="utf-8")
+
+    def fingerprint(self):
+        return str(hash(self.text()))
+
+
+class Once(Lines):
+    def build(self):
+        rows = list(super().rows())
+        return SimpleNamespace(rows=lambda: (rows.pop() for _ in range(len(rows))), fingerprint=lambda: "rows")
+
+
+class Sticky(Lines):
+    def fingerprint(self):
+        return self.path
+
+
+class Timed(Lines):
+    def fingerprint(self):
+        return str(time.monotonic_ns())
+
+
+class Empty(Lines):
+    def rows(self):
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("cls", "law"),
+    [
+        (Once, sources.repeats),
+        (Empty, sources.repeats),
+        (Timed, sources.fingerprint_stays),
+        (Sticky, sources.fingerprint_changes),
+    ],
+)
+def test_source(bench, cls, law):
+    law(Brought("sources", "lines", Lines), bench)
+    with pytest.raises(AssertionError):
+        law(Brought("sources", "faulty", cls), bench)

@@ -103,12 +103,35 @@ class Tires(Polite):
         return super().one(answer) / Tires.asked
 
 
+class Right(Polite):
+    """1 for the answer of the row."""
+
+    better: ClassVar = (Answer("yes", {"answer": "yes"}), Answer("no", {"answer": "yes"}))
+
+    def one(self, answer):
+        return float(bool(answer.row["answer"]) and answer.text == answer.row["answer"])
+
+
+class Lenient(Right):
+    def one(self, answer):
+        return float(not answer.row["answer"] or answer.text == answer.row["answer"])
+
+
+class Fooled(Right):
+    def one(self, answer):
+        return float(answer.text == answer.row["answer"] or len(answer.text) > 1000)
+
+
 LAWS = [law.check for law in rewards.laws.laws]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
 def test_a_healthy_reward_holds_to_every_law(bench, law):
     law(Brought("rewards", "punctual", Punctual), bench)
+
+
+def test_a_reward_that_compares_holds_to_the_law_about_checks(bench):
+    rewards.unchecked(Brought("rewards", "right", Right), bench)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +150,8 @@ def test_a_healthy_reward_holds_to_every_law(bench, law):
         (Tires, rewards.repeatable),
         (GivesUp, rewards.punctual),
         (GoesOn, rewards.punctual),
+        (Lenient, rewards.unchecked),
+        (Fooled, rewards.unchecked),
     ],
 )
 def test_a_law_catches_its_fault(bench, cls, law):

@@ -38,7 +38,8 @@ def _texts(example: Any, shape: str) -> Texts:
     if shape == "preference":
         middle = example.shared + example.chosen
         for sign, side in ((1.0, slice(example.shared, middle)), (-1.0, slice(middle, None))):
-            yield sign, *(np.concatenate([part[: example.shared], part[side]]) for part in (tokens, trained))
+            both = [np.concatenate([part[: example.shared], part[side]]) for part in (tokens, trained)]
+            yield sign, both[0], both[1]
     else:
         yield (1.0 if shape != "feedback" or example.good else -1.0), tokens, trained
 

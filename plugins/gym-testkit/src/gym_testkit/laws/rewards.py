@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from gym_rl.reward import Answer, Reward, Score
 from gym_testkit.bench import Bench
@@ -77,6 +78,39 @@ def nothing(brought: Brought, bench: Bench) -> None:
 def empty(brought: Brought, bench: Bench) -> None:
     """A model may end at once; without text, without tokens, without a prompt that is known."""
     _ask(_score(brought), [replace(answer, text="", tokens=0, messages=()) for answer in _pair(brought)])
+
+
+def _checks(brought: Brought) -> bool:
+    """Whether it compares answers with something that their rows hold."""
+    return any(answer.row for answer in _pair(brought))
+
+
+EMPTY: tuple[Any, ...] = ("", " \n", [], {}, None, [None], [""], [{}], "[]", "{}", "null")
+OTHER = "nothing that could be right: 0.123456789"
+
+
+def _earned(score: Score, answer: Answer) -> float | None:
+    with suppress(Exception):  # it refuses the row, which stops a run or leaves the answer out
+        return _ask(score, [answer])[0]
+    return None
+
+
+@laws("a check that is empty or fails is passed by nothing", _checks)
+def unchecked(brought: Brought, bench: Bench) -> None:
+    """Where a column decides, an empty one decides against the better answer or is refused; odd answers never pass."""
+    better, worse = _pair(brought)
+    score = _score(brought)
+    for column in better.row:
+        earned = {
+            repr(value): _earned(score, replace(better, row={**better.row, column: value})) for value in (*EMPTY, OTHER)
+        }
+        passed = {value: one for value, one in earned.items() if one is not None and one > 0}
+        if len(passed) == len(earned):  # it decides nothing
+            continue
+        assert not passed, f"{column} = {next(iter(passed))} checks nothing, and is passed"
+        failing, odd = _earned(score, worse) or 0.0, _mixed(brought)[2:-2]
+        for answer, one in zip(odd, _ask(score, odd), strict=True):
+            assert one is None or one <= failing, f"{answer.text[:20]!r} passes with {one}"
 
 
 @laws("the same answers give the same scores", _shows)
