@@ -12,6 +12,7 @@ from typing import Any
 import tokenizers
 
 from gym_core import DataError
+from gym_data.classes import rebuilt
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TEMPLATE_FILE = "chat_template.jinja"
@@ -50,6 +51,10 @@ def _read(path: Path, tokenizer: dict[str, Any]) -> Files:
     older = _load(path / "special_tokens_map.json") if (path / "special_tokens_map.json").is_file() else {}
     named = {name: text for name in NAMED if (text := _text(config.get(name) or older.get(name)))}
     tokenizer["added_tokens"] = _added(tokenizer.get("added_tokens", []), config.get("added_tokens_decoder", {}))
+    by_class = rebuilt(path, config)
+    if by_class is not None:
+        tokenizer, roles = by_class
+        named = {name: roles[name] for name in NAMED if name in roles}
     stops = _stops(path, tokenizer["added_tokens"])
     identity = json.dumps(tokenizer, sort_keys=True)
     return Files(tokenizer, named, _templates(path, config), stops, hashlib.sha256(identity.encode()).hexdigest())
