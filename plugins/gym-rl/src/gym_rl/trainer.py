@@ -46,7 +46,11 @@ class RolloutTrainer(Trainer):
         self._measured = False  #: whether it was said how far the sampler is from the trainer
         judges = named(config.judges())
         self.judge = Judge(judges, config.reward_timeout, config.on_error, config.filter_metric, self._state)
-        super().__init__(config, run, model)
+        try:
+            super().__init__(config, run, model)
+        except BaseException:
+            self.judge.close()  # its processes run already
+            raise
 
     def train(self) -> Artifact:
         """Train to the end, and end what answered and judged."""
