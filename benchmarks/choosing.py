@@ -1,10 +1,11 @@
-"""Memory and quality of every adapter with every optimizer, on the tiny model and on one of 30M parameters.
+"""Memory of every adapter with every optimizer, on the tiny model and on one of 30M parameters, and what the tiny one learns.
 
 Takes what is installed, with default options and ranks. Memory is the peak that `gym plan` predicts for one batch of 1,024
-tokens. Quality is the loss on held-out tinyshakespeare after a few steps on it, from a model that has read other text before.
-The tiny model finds the learning rate of each combination by itself: it goes up and down by half decades until neither
-side is better. The 30M model takes half a decade less than that. What cannot be combined is refused by name, and the table
-says so. Without `--quick` the tables and the plot in docs/choosing.md are written anew.
+tokens. What is learnt is the loss on held-out tinyshakespeare after a few steps on it, from a model that has read other text
+before. Each combination finds its learning rate by itself: it goes up and down by half decades until neither side is better.
+The 30M model, which would take too long for that, is not trained: a loss at a rate that does not suit says nothing. What cannot
+be combined is refused by name, and the tables say so. Without `--quick` the tables and the plot in docs/choosing.md are
+written anew.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ BEFORE = 200  #: steps of that
 ROWS, LENGTH = 4, 48
 HELD = 4  #: batches that are held out
 PLANNED = 1024  #: tokens of the batch whose memory is predicted
-USUAL, LEAST, MOST = -5, -12, 4  #: half decades of the learning rate where a search begins, and where it ends
+USUAL, LEAST, MOST = -5, -16, 12  #: half decades of the learning rate where a search begins, and where it must not end
 OPTIONS: dict[str, dict[str, Any]] = {
     "llama_pro": {"blocks": 1},
     "trainable_tokens": {"tokens": list(range(64, 123))},  # letters, in both vocabularies
@@ -78,9 +79,8 @@ class Subject:
     name: str
     path: Path
     tokens: np.ndarray  #: of tinyshakespeare
-    steps: int
-    searches: bool  #: for the rate of each combination; or takes half a decade less than where another search ended
-    before: float  #: the loss that it begins with
+    steps: int = 0  #: none where memory alone is predicted
+    before: float = 0.0  #: the loss that it begins with
 
 
 def measure(out: report.Report, quick: bool) -> None:
@@ -101,7 +101,7 @@ def measure(out: report.Report, quick: bool) -> None:
         summarize(out, subject, found)
         if not quick:
             subject = large(Path(folder))
-            summarize(out, subject, explore(subject, found))
+            out.figures[subject.name] = {"rows": explore(subject, found)}
             write(out.figures)
 
 
@@ -113,6 +113,8 @@ def summarize(out: report.Report, subject: Subject, rows: dict[str, Row]) -> Non
     out.check(f"{subject.name}: combinations that broke down", broken, at_most=0)
     idle = sum(cell["loss"] >= subject.before for cell in cells)
     out.check(f"{subject.name}: of {len(cells)}, those that learnt nothing", idle, at_most=0)
+    ends = sum(cell["half_decades"] in (LEAST, MOST) for cell in cells)
+    out.check(f"{subject.name}: of {len(cells)}, those whose best rate is the last that was tried", ends, at_most=0)
 
 
 def components(kind: str) -> dict[str, Any]:
@@ -127,16 +129,17 @@ def row(subject: Subject, optimizers: dict[str, type[Optimizer]], adapter: str, 
     began = time.perf_counter()
     found: Row = {}
     for name, kind in sorted(optimizers.items(), key=lambda item: item[0] != "adamw"):
-        if "refused" in starts.get(name, {}) and not subject.searches:
+        if "refused" in starts.get(name, {}) and not subject.steps:
             found[name] = starts[name]
             continue
         optimizer = kind()
         start = halves(starts, name) + halves(found, "adamw") - halves(starts, "adamw")
         try:
-            cell = memory(subject, adapter, optimizer)
-            loss = cache(partial(learn, subject, adapter, optimizer))
-            best = climbed(loss, start) if subject.searches else halves(starts, name) - 1
-            found[name] = cell | {"half_decades": best, "loss": round(loss(best), 4)}
+            found[name] = memory(subject, adapter, optimizer)
+            if subject.steps:
+                loss = cache(partial(learn, subject, adapter, optimizer))
+                best = climbed(loss, start)
+                found[name] |= {"half_decades": best, "loss": round(loss(best), 4)}
         except GymError as error:
             found[name] = {"refused": str(error).splitlines()[0]}
     said = {"model": subject.name, "adapter": adapter, "seconds": round(time.perf_counter() - began), "found": found}
@@ -256,19 +259,17 @@ def tiny(folder: Path) -> Subject:
     """Return the model that comes with Gym, which reads with its own tokenizer."""
     tokenizer = Tokenizer(locate("tiny"))
     model = load_frozen(Transformers(path=str(locate("tiny"))), "fp32", PACKED).model
-    return begun("tiny", model, folder, read(OTHER, tokenizer), read(DATA, tokenizer), steps=12, searches=True)
+    return begun("tiny", model, folder, read(OTHER, tokenizer), read(DATA, tokenizer), steps=12)
 
 
 def large(folder: Path) -> Subject:
-    """Return a model of 30M parameters, which reads byte by byte."""
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(large_shape()).save_pretrained(folder / "drawn")
-    model = load_frozen(Transformers(path=str(folder / "drawn")), "fp32", PACKED).model
-    return begun("30M", model, folder, read(OTHER), read(DATA), steps=6, searches=False)
+    """Return a model of 30M parameters, which is not trained."""
+    AutoModelForCausalLM.from_config(large_shape()).save_pretrained(folder / "30M")
+    return Subject("30M", folder / "30M", read(DATA))
 
 
 def begun(
-    name: str, model: PreTrainedModel, folder: Path, other: np.ndarray, tokens: np.ndarray, **options: Any
+    name: str, model: PreTrainedModel, folder: Path, other: np.ndarray, tokens: np.ndarray, steps: int
 ) -> Subject:
     """Return a model, written into a folder, that has read other text."""
     policy = Policy(model.requires_grad_(True), head=declared_head(model)).train()
@@ -278,7 +279,7 @@ def begun(
 
     before = fit(groups_of(model), AdamW(), 1e-3, BEFORE, loss, held_out(policy, cut(tokens)[1])).loss
     model.save_pretrained(folder / name)
-    return Subject(name, folder / name, tokens, before=round(before, 4), **options)
+    return Subject(name, folder / name, tokens, steps, before=round(before, 4))
 
 
 def write(figures: dict[str, dict[str, Any]]) -> None:
@@ -287,17 +288,19 @@ def write(figures: dict[str, dict[str, Any]]) -> None:
     for name, found in figures.items():
         rows = found["rows"]
         optimizers = list(next(iter(rows.values())))
-        parts += [f"### {name}", "", f"Before: {found['before']:.2f}.", ""]
+        parts += [f"### {name}", "", *([f"Before: {found['before']:.2f}.", ""] if "before" in found else [])]
         parts += [f"| adapter | trained | {' | '.join(f'`{each}`' for each in optimizers)} |"]
         parts += [f"|---|---:|{'---:|' * len(optimizers)}"]
         for adapter, cells in rows.items():
             trained = next((f"{cell['trained']:,}" for cell in cells.values() if "trained" in cell), "-")
             parts.append(f"| `{adapter}` | {trained} | {' | '.join(shown(cells[each]) for each in optimizers)} |")
-        parts += [f"| loss / `adamw`'s, mean | | {' | '.join(beside_adamw(rows, each) for each in optimizers)} |", ""]
+        if "before" in found:
+            parts += [f"| loss / `adamw`'s, mean | | {' | '.join(beside_adamw(rows, each) for each in optimizers)} |"]
+        parts.append("")
     text = PAGE.read_text(encoding="utf-8")
     block = re.compile(r"(<!-- measured: benchmarks/choosing.py -->\n).*?(<!-- end -->)", re.DOTALL)
     PAGE.write_text(block.sub(lambda found: found[1] + "\n".join(["", *parts]) + found[2], text), encoding="utf-8")
-    plot(figures)
+    plot({name: found for name, found in figures.items() if "before" in found})
 
 
 def beside_adamw(rows: dict[str, Row], optimizer: str) -> str:
@@ -308,8 +311,10 @@ def beside_adamw(rows: dict[str, Row], optimizer: str) -> str:
 
 
 def shown(cell: Cell) -> str:
-    """Write a combination as memory in MiB and loss."""
-    return "-" if "refused" in cell else f"{cell['peak_mib']:.0f} / {cell['loss']:.2f}"
+    """Write a combination as memory in MiB, and the loss where there is one."""
+    if "refused" in cell:
+        return "-"
+    return f"{cell['peak_mib']:.0f}" + (f" / {cell['loss']:.2f}" if "loss" in cell else "")
 
 
 def plot(figures: dict[str, dict[str, Any]]) -> None:
