@@ -34,7 +34,7 @@ from gym_core.yamlfile import parse_scalar, read_yaml
 #: A run may be resumed with these changed: none of them changes a number of a step that was taken.
 CHANGEABLE = {
     "output", "export", "callbacks", "distributed", "train.plot", "train.overwrite",
-    "train.save_every", "train.keep_last", "train.keep_best", "train.skip_steps",
+    "train.save_every", "train.keep_last", "train.keep_best", "train.skip_steps", "data.processes", "data.rebuild",
 }  # fmt: skip
 
 

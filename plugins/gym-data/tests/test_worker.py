@@ -4,13 +4,17 @@ import os
 import resource
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 from data_cases import MARKED, chat
 
 from gym_data import render
 from gym_data.chats import Asked, Words
-from gym_data.worker import MEMORY, WORKER
+from gym_data.worker import MEMORY, Worker, Workers
+
+WORKER = Worker()
 
 HOSTILE = {
     "a join of six gigabytes": "{{ range(100000) | join('a' * 60000) }}",
@@ -47,7 +51,7 @@ def test_a_template_takes_neither_time_nor_memory_and_harms_no_other_row(name, m
     assert time.monotonic() - begun < 20
     assert isinstance(found[1], ValueError) and "the chat template" in str(found[1])
     assert [each.sequences[0].text.count("yo<|im_end|>") for each in (found[0], found[2])] == [1, 1]
-    WORKER._ended()
+    WORKER.end()
     assert children_peak() < MEMORY
 
 
@@ -68,3 +72,19 @@ def test_what_an_answer_may_raise_reaches_the_row_it_belongs_to():
     assert str(found[1]) == "the chat template refused it: not this" and found[0].sequences
     with pytest.raises(ValueError, match="refused it"):
         WORKER.control(words("{% broken"))
+
+
+def test_as_many_processes_are_started_as_are_asked_at_once_and_one_stays():
+    workers, asking = Workers(), Barrier(3)
+
+    def ask(question):
+        asking.wait()
+        return workers.learnable(words(MARKED), [asked(question * 10_000)] * 20)[0].sequences[0].text
+
+    with workers.at_work(), ThreadPoolExecutor(3) as threads:
+        said = list(threads.map(ask, "abc"))
+        started = list(workers._idle)
+    assert [text.count(letter * 10_000) for text, letter in zip(said, "abc", strict=True)] == [1, 1, 1]
+    assert 1 < len(started) <= 3 and len(workers._idle) == 1
+    assert [worker._process is None for worker in started].count(False) == 1
+    workers._idle[0].end()

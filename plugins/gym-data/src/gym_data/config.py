@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -11,6 +12,7 @@ from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_v
 from gym_core import Data, DataError, Flat, Format, Slot, Source, Template
 from gym_data.sources import Named
 
+MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
 Option = str | bool | int | float
 
 
@@ -95,13 +97,19 @@ class DatasetConfig(Data):
     bad_rows: Literal["stop", "skip"] = "stop"
     """What happens at a row that cannot be learnt from (no answer, two user turns in a row...): an error, or it is left
     out and counted."""
+    processes: Annotated[PositiveInt | None, Flat("preprocessing_num_workers")] = None
+    """Processes that render chat templates, by default four; never more than there are processors. The result is the same."""
     rebuild: Annotated[
         bool,
         Flat("overwrite_cache"),
-        Flat("preprocessing_num_workers", convert=_unread),
         Flat("dataloader_num_workers", convert=_unread),
     ] = False
     """Whether to tokenise again although the cache holds the result."""
+
+    @property
+    def rendering_processes(self) -> int:
+        """How many processes render chat templates."""
+        return min(self.processes or MOST, os.cpu_count() or 1)
 
     def located(self) -> list[Source]:
         """Return the sources, names looked up in `dataset_dir` where they say no folder of their own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,12 +12,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gym_core import GymError
 from gym_data.branches import Segments, joined
 from gym_data.chats import Asked, Found
 from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured, Text
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
+from gym_data.worker import WORKERS
 
 BATCH = 256  #: rows tokenised at a time
 TOO_LONG = "longer than the cutoff"
@@ -101,11 +104,13 @@ def _branched(pieces: Iterable[Piece], reader: Reader) -> Iterator[Piece]:
     """Yield sequences, those of one row that begin alike as one where that is wanted, and count what it saves."""
     for _, group in groupby(pieces, key=lambda piece: (piece.source, piece.number)):
         own = list(group)
+        if len(own) == 1:
+            yield replace(own[0], segments=((len(own[0].tokens), None),)) if reader.branches else own[0]
+            continue
         together = list(joined([(piece.tokens, piece.trained) for piece in own], reader.config.cutoff))
-        if len(own) > 1:
-            tally = reader.tallies[own[0].source]
-            tally.apart += sum(len(piece.tokens) for piece in own)
-            tally.joined += sum(len(each.tokens) for each in together)
+        tally = reader.tallies[own[0].source]
+        tally.apart += sum(len(piece.tokens) for piece in own)
+        tally.joined += sum(len(each.tokens) for each in together)
         if reader.branches:
             for part, each in enumerate(together):
                 yield replace(own[0], tokens=each.tokens, trained=each.trained, part=part, segments=each.segments)
@@ -118,18 +123,30 @@ def rendered(
 ) -> Iterator[list[tuple[Record, _More, list[Found]]]]:
     """Yield the records of each batch whose conversations the chat template takes, all of each, and what it makes of them.
 
-    The others are bad rows. What the template leaves out is counted. A batch is rendered while the one before is used.
+    The others are bad rows. What the template leaves out is counted. Batches are rendered in `data.processes` processes while
+    the ones before are used; neither the order nor the first error depends on how many.
     """
-    pending: tuple[list[tuple[Record, _More, Sequence[Asked]]], Future[list[Found | ValueError]]] | None = None
-    with ThreadPoolExecutor(1) as ahead:
-        for batch in asked:
-            several = list(batch)
-            flat = [each for _, _, conversations in several for each in conversations]
-            pending, done = (several, ahead.submit(tokenizer.found, flat)), pending
-            if done is not None:
-                yield _kept(reader, tokenizer, done[0], iter(done[1].result()))
-        if pending is not None:
-            yield _kept(reader, tokenizer, pending[0], iter(pending[1].result()))
+    count = reader.config.rendering_processes
+    pending: deque[tuple[list[tuple[Record, _More, Sequence[Asked]]], Future[list[Found | ValueError]]]] = deque()
+    broken: GymError | None = None
+    coming, ended = iter(asked), False
+    with ThreadPoolExecutor(count) as ahead, WORKERS.at_work():
+        while pending or not ended:
+            if not ended:
+                try:
+                    batch = next(coming, None)
+                    several = None if batch is None else list(batch)
+                except GymError as error:  # what was read before comes first, and what is wrong with it
+                    several, broken = None, error
+                ended = several is None
+                if several:
+                    flat = [each for _, _, conversations in several for each in conversations]
+                    pending.append((several, ahead.submit(tokenizer.found, flat)))
+            if pending and (ended or len(pending) > count):
+                done, answers = pending.popleft()
+                yield _kept(reader, tokenizer, done, iter(answers.result()))
+    if broken:
+        raise broken
 
 
 def _kept(

@@ -70,29 +70,30 @@ def name_of(component: Component) -> str:
 
 
 @contextmanager
-def answering(
-    component: Component, doing: str, name: str = "", sound: tuple[type[Exception], ...] = ()
-) -> Iterator[None]:
+def answering(component: Component, doing: str, name: str = "") -> Iterator[None]:
     """Let what goes wrong inside name the component that was at work, its package and, of a source, its `name`.
 
-    Errors that say where they lie go through, and those that are `sound`, part of the contract; whatever else a component
-    raises becomes a PluginError, or a DataError where the system could not read something.
+    Errors that say where they lie go through; whatever else a component raises becomes a PluginError, or a DataError where the
+    system could not read something.
     """
     try:
         yield
     except GymError:
         raise
     except Exception as error:  # a component is foreign code: it can raise whatever Python can
-        if isinstance(error, sound):
-            raise
-        reason = (str(error).strip().splitlines() or ["no message"])[0][:200]
-        kind = DataError if isinstance(error, OSError) else PluginError
-        who = called(component)
-        raise kind(
-            f"{doing} raised {type(error).__name__}: {reason}",
-            where=f"{name} ({who})" if name else who,
-            fix="see to what it reads" if kind is DataError else f"report it to {who.partition('` of ')[2]}",
-        ) from error
+        raise blamed(component, doing, error, name) from error
+
+
+def blamed(component: Component, doing: str, error: Exception, name: str = "") -> GymError:
+    """Return the error of a component that raised something unexpected, as `answering` does."""
+    reason = (str(error).strip().splitlines() or ["no message"])[0][:200]
+    kind = DataError if isinstance(error, OSError) else PluginError
+    who = called(component)
+    return kind(
+        f"{doing} raised {type(error).__name__}: {reason}",
+        where=f"{name} ({who})" if name else who,
+        fix="see to what it reads" if kind is DataError else f"report it to {who.partition('` of ')[2]}",
+    )
 
 
 @cache

@@ -18,7 +18,7 @@ from gym_data.config import DatasetConfig
 from gym_data.formats import Text
 from gym_data.formats.detect import detect, detect_prompt
 from gym_data.formats.parts import Unlearnable
-from gym_data.makers import answering, called, identity, name_of
+from gym_data.makers import answering, blamed, called, identity, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, content_key
 from gym_data.watched import Watched
 
@@ -141,11 +141,12 @@ class Reader:
             for number, row, times in self._drawn(opened, source):
                 self.tallies[source].rows += 1
                 try:
-                    with answering(opened.format, f"row {number}: reading it", opened.name, sound=(ValueError,)):
-                        structured = self._watched(source, convert)(_filled(row, self.config.variables))
+                    structured = self._watched(source, convert)(_filled(row, self.config.variables))
                 except ValueError as error:
                     self.bad(source, number, error)
                     continue
+                except Exception as error:  # a format is foreign code: it can raise whatever Python can
+                    raise blamed(opened.format, f"row {number}: reading it", error, opened.name) from error
                 if not isinstance(structured, SHAPES[self.shape]):
                     raise self._mismatch(opened, structured)
                 yield Record(source, number, times, structured, content_key(structured))

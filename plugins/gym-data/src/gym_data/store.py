@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from gym_data.tokenizer import Mask, Tokens
 LAYOUT = 4  #: changes when the files change their meaning
 MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished-"
+TOGETHER = 1000  #: sequences written at a time
 ABANDONED = 60.0  #: seconds after which an unfinished folder that no process holds is taken away
 ABANDONED_FILE = 3600.0  #: the same for an unfinished file that was not written to
 
@@ -45,6 +46,7 @@ class Store:
         self._lock = OutputLock(self.folder)
         self._lock.__enter__()
         self._columns = {name: Column(self.folder / f"{name}.npy", name) for name in ARRAYS}
+        self._waiting: list[tuple[Tokens, Mask, tuple[int, int, int], bytes | None, list[tuple[int, int]]]] = []
         self._ends = dict.fromkeys(("ends", "about_ends", "segments_ends"), 0)
 
     def add(
@@ -56,17 +58,32 @@ class Store:
         segments: Sequence[tuple[int, int | None]] = (),
     ) -> None:
         """Append a sequence, its source, row and part, and of all or of none what else its `KINDS` holds, or its segments."""
-        self.extend(tokens=tokens, trained=trained, origins=np.asarray([origin]), ends=self._end("ends", len(tokens)))
-        if about is not None:
-            text = np.frombuffer(json.dumps(about, default=str).encode("utf-8"), dtype=np.uint8)
-            self.extend(about=text, about_ends=self._end("about_ends", len(text)))
-        if segments:
-            known = np.asarray([(length, -1 if before is None else before) for length, before in segments])
-            self.extend(segments=known, segments_ends=self._end("segments_ends", len(known)))
+        told = None if about is None else json.dumps(about, default=str).encode("utf-8")
+        known = [(length, -1 if before is None else before) for length, before in segments]
+        self._waiting.append((tokens, trained, origin, told, known))
+        if len(self._waiting) == TOGETHER:
+            self._write()
 
-    def _end(self, name: str, length: int) -> npt.NDArray[np.int64]:
-        self._ends[name] += length
-        return np.asarray([self._ends[name]])
+    def _write(self) -> None:
+        """Write what was added since the last time."""
+        if not self._waiting:
+            return
+        tokens, trained, origins, abouts, segments = zip(*self._waiting, strict=True)
+        self._waiting = []
+        self.extend(tokens=np.concatenate(tokens), trained=np.concatenate(trained), origins=np.asarray(origins))
+        self.extend(ends=self._end("ends", tokens))
+        if abouts[0] is not None:
+            text = np.frombuffer(b"".join(abouts), dtype=np.uint8)
+            self.extend(about=text, about_ends=self._end("about_ends", abouts))
+        if segments[0]:
+            flat = np.asarray([each for several in segments for each in several])
+            self.extend(segments=flat, segments_ends=self._end("segments_ends", segments))
+
+    def _end(self, name: str, items: Sequence[Sized]) -> npt.NDArray[np.int64]:
+        """Return where each of these ends in its array."""
+        ends = self._ends[name] + np.cumsum([len(each) for each in items], dtype=np.int64)
+        self._ends[name] = int(ends[-1])
+        return ends
 
     def extend(self, **columns: npt.NDArray[Any]) -> None:
         """Append to arrays."""
@@ -75,6 +92,7 @@ class Store:
 
     def finish(self, name: str, manifest: Mapping[str, Any]) -> Path:
         """Write the manifest and move the folder to its name; what another process put there meanwhile is as good."""
+        self._write()
         for column in self._columns.values():
             column.close()
         hashes = {name: hash_file(self.folder / f"{name}.npy") for name in ARRAYS}
@@ -117,8 +135,11 @@ class Column:
 
     def append(self, values: npt.NDArray[Any]) -> None:
         """Write values at the end."""
-        with self._named():
+        try:
             self._file.write(np.ascontiguousarray(values, dtype=self._dtype).tobytes())
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
         self._length += len(values)
 
     def close(self) -> None:

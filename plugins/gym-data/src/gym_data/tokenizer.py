@@ -23,7 +23,7 @@ from gym_data.guard import NAME, Guard
 from gym_data.masks import Rendered
 from gym_data.rows import Message
 from gym_data.vocabulary import read_tokenizer, renamed
-from gym_data.worker import WORKER
+from gym_data.worker import WORKERS
 
 Tokens = npt.NDArray[np.int32]  #: [length]
 Mask = npt.NDArray[np.bool_]  #: [length]
@@ -197,7 +197,7 @@ class Tokenizer:
         """Return for each of many conversations what of it is learnt and what the template leaves out, or why it cannot be."""
         if asked:
             self._check_template()
-        return WORKER.learnable(self.words, asked)
+        return WORKERS.learnable(self.words, asked)
 
     def encode_rendered(self, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
         """Return tokens and mask of rendered texts; a token is learnt when any character of it is in a span.
@@ -225,7 +225,7 @@ class Tokenizer:
 
     def _rendered(self, asked: Asked) -> Rendered:
         self._check_template()
-        return WORKER.chat(self.words, asked).sequences[0]
+        return WORKERS.chat(self.words, asked).sequences[0]
 
     def _check_template(self) -> None:
         if "default" not in self.templates:
@@ -253,7 +253,7 @@ class Tokenizer:
     @cached_property
     def _guard(self) -> Guard:
         quoted = self.words.special
-        return Guard(quoted, WORKER.control(self.words) if quoted and self.templates else ())
+        return Guard(quoted, WORKERS.control(self.words) if quoted and self.templates else ())
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:

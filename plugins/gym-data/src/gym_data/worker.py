@@ -2,8 +2,9 @@
 
 Jinja's sandbox keeps templates from Python, not from time and memory: a single filter can take minutes or gigabytes. So a
 rendering that lasts longer than `render.SECONDS` ends the process, and its memory is limited by the operating system (where
-that knows such limits: Linux, macOS in part). There is one for all tokenizers of a process. It is asked in batches, by lines
-of JSON: a header, then a conversation each; it answers with a line for each.
+that knows such limits: Linux, macOS in part). One serves all tokenizers of a process; more are started where many rows are
+rendered at the same time. It is asked in batches, by lines of JSON: a header, then a conversation each; it answers with a
+line for each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Lock, Thread
 from typing import IO, Any
 
@@ -59,6 +60,11 @@ class Worker:
     def learnable(self, words: Words, asked: Sequence[Asked]) -> list[Found | ValueError]:
         """Return what `Chats.learnable` returns or raises for each of these."""
         return [_found(answer) for answer in self._answers(words, "learnable", [vars(each) for each in asked])]
+
+    def end(self) -> None:
+        """End the process; it starts again when it is needed."""
+        if self._process is not None and self._owner == os.getpid():
+            self._ended()
 
     def _answers(self, words: Words, task: str, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         lines = [json.dumps(job, default=_plain) for job in jobs]
@@ -118,7 +124,51 @@ class Worker:
         return code
 
 
-WORKER = Worker()
+class Workers:
+    """As many such processes as are asked at the same time; which of them answers makes no difference."""
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._idle: list[Worker] = []
+
+    def control(self, words: Words) -> list[str]:
+        """Return what `Worker.control` does."""
+        with self._one() as worker:
+            return worker.control(words)
+
+    def chat(self, words: Words, asked: Asked) -> Found:
+        """Return what `Worker.chat` does."""
+        with self._one() as worker:
+            return worker.chat(words, asked)
+
+    def learnable(self, words: Words, asked: Sequence[Asked]) -> list[Found | ValueError]:
+        """Return what `Worker.learnable` does."""
+        with self._one() as worker:
+            return worker.learnable(words, asked)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Leave one process alone running at the end."""
+        try:
+            yield
+        finally:
+            for worker in self._idle[1:]:
+                worker.end()
+            del self._idle[1:]
+
+    @contextmanager
+    def _one(self) -> Iterator[Worker]:
+        try:
+            worker = self._idle.pop()  # the one that worked last, so that no more are started than are needed
+        except IndexError:
+            worker = Worker()
+        try:
+            yield worker
+        finally:
+            self._idle.append(worker)
+
+
+WORKERS = Workers()
 
 
 def _send(pipe: IO[bytes], lines: Sequence[str]) -> None:
