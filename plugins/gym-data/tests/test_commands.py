@@ -146,6 +146,12 @@ def test_what_the_template_leaves_out_is_counted_and_said(toys, recipe):
     assert "leaves out thoughts of an answer" in run(recipe(rows))
 
 
+def test_marks_of_pictures_in_the_text_are_counted(toys, recipe):
+    rows = [{"messages": chat("What is on <image>?", "A cat.")}, {"messages": chat("c", "d")}]
+    ((what, count),) = json.loads(run(recipe(rows), "--json"))["report"]["sources"][0]["noticed"].items()
+    assert count == 1 and "<image>" in what
+
+
 def test_columns_with_text_that_the_format_does_not_read_are_said(toys, recipe):
     rows = [{"instruction": "a", "output": "b", "hint": "c", "n": 1}, {"instruction": "a", "input": "x", "output": "d"}]
     (note,) = json.loads(run(recipe(rows), "--json"))["report"]["notes"]

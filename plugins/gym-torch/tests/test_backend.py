@@ -75,6 +75,8 @@ def test_an_index_that_leads_elsewhere_is_refused(copy: Path, tmp_path: Path) ->
         ("model.safetensors.index.json", '{"weight_map": ["a"]}', "`weight_map` names no files"),
         ("model.safetensors.index.json", '{"weight_map": {"a": 3}}', "`weight_map` names no files"),
         ("model.safetensors.index.json", '{"weight_map', "not JSON"),
+        ("tokenizer.json", '{"model": {}}', "not a tokenizer"),
+        ("tokenizer.json", '{"model": ', "not a tokenizer"),
     ],
 )
 def test_damaged_files_of_a_model_are_errors_of_four_lines(

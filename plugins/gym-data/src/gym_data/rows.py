@@ -12,6 +12,8 @@ from typing import Any
 Message = dict[str, Any]
 """`role` (system, user, assistant, tool), `content`, and perhaps `tool_calls`, `reasoning_content`, `name` and other keys."""
 APART = "pairs with different prompts, each answer learnt after its own"
+MARKS = ("<image>", "<video>", "<audio>")
+MARKED = f"rows with {', '.join(MARKS[:-1])} or {MARKS[-1]} in their text, which stay text: only text is read"
 GOOD, BAD = "answers judged good", "answers judged bad"
 RIGHT, WRONG = "steps judged right", "steps judged wrong"
 
@@ -32,6 +34,12 @@ class Conversation(Row):
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()  #: OpenAI function descriptions
     muted: frozenset[int] = frozenset()  #: messages that say `train: false`
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Say where a text stands for a picture or a sound that nobody is shown."""
+        texts = [message["content"] for message in self.messages]
+        return (MARKED,) if any(mark in text for text in texts for mark in MARKS) else ()
 
     @property
     def answers(self) -> list[int]:
