@@ -12,8 +12,6 @@ it outweighs the user's, `~/.config/gym/gym.toml`. Neither changes what a run is
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from gym_core.errors import RecipeError
@@ -39,16 +37,21 @@ class Choices(NamedTuple):
         return canonical(said) if isinstance(said, str) else ""
 
 
-def user_file() -> Path:
+def user_file() -> str:
     """Return the file that holds for this user everywhere."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "gym" / "gym.toml"
+    return os.path.join(os.path.expanduser(os.environ.get("XDG_CONFIG_HOME") or "~/.config"), "gym", "gym.toml")
 
 
-def project_file() -> Path | None:
-    """Return the file of the project around the working directory, where there is one."""
-    return next(
-        (path for path in _upwards() if path.name == "gym.toml" or "[tool.gym.plugins]" in read_text(path)), None
-    )
+def project_file() -> str:
+    """Return the file of the project around the working directory, or an empty string."""
+    folder, inner = os.path.abspath("."), ""
+    while folder != inner:
+        for name, table in TABLES.items():
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and (name == "gym.toml" or f"[{table}]" in read_text(path)):
+                return path
+        folder, inner = os.path.dirname(folder), folder
+    return ""
 
 
 def read_choices() -> Choices:
@@ -59,29 +62,24 @@ def read_choices() -> Choices:
         fits = "/" in key if isinstance(value, str) else isinstance(value, bool)
         if not fits:
             fix = '`DISTRIBUTION = false` disables, `"KIND/NAME" = "DISTRIBUTION"` chooses'
-            raise RecipeError("cannot be followed", where=str(path), key=f"{TABLES[path.name]}.{key}", fix=fix)
+            raise RecipeError("cannot be followed", where=path, key=f"{TABLES[os.path.basename(path)]}.{key}", fix=fix)
         head, slash, name = key.partition("/")
         key = key if isinstance(value, str) else canonical(head) + slash + name
-        choices.said[key], choices.files[key] = value, str(path)
+        choices.said[key], choices.files[key] = value, path
     return choices
 
 
-def _upwards() -> Iterator[Path]:
-    here = Path.cwd()
-    return (folder / name for folder in (here, *here.parents) for name in TABLES if (folder / name).is_file())
-
-
-def read_text(path: Path) -> str:
+def read_text(path: str) -> str:
     """Return what is in a file of choices, empty where there is none. Raises RecipeError where it cannot be read."""
     try:
-        return read_file(str(path)).decode("utf-8")
+        return read_file(path).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"cannot be read: {error}", where=str(path), fix="mend it, or move it away") from None
+        raise RecipeError(f"cannot be read: {error}", where=path, fix="mend it, or move it away") from None
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _table(path: str) -> dict[str, Any]:
     text = read_text(path)
     if not text:
         return {}
@@ -89,8 +87,8 @@ def _table(path: Path) -> dict[str, Any]:
 
     try:
         found = tomllib.loads(text)
-        for part in TABLES[path.name].split("."):
+        for part in TABLES[os.path.basename(path)].split("."):
             found = found.get(part, {})
         return dict(found)
     except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError) as error:
-        raise RecipeError(f"is no valid TOML: {error}", where=str(path), fix="mend it, or move it away") from None
+        raise RecipeError(f"is no valid TOML: {error}", where=path, fix="mend it, or move it away") from None

@@ -6,7 +6,6 @@ the two to the same answer. What a component is, and how it is loaded, is not kn
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable
@@ -74,6 +73,8 @@ def ambiguous() -> list[list[Entry]]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that is most like this one, or an empty string; a thousand are looked at."""
+    import difflib  # listing does not pay for it
+
     return next(iter(difflib.get_close_matches(name, islice(known, 1000), n=1)), "")
 
 

@@ -76,7 +76,7 @@ def _meant(name: str) -> str:
 
 
 def _file(project: bool) -> Path:
-    return (project_file() or Path("gym.toml").absolute()) if project else user_file()
+    return Path(project_file() or "gym.toml").absolute() if project else Path(user_file())
 
 
 def _write(key: str, value: str, project: bool) -> None:
@@ -93,7 +93,7 @@ def _said(path: Path) -> None:
 
 def write_choice(path: Path, key: str, value: str) -> None:
     """Write one line of the table, or take it out where the value is empty; all other lines stay as they are."""
-    lines, header = read_text(path).splitlines(), f"[{TABLES[path.name]}]"
+    lines, header = read_text(str(path)).splitlines(), f"[{TABLES[path.name]}]"
     lines += [] if header in lines else [header]
     start = lines.index(header) + 1
     end = next((at for at in range(start, len(lines)) if lines[at].startswith("[")), len(lines))

@@ -5,7 +5,7 @@ All of it through the C library, which has no Python names for most of it. Sourc
 """
 
 # Paths are joined as text, because pathlib is slow to import; /tmp is that of the new root.
-# ruff: noqa: PTH102, PTH103, PTH114, PTH115, PTH120, PTH211, S108
+# ruff: noqa: PTH102, PTH103, PTH114, PTH115, PTH211, S108
 
 from __future__ import annotations
 
