@@ -113,3 +113,13 @@ def test_the_cache(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_dir() == tmp_path / ".cache" / "gym"
     assert not cache_dir().exists()
+
+
+def test_what_names_a_model_from_anywhere(tmp_path, monkeypatch):
+    from gym_core.location import is_hub_id, lasting
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "folder").mkdir(parents=True)
+    assert is_hub_id("Qwen/Qwen3-4B") and not is_hub_id("owner/folder") and not is_hub_id("./Qwen/Qwen3-4B")
+    assert lasting("Qwen/Qwen3-4B") == "Qwen/Qwen3-4B"
+    assert lasting("owner/folder") == lasting("./owner/folder") == str(tmp_path / "owner" / "folder")

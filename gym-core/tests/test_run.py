@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gym_core import BusyError, DataError, PluginError, execute, load_recipe
+from gym_core import Artifact, BusyError, DataError, GymError, PluginError, execute, load_recipe
 from gym_core.errors import unexpected
 from gym_core.outputlock import OutputLock
 
@@ -170,3 +170,68 @@ def test_a_target_that_leads_nowhere_is_found_without_importing_it(install, tmp_
     install("gym-fragile", {"fragile": config, "fragile_impl": "raise SystemExit\n" + BROKEN}, points)
     with pytest.raises(PluginError, match=rf"(?s)gym-fragile 1\.0.*points at `{target}`, which does not exist"):
         load_recipe({"algorithm": "fragile"})
+
+
+def test_a_run_that_left_nothing_does_not_hold_its_directory(recipe, tmp_path, monkeypatch):
+    import toy_impl
+
+    def fails(self):
+        (self.run.output / "metrics.jsonl").touch()
+        (self.run.output / "checkpoints" / ".step-1.building").mkdir(parents=True)
+        (self.run.output / "checkpoints" / ".step-1.building" / "half").write_text("half")
+        self.run.record.update(precision="bf16")
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(toy_impl.Trainer, "train", fails)
+    with pytest.raises(ZeroDivisionError):
+        execute(recipe())
+    monkeypatch.undo()
+    outcome = execute(recipe(algorithm={"name": "toy", "strength": 2.0}))
+    assert (outcome.artifact.path / "words.txt").read_text() == "words 2.0"
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["resumed"] == 0 and "precision" not in record
+
+
+def test_a_run_that_left_something_holds_its_directory(recipe, tmp_path, monkeypatch):
+    import toy_impl
+
+    def fails(self):
+        (self.run.output / "metrics.jsonl").write_text("{}")
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(toy_impl.Trainer, "train", fails)
+    with pytest.raises(ZeroDivisionError):
+        execute(recipe())
+    with pytest.raises(BusyError, match=r"algorithm.strength 1.0 -> 2.0"):
+        execute(recipe(algorithm={"name": "toy", "strength": 2.0}))
+
+
+@pytest.mark.parametrize(
+    ("short", "long"), [({"max_steps": 3}, {"max_steps": 5}), ({"epochs": 1.0}, {"epochs": 2.5}), ({}, {"epochs": 2.0})]
+)
+def test_a_run_may_be_made_longer_and_not_shorter(recipe, tmp_path, short, long):
+    execute(recipe(export="shout", train=short))
+    outcome = execute(recipe(export="shout", train=long))
+    assert not outcome.repeated and (tmp_path / "out.before-1" / "export" / "shout").is_dir()
+    assert execute(recipe(export="shout", train=long)).repeated
+    with pytest.raises(BusyError, match=r"train\.(max_steps|epochs)"):
+        execute(recipe(export="shout", train=short))
+    with pytest.raises(BusyError, match=r"train\.seed 0 -> 1"):
+        execute(recipe(export="shout", train={**long, "epochs": 99.0, "seed": 1}))
+
+
+def test_what_an_exporter_cannot_carry_is_refused_by_name(recipe, monkeypatch):
+    import toy_impl
+
+    monkeypatch.setattr(
+        toy_impl.Trainer, "train", lambda self: toy_impl.Artifact(self.run.output, "adapter", base="words")
+    )
+    with pytest.raises(GymError, match="Shout cannot write an artifact of kind `adapter`, only: model"):
+        execute(recipe(export="shout"))
+
+
+def test_an_artifact_is_found_where_the_run_was_moved_to(recipe, tmp_path):
+    execute(recipe())
+    moved = (tmp_path / "out").rename(tmp_path / "elsewhere")
+    found = Artifact.from_json(json.loads((moved / "run.json").read_text())["artifact"], moved)
+    assert (found.path / "words.txt").read_text() == "words 1.0"

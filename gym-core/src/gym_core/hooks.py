@@ -77,7 +77,8 @@ class Defaults:
 
     @hookimpl(trylast=True)
     def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Any:
-        """Build the exporter and apply it."""
+        """Build the exporter and apply it, to what it says it can write."""
+        exporter.carries(artifact)
         return exporter.build().export(artifact, into)
 
 

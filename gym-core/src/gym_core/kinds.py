@@ -13,6 +13,7 @@ from pydantic import PositiveInt, SerializeAsAny
 
 from gym_core.artifact import Artifact
 from gym_core.component import Component, Slot
+from gym_core.errors import GymError
 
 
 class Backend(Component):
@@ -122,8 +123,24 @@ class Exporter(Component):
     """
 
     kind: ClassVar[str] = "exporters"
+    artifacts: ClassVar[tuple[str, ...]] = ("model",)
+    """Kinds of artifact it can write, of `model`, `adapter` and `delta`; any other is refused by name."""
+    tasks: ClassVar[tuple[str, ...]] = ("causal-lm",)
+    """What the models may be for (`Artifact.task`); one for anything else is refused by name."""
     error_bound: ClassVar[float] = 0.0
     """Largest relative Frobenius error of what `reload` returns, for fp32 weights."""
+
+    def carries(self, artifact: Artifact) -> None:
+        """Raise GymError where this exporter does not say that it can write such an artifact."""
+        name = type(self).__name__
+        for what, found, able in (("kind", artifact.kind, self.artifacts), ("task", artifact.task, self.tasks)):
+            if found not in able:
+                raise GymError(
+                    f"{name} cannot write an artifact of {what} `{found}`, only: {', '.join(able)}",
+                    where=str(artifact.path),
+                    key="export",
+                    fix="export it with `safetensors`, which merges adapters and keeps heads",
+                )
 
 
 class Family(Component):

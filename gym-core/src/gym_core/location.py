@@ -42,6 +42,19 @@ def locate(name: str, revision: str | None = None, weights: bool = True, key: st
     return _checked(_fetch(name, revision, weights, key), weights, key)
 
 
+def is_hub_id(name: str) -> bool:
+    """Return whether a name that `locate` knows is that of a repository on the Hub, and no family or folder."""
+    family = any(name in (entry.name, entry.qualified) for entry in entries("families"))
+    here = name.startswith((".", "~", "/")) or Path(name).expanduser().is_dir()
+    return not family and not here and bool(_HUB_ID.fullmatch(name))
+
+
+def lasting(name: str) -> str:
+    """Return what names the same model wherever a command is run: a folder by its absolute path, all else as it is."""
+    family = any(name in (entry.name, entry.qualified) for entry in entries("families"))
+    return name if family or is_hub_id(name) else str(Path(name).expanduser().resolve())
+
+
 def _checked(folder: Path, weights: bool, key: str) -> Path:
     if not (folder / "config.json").is_file():
         inner = next((child.parent for child in sorted(folder.glob("*/config.json"))), None)

@@ -34,8 +34,11 @@ from gym_core.yamlfile import parse_scalar, read_yaml
 #: A run may be resumed with these changed: none of them changes a number of a step that was taken.
 CHANGEABLE = {
     "output", "export", "callbacks", "distributed", "train.plot", "train.overwrite",
-    "train.save_every", "train.keep_last", "train.keep_best", "train.skip_steps", "data.processes", "data.rebuild",
+    "train.save_every", "train.keep_last", "train.keep_best", "train.load_best_model_at_end", "train.skip_steps",
+    "data.processes", "data.rebuild",
 }  # fmt: skip
+#: How long a run is; it may be made longer.
+LENGTH = ("train.epochs", "train.max_steps")
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,19 @@ class Recipe:
         return {section: value for section, value in written.items() if value not in (None, [], {})}
 
     def fingerprint(self) -> str:
-        """Return a hash of `settings` and of what is `used`."""
-        used = self.used()
-        return hashlib.sha256(json.dumps([self.settings(), used], sort_keys=True).encode()).hexdigest()[:16]
+        """Return a hash of `settings`, but for how long the run is, and of what is `used`."""
+        settings = {key: value for key, value in self.settings().items() if key not in LENGTH}
+        return hashlib.sha256(json.dumps([settings, self.used()], sort_keys=True).encode()).hexdigest()[:16]
+
+    def longer(self, before: Mapping[str, Any]) -> bool:
+        """Whether this run is longer than one with these `settings`, and is the same but for that."""
+        train = self.train
+        epochs, steps = (before.get(key) for key in LENGTH)
+        if epochs is None or train.epochs < epochs:
+            return False
+        return (
+            train.max_steps > steps if train.max_steps and steps else train.max_steps == steps and train.epochs > epochs
+        )
 
     def check(self) -> None:
         """Raise GymError with everything that the components name and that is not there."""

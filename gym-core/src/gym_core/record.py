@@ -13,6 +13,7 @@ from typing import Any
 
 from gym_core.discovery import installed
 from gym_core.errors import GymError
+from gym_core.files import write_atomically
 
 #: distributions whose versions can change a number of a run
 _TELLING = re.compile(
@@ -52,20 +53,6 @@ class Unwritten(RunRecord):
 
     def update(self, **values: Any) -> None:
         """Leave it to the main process."""
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that whoever reads, also after a crash, finds all of the old or all of the new."""
-    temporary = path.with_name(f".{path.name}.new")  # one name, so that what a killed process left is written over
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    if os.name == "posix":  # elsewhere a directory cannot be opened, and need not be
-        directory = os.open(path.parent, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
 
 
 def environment() -> dict[str, Any]:

@@ -67,9 +67,8 @@ def execute(recipe: Recipe) -> Outcome:
         record = RunRecord(output / "run.json") if ranks.main else Unwritten(output / "run.json")
         before = ranks.agree(lambda: _opened(output, record, recipe))
         if before.get("status") == "finished":
-            made = before["artifact"]
             exports = tuple(Path(path) for path in before.get("exports", ()))
-            artifact = Artifact(**made | {"path": Path(made["path"])})
+            artifact = Artifact.from_json(before["artifact"], output)
             return Outcome(output, artifact, exports, repeated=True, quiet=not ranks.main)
         run = Run(recipe, output, record, resuming=bool(before), ranks=ranks)
         started = time.monotonic()
@@ -137,9 +136,19 @@ def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, An
     others = [path for path in output.iterdir() if not path.name.startswith(".")]  # the lock, and what is half written
     if not before and not others:
         return {}
-    same = before.get("fingerprint") == recipe.fingerprint()
-    if same and not (recipe.train.overwrite and before.get("status") == "finished"):
+    settings, finished = before.get("settings", {}), before.get("status") == "finished"
+    longer = recipe.longer(settings)
+    same = before.get("fingerprint") == recipe.fingerprint() and (
+        not finished or longer or settings == recipe.settings()
+    )
+    if same and not (recipe.train.overwrite and finished):
+        if finished and longer:
+            _set_aside(output, [path for path in others if path.name == "export"])  # they are of the shorter run
+            return {**before, "status": "extended"}
         return before
+    if before and not finished and not _holds(others):
+        record.path.unlink()  # it ended before its first step, and there is nothing to lose
+        return {}
     if recipe.train.overwrite:
         _set_aside(output, others)
         return {}
@@ -167,7 +176,19 @@ def _packages(components: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
+def _holds(others: list[Path]) -> bool:
+    """Whether a run left anything but its record: a file that is not empty and was written to its end."""
+    files = (file for path in others for file in [path, *path.rglob("*")] if file.is_file() and file.name != "run.json")
+    return any(file.stat().st_size for file in files if not any(part.startswith(".") for part in _below(file, others)))
+
+
+def _below(file: Path, tops: list[Path]) -> tuple[str, ...]:
+    return next(file.relative_to(top).parts for top in tops if file.is_relative_to(top))
+
+
 def _set_aside(output: Path, others: list[Path]) -> None:
+    if not others:
+        return
     number = 1
     while (aside := output.with_name(f"{output.name}.before-{number}")).exists():
         number += 1

@@ -64,12 +64,19 @@ class Train(Config):
     """Checkpoints kept; an older one goes only after the newest was verified."""
     keep_best: bool = False
     """Whether to write and keep a checkpoint at the best evaluation too; needs `eval_every` and a validation split."""
+    load_best_model_at_end: Annotated[bool, Flat("load_best_model_at_end")] = False
+    """Whether `output/model` is that of the best evaluation, not of the last step; includes `keep_best`."""
     skip_steps: tuple[PositiveInt, ...] = ()
     """Steps that update nothing, counted from 1; may be set when a run goes on, for steps not yet taken."""
     plot: Annotated[bool, Flat("plot_loss")] = True
     """Whether to draw the loss to `loss.png`, and what else the algorithm improves, such as `reward.png`."""
     overwrite: Annotated[bool, Flat("overwrite_output_dir")] = False
     """Whether a finished or different run in the output directory may be set aside; an unfinished same run is resumed."""
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the checkpoint of the best evaluation is kept."""
+        return self.keep_best or self.load_best_model_at_end
 
     @model_validator(mode="after")
     def _one_size(self) -> Train:

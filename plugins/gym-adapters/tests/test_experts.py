@@ -15,8 +15,8 @@ from gym_adapters import ExpertLoRA
 from gym_core import GymError
 from gym_testkit.architectures import EXPERTS, SHAPE
 from gym_torch.adapted import Adapted
+from gym_torch.artifact import open_artifact
 from gym_torch.batch import packed, padded
-from gym_torch.export import open_artifact
 from gym_torch.fitting import layout_for
 from gym_torch.layout import PACKED
 from gym_torch.policy import Policy

@@ -19,8 +19,8 @@ from gym_adapters.commands import tokens as command
 from gym_core import GymError
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.tiny import write_model
+from gym_torch.artifact import open_artifact
 from gym_torch.batch import Piece, packed
-from gym_torch.export import open_artifact
 from gym_torch.noise import Noise
 
 

@@ -18,8 +18,8 @@ from gym_adapters import PrefixTuning, PromptTuning
 from gym_adapters.virtual import Virtual
 from gym_core import GymError
 from gym_testkit.architectures import VOCABULARY
+from gym_torch.artifact import open_artifact
 from gym_torch.batch import packed, padded
-from gym_torch.export import open_artifact
 from gym_torch.fitting import layout_for
 from gym_torch.generation.generator import Generator
 from gym_torch.layout import PACKED

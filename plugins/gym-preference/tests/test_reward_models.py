@@ -81,7 +81,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, shape
         assert layout_for(model) is PACKED
     exact, data = load(bench.model(), torch.float64), examples(bench, rows, shape)
     objective = objective_class(config, layout)
-    head = drawn(objective.beside(model)["head"]).double()
+    head = drawn(objective.beside(model)["head"]).double().requires_grad_()
     precise = copy.deepcopy(head)
     batch = objective.collate(data)
     loss, _ = objective.loss(Scored(model, beside={"head": head}), batch)

@@ -181,6 +181,45 @@ def test_exporter(bench, law):
         law(Brought("exporters", "sloppy", Sloppy), bench)
 
 
+class Factors(Exporter):
+    """Says that it can write adapters and models that score, and copies the files with weights that it finds."""
+
+    artifacts: ClassVar[tuple[str, ...]] = ("model", "adapter")
+    tasks: ClassVar[tuple[str, ...]] = ("causal-lm", "sequence-classification")
+
+    def build(self):
+        return self
+
+    def export(self, artifact, into):
+        into.mkdir()
+        for file in artifact.path.glob("*model.safetensors"):
+            shutil.copyfile(file, into / file.name)
+        return into
+
+    def reload(self, path):
+        return arrays(path)
+
+
+class Accepts(Factors):
+    """Has the refusal taken out."""
+
+    artifacts: ClassVar[tuple[str, ...]] = ("model",)
+
+    def carries(self, artifact):
+        pass
+
+
+def test_an_exporter_that_copies_factors_or_drops_heads(bench):
+    brought = Brought("exporters", "factors", Factors)
+    exporters.reloads(brought, bench)
+    for law in (exporters.merges, exporters.keeps_heads):
+        assert {law.check: law for law in exporters.laws.laws}[law].applies(brought)
+        with pytest.raises(AssertionError, match=r"names differ|the head of"):
+            law(brought, bench)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        exporters.refuses(Brought("exporters", "accepts", Accepts), bench)
+
+
 class Ramp(Scheduler):
     """Down to a tenth."""
 

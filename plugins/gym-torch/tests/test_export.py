@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from gym_core import Artifact, BusyError, GymError, PluginError
 from gym_core.outputlock import OutputLock
 from gym_torch import SafetensorsExporter
-from gym_torch.adapted import Full
+from gym_torch.adapted import Full, Plain
+from gym_torch.backend import INDEX
+from gym_torch.export import Safetensors
 
 torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9]])
@@ -107,12 +114,13 @@ def test_what_a_killed_export_left_is_cleared_away_and_a_living_one_is_not(artif
 def test_a_model_that_disagrees_is_not_written(
     artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(full: Full) -> torch.nn.Module:
-        with torch.no_grad():
-            full.model.base_model.layers[0].mlp.up_proj.weight.mul_(1.5)
-        return full.model
+    def other(full: Full) -> Plain:
+        changed = {
+            name: weight * 1.5 if "up_proj" in name else weight for name, weight in full.model.state_dict().items()
+        }
+        return Plain(full.model.config, iter(changed.items()))
 
-    monkeypatch.setattr(Full, "merged", other)
+    monkeypatch.setattr(Full, "merging", other)
     with pytest.raises(GymError, match="disagrees with the artifact"):
         SafetensorsExporter().build().export(artifact, tmp_path / "export")
     assert not (tmp_path / "export").exists()
@@ -124,3 +132,67 @@ def test_an_adapter_of_a_package_that_is_missing(artifact: Artifact, tmp_path: P
         SafetensorsExporter().build().export(made, tmp_path / "export")
     with pytest.raises(GymError, match="does not say what made it"):
         SafetensorsExporter().build().export(Artifact(artifact.path, "delta"), tmp_path / "export")
+
+
+def rewritten(file: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Change what is in a file of weights."""
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
+
+
+def unseen_row(building: Path) -> None:
+    """Damage a row of the embeddings that stands for no token of the probe."""
+    rewritten(building / "model.safetensors", lambda found: found["model.embed_tokens.weight"][50].mul_(2))
+
+
+def dropped_norm(building: Path) -> None:
+    rewritten(building / "model.safetensors", lambda found: found.pop("model.norm.weight"))
+
+
+def swapped_layers(building: Path) -> None:
+    """Let two layers of one shape change places, as a wrong shard would."""
+
+    def swap(found: dict[str, torch.Tensor]) -> None:
+        names = [f"model.layers.{layer}.mlp.up_proj.weight" for layer in (0, 1)]
+        found.update(zip(names, [found[name] for name in reversed(names)], strict=True))
+
+    rewritten(building / "model.safetensors", swap)
+
+
+def stale_index(building: Path) -> None:
+    """Leave the index of another export behind, which names a shard that is not there."""
+    (building / INDEX).write_text(json.dumps({"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}))
+
+
+@pytest.mark.parametrize("damage", [unseen_row, dropped_norm, swapped_layers, stale_index])
+def test_whatever_is_wrong_with_what_was_written_is_noticed(
+    artifact: Artifact, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    class Damaging(Safetensors):
+        def _write(self, whole: Any, building: Path, dtype: torch.dtype) -> dict[str, str]:
+            digests = super()._write(whole, building, dtype)
+            damage(building)
+            return digests
+
+    with pytest.raises(GymError, match=r"read back|missing"):
+        Damaging(SafetensorsExporter()).export(artifact, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+
+
+def test_an_artifact_with_a_weight_missing_is_not_made_up_for(artifact: Artifact, tmp_path: Path) -> None:
+    rewritten(artifact.path / "model.safetensors", lambda found: found.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(GymError, match=r"missing weights: model\.layers\.1\.mlp\.up_proj\.weight"):
+        SafetensorsExporter().build().export(artifact, tmp_path / "export")
+
+
+def test_others_may_read_what_is_written_as_the_umask_says(artifact: Artifact, tmp_path: Path) -> None:
+    written = SafetensorsExporter().build().export(artifact, tmp_path / "export")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in written.iterdir()}
+    assert modes["model.safetensors"] == modes["certificate.json"] == 0o666 & ~umask()
+
+
+def umask() -> int:
+    found = os.umask(0o022)
+    os.umask(found)
+    return found

@@ -18,11 +18,11 @@ from gym_core import GymError, Recipe, Run, load_recipe
 from gym_core.record import RunRecord
 from gym_torch import SafetensorsExporter, Transformers
 from gym_torch.adapted import adapt
+from gym_torch.artifact import open_artifact
 from gym_torch.attention import NAME
 from gym_torch.backend import load_frozen
 from gym_torch.batch import Piece, alone, packed, padded
 from gym_torch.config import RopeScaling
-from gym_torch.export import open_artifact
 from gym_torch.layout import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import reference

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
+from gym_torch.artifact import open_artifact
 from gym_torch.batch import Piece, packed, padded
-from gym_torch.export import open_artifact
 from gym_torch.fitting import layout_for
 from gym_torch.scalar_head import FILE, ScalarHead
 from gym_torch.states import hidden_states

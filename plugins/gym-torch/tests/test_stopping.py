@@ -67,7 +67,7 @@ def test_rollouts_stop_there_while_it_trains(base: Path, tmp_path: Path) -> None
     run = make_run(base, tmp_path / "run", data(tmp_path, ChatML()), SFT(), max_steps=1)
     model = run.recipe.model.build(run=run)
     trainer = run.recipe.algorithm.build(run=run, model=model)
-    assert END in stop_ids(trainer.adapted.model, trainer._stops)
+    assert END in stop_ids(trainer.adapted.model, trainer.results.stops)
 
 
 def test_a_template_that_ends_turns_as_texts_end_changes_nothing(base: Path, tmp_path: Path) -> None:

@@ -107,19 +107,26 @@ def _print_components(recipe: Recipe) -> None:
 @click.option("--into", type=click.Path(path_type=Path), help="Where to write; default RUN/export/NAME.")
 @_json
 def export(run: Path, overrides: tuple[str, ...], name: str, into: Path | None, as_json: bool) -> None:
-    """Export what a finished RUN made. KEY=VALUE sets an option of the exporter."""
+    """Export what a finished RUN made, or RUN/checkpoints/step-...; `best` is the best one. KEY=VALUE sets an option."""
     from gym_core.artifact import Artifact
     from gym_core.record import RunRecord
     from gym_core.run import export as write
 
+    checkpoint = run if run.parent.name == "checkpoints" else None
+    run = run.parent.parent if checkpoint else run
     before = RunRecord(run / "run.json").read()
-    if before.get("status") != "finished":
+    if checkpoint and checkpoint.name == "best":
+        checkpoint = checkpoint.with_name(str(before.get("best_checkpoint", "best")))
+    if not checkpoint and before.get("status") != "finished":
         status = before.get("status", "no run.json")
         raise errors.BusyError(
-            f"is no finished run (status: {status})", where=str(run), fix="finish it with `gym train`"
+            f"is no finished run (status: {status})",
+            where=str(run),
+            fix="finish it with `gym train`, or name a checkpoint in it: RUN/checkpoints/step-...",
         )
     pairs = (text.partition("=") for text in overrides)
     options: dict[str, Any] = {"name": name} | {key: parse_scalar(value) for key, _, value in pairs}
-    artifact = Artifact(**before["artifact"] | {"path": Path(before["artifact"]["path"])})
-    path = write(as_recorded(before), run, artifact, options, into or run / "export" / name.rpartition("/")[2])
+    artifact = Artifact.read(checkpoint) if checkpoint else Artifact.from_json(before["artifact"], run)
+    target = name.rpartition("/")[2] + (f"-{artifact.path.name}" if checkpoint else "")
+    path = write(as_recorded(before), run, artifact, options, into or run / "export" / target)
     click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")

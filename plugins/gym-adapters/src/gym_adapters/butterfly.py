@@ -10,13 +10,13 @@ from __future__ import annotations
 import torch
 from peft import BOFTConfig, PeftConfig
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from gym_adapters.config.rotations import BOFT
 from gym_adapters.hooked import Handle, Hooked
 from gym_adapters.names import require, split, within
 from gym_adapters.tuned import check_floating
 from gym_core import GymError
+from gym_torch.adapted import Plain
 
 
 class Boft(Hooked[BOFT]):
@@ -74,19 +74,21 @@ class Boft(Hooked[BOFT]):
             task_type="CAUSAL_LM",
         )
 
-    @torch.no_grad()
-    def merged(self) -> PreTrainedModel:
-        """Return a copy of the model whose weights are `s * W M^T`. Raises GymError where one is quantized."""
+    def merging(self) -> Plain:
+        """Return the model with weights `s * W M^T`. Raises GymError where one is quantized."""
         for name in self._names:
             check_floating(name, self.model.get_submodule(name), "merged into")
-        model = self.bare()
-        for name in self._names:
-            layer = model.get_submodule(name)
-            weight, factors = layer.get_parameter("weight"), layer.get_parameter("boft_R")
-            turned = rotate(torch.eye(weight.shape[1], device=weight.device), factors)
-            weight.copy_(layer.get_parameter("boft_s") * (weight.float() @ turned.T))
-            del layer.boft_R, layer.boft_s
-        return model
+        return super().merging()
+
+    @torch.no_grad()
+    def change(self, name: str, weight: Tensor) -> Tensor:
+        """Turn and scale the weight of a layer that is adapted."""
+        path, _, part = name.rpartition(".")
+        if path not in self._names or part != "weight":
+            return weight
+        layer = self.model.get_submodule(path)
+        turned = rotate(torch.eye(weight.shape[1], device=weight.device), layer.get_parameter("boft_R"))
+        return (layer.get_parameter("boft_s") * (weight.float() @ turned.T)).to(weight.dtype)
 
 
 def rotate(inputs: Tensor, weight: Tensor) -> Tensor:

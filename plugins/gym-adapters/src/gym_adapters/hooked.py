@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.saved import PREFIX, WEIGHTS, artifact
 from gym_core import Adapter, Artifact
-from gym_torch.adapted import check_state
+from gym_torch.adapted import Plain, assembled, check_state
 
 Options = TypeVar("Options", bound=Adapter)
 
@@ -57,9 +57,21 @@ class Hooked(ABC, Generic[Options]):
     def options(self) -> PeftConfig:
         """Return what peft is to read beside the weights."""
 
-    @abstractmethod
+    def change(self, name: str, weight: Tensor) -> Tensor:
+        """Return what a weight of the model becomes where the adapter is merged, by its name. Default: it stays."""
+        return weight
+
+    def merging(self) -> Plain:
+        """Return the model with what trains in its weights. Raises GymError where no weights compute the same."""
+        own = {name.removeprefix(PREFIX) for name in self.state()}
+        weights = (
+            (name, self.change(name, weight)) for name, weight in self.model.state_dict().items() if name not in own
+        )
+        return Plain(copy.deepcopy(self.model.config), weights)
+
     def merged(self) -> PreTrainedModel:
-        """Return one plain model that computes the same; see `bare`. Raises GymError where no weights do."""
+        """Return a model with what trains in its weights; it shares with this one what the adapter leaves alone."""
+        return assembled(self.merging(), type(self.model))
 
     def state(self) -> dict[str, Tensor]:
         """Return the adapter by peft's names, in fp32."""
@@ -88,11 +100,6 @@ class Hooked(ABC, Generic[Options]):
     def read(self, path: Path) -> dict[str, Tensor]:
         """Return the adapter of a directory that `save` wrote."""
         return load_file(path / WEIGHTS)
-
-    def bare(self) -> PreTrainedModel:
-        """Return a copy of the model that still has what trains, and no hooks."""
-        with self.without():
-            return copy.deepcopy(self.model).requires_grad_(False)
 
     @contextmanager
     def without(self) -> Iterator[None]:

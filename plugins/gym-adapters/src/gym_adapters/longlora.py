@@ -19,6 +19,7 @@ from gym_adapters.lora import Lora
 from gym_adapters.names import split
 from gym_adapters.scales import norms
 from gym_core import GymError
+from gym_torch.adapted import Plain
 from gym_torch.attention import Spans, segment_attention
 
 NAME = "gym_shifted"
@@ -44,15 +45,11 @@ class LongLora(Lora):
         attend_by(model, NAME)
         self._handle = self._watch()
 
-    def merged(self) -> PreTrainedModel:
-        """Return a copy of the model with everything in its weights, which attends to all of a text at all times."""
-        self._handle.remove()
-        try:
-            model = super().merged()
-        finally:
-            self._handle = self._watch()
-        model.set_attn_implementation(self._own)
-        return model
+    def merging(self) -> Plain:
+        """Return the model with everything in its weights, which attends to all of a text at all times."""
+        plain = super().merging()
+        plain.config._attn_implementation = self._own
+        return plain
 
     def _watch(self) -> RemovableHandle:
         return self.model.base_model.register_forward_pre_hook(self._enter, with_kwargs=True)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gym_core import Adapter, Artifact, GymError
+from gym_core.files import by_umask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROUNDED = "loftq.safetensors"  #: what a base was rounded beside, in the folder of an adapter that corrects the rounding
@@ -122,4 +123,5 @@ def write(path: Path, base: str, lora: Saved) -> Path:
         for half, tensor in halves.items()
     }
     save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    by_umask(path / WEIGHTS)
     return path

@@ -23,7 +23,7 @@ from gym_adapters.saved import joined, saved, write
 from gym_adapters.tuned import as_named, check_floating, quiet
 from gym_core import GymError
 from gym_torch.console import say
-from gym_torch.export import logits_of, probe
+from gym_torch.tasks import ROUNDING, TASKS, answers, probe
 
 
 class Stack:
@@ -69,22 +69,30 @@ class Stack:
 
         The weights as they were are kept for `unmerge`, for in bf16 what is added cannot be subtracted again.
 
-        Raises GymError where a weight is quantized, or the adapters are merged already.
+        Raises GymError where a weight is quantized, the adapters are merged already, or rounding the sum changes what the model
+        says; nothing is merged then.
         """
         if self._kept:
             raise GymError("the adapters are merged already", fix="call unmerge first")
         layers = self._layers()
         for name, layer in layers.items():
             check_floating(name, layer.get_base_layer(), "merged into")
-        tokens = probe(self.model).to(self.model.device)
-        before = logits_of(self.model, tokens)
+        ask, tokens = TASKS["causal-lm"].asked, probe(self.model)
+        before = answers(ask, self.model, tokens)
         for name, layer in layers.items():
             base = layer.get_base_layer()
             kept = self._kept[name] = base.weight
             base.weight = nn.Parameter(kept.detach().to(torch.float32, copy=True), requires_grad=False)
             cast(BaseTunerLayer, layer).merge(safe_merge=True)
             base.weight.data = base.weight.data.to(kept.dtype)  # however many there are, the sum is rounded once
-        difference = float((logits_of(self.model, tokens) - before).abs().max())
+        apart = answers(ask, self.model, tokens) - before
+        relative, difference = float(apart.norm() / before.norm()), float(apart.abs().max())
+        if not relative <= ROUNDING.get(self.model.dtype, 0.0):
+            self.unmerge()
+            raise GymError(
+                f"the merged model disagrees with its adapters: its logits are {relative:.2g} off (relative)",
+                fix="leave them unmerged, or load the model in fp32",
+            )
         say(f"merged {', '.join(self.weights)}: the logits differ by at most {difference:.2g}")
         return difference
 

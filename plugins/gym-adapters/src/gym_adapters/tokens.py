@@ -72,14 +72,16 @@ class Tokens(Hooked[TrainableTokens]):
         return TrainableTokensConfig(token_indices=list(self._ids), target_modules=layers, task_type="CAUSAL_LM")
 
     @torch.no_grad()
-    def merged(self) -> PreTrainedModel:
-        """Return a copy of the model with the rows in its weights, which stay tied where they were."""
-        model = self.bare()
-        for layer in _ends(model):
-            if (rows := _rows(layer)) is not None:
-                layer.weight[[*self._ids]] = rows.to(layer.weight.dtype)
-                delattr(layer, ROWS)
-        return model
+    def change(self, name: str, weight: Tensor) -> Tensor:
+        """Put the rows into the embeddings, and into a head of its own; the two stay tied where they were."""
+        layer = self.model.get_submodule(name.rpartition(".")[0])
+        embedding, head = _ends(self.model)
+        rows = _rows(embedding if layer is head and head.weight is embedding.weight else layer)
+        if rows is None or not name.endswith(".weight"):
+            return weight
+        whole = weight.clone()
+        whole[[*self._ids]] = rows.to(weight.dtype)
+        return whole
 
 
 def ids_of(tokens: tuple[str | int, ...], path: Path) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -22,10 +23,12 @@ from gym_adapters.config.tuner import Tuner
 from gym_adapters.names import ends, require, split
 from gym_adapters.saved import WEIGHTS, artifact
 from gym_core import Artifact, GymError
-from gym_torch.adapted import check_state
+from gym_torch.adapted import Plain, assembled, check_state
 from gym_torch.console import warn
+from gym_torch.mapped import release
 
 Options = TypeVar("Options", bound=Tuner)
+CHANGED = (BaseTunerLayer, AuxiliaryTrainingWrapper)  #: what peft puts in the place of a module
 
 
 class Tuned(ABC, Generic[Options]):
@@ -131,34 +134,35 @@ class Tuned(ABC, Generic[Options]):
         """Return the adapter of a directory that `save` wrote."""
         return load_file(path / WEIGHTS)
 
-    def merged(self) -> PreTrainedModel:
-        """Return a copy of the model with the update added to its weights.
+    def merging(self) -> Plain:
+        """Return the model with the update added to its weights, one layer at a time.
 
         Tied embeddings come apart where the adapter changed one side: the update of the input embedding is no update
         of the head, and adding it to the weight they share would change both.
 
         Raises GymError where a weight is quantized: it has no room for the update.
         """
-        for name, layer in self.model.named_modules():
+        changed = {name: layer for name, layer in self.model.named_modules() if isinstance(layer, CHANGED)}
+        outermost = {name: layer for name, layer in changed.items() if not _inside(name, changed)}
+        for name, layer in changed.items():
             if isinstance(layer, BaseTunerLayer):
                 check_floating(name, layer.get_base_layer(), "merged into")
-        merging = copy.deepcopy(self._peft)
-        plain = merging.get_base_model()
-        bases = [layer.get_base_layer() for layer in plain.modules() if isinstance(layer, BaseTunerLayer)]
-        stored = [(base, weight.dtype) for base in bases for weight in base.parameters(recurse=False)]
-        head, embedding = plain.get_output_embeddings(), plain.get_input_embeddings()
-        if plain.config.tie_word_embeddings:
-            if isinstance(head, BaseTunerLayer):
-                _own_weight(head.get_base_layer())
-            elif isinstance(embedding, BaseTunerLayer) and isinstance(head, nn.Linear):
-                _own_weight(head)
-        for base in bases:
-            base.float()  # so that the sum is rounded once
-        with quiet():
-            model = cast(PreTrainedModel, merging.merge_and_unload(safe_merge=True))
-        for base, dtype in stored:
-            base.to(dtype)
-        return model.requires_grad_(False)
+        config = copy.deepcopy(self.model.config)
+        ends = (self.model.get_output_embeddings(), self.model.get_input_embeddings())
+        if config.tie_word_embeddings and any(isinstance(end, CHANGED) for end in ends):
+            config.tie_word_embeddings = False
+        return Plain(config, self._weights(outermost))
+
+    def _weights(self, changed: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+        for name, weight in self.model.state_dict().items():
+            if not _inside(name, changed):
+                yield name, weight
+        for name, layer in changed.items():
+            yield from _merged(layer).state_dict(prefix=f"{name}.").items()
+
+    def merged(self) -> PreTrainedModel:
+        """Return a model with the update in its weights; it shares with this one what the adapter leaves alone."""
+        return assembled(self.merging(), type(self.model))
 
     @property
     def without(self) -> Callable[[], AbstractContextManager[None]] | None:
@@ -217,9 +221,32 @@ def check_floating(name: str, layer: nn.Module, done: str) -> None:
             )
 
 
-def _own_weight(layer: nn.Module) -> None:
-    """Give a layer a copy of a weight that it shares."""
-    layer.weight = nn.Parameter(layer.get_parameter("weight").detach().clone(), requires_grad=False)
+@torch.no_grad()
+def _merged(layer: nn.Module) -> nn.Module:
+    """Return the plain layer that computes what one with an adapter inside does, which stays as it is."""
+    alone: Any = copy.deepcopy(layer)
+    for weight in layer.parameters():
+        release(weight.detach())
+    for part in alone.modules():
+        if isinstance(part, BaseTunerLayer):
+            part.get_base_layer().float()  # so that the sum is rounded once
+    with quiet():
+        if hasattr(alone, "unload_and_optionally_merge_module"):  # what peft asks of layers inside one another
+            plain = alone.unload_and_optionally_merge_module(merge=True, safe_merge=True, adapter_names=None)
+        else:
+            alone.merge(safe_merge=True)
+            plain = alone.get_base_layer()
+    before: Any = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else cast(Any, layer).original_module
+    stored = {name: weight.dtype for name, weight in before.named_parameters()}
+    for name, weight in plain.named_parameters():
+        weight.data = weight.data.to(stored[name])
+    return cast(nn.Module, plain)
+
+
+def _inside(name: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Return whether a module or weight of this path lies in one of the modules."""
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in modules for end in range(1, len(parts)))
 
 
 @contextmanager

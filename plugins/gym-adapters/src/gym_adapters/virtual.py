@@ -15,13 +15,14 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from peft import PeftConfig, PrefixTuningConfig, PromptTuningConfig
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, AutoTokenizer, DynamicCache, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, AutoTokenizer, DynamicCache
 from transformers.masking_utils import sdpa_mask
 
 from gym_adapters.attending import attend_by, shape_of
 from gym_adapters.config.virtual import PrefixTuning, PromptTuning, VirtualTokens
 from gym_adapters.hooked import Handle, Hooked
 from gym_core import GymError
+from gym_torch.adapted import Plain
 from gym_torch.attention import Spans, segment_attention
 from gym_torch.policy import evaluating
 
@@ -122,7 +123,7 @@ class Virtual(Hooked[Config], Generic[Config]):
             **({} if spans is None else {"spans": spans}),
         }
 
-    def merged(self) -> PreTrainedModel:
+    def merging(self) -> Plain:
         """Raise GymError: no weights compute what virtual tokens do."""
         raise GymError(
             "virtual tokens cannot be merged into the weights of a model",

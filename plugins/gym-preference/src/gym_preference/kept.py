@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from gym_core.files import by_umask
 from gym_data import space, store
 from gym_data.makers import maker
 from gym_preference.answers import Answered
@@ -52,6 +53,7 @@ class Kept:
         }
         unfinished = path.with_name(f"{store.UNFINISHED}{os.getpid()}-{path.name}")
         save_file(tensors, unfinished, {"format": "pt", "name": name})
+        by_umask(unfinished)
         unfinished.replace(path)
         space.evict(path.parent, space.limit(), path.name)
 

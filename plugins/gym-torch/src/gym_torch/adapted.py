@@ -6,20 +6,31 @@ knows about optimizers, checkpoints or recipes.
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from accelerate import init_empty_weights
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import Artifact, Component, GymError, Recipe
+from gym_torch.backend import read_weights
 from gym_torch.batch import Batch
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Plain(NamedTuple):
+    """One plain model that computes what an adapted one does, without being held in memory as a whole."""
+
+    config: PretrainedConfig
+    weights: Iterator[tuple[str, Tensor]]
+    """What its `state_dict` holds, by name, one after another and each in the precision that the model came in."""
 
 
 class Adapted(Protocol):
@@ -51,11 +62,16 @@ class Adapted(Protocol):
         """Return the `state` held by a directory that `save` wrote."""
         ...
 
-    def merged(self) -> PreTrainedModel:
+    def merging(self) -> Plain:
         """Return one plain model that computes what `model` computes, leaving `model` untouched and trainable.
 
-        Raises `GymError` where the options declare that nothing of the kind can be (`gym_core.Adapter.merges`).
+        Its weights are merged as they are asked for. Raises `GymError` where the options declare that nothing of the kind can
+        be (`gym_core.Adapter.merges`), or where a weight has no room for the update.
         """
+        ...
+
+    def merged(self) -> PreTrainedModel:
+        """Return that model in memory: what `assembled` makes of it."""
         ...
 
     @property
@@ -179,26 +195,54 @@ class Full:
 
     def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
         """Write the whole model with `save_pretrained`; every weight back in its own precision unless `exact`."""
-        weights = self.model.state_dict()
-        if not exact:
-            # Tied names share memory and must share the cast tensor too, or they would be written twice.
-            cast: dict[tuple[int, torch.dtype], Tensor] = {}
-            for name, weight in weights.items():
-                stored = self._stored.get(name, weight.dtype)
-                weights[name] = cast.setdefault((weight.data_ptr(), stored), weight.to(stored))
+        weights = self.model.state_dict() if exact else self._as_stored()
         self.model.save_pretrained(path, state_dict=weights)
         if not exact:
             declare_dtype(path, self._dtype)
-        return Artifact(path, "model", details={"base": base})
+        stored = str(self._dtype).removeprefix("torch.")
+        return Artifact(path, "model", details={"base": base, "dtype": stored})
 
     def read(self, path: Path) -> dict[str, Tensor]:
         """Load the directory with transformers and return the trained weights."""
-        saved = dict(type(self.model).from_pretrained(path, dtype=torch.float32).named_parameters())
+        options = {"dtype": torch.float32, "local_files_only": True}
+        saved = dict(read_weights(path, options, type(self.model)).named_parameters())
         return {name: saved[name].detach() for name in self.state()}
+
+    def merging(self) -> Plain:
+        """Return the model: its weights are the trained ones already."""
+        return Plain(copy.deepcopy(self.model.config), iter(self._as_stored().items()))
+
+    def _as_stored(self) -> dict[str, Tensor]:
+        """Return every weight in its own precision."""
+        weights = self.model.state_dict()
+        # Tied names share memory and must share the cast tensor too, or they would be written twice.
+        cast: dict[tuple[int, torch.dtype], Tensor] = {}
+        for name, weight in weights.items():
+            stored = self._stored.get(name, weight.dtype)
+            weights[name] = cast.setdefault((weight.data_ptr(), stored), weight.to(stored))
+        return weights
 
     def merged(self) -> PreTrainedModel:
         """Return the model: its weights are the trained ones already."""
         return self.model
+
+
+@torch.no_grad()
+def assembled(plain: Plain, kind: type[PreTrainedModel]) -> PreTrainedModel:
+    """Return a plain model in memory; weights that no adapter changes share it with the model they come from."""
+    model = skeleton(plain.config, kind)
+    model.load_state_dict(dict(plain.weights), assign=True)
+    model.tie_weights()
+    return model.requires_grad_(False).eval()
+
+
+def skeleton(config: PretrainedConfig, build: Callable[[PretrainedConfig], PreTrainedModel]) -> PreTrainedModel:
+    """Return a model without weights: they are on the `meta` device, and say their names and shapes alone.
+
+    `build` makes it of its configuration: its class, or `AutoModelForCausalLM.from_config`.
+    """
+    with init_empty_weights(include_buffers=False):
+        return build(copy.deepcopy(config))
 
 
 def adapt(model: PreTrainedModel, recipe: Recipe) -> Adapted:
@@ -219,8 +263,13 @@ def check_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
         )
 
 
-def stored_dtype(model: PreTrainedModel) -> torch.dtype:
-    """Return the precision of the files a model came from, which may be lower than the one it was loaded in."""
+def stored_dtype(model: PreTrainedModel, artifact: Artifact | None = None) -> torch.dtype:
+    """Return the precision of the files a model came from, which may be lower than the one it was loaded in.
+
+    Of what a run made it is that of the model which was trained: a checkpoint holds it in fp32.
+    """
+    if artifact and artifact.details.get("dtype") in _DTYPES:
+        return _DTYPES[artifact.details["dtype"]]
     file = Path(model.name_or_path) / "config.json"
     if not file.is_file():
         return model.dtype

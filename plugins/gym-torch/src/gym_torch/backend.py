@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
@@ -203,10 +204,15 @@ def _check_code(path: Path, allowed: bool) -> None:
         )
 
 
-def read_weights(path: Path, options: dict[str, Any], kind: Any = AutoModelForCausalLM) -> PreTrainedModel:
+def read_weights(
+    path: Path,
+    options: dict[str, Any],
+    kind: Any = AutoModelForCausalLM,
+    finite: Callable[[Tensor], bool] = lambda held: bool(held.isfinite().all()),
+) -> PreTrainedModel:
     """Load weights quietly into a model of a kind.
 
-    Raises GymError for any that were not there, did not fit, are no numbers, or that the model has no place for; what belongs to
+    Raises GymError for any that are missing, do not fit, are not `finite`, or that the model has no place for; what belongs to
     parts that no text goes through is left out, and said.
     """
     verbosity = logging.get_verbosity()
@@ -225,7 +231,7 @@ def read_weights(path: Path, options: dict[str, Any], kind: Any = AutoModelForCa
         "weights that config.json has no place for": [name for name in left if name not in beside],
         "missing weights": sorted(report["missing_keys"]),
         "weights of another shape than config.json says": sorted(key for key, *_ in report["mismatched_keys"]),
-        "weights that are not finite": [key for key, held in model.named_parameters() if not held.isfinite().all()],
+        "weights that are not finite": [key for key, held in model.named_parameters() if not finite(held)],
     }
     for what, names in wrong.items():
         if names:

@@ -120,6 +120,8 @@ class SafetensorsExporter(Exporter):
     """A plain Hugging Face model directory: adapters merged in, weights in safetensors shards."""
 
     target: ClassVar[str] = "gym_torch.export:Safetensors"
+    artifacts: ClassVar[tuple[str, ...]] = ("model", "adapter")
+    tasks: ClassVar[tuple[str, ...]] = ("causal-lm", "sequence-classification", "token-classification")
 
     shard_gigabytes: Annotated[float, Field(gt=0), Flat("export_size")] = 5.0
     """Largest size of one file of weights."""

@@ -1,6 +1,8 @@
 """The exporter `safetensors`: any artifact becomes a plain model directory, and a certificate says how well it agrees.
 
-Nothing appears under the target before it has been reloaded with plain transformers and compared with the artifact.
+Nothing appears under the target before it has been reloaded with plain transformers and compared with the artifact: every weight
+with what was to be written, and what the model answers with what the artifact does, adapter and head beside the weights. Neither
+model is ever in memory as a whole.
 """
 
 from __future__ import annotations
@@ -11,29 +13,24 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import Artifact, GymError, PluginError, locate
-from gym_core.discovery import entries
-from gym_core.loading import load
+from gym_core import Artifact, GymError
+from gym_core.files import by_umask
 from gym_core.outputlock import OutputLock
-from gym_torch.adapted import Adapted, Full, stored_dtype
-from gym_torch.backend import check_weights
+from gym_torch import fingerprint, mapped, shards
+from gym_torch.adapted import skeleton, stored_dtype
+from gym_torch.artifact import Opened, base_of, opened
 from gym_torch.checkpoints.checkpoint import whole_or_gone
 from gym_torch.console import say
+from gym_torch.tasks import ROUNDING, Task, answers, built, probe, task_of
 
 if TYPE_CHECKING:
     from gym_torch.config import SafetensorsExporter
 
 CERTIFICATE = "certificate.json"
-PROBE = 32  #: tokens that both models are asked about
-#: how far the logits may be off, relative to their norm, when weights are rounded to a precision
-ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BESIDE = (
     "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.*",
@@ -54,78 +51,68 @@ class Safetensors:
         Exporting the same thing again returns what is there.
 
         Raises:
-            GymError: `into` holds something else, the artifact cannot be opened, or the reloaded model disagrees.
+            GymError: `into` holds something else, the artifact cannot be opened or carried, or the reloaded model disagrees.
             PluginError: the adapter that made the artifact is not installed.
 
         """
-        source = _fingerprint(artifact, self.config.model_dump(mode="json"))
+        source = _source(artifact, self.config.model_dump(mode="json"))
         if into.exists() and any(into.iterdir()):
             if _certified(into, source):
                 say(f"{into} holds this export already")
                 return into
             raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
-        adapted = open_artifact(artifact)
-        tokens = probe(adapted.model)
-        expected = logits_of(adapted.model, tokens)
-        dtype = DTYPES.get(self.config.dtype, stored_dtype(adapted.model))
-        merged = adapted.merged().to(dtype)
+        whole = opened(artifact)
+        base = Path(whole.adapted.model.name_or_path)
+        dtype = DTYPES.get(self.config.dtype) or stored_dtype(whole.adapted.model, artifact)
         with _building(into) as building:
-            merged.save_pretrained(building, max_shard_size=int(self.config.shard_gigabytes * 1e9))
-            for holder in dict.fromkeys((Path(adapted.model.name_or_path), artifact.path)):
+            digests = self._write(whole, building, dtype)
+            for holder in dict.fromkeys((base, artifact.path)):
                 copy_tokenizer(holder, building)
-            found = logits_of(_load(building), tokens)
-            largest = float((found - expected).abs().max())
-            relative = float((found - expected).norm() / expected.norm())
-            if not relative <= ROUNDING[dtype]:
-                raise GymError(
-                    f"the exported model disagrees with the artifact: its logits are {relative:.2g} off (relative)",
-                    where=str(into),
-                    fix="export with dtype=fp32; if that disagrees too, report it",
-                )
+            compared = _compare(whole, building, digests, dtype)
             certificate = {
                 "source": source,
                 "base": artifact.base,
+                "task": artifact.task,
                 "dtype": str(dtype).removeprefix("torch."),
-                "probe": tokens.tolist(),
-                "max_difference": largest,
-                "relative_difference": relative,
+                "weights": len(digests),
+                **compared,
                 "files": _hashes(building),
             }
             (building / CERTIFICATE).write_text(json.dumps(certificate, indent=1) + "\n", encoding="utf-8")
-        say(f"exported to {into}: reloaded, its logits differ by at most {largest:.2g} ({relative:.2g} relative)")
+            by_umask(building)
+        say(
+            f"exported to {into}: reloaded, its {whole.task.compared} differ by at most {compared['max_difference']:.2g} "
+            f"({compared['relative_difference']:.2g} relative)"
+        )
         return into
 
     def reload(self, path: Path) -> dict[str, Any]:
         """Load an export with plain transformers; return its weights by name, as fp32 numpy arrays."""
-        return {name: weight.detach().numpy() for name, weight in _load(path).named_parameters()}
+        model = mapped.load(path, kind=task_at(path).kind, dtype=torch.float32)
+        return {name: weight.detach().numpy() for name, weight in model.named_parameters()}
 
-
-def open_artifact(artifact: Artifact) -> Adapted:
-    """Load what a run made, in fp32 and with its adapter beside the weights, not merged.
-
-    Raises:
-        GymError: it is no model and no adapter, or does not say which adapter made it.
-        PluginError: that adapter is not installed.
-
-    """
-    if artifact.kind == "model":
-        return Full(None, model=_load(artifact.path))
-    maker = artifact.details.get("adapter")
-    if artifact.kind != "adapter" or not maker:
-        raise GymError(f"this {artifact.kind} does not say what made it", where=str(artifact.path))
-    entry = next((entry for entry in entries("adapters") if entry.value == maker), None)
-    if entry is None:
-        raise PluginError(
-            f"the adapter was made by {maker}, which is not installed",
-            where=str(artifact.path),
-            fix="install its package",
-        )
-    changed = artifact.details.get("config", {})  # such as positions that were scaled for training
-    adapted: Adapted = load(entry)(**artifact.details.get("options", {})).build(
-        model=_load(locate(artifact.base), changed)
-    )
-    adapted.load(adapted.read(artifact.path))
-    return adapted
+    def _write(self, whole: Opened, building: Path, dtype: torch.dtype) -> dict[str, str]:
+        """Write configuration and weights; return a hash of each weight."""
+        plain, model = whole.plain(), whole.adapted.model
+        empty = skeleton(plain.config, built(plain.config, whole.task)).to(dtype)
+        if self.config.dtype == "keep" and dtype != torch.float32:
+            for name, weight in model.state_dict().items():  # what a family never rounds
+                if weight.dtype == torch.float32 and name in dict(empty.named_parameters()):
+                    empty.get_parameter(name).data = empty.get_parameter(name).data.float()
+        config = plain.config
+        config.dtype, config.architectures = str(dtype).removeprefix("torch."), [type(empty).__name__]
+        config.save_pretrained(building)
+        if empty.can_generate() and model.generation_config is not None:
+            model.generation_config.save_pretrained(building)
+        words = model.get_output_embeddings()
+        spare = [
+            f"{path}.{part}"
+            for path, module in model.named_modules()
+            if module is words and whole.head is not None
+            for part in ("weight", "bias")
+        ]
+        with torch.no_grad():
+            return shards.write(empty, plain.weights, building, int(self.config.shard_gigabytes * 1e9), spare)
 
 
 def copy_tokenizer(source: Path, into: Path) -> None:
@@ -135,42 +122,49 @@ def copy_tokenizer(source: Path, into: Path) -> None:
             shutil.copyfile(file, into / file.name)
 
 
-def _load(path: Path, changed: Mapping[str, Any] = MappingProxyType({})) -> PreTrainedModel:
-    """Load a model in fp32, with these entries of its configuration changed."""
-    check_weights(path)
-    shape = AutoConfig.from_pretrained(path, local_files_only=True)
-    shape.get_text_config().update(changed)
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path, config=shape, dtype=torch.float32, use_safetensors=True, local_files_only=True
-    )
-    return model.eval()
+def task_at(path: Path) -> Task:
+    """Return what an export is for. Raises GymError where its certificate is missing or does not say."""
+    file = path / CERTIFICATE
+    if not file.is_file():
+        raise GymError(f"there is no {CERTIFICATE}, so this is no export", where=str(path))
+    return task_of(json.loads(file.read_text(encoding="utf-8")).get("task", ""))
 
 
-def probe(model: PreTrainedModel) -> Tensor:
-    """Return token ids `[1, PROBE]` from all over the vocabulary."""
-    return (torch.arange(PROBE) * 7919 + 13).remainder(model.config.get_text_config().vocab_size)[None]
+def _compare(whole: Opened, building: Path, digests: Mapping[str, str], dtype: torch.dtype) -> dict[str, Any]:
+    """Load what was written with plain transformers and compare it; return by how much it is off, for the certificate.
+
+    Raises GymError where a weight is not what was to be written, or the answers of the two differ by more than rounding.
+    """
+    again = mapped.load(building, kind=whole.task.kind)
+    for name, weight in shards.own_weights(again).items():
+        if digests.get(name) not in (shards.digest(weight), shards.digest(weight.to(dtype))):
+            raise GymError(f"{name} does not read back as it was written", where=str(building), fix="check the disk")
+    tokens = probe(again)
+    wanted = answers(lambda model, ids: whole.task.wanted(model, ids, whole.head), whole.adapted.model, tokens)
+    found = answers(whole.task.asked, again, tokens)
+    largest, apart = float((found - wanted).abs().max()), float((found - wanted).norm())
+    relative = apart / float(wanted.norm()) if apart else 0.0
+    if found.shape != wanted.shape or not relative <= ROUNDING[dtype]:
+        raise GymError(
+            f"the exported model disagrees with the artifact: its {whole.task.compared} are {relative:.2g} off (relative)",
+            where=str(building),
+            fix="export with dtype=fp32; if that disagrees too, report it",
+        )
+    return {"probe": tokens.tolist(), "max_difference": largest, "relative_difference": relative}
 
 
-@torch.no_grad()
-def logits_of(model: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """Return the logits of tokens `[rows, length]`."""
-    logits: Tensor = model.eval()(tokens, use_cache=False).logits
-    return logits
-
-
-def _fingerprint(artifact: Artifact, options: Mapping[str, Any]) -> str:
+def _source(artifact: Artifact, options: Mapping[str, Any]) -> str:
     """Return a hash of everything that decides what is exported."""
-    parts = [artifact.kind, artifact.base, artifact.details.get("adapter"), options, _hashes(artifact.path)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    base = fingerprint.of_model(base_of(artifact))
+    told = artifact.to_json() | {"path": ""}
+    text = json.dumps([told, base, options, _hashes(artifact.path)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _hashes(path: Path) -> dict[str, str]:
     """Return the SHA-256 of each file in a directory, a certificate excepted."""
-    found = {}
-    for file in sorted(file for file in path.rglob("*") if file.is_file() and file.name != CERTIFICATE):
-        with file.open("rb") as data:
-            found[file.relative_to(path).as_posix()] = hashlib.file_digest(data, "sha256").hexdigest()
-    return found
+    files = (file for file in path.rglob("*") if file.is_file() and file.name != CERTIFICATE)
+    return {file.relative_to(path).as_posix(): fingerprint.of_file(file) for file in sorted(files)}
 
 
 def _certified(into: Path, source: str) -> bool:
@@ -179,7 +173,8 @@ def _certified(into: Path, source: str) -> bool:
     if not file.is_file():
         return False
     certificate = json.loads(file.read_text(encoding="utf-8"))
-    return certificate.get("source") == source and certificate.get("files") == _hashes(into)
+    found = _hashes(into)
+    return bool(found) and certificate.get("source") == source and certificate.get("files") == found
 
 
 @contextmanager

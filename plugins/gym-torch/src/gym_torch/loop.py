@@ -86,7 +86,7 @@ def run(job: Job) -> None:
             with to_use(job.optimizer):
                 evaluate(job, job.evaluation)
         asked = _agree_to_stop(job)
-        best = train.keep_best and progress.best_step == progress.step
+        best = train.keeps_best and progress.best_step == progress.step
         if (asked or best or _due(progress, train.save_every)) and job.saved != progress.step:
             # A run must be able to go back to any checkpoint.
             check_weights(job.accelerator.unwrap_model(job.policy), job.last, train.skip_steps)

@@ -30,6 +30,8 @@ class Objective(ABC):
 
     policy: ClassVar[type[Policy]] = Policy
     """What is trained, and scores batches. A subclass may return more than log-probabilities."""
+    task: ClassVar[str] = "causal-lm"
+    """What the model is for that it trains, one of `gym_torch.tasks.TASKS`; a head of numbers is then named `head` beside it."""
     largest: ClassVar[frozenset[str]] = frozenset()
     """Metrics of which the largest of a step is logged, rather than the mean."""
     temperature: float = 1.0  #: of the distribution that `policy` scores labels under

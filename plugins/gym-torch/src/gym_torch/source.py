@@ -59,6 +59,9 @@ class Source(ABC):
     tokens: int = 0  #: of the whole run, as far as they are known before it
     note: str = ""  #: of steps that stand for those of a run: what they are; they are all alike
 
+    def extend(self, state: Mapping[str, Any], step: int) -> None:  # noqa: B027
+        """Plan on from `step`, where a run with fewer steps wrote a checkpoint: `state_dict` returned `state` there."""
+
     @abstractmethod
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` (counted from 0) on, as process `rank` of `world` sees them."""
@@ -107,11 +110,25 @@ class Dataset(Source):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what names the samples and their order."""
-        return {"fingerprint": self.fingerprint, "samples": len(self.examples), "steps": self.total}
+        counted = {"samples": len(self.examples), "steps": self.total, "end": int(self.bounds[-1])}
+        return {"fingerprint": self.fingerprint, **counted}
+
+    def extend(self, state: Mapping[str, Any], step: int) -> None:
+        """Go on behind the last sample of a shorter plan that was carried out, whose last step the data may have cut short."""
+        old, end = int(state["steps"]), int(state["end"])
+        if step == old < self.total and int(self.bounds[old]) != end:
+            self.bounds = np.concatenate([self.bounds[:old], self._bounds(end, old)])
+            self.total = len(self.bounds) - 1
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Check that the samples are those of the checkpoint."""
-        for name, value in self.state_dict().items():
+        """Check that the samples are those of the checkpoint, and that there are at least as many steps."""
+        if self.total < state["steps"]:
+            raise DataError(
+                f"the run had {state['steps']} steps when the checkpoint was written, and has {self.total}",
+                key="train.max_steps",
+                fix="a run can be made longer, not shorter; its checkpoints can be exported: gym export RUN/checkpoints/...",
+            )
+        for name, value in {"fingerprint": self.fingerprint, "samples": len(self.examples)}.items():
             if state[name] != value:
                 raise DataError(
                     f"the data changed since the checkpoint: {name} was {state[name]}, is {value}",
@@ -119,23 +136,27 @@ class Dataset(Source):
                     fix="bring the old data back, or start over in another `output`",
                 )
 
-    def _bounds(self) -> Ints:
-        """Return the number of samples gone by at the start of each step and at the end: `[total + 1]`."""
-        train = self.train
-        samples = max(1, round(train.epochs * len(self.examples)))
-        if isinstance(train.batch_tokens, int):
-            return self._token_bounds(train.batch_tokens * train.accumulate, samples)
-        size = train.batch_size * train.accumulate
-        total = train.max_steps or ceil(samples / size)
-        ends = np.arange(total + 1, dtype=np.int64) * size
-        return ends if train.max_steps else np.minimum(ends, samples)
+    def _bounds(self, gone: int = 0, taken: int = 0) -> Ints:
+        """Return the number of samples gone by at the start of each step and at the end: `[total + 1]`.
 
-    def _token_bounds(self, budget: int, samples: int) -> Ints:
+        `gone` samples went by in `taken` steps before the first of them.
+        """
+        train = self.train
+        samples = max(1, round(train.epochs * len(self.examples))) - gone
+        most = train.max_steps and train.max_steps - taken
+        if isinstance(train.batch_tokens, int):
+            return gone + self._token_bounds(train.batch_tokens * train.accumulate, gone, samples, most)
+        size = train.batch_size * train.accumulate
+        ends = np.arange((most or ceil(samples / size)) + 1, dtype=np.int64) * size
+        return gone + (ends if most else np.minimum(ends, samples))
+
+    def _token_bounds(self, budget: int, gone: int, samples: int, most: int | None) -> Ints:
         """Give each step as many samples in a row as fit into `budget` tokens, and at least one."""
-        most = self.train.max_steps
         if most:  # no step is longer than the budget or its one sample
-            samples = len(self.lengths) * ceil(most * max(budget, int(self.lengths.max())) / int(self.lengths.sum()))
-        ends = np.cumsum(self.lengths[self.samples(0, samples)])
+            samples = len(self.lengths) * (
+                ceil(most * max(budget, int(self.lengths.max())) / int(self.lengths.sum())) + bool(gone)
+            )
+        ends = np.cumsum(self.lengths[self.samples(gone, gone + samples)])
         bounds = [0]
         while bounds[-1] < samples and len(bounds) != (most or -1) + 1:
             begun = ends[bounds[-1] - 1] if bounds[-1] else 0

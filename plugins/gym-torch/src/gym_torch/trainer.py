@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -20,8 +18,8 @@ from gym_data.tokenizer import Tokenizer
 from gym_optim import InBackward
 from gym_optim.blockwise import Blockwise
 from gym_optim.config import AdamW, Linear
-from gym_optim.schedule_free import Averaging, to_use
-from gym_torch import compiling, loop, probe, rope, stopping
+from gym_optim.schedule_free import Averaging
+from gym_torch import compiling, loop, probe, stopping
 from gym_torch.adapted import TakesPart, adapt
 from gym_torch.backend import LoadedModel
 from gym_torch.balance import balance_of
@@ -32,13 +30,13 @@ from gym_torch.callbacks.llamafactory import LlamaFactoryFiles
 from gym_torch.callbacks.metrics import Metrics
 from gym_torch.callbacks.plot import Curves
 from gym_torch.checkpoints import resume
-from gym_torch.checkpoints.checkpoint import Checkpoints, to_disk, whole_or_gone
+from gym_torch.checkpoints.checkpoint import Checkpoints
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
 from gym_torch.data import prepare
 from gym_torch.dropout import check_same_in_training, disable_dropout
 from gym_torch.evaluation import HeldOutLoss
-from gym_torch.export import copy_tokenizer
+from gym_torch.extending import bases, extended, schedule
 from gym_torch.layout import Layout
 from gym_torch.loop import Evaluation, Job
 from gym_torch.noise import Noise
@@ -55,6 +53,7 @@ from gym_torch.processes.spread import Replicated
 from gym_torch.processes.strategies import DDP
 from gym_torch.recompute import recompute_layers
 from gym_torch.reference import keep_start
+from gym_torch.results import Results
 from gym_torch.signals import Signals
 from gym_torch.source import Dataset, Examples, Source, once
 
@@ -82,7 +81,7 @@ class Trainer:
         self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu", kwargs_handlers=[quick])
         self.data = prepare(config, run, model)
         words = self._chat_tokenizer()
-        self._stops = words if words and stopping.stop_where_turns_end(model.model, words) else None
+        stops = words if words and stopping.stop_where_turns_end(model.model, words) else None
         self.train_options = settle(run, model.path, model.precision, self.accelerator.device, self.data.train)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)
@@ -99,11 +98,12 @@ class Trainer:
         found = run.ranks.agree(lambda: str(self.checkpoints.latest() or "")) if run.resuming else ""
         self.found = Path(found) if found else None
         self.job = self._job(config)
+        conditions = run.ranks.agree(lambda: bases(model, config) | {"the precision": model.precision})
+        self.results = Results(run, model, self.adapted, self.policy, self.checkpoints, conditions, stops)
         if model.neftune:
             embedding = self.adapted.model.get_input_embeddings()
             self.policy.noise = Noise(embedding, model.neftune, train.seed, lambda: self.job.progress.step)
         self.policy.balance = self.job.balance = balance_of(self.adapted.model, model.router_aux_loss_coef)
-        self.conditions = {"the precision": model.precision}
         trained = sum(weight.numel() for weight in self.policy.parameters() if weight.requires_grad)
         every = sum(weight.numel() for weight in self.policy.parameters())
         world = self.accelerator.num_processes
@@ -116,13 +116,15 @@ class Trainer:
         """Train to the end, write the model to `output/model` and say how it went."""
         job = self.job
         if self.found:
-            resume.restore(self.found, job, self.policy, self.conditions)
+            before = resume.restore(self.found, job, self.policy, self.results.conditions)
             say(f"continuing from {self.found.name}")
+            if job.progress.total > before:
+                say(extended(self.run.recipe, job, before))
         resume.check_skips(self.run.recipe.train.skip_steps, job.progress)
         with self.signals:
             try:
                 loop.run(job)
-                artifact = self._keep()
+                artifact = self.results.keep(job)
                 job.observer.ended(job.progress, artifact)
             finally:
                 job.observer.closed()
@@ -147,10 +149,10 @@ class Trainer:
         validation, model = self.data.validation, self.adapted.model
         if train.eval_every and not validation and accelerator.is_main_process:
             warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
-        if train.keep_best and not (train.eval_every and validation):
+        if train.keeps_best and not (train.eval_every and validation):
             raise RecipeError(
                 "the best checkpoint is found by evaluating while training",
-                key="train.keep_best",
+                key="train.keep_best" if train.keep_best else "train.load_best_model_at_end",
                 fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
             )
         self.objective: Objective = load_object(config.objective)(config, layout)
@@ -169,7 +171,9 @@ class Trainer:
         if self.found:
             resume.load(self.found, self.adapted, self.policy)
         source = self.source(layout)
-        if not self.found:
+        if self.found:
+            resume.extend(self.found, source)
+        else:
             first = partial(first_step, self.policy, objective, source, accelerator, train.seed, self.ready)
             begin(self.adapted, self.policy, first)
             if config.disable_dropout:
@@ -185,11 +189,16 @@ class Trainer:
         if taking_part:
             check_gradients_stay(isinstance(optimizer, InBackward | Blockwise), spread.cuts)
         scheduler = run.recipe.scheduler or Linear()
+        if isinstance(optimizer, Averaging) and train.load_best_model_at_end and spread.cuts:
+            raise RecipeError(
+                "fsdp leaves no process what an optimizer that averages would make of its best checkpoint",
+                key="train.load_best_model_at_end",
+                fix="set `distributed: ddp`, or leave it out",
+            )
         if isinstance(optimizer, Averaging) and scheduler.ends_at != 1.0:
             warn(
                 "the average of this optimizer stands in for a falling rate, and the rate falls; set scheduler: constant"
             )
-        warmup = round(train.warmup * source.total) if train.warmup < 1 else round(train.warmup)
         return Job(
             train=train,
             accelerator=accelerator,
@@ -198,11 +207,11 @@ class Trainer:
             policy=policy,
             objective=objective,
             optimizer=optimizer,
-            factor=scheduler.build(total=source.total, warmup=warmup),
+            factor=schedule(run.recipe, source.total),
             source=source,
             evaluation=self.evaluation(validation, layout) if validation else None,
             observer=Observers(self._observers() if accelerator.is_main_process else []),
-            save=self._save,
+            save=lambda: self.results.checkpoint(self.job),
             signals=self.signals,
             progress=Progress(total=source.total),
             measure=config.measure,
@@ -234,52 +243,6 @@ class Trainer:
         logs = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output, measure)]
         own = [*logs, *plot, card, ProgressBar(measure)]
         return [*own, *(callback.build(run=run) for callback in run.recipe.callbacks)]
-
-    def _save(self) -> None:
-        job = self.job
-        self.run.ranks.at("")  # a large model takes its time
-        optimizer = job.spread.optimizer(job.optimizer, self.policy)
-        best = job.progress.best_step if job.train.keep_best else None
-
-        def write(path: Path) -> None:
-            resume.write(path, job, self.adapted, self.policy, self.model.name, self.conditions, optimizer)
-
-        with job.spread.whole(self.policy):
-            self.run.ranks.agree(lambda: self.checkpoints.save(job.progress.step, write, best).name)
-
-    def _keep(self) -> Artifact:
-        """Write what was made to `output/model`, all or nothing."""
-        self.run.ranks.at("")
-        with to_use(self.job.optimizer), self.job.spread.whole(self.policy):
-            made = self.run.ranks.agree(lambda: self._write().to_json())
-        return Artifact(**made | {"path": Path(made["path"])})
-
-    def _write(self) -> Artifact:
-        path, building = self.run.output / "model", self.run.output / ".model.building"
-        shutil.rmtree(path, ignore_errors=True)
-        with whole_or_gone(building, path, "the model", "the last checkpoint"):
-            made = replace(resume.save(building, self.adapted, self.policy, self.model.name), path=path)
-            if made.kind == "adapter":  # a whole model has a configuration of its own
-                made = replace(made, details={**made.details, **self._changed()})
-            self._copy_tokenizer(building)
-            to_disk(building)
-            building.rename(path)
-        return made
-
-    def _changed(self) -> dict[str, Any]:
-        """Return what whoever loads the base must change in its configuration, by what `open_artifact` calls it."""
-        backend = self.run.recipe.model
-        scaled = isinstance(backend, Transformers) and backend.rope_scaling is not None
-        return {"config": rope.written(self.model.model)} if scaled else {}
-
-    def _copy_tokenizer(self, into: Path) -> None:
-        """Lay the tokenizer beside the weights, with the chat template that was trained on and where its turns end."""
-        copy_tokenizer(self.model.path, into)
-        data = self.run.recipe.data
-        if isinstance(data, DatasetConfig) and data.template is not None:
-            (into / "chat_template.jinja").write_text(data.template.build(), encoding="utf-8")
-        if self._stops:
-            stopping.write(self.model.model, self._stops, into)
 
     def _chat_tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer with the chat template that is trained on; None where plain text is, or other data."""

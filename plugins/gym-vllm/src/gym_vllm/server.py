@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gym_core import GymError
+from gym_core.files import by_umask
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
 from gym_torch.adapted import Adapted
@@ -135,6 +136,7 @@ class ServerSampler:
         try:
             self.folder.mkdir(parents=True)
             merged.save_pretrained(self.folder)
+            by_umask(self.folder)  # the server may run as somebody else
             self.client.post(
                 "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self.folder)}}
             )

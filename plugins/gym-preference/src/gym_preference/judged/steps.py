@@ -39,6 +39,11 @@ class JudgedSteps(Source):
             whole = cast(Sequence[Judged], [order.examples[int(index)] for index in chosen])
             yield replace(rated(step, whole, found), metrics={origin.name: found})
 
+    def extend(self, state: Mapping[str, Any], step: int) -> None:
+        """Plan on from where a shorter plan ended."""
+        self.order.extend(state, step)
+        self.total, self.tokens = self.order.total, self.order.tokens
+
     def state_dict(self) -> dict[str, Any]:
         """Return what names the samples and their order, and what the origin remembers."""
         return self.order.state_dict() | {"origin": self.origin.state_dict()}

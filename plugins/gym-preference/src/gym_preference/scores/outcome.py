@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,8 @@ class RewardLoss(Scoring):
     """The chosen answer earns more than the rejected one, by a margin where the rows name one; every pair alike."""
 
     config: RewardModel
+    task: ClassVar[str] = "sequence-classification"
+    bias: ClassVar[bool] = False  # it is in no difference of rewards, and the classifiers of transformers have none
 
     def answered(self, example: Example) -> Answered:
         """Return what both sides begin with, and both answers, scored at their last learnt tokens."""

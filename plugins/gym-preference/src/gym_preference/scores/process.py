@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 from torch import Tensor
@@ -28,6 +28,7 @@ class ProcessLoss(Scoring):
     """Binary cross-entropy of the judged steps, each alike whatever answer it is of."""
 
     config: ProcessRewardModel
+    task: ClassVar[str] = "token-classification"
 
     def answered(self, example: Example) -> Answered:
         """Return the whole of it as an answer: what is trained of it are the tokens that end judged steps."""

@@ -47,6 +47,8 @@ class Scoring(Objective):
     """Base of the objectives of reward models; the head that they train lies beside the model or its adapter."""
 
     policy: ClassVar[type[Policy]] = Scored
+    bias: ClassVar[bool] = True
+    """Whether the bias of the head trains."""
 
     @abstractmethod
     def answered(self, example: Example) -> Answered:
@@ -59,12 +61,16 @@ class Scoring(Objective):
     def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
         """Return an untrained head."""
         keep_words(model)
-        return {"head": ScalarHead.of(model)}
+        return self._head(ScalarHead.of(model))
 
     def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
         """Return the head that lies beside the weights, to go on from it, or an untrained one."""
         keep_words(model.model)
-        return {"head": head_of(model)}
+        return self._head(head_of(model))
+
+    def _head(self, head: ScalarHead) -> Mapping[str, Beside]:
+        head.bias.requires_grad_(self.bias)
+        return {"head": head}
 
     def collate(self, examples: Sequence[Example]) -> ScoredBatch:
         """Lay out the answers of all examples, those to one prompt behind a single copy of it."""

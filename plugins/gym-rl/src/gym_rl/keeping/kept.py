@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import GymError
-from gym_core.record import write_atomically
+from gym_core.files import write_atomically
 
 FOLDER = "rollouts"
 TRAINING, HELD_OUT = "step", "eval"  #: how the names of files begin; the number of a step follows

@@ -19,7 +19,12 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
 
 from gym_core import Artifact, GymError, locate
 from gym_core.record import RunRecord
@@ -27,9 +32,10 @@ from gym_data.formats.parts import tools_of
 from gym_data.tokenizer import Tokenizer, Tokens
 from gym_rl.reward import Answer
 from gym_torch import probe
+from gym_torch.artifact import open_artifact
 from gym_torch.backend import check_weights, read_weights
 from gym_torch.batch import Piece, padded
-from gym_torch.export import open_artifact
+from gym_torch.export import CERTIFICATE
 from gym_torch.fitting import layout_for
 from gym_torch.scalar_head import ScalarHead
 from gym_torch.states import hidden_states
@@ -132,11 +138,18 @@ def _text(id: str, tokens: Tokens) -> Piece:
     return Piece(id, tokens, np.zeros(len(tokens), dtype=np.bool_))
 
 
+#: what ends the names of the classes that make one number of each text, or of each token
+CLASSIFIERS = {
+    "ForSequenceClassification": AutoModelForSequenceClassification,
+    "ForTokenClassification": AutoModelForTokenClassification,
+}
+
+
 def _open(config: Model) -> _Opened:
     folder = Path(config.path).expanduser()
     made = RunRecord(folder / "run.json").read().get("artifact")
     if made:
-        artifact = Artifact(**made | {"path": folder / Path(made["path"]).name})
+        artifact = Artifact.from_json(made, folder)
         return _Opened(open_artifact(artifact).model, ScalarHead.read(artifact.path), artifact.path, False)
     path = locate(config.path, config.revision)
     check_weights(path)
@@ -144,14 +157,19 @@ def _open(config: Model) -> _Opened:
     dtype = torch.float32 if probe.device().type == "cpu" else "auto"
     try:
         shape = AutoConfig.from_pretrained(path, **options)
-        if not any(name.endswith("ForSequenceClassification") for name in shape.architectures or ()):
+        kind = next(
+            (kind for name in shape.architectures or () for end, kind in CLASSIFIERS.items() if name.endswith(end)),
+            None,
+        )
+        if kind is None:
             return _Opened(read_weights(path, {**options, "dtype": dtype}), ScalarHead.read(path), path, False)
         if shape.num_labels != 1:
             raise _error(path, f"has {shape.num_labels} labels, and a reward is one number")
-        model = read_weights(path, {**options, "dtype": dtype}, AutoModelForSequenceClassification)
+        model = read_weights(path, {**options, "dtype": dtype}, kind)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise _error(path, f"cannot be loaded: {str(error).strip().splitlines()[0][:300]}") from error
-    return _Opened(model, _head_of(model, path), path, True)
+    ours = (path / CERTIFICATE).is_file()  # then it learnt to look at the token that ends an answer
+    return _Opened(model, _head_of(model, path), path, not ours)
 
 
 @torch.no_grad()
@@ -167,7 +185,7 @@ def _head_of(model: PreTrainedModel, path: Path) -> ScalarHead:
     tokens = np.array([token for token in range(1, 6) if token != model.config.pad_token_id][:3], dtype=np.int32)
     batch = padded([Piece("probe", tokens, np.zeros(3, dtype=np.bool_))])
     model.eval()
-    expected = model(input_ids=batch.tokens).logits[0].float()
+    expected = model(input_ids=batch.tokens).logits.flatten()[-1:].float()
     found = head(hidden_states(model, batch, batch.ends))
     rounding = 1e-4 if model.dtype == torch.float32 else 5e-2
     if not torch.allclose(found, expected, rtol=rounding, atol=rounding):

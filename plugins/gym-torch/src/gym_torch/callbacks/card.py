@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from gym_core import Artifact, Run
+from gym_core.location import is_hub_id
 from gym_torch.observer import Observer, Progress
 
 
@@ -31,7 +32,7 @@ class ModelCard(Observer):
             "library_name": "peft" if artifact.kind == "adapter" else "transformers",
             "tags": ["gym", method],
         }
-        if not Path(self.base).exists():  # a folder of this machine means nothing to others
+        if is_hub_id(self.base):  # a family or a folder of this machine means nothing to others
             head["base_model"] = self.base
         rows = [("steps", progress.step), ("epochs", round(progress.epoch, 3)), ("tokens", progress.tokens)]
         rows += [(name, round(value, 4)) for name, value in progress.figures.items()]

@@ -20,6 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from gym_core import GymError
+from gym_core.files import by_umask
 
 MANIFEST = "manifest.json"
 PREFIX = "step-"
@@ -61,6 +62,14 @@ class Checkpoints:
                 # Out of sight first: a kill in the middle must not leave a checkpoint that looks damaged.
                 shutil.rmtree(old.rename(self.directory / f".{old.name}.old"))
         return final
+
+    def at(self, step: int) -> Path:
+        """Return the checkpoint of a step. Raises GymError where it is not there, or not whole."""
+        path = self._at(step)
+        wrong = problem(path) if path.is_dir() else "it is gone"
+        if wrong:
+            raise GymError(f"the checkpoint of step {step} is needed: {wrong}", where=str(path))
+        return path
 
     def latest(self) -> Path | None:
         """Return the newest checkpoint that is whole, or None; warn of and set aside every newer one."""
@@ -119,6 +128,8 @@ def problem(path: Path) -> str:
         return f"{MANIFEST} is damaged"
     if path.name != f"{PREFIX}{step:08d}":
         return f"{MANIFEST} belongs to step {step}"
+    if not files:
+        return "it holds nothing"
     there = {name for name in _files(path) if name != MANIFEST}
     for name, (size, digest) in files.items():
         if name not in there:
@@ -150,7 +161,8 @@ def _seal_of(manifest: dict[str, Any]) -> str:
 
 
 def to_disk(path: Path) -> None:
-    """Wait until everything under a directory is on the disk."""
+    """Wait until everything under a directory is on the disk, for others to read as the umask allows."""
+    by_umask(path)
     for part in [*path.rglob("*"), path]:
         _sync(part)
 

@@ -16,6 +16,7 @@ from gym_torch.checkpoints import optimizer_state
 from gym_torch.loop import Job
 from gym_torch.observer import Progress
 from gym_torch.policy import Policy
+from gym_torch.source import Source
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -31,18 +32,18 @@ def write(
     base: str,
     conditions: Mapping[str, Any],
     optimizer: optimizer_state.State,
-) -> None:
-    """Write model, optimizer and state into an empty directory.
+) -> Artifact:
+    """Write model, optimizer and state into an empty directory; return what the model is.
 
     Of a model in shards, the parameters are whole (`Replicated.whole`) and `optimizer` was taken before.
 
     `conditions` is what must be the same when the run goes on, by the name a user would call it.
     """
-    save(path, adapted, policy, base, exact=True)
+    made = save(path, adapted, policy, base, exact=True)
     tensors, plain = optimizer
     save_file(tensors, path / OPTIMIZER)
-    if made := job.source.tensors():
-        save_file(made, path / SOURCE)
+    if drawn := job.source.tensors():
+        save_file(drawn, path / SOURCE)
     state = {
         "progress": asdict(job.progress),
         "window": job.window,
@@ -53,6 +54,7 @@ def write(
         "shapes": _shapes(policy),
     }
     (path / STATE).write_text(json.dumps(state), encoding="utf-8")
+    return made
 
 
 def save(path: Path, adapted: Adapted, policy: Policy, base: str, exact: bool = False) -> Artifact:
@@ -70,13 +72,32 @@ def load(path: Path, adapted: Adapted, policy: Policy) -> None:
         if old.get(name) != new.get(name):
             was, now = old.get(name, "absent"), new.get(name, "absent")
             raise GymError(f"the trained parameters differ: {name} was {was}, is {now}", where=str(path), fix=FIX)
+    put_weights(path, adapted, policy)
+
+
+def put_weights(path: Path, adapted: Adapted, policy: Policy) -> None:
+    """Put back the weights of a checkpoint of this very run."""
     adapted.load(adapted.read(path))
     for module in policy.companions:
         module.restore(path)
 
 
-def restore(path: Path, job: Job, policy: Policy, conditions: Mapping[str, Any]) -> None:
-    """Put a job whose weights are back where it was when the checkpoint was written.
+def put_optimizer(path: Path, job: Job, policy: Policy) -> None:
+    """Put back the state of the optimizer."""
+    state = json.loads((path / STATE).read_text(encoding="utf-8"))
+    optimizer_state.put(job.optimizer, policy, load_file(path / OPTIMIZER), state["optimizer"], job.spread.like)
+
+
+def extend(path: Path, source: Source) -> None:
+    """Have a source plan on from a checkpoint, whose run may have had fewer steps."""
+    state = json.loads((path / STATE).read_text(encoding="utf-8"))
+    source.extend(state["source"], state["progress"]["step"])
+
+
+def restore(path: Path, job: Job, policy: Policy, conditions: Mapping[str, Any]) -> int:
+    """Put a job whose weights are back where it was when the checkpoint was written; return the steps the run then had.
+
+    Where it has more now, what ended it early ends it no longer.
 
     Raises GymError where data or conditions are others, naming the difference.
     """
@@ -90,12 +111,15 @@ def restore(path: Path, job: Job, policy: Policy, conditions: Mapping[str, Any])
                 fix=FIX,
             )
     job.source.load_state_dict(state["source"], load_file(path / SOURCE) if (path / SOURCE).exists() else {})
-    tensors = load_file(path / OPTIMIZER)
-    optimizer_state.put(job.optimizer, policy, tensors, state["optimizer"], job.spread.like)
+    put_optimizer(path, job, policy)
     job.observer.load_state_dict(state["observers"])
     job.window.update(state["window"])
     job.progress = Progress(**state["progress"])
     job.saved = job.progress.step
+    before = job.progress.total
+    if job.source.total > before:
+        job.progress.total, job.progress.stop = job.source.total, ""
+    return before
 
 
 def check_skips(steps: Sequence[int], progress: Progress) -> None:

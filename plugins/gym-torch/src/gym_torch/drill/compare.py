@@ -48,8 +48,13 @@ def _differences(left: Path, right: Path) -> Iterator[str]:
 
 def _tensors(left: Path, right: Path) -> Iterator[str]:
     """Compare the safetensors of two directories, tensor by tensor."""
-    names, found = (sorted(path.name for path in directory.glob("*.safetensors")) for directory in (left, right))
+    names, found = (
+        sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*.safetensors"))
+        for directory in (left, right)
+    )
     yield from _values(names, found, f"{left.name}: files")
+    if not names:
+        yield f"{left.name}: there are no weights to compare"
     for name in names:
         one, other = _read(left / name), _read(right / name)
         yield from _values(sorted(one), sorted(other), f"{left.name}/{name}: tensors")
