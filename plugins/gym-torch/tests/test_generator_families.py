@@ -6,8 +6,12 @@ import pytest
 import torch
 from gym_torch_decoding import PROMPTS, Words, one_by_one
 
+from gym_testkit import families
 from gym_testkit.architectures import FAMILIES, ready
-from gym_torch.generation.generator import Generator
+from gym_torch.fitting import fit
+from gym_torch.generation.generator import Generator, _decode
+from gym_torch.generation.shared import shares
+from gym_torch.generation.trial import way_of
 
 
 @pytest.mark.parametrize("max_batch", [1, 3, 64])
@@ -45,3 +49,47 @@ def test_samples_have_the_log_probs_of_a_plain_forward_pass(family: str) -> None
         assert made.log_probs == pytest.approx(
             after.gather(1, torch.tensor(made.tokens)[:, None])[:, 0].tolist(), abs=1e-4
         )
+
+
+#: Families with a state of their own, without position ids, and with positions or choices that follow from the length of a text.
+OTHERS = (
+    "mamba",
+    "bloom",
+    "openai-gpt",
+    "llama4_text",
+    "phi3 longrope",
+    "deepseek_v32",
+    "bamba",
+    "rwkv",
+    "qwen2_moe windows",
+)
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_whatever_a_family_keeps_greedy_is_a_pass_over_the_whole_text(family: str) -> None:
+    model = families.build(family)
+    fit(model)
+    prompts, limits = (
+        [[3 + (5 * place + length) % 50 for place in range(length)] for length in (2, 21, 9, 9)],
+        (10, 6, 14, 14),
+    )
+    found = Generator(model, Words(), max_batch=3).generate(prompts, limits, stop_ids=[0])
+    for prompt, made, limit in zip(prompts, found, limits, strict=True):
+        tokens, log_probs = one_by_one(model, prompt, limit)
+        assert made.tokens == tokens
+        assert made.log_probs == pytest.approx(log_probs, abs=1e-3)
+
+
+def test_a_prompt_is_shared_only_where_that_was_tried() -> None:
+    prompts = [[3 + place % 50 for place in range(66)]] * 4
+    for family, shared in (("llama", True), ("qwen2_moe windows", False), ("diffllama", False)):
+        model = families.build(family)
+        fit(model)
+        found = way_of(model, 80, _decode).shared and shares(model, prompts)
+        assert found is shared, family
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "deepseek_v3", "mixtral", "falcon", "gpt_oss"])
+def test_a_cache_is_used_where_it_can_be(family: str) -> None:
+    model = ready(family) if family in FAMILIES else families.build(family)
+    assert way_of(model, 80, _decode).cached

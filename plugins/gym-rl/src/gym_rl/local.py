@@ -9,12 +9,18 @@ import torch
 from gym_data.tokenizer import Tokenizer
 from gym_rl.engine import Local
 from gym_torch.adapted import Adapted
+from gym_torch.fitting import in_small
 from gym_torch.generation.generator import Completion, Generator
+from gym_torch.layout import ALONE
 from gym_torch.routing import Routers
 
 
 class LocalSampler:
-    """Answers in the precision that is trained in; in fp32 its log-probabilities are the trainer's."""
+    """Answers in the precision that is trained in.
+
+    In fp32 its log-probabilities are the trainer's, unless those of a token follow from the length of the whole text, which
+    is not known when the token is sampled.
+    """
 
     def __init__(
         self,
@@ -26,9 +32,10 @@ class LocalSampler:
         routers: Routers | None = None,
         **_: object,
     ) -> None:
-        """Use the model as it is at each call. Raises GymError where it keeps a state that rows cannot share."""
+        """Use the model as it is at each call."""
         self.generator = Generator(adapted.model, words, config.max_batch, routers)
-        self.exact = precision == "fp32"
+        self.rounds = precision != "fp32"
+        self.exact = not self.rounds and in_small(adapted.model, None, packs=False).layout is not ALONE
 
     def refresh(self) -> None:
         """Do nothing: the weights are the trainer's own."""
@@ -44,7 +51,7 @@ class LocalSampler:
     ) -> list[Completion]:
         """Return the completions: see `gym_torch.generation.generator.Generator.generate`."""
         device = self.generator.model.device.type
-        with torch.autocast(device, torch.bfloat16, enabled=not self.exact):
+        with torch.autocast(device, torch.bfloat16, enabled=self.rounds):
             return self.generator.generate(prompts, max_new_tokens, temperature, top_p, seed, streams=streams)
 
     def close(self) -> None:

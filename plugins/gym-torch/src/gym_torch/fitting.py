@@ -18,7 +18,7 @@ from gym_core import GymError
 from gym_torch.attention import NAME
 from gym_torch.batch import Piece
 from gym_torch.layout import ALONE, PACKED, PADDED, Layout
-from gym_torch.miniature import LONGEST, VOCABULARY, miniature
+from gym_torch.miniature import LONGEST, VOCABULARY, likeness, miniature
 from gym_torch.rope import steady
 from gym_torch.states import hidden_states
 
@@ -61,8 +61,7 @@ def fit(model: PreTrainedModel, samples: int | None = None, packs: bool = True) 
 
 def in_small(model: PreTrainedModel, samples: int | None, packs: bool) -> Fit:
     """Return what holds for a miniature, from memory where this was asked before."""
-    own = model.config._attn_implementation
-    key = (type(model), model.config.to_json_string(use_diff=False), own, samples, packs)
+    key = (*likeness(model, samples), packs)
     if key not in _KNOWN:
         _KNOWN[key] = _tried(model, samples, packs)
     return _KNOWN[key]

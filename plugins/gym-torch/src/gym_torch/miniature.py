@@ -106,6 +106,15 @@ def shrunk(config: PretrainedConfig, samples: int | None = None) -> PretrainedCo
     return type(config).from_dict(_shrunk(config.to_dict(), samples))
 
 
+def likeness(model: PreTrainedModel, samples: int | None) -> tuple[object, ...]:
+    """Return what the miniature of a model follows from, to remember by what was found on it."""
+    try:
+        config = shrunk(model.config, samples)
+    except Exception:  # a configuration that cannot be made small: whoever builds the miniature says so
+        config = model.config
+    return type(model), config.to_json_string(use_diff=False), model.config._attn_implementation
+
+
 def miniature(model: PreTrainedModel, samples: int | None = None) -> PreTrainedModel:
     """Return a small model of the class and with the options of another one, on the CPU in fp32, always the same.
 

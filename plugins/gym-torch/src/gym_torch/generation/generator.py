@@ -6,7 +6,7 @@ is the one bridge from messages to texts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,17 +16,20 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.console import say
+from gym_torch.fitting import in_small
 from gym_torch.generation.kvcache import RowCache, fill
 from gym_torch.generation.sampling import choose, uniform
 from gym_torch.generation.shared import Shared, shares
+from gym_torch.generation.trial import Way, way_of
+from gym_torch.generation.whole import following
+from gym_torch.logprobs import head_of
 from gym_torch.policy import evaluating
 from gym_torch.routing import Routers
 from gym_torch.stopping import stops
 
 if TYPE_CHECKING:
     from gym_data.tokenizer import Tokenizer
-
-_LAYERS = {"full_attention", "sliding_attention"}
 
 
 @dataclass
@@ -50,6 +53,12 @@ class _Batch:
     cache: RowCache = field(default_factory=RowCache)
     shared: Shared | None = None  #: the prompts, where they are not in the cache
 
+    def enter(self, requests: list[int]) -> None:
+        """Add rows that have nothing in the cache."""
+        self.requests += requests
+        self.lengths += [0] * len(requests)
+        self.last = torch.cat([self.last, self.last.new_zeros(len(requests))])
+
     def keep(self, rows: list[int]) -> None:
         """Drop all other rows, and the columns that only they used."""
         if len(rows) < len(self.requests):
@@ -66,29 +75,30 @@ class Generator:
     """Generates with a causal language model, many prompts at a time."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Tokenizer, max_batch: int = 64, routers: Routers | None = None
+        self,
+        model: PreTrainedModel,
+        tokenizer: Tokenizer | None,
+        max_batch: int = 64,
+        routers: Routers | None = None,
+        way: Way | None = None,
     ) -> None:
         """Use a model as it is at each call: a model in training may be given once and asked again and again.
 
         Args:
-            model: any transformers causal language model with full or sliding-window attention.
-            tokenizer: names the token that ends a turn.
+            model: any transformers causal language model. Where rows cannot enter and leave its cache, every token
+                computes the whole text anew.
+            tokenizer: names the token that ends a turn; None where calls name `stop_ids`.
             max_batch: most rows in one forward pass.
             routers: those of the model, where the experts of every token are to be recorded.
-
-        Raises:
-            GymError: the model keeps a state that rows cannot leave or enter.
+            way: how the model can be decoded; by default found out for the longest text of each call.
 
         """
-        kinds = set(model.config.get_text_config().to_dict().get("layer_types") or ())
-        if not kinds <= _LAYERS:
-            raise GymError(
-                f"the generator does not know {', '.join(sorted(kinds - _LAYERS))} layers", where=type(model).__name__
-            )
         self.model = model
         self.max_batch = max_batch
         self.routers = routers
-        self._stop = stop_ids(model, tokenizer)
+        self._way = way
+        self._said = ""
+        self._stop = stop_ids(model, tokenizer) if tokenizer is not None else set[int]()
 
     @torch.no_grad()
     def generate(
@@ -149,7 +159,16 @@ class Generator:
             batch.keep(going)
 
         batch = _Batch([], [], torch.empty(0, dtype=torch.long, device=self.model.device))
-        batch.shared = Shared() if shares(self.model, prompts) else None
+        longest = max((len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
+        way = self._way or way_of(self.model, longest, _decode)
+        batch.shared = Shared() if way.shared and shares(self.model, prompts) else None
+        logits_of = None if way.cached or not prompts else self._whole(way, longest)
+
+        def whole(requests: list[int]) -> Tensor:
+            """Return the logits `[requests, vocabulary]` that follow texts, computed anew."""
+            assert logits_of is not None
+            return logits_of([[*prompts[request], *done[request].tokens] for request in requests])
+
         with evaluating(self.model):
             while waiting or batch.requests:
                 free = self.max_batch - len(batch.requests)
@@ -159,10 +178,25 @@ class Generator:
                     # A group that does not fit beside the others waits, so that its prompt is computed once.
                     while waiting and prompts[waiting[-1]] == prompts[entering[-1]] != prompts[entering[0]]:
                         waiting.append(entering.pop())
-                    extend(batch, self._enter(batch, entering, prompts, done))
+                    if logits_of:
+                        batch.enter(entering)
+                    extend(batch, whole(entering) if logits_of else self._enter(batch, entering, prompts, done))
                 if batch.requests:
-                    extend(batch, self._step(batch, done))
+                    extend(batch, whole(batch.requests) if logits_of else self._step(batch, done))
         return done
+
+    def _whole(self, way: Way, longest: int) -> Callable[[Sequence[Sequence[int]]], Tensor]:
+        """Return what gives the logits that follow texts without a cache, and say once that it is used."""
+        if self.routers is not None:
+            raise GymError(
+                f"experts are recorded with a cache, and {type(self.model).__name__} has none that rows can share",
+                key="algorithm.routing_replay",
+                fix="leave `routing_replay` out",
+            )
+        if way.why != self._said:
+            say(f"every token that is generated computes its whole text anew: {way.why}")
+            self._said = way.why
+        return partial(following, self.model, head_of(self.model), in_small(self.model, longest, packs=False).layout)
 
     def _enter(
         self, batch: _Batch, requests: list[int], prompts: Sequence[Sequence[int]], done: list[Completion]
@@ -223,6 +257,12 @@ class Generator:
             return run().logits[:, -1], None
         output, routed = self.routers.record(run)
         return output.logits[:, -1], routed.unflatten(0, tokens.shape).cpu()
+
+
+def _decode(model: PreTrainedModel, prompts: list[list[int]], count: int) -> list[tuple[list[int], list[float]]]:
+    """Continue prompts with a cache, for the trial whether that is right."""
+    made = Generator(model, None, way=Way(True, True)).generate(prompts, count, stop_ids=())
+    return [(completion.tokens, completion.log_probs) for completion in made]
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> set[int]:

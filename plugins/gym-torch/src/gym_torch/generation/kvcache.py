@@ -18,7 +18,7 @@ ROOM = 128  #: columns allocated ahead; the rows are moved once in so many steps
 
 
 class Layer(DynamicLayer):
-    """One layer: keys and values `[rows, heads, width, head_dim]` are a window of a larger buffer."""
+    """One layer: keys and values `[rows, heads, width, head_dim]` are windows of larger buffers."""
 
     def __init__(self) -> None:
         """Start without rows and without a buffer."""
@@ -32,11 +32,11 @@ class Layer(DynamicLayer):
 
     def _reserve(self, rows: int, stop: int, columns: int) -> None:
         """Make room for this many rows, and move the window so that it ends at `stop` with `columns` free behind it."""
-        _, heads, held, dim = self._keys.shape
         width = self.stop - self.start
-        grown = (max(rows, len(self._keys)), heads, max(stop + columns, held), dim)
         buffers = []
         for buffer, window in ((self._keys, self.keys), (self._values, self.values)):
+            _, heads, held, dim = buffer.shape  # a value may be narrower than a key
+            grown = (max(rows, len(buffer)), heads, max(stop + columns, held), dim)
             # Zeros, because a masked column still meets the values, with weight 0: it must be finite.
             to = buffer if grown == buffer.shape else window.new_zeros(grown)
             to[: self.rows, :, stop - width : stop] = window.clone() if to is buffer else window
@@ -67,10 +67,10 @@ class Layer(DynamicLayer):
 
     def append(self, keys: Tensor, values: Tensor, index: Tensor) -> None:
         """Add the rows `index` `[new rows]` of other keys and values, of any width, below the present ones."""
-        _, heads, width, dim = keys.shape
+        width = keys.shape[2]
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
-            self._keys = self._values = keys.new_empty(0, heads, 0, dim)
+            self._keys, self._values = keys[:0, :, :0], values[:0, :, :0]
             self._view()
         rows = self.rows + len(index)
         if rows > len(self._keys) or width > self.stop:
