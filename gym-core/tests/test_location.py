@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gym_core import GymError, PluginError, RecipeError, cache_dir, locate
+from gym_core import GymError, PluginError, RecipeError, cache_dir, locate, location
 
 FAMILY = {
     "small": """
@@ -123,3 +123,12 @@ def test_what_names_a_model_from_anywhere(tmp_path, monkeypatch):
     assert is_hub_id("Qwen/Qwen3-4B") and not is_hub_id("owner/folder") and not is_hub_id("./Qwen/Qwen3-4B")
     assert lasting("Qwen/Qwen3-4B") == "Qwen/Qwen3-4B"
     assert lasting("owner/folder") == lasting("./owner/folder") == str(tmp_path / "owner" / "folder")
+
+
+def test_a_family_that_a_package_would_bring_is_named(install, tmp_path, monkeypatch):
+    """Before anything is fetched: a name that a package of the catalogue brings is no Hub id by accident."""
+    monkeypatch.chdir(tmp_path)
+    install("gym-other", {}, {})
+    assert location.package_of("tiny") == "gym-tiny" and location.package_of("org/model") == ""
+    (tmp_path / "tiny").mkdir()
+    assert location.package_of("tiny") == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gym_core.discovery import entries, nearest
 from gym_core.errors import GymError, RecipeError
-from gym_core.loading import find, load
+from gym_core.loading import catalogue, find, load
 
 #: Pickles are never fetched; a model's own code is, and runs only where a recipe sets `trust_remote_code`.
 _FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"]
@@ -55,6 +55,12 @@ def lasting(name: str) -> str:
     return name if family or is_hub_id(name) else str(Path(name).expanduser().resolve())
 
 
+def package_of(name: str) -> str:
+    """Return the package that brings a family of this name, where that is not installed and no folder bears the name."""
+    known = any(name in (entry.name, entry.qualified) for entry in entries("families"))
+    return "" if known or Path(name).expanduser().is_dir() else catalogue().get(f"families/{name}", "")
+
+
 def _checked(folder: Path, weights: bool, key: str) -> Path:
     if not (folder / "config.json").is_file():
         inner = next((child.parent for child in sorted(folder.glob("*/config.json"))), None)
@@ -88,6 +94,8 @@ def _fetch(name: str, revision: str | None, weights: bool, key: str) -> Path:
 
 
 def _advice(name: str) -> str:
+    if package := package_of(name):
+        return f"pip install {package}"
     families = sorted({entry.name for entry in entries("families")})
     if near := nearest(name, families):
         return f"did you mean the family `{near}`?"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from gym_core import Algorithm, Backend, Callback, Config, Exporter, Flat
+from gym_core.location import package_of
 
 _ATTENTION = {"auto": "auto", "disabled": "eager", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
@@ -57,6 +58,13 @@ class Transformers(Backend):
     """NEFTune (arXiv:2310.05914): noise on the embeddings of each sample while it is learnt from, of this alpha; 5 is usual."""
     trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
     """Whether Python code that comes with the model may run. It can do anything that you can."""
+
+    @field_validator("path")
+    @classmethod
+    def _installed(cls, path: str) -> str:
+        if package := package_of(path):
+            raise ValueError(f"`{path}` is a model of {package}, which is not installed: pip install {package}")
+        return path
 
     def other(self, path: str) -> Self:
         """Return the options for a further model, loaded as this one is; that this one's code may run says nothing of its.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Any, Protocol, runtime_checkable
 
 import pytest
+from packaging.requirements import Requirement
 from pydantic import BaseModel
 
 from gym_core import PluginError, Recipe, load_recipe
+from gym_core.discovery import entries
+from gym_core.metadata import canonical
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Distribution
 from gym_testkit.law import Laws
@@ -55,6 +61,35 @@ def runs(recipe: dict[str, Any], bench: Bench) -> None:
     for need in _needs(list(vars(_resolved(recipe)).values())):
         pytest.skip(f"needs {need}")
     assert bench.run(bench.shrink(recipe)).outcome.artifact.path.exists()
+
+
+@laws(
+    "its recipes need no package that it does not say to install",
+    lambda subject: _has_components(subject) and subject.recipes,
+)
+def says_what_to_install(dist: Distribution, bench: Bench) -> None:
+    """What a recipe names comes with the package, or with what a `pip install` in the README names."""
+    lines = re.findall(r"pip install ([^\n`]+)", dist.readme)
+    named = {canonical(re.split(r"[\[<>=!~;]", word.strip("'\""))[0]) for line in lines for word in line.split()}
+    have = _closure([dist.name, "gym-core", *named])
+    for recipe in dist.recipes:
+        model = recipe["model"]["path"] if isinstance(recipe["model"], dict) else recipe["model"]
+        used = {item.dist for item in _resolved(recipe).resolved}
+        used |= {entry.dist for entry in entries("families") if entry.name == model}
+        assert used <= have, f"the recipe needs {', '.join(sorted(used - have))}, which no `pip install` there names"
+
+
+def _closure(names: Sequence[str]) -> set[str]:
+    """Return these packages and all that they need."""
+    found, waiting = set[str](), [*names]
+    while waiting:
+        name = canonical(waiting.pop())
+        if name in found:
+            continue
+        found.add(name)
+        with suppress(PackageNotFoundError):
+            waiting += [Requirement(line).name for line in requires(name) or [] if "extra ==" not in line]
+    return found
 
 
 def _needs(options: Any) -> Iterator[str]:
