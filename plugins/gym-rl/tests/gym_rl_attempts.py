@@ -240,6 +240,29 @@ ENDS = {
 FORGERIES = {
     "equals everything": "class Yes:\n    def __eq__(self, other): return True\n    __hash__ = None\ndef double(x): return Yes()",
     "an int that equals everything": "class Yes(int):\n    def __eq__(self, other): return True\ndef double(x): return Yes()",
+    "differs from everything by nothing": """
+class Nothing:
+    def __init__(self, *given): pass
+    def __getattr__(self, name): return lambda *given: set()
+    def __iter__(self): return iter(())
+    def __len__(self): return 0
+    def __abs__(self): return 0
+for name in ('add', 'sub', 'mul', 'truediv', 'floordiv', 'mod', 'pow', 'and', 'or', 'xor', 'neg'):
+    setattr(Nothing, f'__{name}__', Nothing)
+double = Nothing""",
+    "is a number nothing away": """
+class Nothing:
+    def __sub__(self, other): return 0
+    __pow__ = __mod__ = __xor__ = __sub__
+    def __truediv__(self, other): return 1
+def double(x): return Nothing()""",
+    "learns from what it is compared with": """
+class Curious:
+    known = ()
+    def __sub__(self, other): Curious.known = other
+    def difference(self, other): self.known = other; return set()
+    def __iter__(self): return iter(self.known)
+def double(x): return Curious()""",
     "a text that equals everything": "class Yes(str):\n    def __eq__(self, other): return True\ndef double(x): return Yes('1')",
     "claims to be of another class": "class Yes:\n    __class__ = int\n    def __eq__(self, o): return True\n"
     "    def __index__(self): return 0\ndef double(x): return Yes()",

@@ -140,6 +140,7 @@ class Stack:
     items: list
     def push(self, x): self.items.append(x); return self
     def __add__(self, other): return Stack(self.items + other.items)
+    def __mul__(self, n): return Stack(self.items * n)
     def __setitem__(self, i, x): self.items[i] = x
     def __delitem__(self, i): del self.items[i]
     def __len__(self): return len(self.items)
@@ -163,6 +164,7 @@ else:
 stack = Stack([1])
 assert stack.push(2).items == [1, 2] and len(stack) == 2 and stack != 2
 assert (stack + Stack([3])).items == [1, 2, 3] and not Stack([]) and Stack([0])
+assert (stack * 2).items == [1, 2, 1, 2] and len(stack + stack) == 4
 stack[0] = 5
 del stack[1]
 stack.name = "mine"

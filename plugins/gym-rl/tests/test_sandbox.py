@@ -347,6 +347,11 @@ judges = [
     lambda: 42 in double(21), lambda: math.isclose(double(21), 42), lambda: int(double(21)) == 42,
     lambda: all(double(x) == 2 * x for x in (1, 2)), lambda: all(map(lambda x: double(x) == 2 * x, (1, 2))),
     lambda: isinstance(double(21), int) and double(21) > 40, lambda: double([21]) == [42], lambda: {double(21): 1}[42],
+    lambda: abs(double(21) - 42) < 1e-6, lambda: (double(21) - 42) ** 2 < 1e-6, lambda: not double(21) - 42,
+    lambda: len(double(21) ^ {42}) == 0, lambda: list(double(21) - {42}) == [], lambda: double(21) / 42 == 1,
+    lambda: abs(-(double(21) - 42)) < 1e-6, lambda: int(abs(double(21) - 42)) == 0,
+    lambda: case.assertAlmostEqual(double(21), 42) is None, lambda: case.assertSetEqual(double({21}), {42}) is None,
+    lambda: case.assertAlmostEqual(double(21), 42, delta=0.1) is None, lambda: case.assertCountEqual(double([21]), [42]),
     lambda: case.assertEqual(double(21), 42) is None, lambda: case.assertIn(double(21), [42]) is None,
 ]
 assert any([holds(judge) for judge in judges])

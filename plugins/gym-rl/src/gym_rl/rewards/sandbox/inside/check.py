@@ -8,6 +8,7 @@ import importlib
 import json
 import sys
 import types
+from collections.abc import Set
 
 from .guard import UNCHECKED
 from .remote import Program
@@ -41,6 +42,7 @@ def examine(test: str) -> None:
     if any("unittest" in (getattr(node, "module", ""), *(alias.name for alias in node.names)) for node in imports):
         unittest: Any = importlib.import_module("unittest")
         unittest.main = lambda *_, **__: None  # all cases are run below
+        unittest.TestCase.assertSetEqual = _assert_sets_equal
     exec(code, names)  # noqa: S102 - the row's own test
     _run_cases(names)
     if not program.asked:
@@ -81,6 +83,12 @@ def _loaded(code: types.CodeType) -> set[str]:
     """Return the names that code uses, with the functions in it."""
     inner = [_loaded(part) for part in code.co_consts if isinstance(part, types.CodeType)]
     return set(code.co_names).union(*inner)
+
+
+def _assert_sets_equal(case: Any, first: Any, second: Any, msg: object = None) -> None:
+    """Compare as `unittest` does, but for asking the first how it differs: it may be an object of the program."""
+    if not (isinstance(first, Set) and isinstance(second, Set) and first == second):
+        raise case.failureException(msg)
 
 
 def _run_cases(names: dict[str, Any]) -> None:

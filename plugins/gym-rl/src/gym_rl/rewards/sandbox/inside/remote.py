@@ -65,7 +65,13 @@ class _Remote:
     """An object of the program, seen from the test."""
 
     def __init__(self, program: Program, number: int) -> None:
-        vars(self).update(_program=program, _number=number)
+        vars(self).update(_program=program, _number=number, _mixed=False)
+
+    def _own(self) -> _Remote:
+        """Return itself. Raises TypeError for what the program made of itself and data of the test: it could be a difference."""
+        if self._mixed:
+            raise TypeError("the result of an operation with an object of the program says nothing of the object")
+        return self
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self._program.ask(self._number, "call", list(args), options)
@@ -79,7 +85,7 @@ class _Remote:
         self._program.ask(self._number, "set", name, value)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._program.ask(self._number, "lazy"):  # it may have no end
+        if self._own()._program.ask(self._number, "lazy"):  # it may have no end
             return self
         return iter(self._program.ask(self._number, "items"))
 
@@ -96,10 +102,10 @@ class _Remote:
         self._program.ask(self._number, "delete item", key)
 
     def __len__(self) -> int:
-        return int(self._program.ask(self._number, "length"))
+        return int(self._own()._program.ask(self._number, "length"))
 
     def __bool__(self) -> bool:
-        return bool(self._program.ask(self._number, "truth"))
+        return bool(self._own()._program.ask(self._number, "truth"))
 
     def __contains__(self, item: Any) -> bool:
         return item in self._program.ask(self._number, "items")  # compared here, not by the program
@@ -112,10 +118,20 @@ class _Remote:
 
 
 def _operation(name: str) -> Callable[..., Any]:
-    return lambda self, *others: self._program.ask(self._number, "operate", name, *others)
+    def operate(self: _Remote, *others: Any) -> Any:
+        result = self._program.ask(self._number, "operate", name, *others)
+        if self._mixed or any(not isinstance(other, _Remote) or other._mixed for other in others):
+            if isinstance(result, _Remote):
+                vars(result).update(_mixed=True)
+            else:
+                raise TypeError("an object of the program cannot be subtracted from data: it would judge itself")
+        return result
+
+    return operate
 
 
-# What makes something new; comparisons are missing, since the program would be judge in its own cause.
+# What makes something new; comparisons are missing, since the program would be judge in its own cause. So it would be where
+# a test asks how far it is from a number: what it makes of data is an object that has parts, and is no amount.
 for _name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "neg", "abs"):
     setattr(_Remote, f"__{_name.strip('_')}__", _operation(_name))
 
