@@ -177,6 +177,55 @@ assert math.isclose(PI, 3.14159, rel_tol=1e-5)
     assert sandbox.examine(source, test + "\nassert same(1) == (2,)", AMPLE, level) is Verdict.FAILED
 
 
+AS_ELSEWHERE = {
+    "exit": ("print(1)\nexit()", "1"),
+    "quit": ("print(1)\nquit(0)", "1"),
+    "annotations that are read": ("def f(x: int) -> None: pass\nprint(f.__annotations__['x'] is int)", "True"),
+    "numbers of many digits": ("print(str(10**4999)[:3], int('9' * 5000) % 10)", "100 9"),
+}
+
+
+@pytest.mark.parametrize("name", AS_ELSEWHERE)
+def test_a_program_is_run_as_python_runs_it(name):
+    source, printed = AS_ELSEWHERE[name]
+    assert score(source, {"input": "", "output": printed}) == 1
+
+
+def test_a_program_whose_functions_are_called_is_run_as_python_runs_it():
+    source = "def double(x: int):\n    if double.__annotations__ != {'x': int}: exit(1)\n    return 2 * x"
+    big = "9" * 5000
+    assert score(source) == 1
+    assert (
+        score(source, f"def test_it(n: int):\n    pass\nassert test_it.__annotations__ == {{'n': int}} and {TEST[7:]}")
+        == 1
+    )
+    assert (
+        score(
+            "def double(x): return str(x)",
+            {"fn_name": "double", "inputs": [[int("9" * 4000)]], "outputs": ["9" * 4000]},
+        )
+        == 1
+    )
+    assert score(f"def double(x): return int('{big}') + x", "assert double(1) == 10**5000") == 1
+
+
+def test_names_that_the_harnesses_of_the_field_import_are_there():
+    """The stub of a prompt says `List[int]`, and the answer repeats it without its import; LeetCode imports more."""
+    stub = "def f(xs: List[int]) -> Optional[int]:\n    return max(xs)\n"
+    pair = {"fn_name": "f", "inputs": ["[1, 2]"], "outputs": ["2"]}
+    solution = """
+class Solution:
+    def f(self, xs: List[int]) -> int:
+        count, later = Counter(xs), deque(xs)
+        heappush(later2 := [3], 4), bisect_left(xs, 2), math.gcd(4, 6), inf, heapq.heapify(xs)
+        return lru_cache(None)(lambda: max(accumulate(count[x] for x in xs)))()
+"""
+    assert score(stub + "print(f([1, 2]))", {"input": "", "output": "2"}) == 1
+    assert score(stub, "assert f([1, 2]) == 2") == score(stub, pair) == score(solution, pair) == 1
+    assert score("def f(xs): return math.floor(max(xs))", pair) == 0  # it is no answer for LeetCode
+    assert score("Counter = max\nclass Solution:\n    def f(self, xs): return Counter(xs)", pair) == 1
+
+
 def test_what_a_program_does_when_it_is_run_is_not_tested():
     assert score(f"{DOUBLE}if __name__ == '__main__':\n    print(double(int(input())))") == 1
 

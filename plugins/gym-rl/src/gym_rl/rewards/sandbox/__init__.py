@@ -119,7 +119,7 @@ def run(source: str, limits: Limits, level: Level, stdin: str = "") -> tuple[Ver
     ):
         given.write(stdin.encode("utf-8", "surrogatepass"))
         given.seek(0)
-        process = _start(source, "", limits, level, directory, given, printed)
+        process = _start(source, "program:run", limits, level, directory, given, printed)
         verdict = _finish(process, limits)
         printed.seek(0)
         return verdict, printed.read(limits.output * _MIB).decode("utf-8", "replace")
@@ -192,7 +192,7 @@ def _start(
             stdout=stdout,
             stderr=subprocess.PIPE,
             pass_fds=[file.fileno()],
-            env={"PYTHONHASHSEED": "0"},
+            env={"PYTHONHASHSEED": "0", "PYTHONINTMAXSTRDIGITS": "0"},
             cwd=directory,
             start_new_session=True,
         )

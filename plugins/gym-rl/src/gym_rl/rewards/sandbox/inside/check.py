@@ -11,6 +11,7 @@ import types
 from collections.abc import Set
 
 from .guard import UNCHECKED
+from .program import loaded
 from .remote import Program
 from .wire import unpack
 
@@ -27,7 +28,7 @@ def examine(test: str) -> None:
     """
     program = Program()
     tree = ast.parse(test)
-    code = compile(tree, "test.py", "exec")
+    code = compile(tree, "test.py", "exec", dont_inherit=True)
     test_module = types.ModuleType("__main__")
     sys.modules["__main__"], sys.modules["solution"] = test_module, _module(program)
     names = test_module.__dict__
@@ -37,7 +38,7 @@ def examine(test: str) -> None:
             names[name] = importlib.import_module(name)
         elif name in program.names:
             names[name] = program.get(name)
-            program.asked += isinstance(names[name], _DATA) and name in _loaded(code)
+            program.asked += isinstance(names[name], _DATA) and name in loaded(code)
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     if any("unittest" in (getattr(node, "module", ""), *(alias.name for alias in node.names)) for node in imports):
         unittest: Any = importlib.import_module("unittest")
@@ -77,12 +78,6 @@ def _module(program: Program) -> types.ModuleType:
     module = types.ModuleType("solution")
     module.__dict__.update(__getattr__=get, __all__=sorted(program.names))
     return module
-
-
-def _loaded(code: types.CodeType) -> set[str]:
-    """Return the names that code uses, with the functions in it."""
-    inner = [_loaded(part) for part in code.co_consts if isinstance(part, types.CodeType)]
-    return set(code.co_names).union(*inner)
 
 
 def _assert_sets_equal(case: Any, first: Any, second: Any, msg: object = None) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 import sys
-import types
 from itertools import islice
 
+from .program import execute
 from .wire import channel, pack, receive, send, unpack
 
 TYPE_CHECKING = False
@@ -20,9 +20,8 @@ _MOST = 1_000_000  #: items that an iterator of the program may yield
 def serve(source: str) -> None:
     """Run the program, say which names it has, then answer calls until the other side ends."""
     other = channel()
-    module = types.ModuleType("answer")  # not `__main__`: what a program does when it is run is not tested here
-    sys.modules["answer"], sys.argv = module, ["answer.py"]
-    exec(compile(source, "answer.py", "exec"), module.__dict__)  # noqa: S102 - what this process is for
+    sys.argv = ["answer.py"]
+    module = execute(source, "answer")  # not `__main__`: what a program does when it is run is not tested here
     kept: list[Any] = [module]
 
     def keep(value: Any) -> int:
