@@ -352,6 +352,69 @@ def test_a_test_that_asks_the_program_for_nothing_earns_nothing_and_is_told(test
     assert "called nothing" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["tokenize", "bisect", "copy", "select", "sum", "hash"])
+def test_a_function_may_be_called_like_one_of_python(name):
+    """A module cannot be called, and where a test calls one name alone, that one is tested."""
+    source, wrong = (f"def {name}(a, b):\n    return {result}" for result in ("a * b + b", "a + b"))
+    check = "def check(candidate):\n    assert candidate(4, 5) == 25\n    assert candidate(4, b=0) == 0\n"
+    for test in ([f"assert {name}(4, 5) == 25"], check):
+        assert [score(answer, test, {"entry_point": name}) for answer in (source, wrong)] == [1, 0]
+
+
+def test_an_entry_point_may_be_a_method_and_has_to_be_a_name():
+    check = "def check(candidate):\n    assert candidate(x=4) == 8\n"
+    assert score(RIGHT, check, {"entry_point": "Solution().twice"}) == 1
+    with pytest.raises(ValueError, match="names no function: '4'"):
+        score(RIGHT, check, {"entry_point": "4"})
+
+
+def test_names_of_python_are_those_of_python_where_something_else_is_tested():
+    forged = "def all(xs): return True\ndef sorted(xs): return [1]\nimport types\nmath = types.SimpleNamespace(isclose=max)\n"
+    for test in ("assert all(f(x) == x for x in [1])", "assert sorted(f(1)) == [1]", "assert math.isclose(f(1), 1)"):
+        assert score(forged + "def f(x): return [3]", test) == 0
+        assert score(forged, test) == 0
+
+
+RAISES = """
+import json
+class Own(ValueError): pass
+class Worse(Own, KeyError):
+    def __init__(self): super().__init__("worse", 1)
+class Liar(Exception): pass
+Liar.__name__ = "ValueError"
+def own(): raise Own("mine")
+def key(): return {}["a"]
+def worse(): raise Worse
+def read(): json.loads("x")
+def decode(): b"\\xff".decode("ascii")
+def file(): open("missing")
+def liar(): raise Liar
+def exits(): raise StopIteration("now")
+"""
+
+
+def test_tests_see_what_kind_of_error_a_program_raises():
+    test = """
+import unittest
+class Cases(unittest.TestCase):
+    def test_kinds(self):
+        with self.assertRaises(ValueError) as caught: own()
+        assert str(caught.exception) == "mine" and caught.exception.args == ("mine",)
+        with self.assertRaises(KeyError) as caught: key()
+        assert str(caught.exception) == "'a'" and caught.exception.args == ("a",)
+        with self.assertRaises(ValueError) as caught: worse()
+        assert caught.exception.args == ("worse", 1)
+        with self.assertRaisesRegex(ValueError, "Expecting value"): read()
+        with self.assertRaises(UnicodeDecodeError): decode()
+        with self.assertRaises(FileNotFoundError): file()
+        for call in (exits, liar):
+            with self.assertRaises(Exception) as caught: call()
+            assert type(caught.exception) is Exception
+"""
+    assert score(RAISES, test) == 1
+    assert score(RAISES, "try: own()\nexcept KeyError: pass") == 0
+
+
 def test_data_of_the_program_can_be_tested_without_a_call():
     assert score("LIMIT = 3", "assert LIMIT == 3") == 1
     assert score("LIMIT = 4", "assert LIMIT == 3") == 0

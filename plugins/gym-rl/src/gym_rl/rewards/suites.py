@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -137,7 +138,10 @@ def _complete(code: str, entry_point: str) -> str:
             if node.name == "check":
                 if needs and not entry_point:
                     raise ValueError("the tests define `check` and do not call it, and the row has no `entry_point`")
-                code += f"\nassert check({entry_point if needs else ''}) is not False\n"
+                if needs and not re.fullmatch(r"[^\W\d].*", entry_point):
+                    raise ValueError(f"`entry_point` names no function: {entry_point!r:.80}")
+                function = f"__import__('solution').{entry_point}"  # whatever the test itself calls by that name
+                code += f"\nassert check({function if needs else ''}) is not False\n"
             elif node.name.startswith("test"):
                 if needs:
                     raise ValueError(

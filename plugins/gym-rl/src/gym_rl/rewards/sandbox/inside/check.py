@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # typing is slow to import, and this starts for every test
 def examine(test: str) -> None:
     """Run code that calls the program, then the cases of `unittest` that it defines; status UNCHECKED if it asked for nothing.
 
-    Names that the test uses come from the program, except those of Python itself and of its library: a program cannot
-    bring its own `all` or `math`. To a test the program is also the module `solution`.
+    Names that the test uses come from the program, except those of Python itself and the modules of its library: a program
+    cannot bring its own `all`, or a `math` that has attributes. To a test the program is also the module `solution`.
     """
     program = Program()
     tree = ast.parse(test)
@@ -33,8 +33,11 @@ def examine(test: str) -> None:
     sys.modules["__main__"], sys.modules["solution"] = test_module, _module(program)
     names = test_module.__dict__
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    for name in sorted(used - set(dir(builtins))):
-        if name in sys.stdlib_module_names:
+    modules = {
+        node.value.id for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    for name in sorted(used - set(dir(builtins)) | _alone(tree)):
+        if name in sys.stdlib_module_names and (name in modules or name not in program.names):
             names[name] = importlib.import_module(name)
         elif name in program.names:
             names[name] = program.get(name)
@@ -78,6 +81,15 @@ def _module(program: Program) -> types.ModuleType:
     module = types.ModuleType("solution")
     module.__dict__.update(__getattr__=get, __all__=sorted(program.names))
     return module
+
+
+def _alone(tree: ast.Module) -> set[str]:
+    """Return the name of Python that a test calls, where it is the only name there is: it is what is tested."""
+    nodes = list(ast.walk(tree))
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    imports = any(isinstance(node, ast.Import | ast.ImportFrom) for node in nodes)
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return called if len(names) == len(called) == 1 and not imports else set()
 
 
 def _assert_sets_equal(case: Any, first: Any, second: Any, msg: object = None) -> None:

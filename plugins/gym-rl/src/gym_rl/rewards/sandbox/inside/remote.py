@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import os
+from contextlib import suppress
 
 from .guard import FAILED
 from .wire import channel, pack, receive, send, unpack
@@ -50,15 +51,15 @@ class Program:
         send(self._channel, [number, action, pack(list(arguments), handle)])
         said, *content = self._receive()
         if said != "returned":
-            kind = getattr(builtins, str(content[0]), None)
-            # One that ends a loop of the test would make `all(...)` true.
-            ends = (kind is StopIteration and action != "next") or kind is StopAsyncIteration
-            known = isinstance(kind, type) and issubclass(kind, Exception) and not ends
-            raise (kind if known else RuntimeError)(str(content[1]))  # type: ignore[misc]
-        result, after = (unpack(part, lambda number: _Remote(self, number)) for part in content)
+            kinds, text, packed = content
+            raise _error(kinds, str(text), unpack(packed, self._object), may_end=action == "next")
+        result, after = (unpack(part, self._object) for part in content)
         if action == "call":
             _write_back(arguments[0], after[0])
         return result
+
+    def _object(self, number: int) -> _Remote:
+        return _Remote(self, number)
 
 
 class _Remote:
@@ -134,6 +135,23 @@ def _operation(name: str) -> Callable[..., Any]:
 # a test asks how far it is from a number: what it makes of data is an object that has parts, and is no amount.
 for _name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "neg", "abs"):
     setattr(_Remote, f"__{_name.strip('_')}__", _operation(_name))
+
+
+def _error(kinds: list[str], text: str, args: list[Any], may_end: bool) -> Exception:
+    """Return an exception of the first of these kinds that there is, with this text; `may_end` permits StopIteration."""
+    for name in kinds:
+        kind = getattr(builtins, str(name), None)
+        # One that ends a loop of the test would make `all(...)` true.
+        ends = (kind is StopIteration and not may_end) or kind is StopAsyncIteration
+        if isinstance(kind, type) and issubclass(kind, Exception) and not ends:
+            for given in (args, [text]):
+                with suppress(
+                    TypeError
+                ):  # some kinds want other arguments than a text, and those of a class of the program
+                    error = kind(*given)
+                    if str(error) == text or given is not args:
+                        return error
+    return Exception(text)
 
 
 def _write_back(given: list[Any], after: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import operator
 import sys
 from itertools import islice
@@ -52,4 +53,5 @@ def serve(source: str) -> None:
             result = actions[action](kept[number], *arguments)
             send(other, ["returned", pack(result, keep), pack(arguments, keep)])
         except Exception as error:  # it is the test that says what an error means
-            send(other, ["raised", type(error).__name__, str(error)[:1000]])
+            kinds = [kind.__name__ for kind in type(error).__mro__ if kind is getattr(builtins, kind.__name__, None)]
+            send(other, ["raised", kinds, str(error)[:1000], pack(list(error.args), keep)])
