@@ -26,6 +26,7 @@ from gym_torch.backend import check_weights, read_weights
 PAGEOUT = (
     21  #: MADV_PAGEOUT of Linux: write back what was changed, and take pages out of this process; no number is lost
 )
+DONTNEED = 4  #: MADV_DONTNEED: drop pages; of a private mapping it would lose what was changed
 CHUNK = 2**22  #: numbers of a weight that are raised to fp32 at a time
 LOW = (torch.bfloat16, torch.float16)
 
@@ -63,7 +64,17 @@ def release(tensor: Tensor) -> None:
     if any(begin in place and end - 1 in place for place in _MAPS):
         start, stop = -(-begin // PAGESIZE) * PAGESIZE, end // PAGESIZE * PAGESIZE
         if start < stop:
-            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), PAGEOUT)
+            advice = DONTNEED if _unchanged(start, stop) else PAGEOUT
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), advice)
+
+
+def _unchanged(start: int, stop: int) -> bool:
+    """Whether every page at these addresses is as it is in its file: then it may be dropped, though others map it too."""
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as pages:
+        pages.seek(start // PAGESIZE * 8)
+        entries = torch.frombuffer(bytearray(pages.read((stop - start) // PAGESIZE * 8)), dtype=torch.int64)
+    held = (entries >> 62) & 3  # bits: present, swapped
+    return bool(((held == 0) | ((held == 2) & ((entries >> 61) & 1 == 1))).all())
 
 
 def _mapped() -> list[range]:
