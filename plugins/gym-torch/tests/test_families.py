@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -24,6 +26,15 @@ QUICK = {
 LONG = sorted(set(families.names()) - set(QUICK))
 
 
+def written() -> dict[str, tuple[str, str]]:
+    """Return layout and loss of each family as the page has them."""
+    page = Path(__file__).parents[3] / "docs/families.md"
+    rows = [
+        [cell.strip() for cell in line.split("|")] for line in page.read_text().splitlines() if line.startswith("| ")
+    ]
+    return {row[1]: (row[2], row[4]) for row in rows}
+
+
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
 def test_the_loss_of_a_sample_is_that_of_plain_transformers(name: str) -> None:
     found = families.trial(name)
@@ -32,6 +43,9 @@ def test_the_loss_of_a_sample_is_that_of_plain_transformers(name: str) -> None:
     assert found.error < families.AGREES, found
     if found.found is not None and found.found.layout is not PACKED:
         assert found.found.why
+    if name in QUICK or name in written():
+        layout = found.found.layout.name if found.found else "not run"
+        assert written()[name] == (layout, "agrees" if found.found else ""), "run docs/families.py"
 
 
 def far(name: str, **options: object) -> PreTrainedModel:
