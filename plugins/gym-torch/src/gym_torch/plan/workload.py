@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gym_core import GymError, Recipe, Train
 from gym_core.component import load_object
-from gym_torch import rope
+from gym_data import DatasetConfig
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
 from gym_torch.layout import PACKED, Layout
@@ -68,7 +68,7 @@ def steps_over(recipe: Recipe, objective: Objective, examples: Examples, train: 
 
 def longest(recipe: Recipe) -> int:
     """Return the tokens of the longest sample that the data section lets through."""
-    return rope.longest(recipe) or UNKNOWN
+    return recipe.data.cutoff if isinstance(recipe.data, DatasetConfig) else UNKNOWN
 
 
 def full_batch(recipe: Recipe, objective: Objective, train: Train, length: int) -> Workload:
