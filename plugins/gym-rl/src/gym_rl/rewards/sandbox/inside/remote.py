@@ -54,7 +54,7 @@ class Program:
             kinds, text, packed = content
             raise _error(kinds, str(text), unpack(packed, self._object), may_end=action == "next")
         result, after = (unpack(part, self._object) for part in content)
-        if action == "call":
+        if action == "call" and after is not None:
             _write_back(arguments[0], after[0])
         return result
 

@@ -51,7 +51,8 @@ def serve(source: str) -> None:
         arguments = unpack(packed, kept.__getitem__)
         try:
             result = actions[action](kept[number], *arguments)
-            send(other, ["returned", pack(result, keep), pack(arguments, keep)])
+            after = pack(arguments, keep)
+            send(other, ["returned", pack(result, keep), None if after == packed else after])
         except Exception as error:  # it is the test that says what an error means
             kinds = [kind.__name__ for kind in type(error).__mro__ if kind is getattr(builtins, kind.__name__, None)]
             send(other, ["raised", kinds, str(error)[:1000], pack(list(error.args), keep)])

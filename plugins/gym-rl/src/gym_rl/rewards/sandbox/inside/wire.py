@@ -13,16 +13,15 @@ if TYPE_CHECKING:  # typing is slow to import, and this starts for every test
     from typing import Any
 
 _KINDS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset, "list": list}
+_LARGE = 2**63  #: whole numbers from here on are written in a form that Python reads at any length
 
 
 def pack(value: Any, keep: Callable[[Any], Any]) -> Any:
     """Return JSON for plain data; `keep` is asked for everything else."""
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool | str | float) or (isinstance(value, int) and -_LARGE < value < _LARGE):
         return value
     if isinstance(value, int):
         return {"int": hex(value)}
-    if isinstance(value, float):
-        return {"float": float.hex(value)}
     if isinstance(value, complex):
         return {"complex": [float.hex(value.real), float.hex(value.imag)]}
     if isinstance(value, bytes | bytearray):
@@ -46,7 +45,7 @@ def unpack(value: Any, handle: Callable[[Any], Any]) -> Any:
         return {unpack(key, handle): unpack(item, handle) for key, item in content}
     if kind == "complex":
         return complex(*(float.fromhex(part) for part in content))
-    plain = {"int": lambda text: int(text, 16), "float": float.fromhex, "bytes": bytes.fromhex, "handle": handle}
+    plain = {"int": lambda text: int(text, 16), "bytes": bytes.fromhex, "handle": handle}
     return plain[kind](content)
 
 
