@@ -415,6 +415,32 @@ class Cases(unittest.TestCase):
     assert score(RAISES, "try: own()\nexcept KeyError: pass") == 0
 
 
+def test_large_arguments_fit_into_little_memory():
+    """Each number goes there and comes back, and none is more than a number on its way."""
+    many = list(range(200_000))
+    given = {"fn_name": "f", "inputs": [[many]], "outputs": [many[::-1]]}
+    assert score("def f(xs): return xs[::-1]", given, memory=128) == 1
+
+
+SETUP = "root = Node(1)\nroot.left = Node(2)\n"
+
+
+def test_code_that_comes_before_the_tests():
+    """MBPP has a column for it."""
+    source = "class Node:\n    left = None\n    def __init__(self, x): self.x = x\n"
+    right = source + "def depth(n): return n and 1 + depth(n.left) or 0"
+    for test in (["assert depth(root) == 2"], "def check(f):\n    assert f(root) == 2"):
+        row = {"entry_point": "depth", "test_setup_code": SETUP}
+        assert (
+            score(right, test, row)
+            == score(right, test, {**row, "test_setup_code": "", "before": SETUP}, setup="before")
+            == 1
+        )
+        assert score(source + "def depth(n): return 1", test, row) == 0
+    with pytest.raises(ValueError, match="numpy"):
+        score(right, test, {"entry_point": "depth", "test_setup_code": "import numpy"})
+
+
 def test_data_of_the_program_can_be_tested_without_a_call():
     assert score("LIMIT = 3", "assert LIMIT == 3") == 1
     assert score("LIMIT = 4", "assert LIMIT == 3") == 0

@@ -118,6 +118,8 @@ class Code(Reward):
     `{inputs: [...], outputs: [...]}` and with `fn_name` calls of a function; or a list of such; or any of these as JSON text."""
     entry_point: str = "entry_point"
     """Column that names the function which `check(candidate)` is called with, where rows have one."""
+    setup: str = "test_setup_code"
+    """Column of code that comes before every test that is code, where rows have one."""
     partial: bool = False
     """Whether the share of passed tests is earned rather than all or nothing."""
     timeout: Seconds = 5.0

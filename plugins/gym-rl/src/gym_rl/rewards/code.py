@@ -68,7 +68,10 @@ class CodeScore:
         return [found[place].score for place in range(len(answers))]
 
     def _tests(self, answer: Answer) -> list[Test]:
-        return tests(column(answer, self.config.tests), str(answer.row.get(self.config.entry_point) or ""))
+        row, config = answer.row, self.config
+        return tests(
+            column(answer, config.tests), str(row.get(config.entry_point) or ""), str(row.get(config.setup) or "")
+        )
 
     def _score(self, source: str, suite: Sequence[Test], pace: Pace) -> Scored:
         share, began, wasted = pace.share(), time.monotonic(), 0.0

@@ -85,25 +85,25 @@ class Call:
         return call(program, self.name, self.arguments, self.expected, limits, level)
 
 
-def tests(value: Any, entry_point: str = "") -> list[Test]:
-    """Read the tests of a row. `entry_point` is what `check(candidate)` is called with.
+def tests(value: Any, entry_point: str = "", setup: str = "") -> list[Test]:
+    """Read the tests of a row. `entry_point` is what `check(candidate)` is called with; `setup` comes before code.
 
     Raises ValueError for what is no test, for tests that nothing can fail or pass, and for tests that demand nothing.
     """
-    suite = _read(value, entry_point)
+    suite = _read(value, entry_point, setup)
     if not any(test.demands for test in suite):
         raise ValueError("the tests are passed by a program that does nothing: they expect no output and no result")
     return suite
 
 
-def _read(value: Any, entry_point: str) -> list[Test]:
+def _read(value: Any, entry_point: str, setup: str) -> list[Test]:
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         with suppress(ValueError):  # code may begin with a bracket too
             value = json.loads(value)
     if isinstance(value, str) and value.strip():
-        return [Assertions(_complete(value, entry_point))]
+        return [Assertions(_complete(f"{setup}\n{value}" if setup else value, entry_point))]
     if isinstance(value, list | tuple) and value:
-        return [test for item in value for test in _read(item, entry_point)]
+        return [test for item in value for test in _read(item, entry_point, setup)]
     pairs = _pairs(value) if isinstance(value, Mapping) else []
     if pairs:
         name = _function(value, entry_point)
