@@ -297,10 +297,50 @@ def test_every_form_of_tests_tells_right_from_wrong(form):
         ("01", "1", True),
         ("one", "1", False),
         ("1", "one", False),
+        ("0.6666666666666666", "0.666667", True),
+        ("66666666.66666667", "66666666.6667", True),
+        ("0.66666", "0.666667", False),
+        ("inf", "0.5", False),
+        ("1e999999999", "0.5", False),
+        ("1000000006.9", "1000000007", False),
+        ("1000000006", "1000000007", False),
+        ("11", "0011", False),
+        ("0011", "0011", True),
+        ("1_0", "10", False),
+        ("0-5", "1", False),
+        ("00" * 200_000 + "x", "1", False),
+        ("-.5", "-0.5", True),
     ],
 )
 def test_what_is_printed_is_compared_by_lines_and_numbers(printed, expected, passes):
     assert score(f"print({printed!r})", {"input": "", "output": expected}) == passes
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected", "passes"),
+    [
+        ("0.1 + 0.2", 0.3, True),
+        ("0.3001", 0.3, False),
+        ("[(0, 0.1 + 0.2)]", [[0, 0.3]], True),
+        ("[0.3, 0]", [0.3], False),
+        ("{1: 0.1 + 0.2}", {"1": 0.3}, True),
+        ("{2: 0.3}", {"1": 0.3}, False),
+        ("3.0000000001", 3, False),
+        ("10**9 + 6", 10**9 + 7, False),
+        ("float('inf')", 0.3, False),
+        ("'0.3'", 0.3, False),
+        ("3", 3.0, True),
+    ],
+)
+def test_what_is_returned_is_compared_within_the_tolerance_where_a_decimal_is_expected(returned, expected, passes):
+    test = {"fn_name": "f", "inputs": [[1]], "outputs": [expected]}
+    assert score(f"def f(x): return {returned}", test) == passes
+
+
+def test_without_tolerance_decimals_are_exact():
+    assert score("print(2 / 3)", {"input": "", "output": "0.666667"}, tolerance=0) == 0
+    assert score("print('0.5000')", {"input": "", "output": "0.5"}, tolerance=0) == 1
+    assert score("def f(): return 0.1 + 0.2", {"fn_name": "f", "inputs": [[]], "outputs": [0.3]}, tolerance=0) == 0
 
 
 def test_calls_compare_what_json_can_say():

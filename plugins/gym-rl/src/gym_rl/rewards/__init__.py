@@ -118,6 +118,8 @@ class Code(Reward):
     `{inputs: [...], outputs: [...]}` and with `fn_name` calls of a function; or a list of such; or any of these as JSON text."""
     entry_point: str = "entry_point"
     """Column that names the function which `check(candidate)` is called with, where rows have one."""
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-6
+    """How far a printed or returned number may be from an expected decimal (0.25, not 25), absolutely or in parts of it."""
     setup: str = "test_setup_code"
     """Column of code that comes before every test that is code, where rows have one."""
     partial: bool = False

@@ -83,7 +83,7 @@ class CodeScore:
             if seconds <= 0:
                 cut = True
                 break
-            verdict = test.judge(source, replace(self._limits, seconds=seconds), self.level)
+            verdict = test.judge(source, replace(self._limits, seconds=seconds), self.level, self.config.tolerance)
             passed += verdict is Verdict.PASSED
             unchecked |= verdict is Verdict.UNCHECKED
             if verdict is Verdict.LATE:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Protocol
 
 from gym_rl.rewards.sandbox import Level, Limits, Verdict, call, examine, run
+
+_WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")  #: `0011` is a text of digits
+_NUMBER = re.compile(rf"(?:{_WHOLE.pattern}(?:\.[0-9]*)?|[-+]?\.[0-9]+)(?:[eE][-+]?[0-9]{{1,9}})?")
+_PRINTED = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?")
 
 
 class Test(Protocol):
@@ -23,8 +28,11 @@ class Test(Protocol):
         """Whether a program has to do something to pass it."""
         ...
 
-    def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
-        """Run the program against it; raises GymError where there is no sandbox."""
+    def judge(self, program: str, limits: Limits, level: Level, tolerance: float) -> Verdict:
+        """Run the program against it; raises GymError where there is no sandbox.
+
+        Where a decimal is expected, a number may differ by `tolerance`, or by this part of it.
+        """
         ...
 
 
@@ -32,7 +40,7 @@ class Test(Protocol):
 class Dialogue:
     """A program passes when it prints this for that input, line by line, without the space around each.
 
-    Lines of numbers are compared as numbers, exactly: `1.0` is `1`. So LiveCodeBench compares.
+    Lines of numbers are compared as numbers: `1.0` is `1`. So LiveCodeBench compares, but for the tolerance.
     """
 
     given: str
@@ -43,10 +51,10 @@ class Dialogue:
         """Whether anything has to be printed."""
         return bool(self.expected.strip())
 
-    def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
+    def judge(self, program: str, limits: Limits, level: Level, tolerance: float) -> Verdict:
         """Run the program; what it printed is compared here."""
         verdict, printed = run(program, limits, level, self.given)
-        if verdict is Verdict.PASSED and not _same(printed, self.expected):
+        if verdict is Verdict.PASSED and not _same(printed, self.expected, tolerance):
             return Verdict.FAILED
         return verdict
 
@@ -62,7 +70,7 @@ class Assertions:
         """What code asks for is seen when it runs."""
         return True
 
-    def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
+    def judge(self, program: str, limits: Limits, level: Level, tolerance: float) -> Verdict:
         """Run the program, and the code beside it."""
         return examine(program, self.code, limits, level)
 
@@ -80,9 +88,9 @@ class Call:
         """Whether anything has to be returned."""
         return any(value is not None for value in self.expected)
 
-    def judge(self, program: str, limits: Limits, level: Level) -> Verdict:
+    def judge(self, program: str, limits: Limits, level: Level, tolerance: float) -> Verdict:
         """Run the program, and the call beside it."""
-        return call(program, self.name, self.arguments, self.expected, limits, level)
+        return call(program, self.name, self.arguments, self.expected, limits, level, tolerance)
 
 
 def tests(value: Any, entry_point: str = "", setup: str = "") -> list[Test]:
@@ -200,17 +208,23 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _same(printed: str, expected: str) -> bool:
+def _same(printed: str, expected: str, tolerance: float) -> bool:
     found, wanted = printed.strip().splitlines(), expected.strip().splitlines()
     return len(found) == len(wanted) and all(
-        one.strip() == other.strip() or ((numbers := _numbers(other)) is not None and _numbers(one) == numbers)
+        one.strip() == other.strip() or _same_numbers(one.split(), other.split(), tolerance)
         for one, other in zip(found, wanted, strict=True)
     )
 
 
-def _numbers(line: str) -> list[Decimal] | None:
-    try:
-        numbers = [Decimal(word) for word in line.split()]
-    except InvalidOperation:
-        return None
-    return numbers if all(number.is_finite() for number in numbers) else None  # a signalling NaN raises when compared
+def _same_numbers(found: Sequence[str], wanted: Sequence[str], tolerance: float) -> bool:
+    return len(found) == len(wanted) and all(
+        bool(_NUMBER.fullmatch(other) and _PRINTED.fullmatch(one))
+        and (
+            Decimal(one) == Decimal(other)
+            or (
+                not _WHOLE.fullmatch(other)
+                and math.isclose(float(one), float(other), rel_tol=tolerance, abs_tol=tolerance)
+            )
+        )
+        for one, other in zip(found, wanted, strict=True)
+    )

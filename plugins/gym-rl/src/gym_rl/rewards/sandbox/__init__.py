@@ -134,18 +134,25 @@ def examine(source: str, check: str, limits: Limits, level: Level) -> Verdict:
 
 
 def call(
-    source: str, name: str, arguments: Sequence[Any], expected: Sequence[Any], limits: Limits, level: Level
+    source: str,
+    name: str,
+    arguments: Sequence[Any],
+    expected: Sequence[Any],
+    limits: Limits,
+    level: Level,
+    tolerance: float = 0.0,
 ) -> Verdict:
     """Run a program, and in another sandbox call its function, or a method of its class `Solution`; return the verdict.
 
-    It passes when what it returns is one of `expected`, as JSON would write it. Raises GymError, and TypeError for arguments
+    It passes when what it returns is one of `expected`, as JSON would write it; where decimals are expected they may differ by
+    `tolerance`, or by this part of them. Raises GymError, and TypeError for arguments
     that are no plain data.
     """
 
     def refuse(value: object) -> None:
         raise TypeError(f"a {type(value).__name__} cannot be handed to a program")
 
-    spec = {"name": name, "arguments": list(arguments), "expected": list(expected)}
+    spec = {"name": name, "arguments": list(arguments), "expected": list(expected), "tolerance": tolerance}
     return _beside(source, json.dumps(pack(spec, refuse)), "check:call", limits, level)
 
 

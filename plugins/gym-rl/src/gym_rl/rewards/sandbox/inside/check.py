@@ -6,6 +6,7 @@ import ast
 import builtins
 import importlib
 import json
+import math
 import sys
 import types
 from collections.abc import Set
@@ -54,7 +55,7 @@ def examine(test: str) -> None:
 
 
 def call(spec: str) -> None:
-    """Call a function, or a method of a class `Solution`, and compare: packed `name`, `arguments` and `expected`, a list.
+    """Call a function, or a method of a class `Solution`, and compare: packed are name, arguments, expected (some), tolerance.
 
     What is expected comes from JSON, with no tuples and no keys but texts: a tuple counts as the list, a key as its text.
     """
@@ -65,7 +66,7 @@ def call(spec: str) -> None:
     else:
         function = program.get(wanted["name"])
     found = _as_json(function(*wanted["arguments"]))
-    if not any(found == _as_json(expected) for expected in wanted["expected"]):
+    if not any(_agree(found, _as_json(expected), wanted["tolerance"]) for expected in wanted["expected"]):
         raise AssertionError
 
 
@@ -109,6 +110,18 @@ def _run_cases(names: dict[str, Any]) -> None:
             unittest.defaultTestLoader.loadTestsFromTestCase(value).run(result)
     if not result.wasSuccessful():
         raise AssertionError
+
+
+def _agree(found: Any, wanted: Any, tolerance: float) -> bool:
+    if found == wanted:
+        return True
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(_agree, found, wanted, [tolerance] * len(wanted)))
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return found.keys() == wanted.keys() and all(_agree(found[key], wanted[key], tolerance) for key in wanted)
+    if isinstance(wanted, float) and isinstance(found, int | float):
+        return math.isclose(found, wanted, rel_tol=tolerance, abs_tol=tolerance)
+    return False
 
 
 def _as_json(value: Any) -> Any:
