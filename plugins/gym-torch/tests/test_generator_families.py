@@ -8,10 +8,13 @@ from gym_torch_decoding import PROMPTS, Words, one_by_one
 
 from gym_testkit import families
 from gym_testkit.architectures import FAMILIES, ready
-from gym_torch.fitting import fit
+from gym_torch import fitting
+from gym_torch.fitting import fit, in_small
+from gym_torch.generation import trial
 from gym_torch.generation.generator import Generator, _decode
 from gym_torch.generation.shared import shares
 from gym_torch.generation.trial import way_of
+from gym_torch.layout import PACKED
 
 
 @pytest.mark.parametrize("max_batch", [1, 3, 64])
@@ -93,3 +96,12 @@ def test_a_prompt_is_shared_only_where_that_was_tried() -> None:
 def test_a_cache_is_used_where_it_can_be(family: str) -> None:
     model = ready(family) if family in FAMILIES else families.build(family)
     assert way_of(model, 80, _decode).cached
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+def test_what_is_found_out_is_the_same_where_the_caller_rounds(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for known in (trial, fitting):
+        monkeypatch.setattr(known, "_KNOWN", {})
+    with torch.autocast("cpu", torch.bfloat16):
+        assert way_of(ready(family), 64, _decode).cached
+        assert in_small(ready(family), 64, packs=True).layout is PACKED

@@ -70,6 +70,7 @@ def in_small(model: PreTrainedModel, samples: int | None, packs: bool) -> Fit:
 _KNOWN: dict[tuple[object, ...], Fit] = {}
 
 
+@torch.autocast("cpu", enabled=False)  # whoever asks may round; what is found out holds for all of them
 def _tried(model: PreTrainedModel, samples: int | None, packs: bool) -> Fit:
     try:
         small = miniature(model, samples)

@@ -43,6 +43,7 @@ def way_of(model: PreTrainedModel, longest: int, decode: Decode) -> Way:
     return _KNOWN[key]
 
 
+@torch.autocast("cpu", enabled=False)  # whoever generates may round; what is found out holds for all of them
 def _tried(model: PreTrainedModel, longest: int, decode: Decode) -> Way:
     try:
         small = miniature(model, longest)
