@@ -1,10 +1,12 @@
 """However many processes render, the cache holds the same bytes, and the first thing wrong is the same."""
 
+import time
+
 import pytest
 from data_cases import UNMARKED, chat
 
 from gym_core import DataError, cache_dir
-from gym_data import DatasetConfig, File
+from gym_data import DatasetConfig, File, render
 from gym_data.worker import WORKERS
 
 COUNTS = (1, 2, 5)
@@ -65,3 +67,15 @@ def test_skipped_rows_are_counted_alike(with_template, write):
 def test_batches_of_which_nothing_is_left_end_nothing(with_template, write):
     rows = [{"prompt": "a", "chosen": "b", "rejected": "b"}] * 30 + [pair(number) for number in range(1, 30)]
     assert len(build(with_template(UNMARKED), write(rows), 2, "preference").train) == 24
+
+
+def test_a_template_that_never_ends_is_told_after_its_first_row(with_template, write, monkeypatch):
+    """Rows behind it, of its batch and of those that were asked for ahead, do not wait for their ends one after another."""
+    monkeypatch.setattr(render, "SECONDS", 0.5)
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}" + UNMARKED
+    path, model = write([conversation(number) for number in range(60)]), with_template(endless)
+    begun = time.monotonic()
+    with pytest.raises(DataError, match=r"row 1: the chat template .*did not end within 0.5 s"):
+        build(model, path, 2)
+    assert time.monotonic() - begun < 4
+    assert not WORKERS._busy

@@ -61,6 +61,26 @@ def test_a_process_that_others_end_is_started_again():
     assert WORKER.chat(words(MARKED), asked("a")).sequences == before
 
 
+def test_a_question_that_was_broken_off_leaves_no_answer_to_the_next():
+    """Ctrl-C in a notebook: the answer to the old question is not taken for that to the new one."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    slow = "{% if messages[0].content == 'x' %}{% for i in range(99999) if i < 0 %}{% endfor %}" * 3 + "{% endif %}" * 3
+    expected = WORKER.chat(words(slow + MARKED), asked("a")).sequences
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                WORKER.chat(words(slow + MARKED), asked("x"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert WORKER.chat(words(slow + MARKED), asked("a")).sequences == expected
+
+
 def test_many_long_rows_pass_without_waiting_for_each_other():
     long = [asked("a" * 100_000) for _ in range(40)]
     assert len(WORKER.learnable(words(MARKED), long)) == 40
@@ -74,16 +94,29 @@ def test_what_an_answer_may_raise_reaches_the_row_it_belongs_to():
         WORKER.control(words("{% broken"))
 
 
+def test_a_row_that_nobody_thought_of_ends_no_process():
+    odd = asked("a")
+    deep = None
+    for _ in range(700):
+        deep = [deep]
+    odd.messages[1]["reasoning_content"], odd.messages[0]["name"] = 5, deep
+    WORKER.chat(words(MARKED), asked("a"))
+    process = WORKER._process
+    found = WORKER.learnable(words(MARKED), [asked("a"), odd, asked("b")])
+    assert "rendering it raised" in str(found[1]) and found[0].sequences and found[2].sequences
+    assert WORKER._process is process
+
+
 def test_as_many_processes_are_started_as_are_asked_at_once_and_one_stays():
     workers, asking = Workers(), Barrier(3)
 
     def ask(question):
         asking.wait()
-        return workers.learnable(words(MARKED), [asked(question * 10_000)] * 20)[0].sequences[0].text
+        return own.learnable(words(MARKED), [asked(question * 10_000)] * 20)[0].sequences[0].text
 
-    with workers.at_work(), ThreadPoolExecutor(3) as threads:
+    with workers.at_work() as own, ThreadPoolExecutor(3) as threads:
         said = list(threads.map(ask, "abc"))
-        started = list(workers._idle)
+        started = list(own._idle)
     assert [text.count(letter * 10_000) for text, letter in zip(said, "abc", strict=True)] == [1, 1, 1]
     assert 1 < len(started) <= 3 and len(workers._idle) == 1
     assert [worker._process is None for worker in started].count(False) == 1

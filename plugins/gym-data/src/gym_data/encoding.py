@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, islice
 from typing import Any, TypeVar
 
@@ -130,7 +131,8 @@ def rendered(
     pending: deque[tuple[list[tuple[Record, _More, Sequence[Asked]]], Future[list[Found | ValueError]]]] = deque()
     broken: GymError | None = None
     coming, ended = iter(asked), False
-    with ThreadPoolExecutor(count) as ahead, WORKERS.at_work():
+    found = partial(tokenizer.found, to_first=reader.config.bad_rows == "stop")
+    with ThreadPoolExecutor(count) as ahead, WORKERS.at_work() as workers:
         while pending or not ended:
             if not ended:
                 try:
@@ -141,7 +143,7 @@ def rendered(
                 ended = several is None
                 if several:
                     flat = [each for _, _, conversations in several for each in conversations]
-                    pending.append((several, ahead.submit(tokenizer.found, flat)))
+                    pending.append((several, ahead.submit(found, flat, workers)))
             if pending and (ended or len(pending) > count):
                 done, answers = pending.popleft()
                 yield _kept(reader, tokenizer, done, iter(answers.result()))

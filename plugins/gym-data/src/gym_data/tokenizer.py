@@ -23,7 +23,7 @@ from gym_data.guard import NAME, Guard
 from gym_data.masks import Rendered
 from gym_data.rows import Message
 from gym_data.vocabulary import read_tokenizer, renamed
-from gym_data.worker import WORKERS
+from gym_data.worker import WORKERS, Workers
 
 Tokens = npt.NDArray[np.int32]  #: [length]
 Mask = npt.NDArray[np.bool_]  #: [length]
@@ -193,11 +193,16 @@ class Tokenizer:
             raise found
         return found.sequences
 
-    def found(self, asked: Sequence[Asked]) -> list[Found | ValueError]:
-        """Return for each of many conversations what of it is learnt and what the template leaves out, or why it cannot be."""
+    def found(
+        self, asked: Sequence[Asked], workers: Workers = WORKERS, to_first: bool = False
+    ) -> list[Found | ValueError]:
+        """Return for each of many conversations what of it is learnt and what the template leaves out, or why it cannot be.
+
+        With `to_first` none is tried after the first that cannot be.
+        """
         if asked:
             self._check_template()
-        return WORKERS.learnable(self.words, asked)
+        return workers.learnable(self.words, asked, to_first)
 
     def encode_rendered(self, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
         """Return tokens and mask of rendered texts; a token is learnt when any character of it is in a span.

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from threading import Lock, Thread
 from typing import IO, Any
@@ -30,6 +31,7 @@ except ImportError:  # an operating system without such limits
 
 MEMORY = 2 << 30  #: bytes of address space that the process may have; it needs 50 million of them itself
 ALARMED = None if resource is None else -signal.SIGALRM  #: exit code after the alarm
+NOT_TRIED = {"error": "a conversation before it was refused"}
 COMMAND = (sys.executable, "-P", "-m", "gym_data.worker")
 
 
@@ -42,6 +44,7 @@ class Worker:
         self._owner = 0
         self._told: set[str] = set()  #: tokenizers that it knows
         self._lock = Lock()
+        self._stopped = False
 
     def control(self, words: Words) -> list[str]:
         """Return the added tokens that the templates write. Raises ValueError for templates that cannot be read."""
@@ -57,36 +60,58 @@ class Worker:
             raise found
         return found
 
-    def learnable(self, words: Words, asked: Sequence[Asked]) -> list[Found | ValueError]:
-        """Return what `Chats.learnable` returns or raises for each of these."""
-        return [_found(answer) for answer in self._answers(words, "learnable", [vars(each) for each in asked])]
+    def learnable(self, words: Words, asked: Sequence[Asked], to_first: bool = False) -> list[Found | ValueError]:
+        """Return what `Chats.learnable` returns or raises for each; with `to_first` none is tried after one that raises."""
+        answers = self._answers(words, "learnable", [vars(each) for each in asked], to_first)
+        return [_found(answer) for answer in answers]
 
     def end(self) -> None:
         """End the process; it starts again when it is needed."""
         if self._process is not None and self._owner == os.getpid():
             self._ended()
 
-    def _answers(self, words: Words, task: str, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def stop(self) -> None:
+        """End the process for good; whoever waits for answers in another thread gets CancelledError."""
+        self._stopped = True
+        if (process := self._process) is not None and self._owner == os.getpid():
+            process.kill()
+
+    def _answers(
+        self, words: Words, task: str, jobs: Sequence[Mapping[str, Any]], to_first: bool = False
+    ) -> list[dict[str, Any]]:
         lines = [json.dumps(job, default=_plain) for job in jobs]
+        with self._lock:
+            try:
+                return self._all(words, task, lines, to_first)
+            except BaseException:  # answers that nobody took would be taken for those to the next question
+                self.end()
+                raise
+
+    def _all(self, words: Words, task: str, lines: Sequence[str], to_first: bool) -> list[dict[str, Any]]:
         answers: list[dict[str, Any]] = []
         careful, failed = len(lines) == 1, -1
-        with self._lock:
-            while len(answers) < len(lines):
-                answers += self._ask(words, task, lines[len(answers) :], careful)
-                if len(answers) < len(lines):
-                    code = self._ended()
-                    # Answers that it had not sent are lost. A careful process sends each at once, which tells what ended it;
-                    # other ends than by its own alarm may come from outside, and are given a second chance.
-                    if careful and (code == ALARMED or failed == len(answers)):
-                        answers.append({"error": _why(code)})
-                    careful, failed = True, len(answers)
+        while len(answers) < len(lines):
+            answers += self._ask(words, task, lines[len(answers) :], careful, to_first)
+            if self._stopped:
+                raise CancelledError
+            if len(answers) < len(lines):
+                code = self._ended()
+                # Answers that it had not sent are lost. A careful process sends each at once, which tells what ended it;
+                # other ends than by its own alarm may come from outside, and are given a second chance.
+                if careful and (code == ALARMED or failed == len(answers)):
+                    answers.append({"error": _why(code)})
+                    answers += [NOT_TRIED] * (len(lines) - len(answers)) if to_first else []
+                careful, failed = True, len(answers)
         return answers
 
-    def _ask(self, words: Words, task: str, lines: Sequence[str], careful: bool) -> Iterator[dict[str, Any]]:
+    def _ask(
+        self, words: Words, task: str, lines: Sequence[str], careful: bool, to_first: bool
+    ) -> Iterator[dict[str, Any]]:
         """Yield the answers to these lines, fewer where the process ends; a careful process sends each at once."""
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
-        header = {"task": task, "jobs": len(lines), "careful": careful, "of": words.key, "seconds": render.SECONDS}
+        header = {"task": task, "jobs": len(lines), "careful": careful, "to_first": to_first}
+        header |= {"of": words.key, "seconds": render.SECONDS}
         if words.key not in self._told:
             header["words"] = words.data
             self._told.add(words.key)
@@ -109,6 +134,8 @@ class Worker:
                 COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
             self._owner, self._told = os.getpid(), set()
+            if self._stopped:  # while it was started
+                self._process.kill()
         return self._process
 
     def _ended(self) -> int:
@@ -117,8 +144,7 @@ class Worker:
         assert process is not None
         process.kill()
         code = process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
+        for pipe in filter(None, (process.stdin, process.stdout)):
             with suppress(OSError):  # what was not sent yet
                 pipe.close()
         return code
@@ -130,6 +156,8 @@ class Workers:
     def __init__(self) -> None:
         """Start nothing yet."""
         self._idle: list[Worker] = []
+        self._busy: list[Worker] = []
+        self._stopped = False
 
     def control(self, words: Words) -> list[str]:
         """Return what `Worker.control` does."""
@@ -141,20 +169,32 @@ class Workers:
         with self._one() as worker:
             return worker.chat(words, asked)
 
-    def learnable(self, words: Words, asked: Sequence[Asked]) -> list[Found | ValueError]:
+    def learnable(self, words: Words, asked: Sequence[Asked], to_first: bool = False) -> list[Found | ValueError]:
         """Return what `Worker.learnable` does."""
         with self._one() as worker:
-            return worker.learnable(words, asked)
+            return worker.learnable(words, asked, to_first)
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Leave one process alone running at the end."""
+    def at_work(self) -> Iterator[Workers]:
+        """Yield processes for one piece of work, of which one stays; where it is broken off, they end at once."""
+        own = Workers()
+        with suppress(IndexError):
+            own._idle.append(self._idle.pop())
         try:
-            yield
-        finally:
-            for worker in self._idle[1:]:
-                worker.end()
-            del self._idle[1:]
+            yield own
+        except BaseException:
+            own.stop()
+            raise
+        if not self._idle:  # nobody else left one meanwhile
+            self._idle, own._idle = own._idle[:1], own._idle[1:]
+        for worker in own._idle:
+            worker.end()
+
+    def stop(self) -> None:
+        """End all processes for good, whatever they do."""
+        self._stopped = True
+        for worker in [*self._idle, *self._busy]:
+            worker.stop()
 
     @contextmanager
     def _one(self) -> Iterator[Worker]:
@@ -162,9 +202,13 @@ class Workers:
             worker = self._idle.pop()  # the one that worked last, so that no more are started than are needed
         except IndexError:
             worker = Worker()
+        self._busy.append(worker)
+        if self._stopped:
+            worker.stop()
         try:
             yield worker
         finally:
+            self._busy.remove(worker)
             self._idle.append(worker)
 
 
@@ -176,7 +220,7 @@ def _send(pipe: IO[bytes], lines: Sequence[str]) -> None:
         for line in lines:
             pipe.write(line.encode("ascii") + b"\n")
         pipe.flush()
-    except OSError:  # the process has ended, which whoever reads the answers sees as well
+    except (OSError, ValueError):  # the process has ended, which whoever reads the answers sees as well
         return
 
 
@@ -207,23 +251,26 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         render.SECONDS = header["seconds"]
         if "words" in header:
             known[header["of"]] = Chats(Words(**header["words"]))
+        over = False
         for _ in range(header["jobs"]):
-            answer = _answer(TASKS[header["task"]], known[header["of"]], json.loads(requests.readline()))
+            job = requests.readline()
+            answer = NOT_TRIED if over else _answer(TASKS[header["task"]], known[header["of"]], job)
+            over = over or (header["to_first"] and "error" in answer)
             answers.write(json.dumps(answer).encode("ascii") + b"\n")
             if header["careful"]:
                 answers.flush()
         answers.flush()
 
 
-def _answer(
-    task: Callable[[Chats, dict[str, Any]], dict[str, Any]], chats: Chats, job: dict[str, Any]
-) -> dict[str, Any]:
+def _answer(task: Callable[[Chats, dict[str, Any]], dict[str, Any]], chats: Chats, job: bytes) -> dict[str, Any]:
     try:
-        return task(chats, job)
+        return task(chats, json.loads(job))
     except MemoryError:
         return {"error": f"the chat template takes more than {MEMORY >> 30} GiB of memory"}
     except ValueError as error:
         return {"error": str(error)}
+    except Exception as error:  # rows hold what nobody thought of: a number as a thought, objects without end
+        return {"error": f"rendering it raised {type(error).__name__}: {str(error)[:200]}"}
 
 
 def _as_data(found: Found) -> dict[str, Any]:
