@@ -32,7 +32,7 @@ def score(source, test=TEST, row=None, **options):
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_a_run_refuses_where_programs_cannot_be_confined_as_asked(isolation, monkeypatch):
-    monkeypatch.setattr(calls, "program", lambda threads: b"no filter of system calls")
+    monkeypatch.setattr(calls, "program", lambda threads=True: b"no filter of system calls")
     sandbox.level.cache_clear()
     with pytest.raises(GymError, match=f"cannot be confined by {isolation} here: .*Invalid argument"):
         Code(isolation=isolation).build()

@@ -236,9 +236,29 @@ def test_the_filter_allows_the_table_and_nothing_else(machine):
     assert len(program) // 8 <= 4096  # the most that the kernel takes
 
 
-def test_an_unknown_architecture_is_refused_by_name():
+def test_an_unknown_architecture_is_refused_by_name(monkeypatch):
     with pytest.raises(GymError, match="riscv64"):
         calls.program(machine="riscv64")
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(GymError, match="run on one of x86_64, aarch64"):
+        sandbox.level.__wrapped__("namespaces")
+
+
+def test_a_machine_that_allows_no_more_namespaces_is_not_said_to_have_a_full_disk():
+    source = f"""
+import sys; sys.path.insert(0, {str(Path(guard.__file__).parent.parent)!r})
+from inside import confine
+confine._libc.unshare(0x10000000)
+try:
+    open("/proc/sys/user/max_user_namespaces", "w").write("0")
+except OSError:
+    sys.exit("no namespaces to try it in")
+confine.enter_namespaces(True)
+"""
+    said = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False).stderr
+    if "no namespaces to try it in" in said:
+        pytest.skip(said)
+    assert "user.max_user_namespaces" in said and "disk" not in said and "device" not in said
 
 
 HOLD = """

@@ -95,6 +95,7 @@ def level(name: str) -> Level:
         raise GymError(
             f"programs cannot be confined on {platform.system()}", fix="run on Linux: `code` in docs/rewards.md"
         )
+    calls.program()  # no level can do without it
     reasons = []
     for one in LEVELS:
         if one.name == name:

@@ -10,6 +10,7 @@ All of it through the C library, which has no Python names for most of it. Sourc
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -45,7 +46,10 @@ def _check(what: str, result: int) -> int:
 def enter_namespaces(user: bool) -> None:
     """Leave the network, the processes, the mounts and the IPC of the machine; with `user`, as its own root. Raises OSError."""
     uid, gid = os.geteuid(), os.getegid()
-    _check("unshare", _libc.unshare(_NEW_REST | (_NEW_USER if user else 0)))
+    result = _libc.unshare(_NEW_REST | (_NEW_USER if user else 0))
+    if result < 0 and ctypes.get_errno() == errno.ENOSPC:  # whose text speaks of a full disk
+        raise OSError("unshare: no more namespaces are allowed (`sysctl user.max_user_namespaces` and its like)")
+    _check("unshare", result)
     if user:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
