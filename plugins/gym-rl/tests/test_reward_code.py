@@ -481,6 +481,42 @@ def test_code_that_comes_before_the_tests():
         score(right, test, {"entry_point": "depth", "test_setup_code": "import numpy"})
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert apply(lambda x: x + 1) == 3",
+        "assert apply(int) == 2",
+        "from fractions import Fraction\nassert double(Fraction(1, 2)) == 1",
+        "import unittest\nclass Cases(unittest.TestCase):\n    def test_it(self):\n        self.assertEqual(apply(abs), 2)\n",
+        "try:\n    apply(abs)\nexcept TypeError:\n    pass\n",
+    ],
+)
+def test_a_test_that_hands_over_what_is_no_data_earns_nothing_and_is_told(test, caplog):
+    """The program is not to blame: whoever reads the log learns that the row is of no use here."""
+    config = Code(timeout=10).build()
+    source = f"{DOUBLE}def apply(f):\n    return f(2)\n"
+    with caplog.at_level(logging.WARNING):
+        assert config([Answer(f"```python\n{source}\n```", {"tests": test})]) == [0]
+    assert config.metrics["checked_nothing"] == [1] and "no data" in caplog.text
+
+
+def test_a_program_without_the_function_is_itself_to_blame():
+    config = Code(timeout=10).build()
+    assert config([Answer("x = 1", {"tests": TEST})]) == [0] and config.metrics["checked_nothing"] == [0]
+
+
+def test_a_test_may_ask_for_the_class_of_an_object():
+    source = "class A: pass\nclass B(A): pass\ndef f(): return B()\ndef g(): return 3\n"
+    assert score(source, "assert isinstance(f(), A) and not isinstance(g(), A) and not isinstance(f(), int)") == 1
+    assert (
+        score(
+            source, "import unittest\nclass T(unittest.TestCase):\n    def test_it(self): self.assertIsInstance(f(), B)"
+        )
+        == 1
+    )
+    assert score(source, "assert isinstance(g(), A)") == score(source, "assert isinstance(A(), B)") == 0
+
+
 def test_data_of_the_program_can_be_tested_without_a_call():
     assert score("LIMIT = 3", "assert LIMIT == 3") == 1
     assert score("LIMIT = 4", "assert LIMIT == 3") == 0

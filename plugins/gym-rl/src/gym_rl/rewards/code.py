@@ -32,7 +32,7 @@ class Scored:
 
     score: float = 0.0
     cut: bool = False  #: it was ended before its own time limit, for want of time for all
-    unchecked: bool = False  #: a test ended without asking it for anything
+    unchecked: bool = False  #: a test did not ask it for anything, or could not
 
 
 class CodeScore:
@@ -107,7 +107,11 @@ class CodeScore:
                 len(scored),
             )
         if unchecked:
-            _log.warning("%d of %d programs earn nothing: a test of theirs called nothing", unchecked, len(scored))
+            _log.warning(
+                "%d of %d programs earn nothing: a test of theirs called nothing, or handed over what is no data",
+                unchecked,
+                len(scored),
+            )
 
 
 def program(text: str) -> str:

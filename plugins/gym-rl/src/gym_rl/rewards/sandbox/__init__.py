@@ -82,7 +82,7 @@ class Verdict(enum.Enum):
     PASSED = enum.auto()  #: with status 0; or the check found nothing wrong
     FAILED = enum.auto()
     LATE = enum.auto()  #: ended at its deadline
-    UNCHECKED = enum.auto()  #: the check came to its end without asking the program for anything
+    UNCHECKED = enum.auto()  #: the check did not ask the program for anything, or could not
 
 
 _VERDICTS = {guard.PASSED: Verdict.PASSED, guard.LATE: Verdict.LATE, guard.UNCHECKED: Verdict.UNCHECKED}

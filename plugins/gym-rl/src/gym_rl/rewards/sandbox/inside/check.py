@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # typing is slow to import, and this starts for every test
 
 
 def examine(test: str) -> None:
-    """Run code that calls the program, then the cases of `unittest` that it defines; status UNCHECKED if it asked for nothing.
+    """Run code that calls the program, then the cases of `unittest` that it defines; status UNCHECKED if it could not check.
 
     Names that the test uses come from the program, except those of Python itself and the modules of its library: a program
     cannot bring its own `all`, or a `math` that has attributes. To a test the program is also the module `solution`.
@@ -48,8 +48,12 @@ def examine(test: str) -> None:
         unittest: Any = importlib.import_module("unittest")
         unittest.main = lambda *_, **__: None  # all cases are run below
         unittest.TestCase.assertSetEqual = _assert_sets_equal
-    exec(code, names)  # noqa: S102 - the row's own test
-    _run_cases(names)
+    try:
+        exec(code, names)  # noqa: S102 - the row's own test
+        _run_cases(names)
+    finally:
+        if program.refused:
+            sys.exit(UNCHECKED)
     if not program.asked:
         sys.exit(UNCHECKED)
 

@@ -26,6 +26,7 @@ class Program:
         self._channel = channel()
         self.names = frozenset(map(str, self._receive()))  #: that it defines
         self.asked = 0  #: calls, attributes, items: what a check that checks something has asked for
+        self.refused = False  #: whether the check wanted to hand it what cannot be handed over
 
     def _receive(self) -> Any:
         try:
@@ -44,6 +45,7 @@ class Program:
 
         def handle(value: Any) -> int:
             if not isinstance(value, _Remote):
+                self.refused = True
                 raise TypeError(f"a test cannot hand a {type(value).__name__} to the program, only data")
             return value._number
 
@@ -110,6 +112,9 @@ class _Remote:
 
     def __contains__(self, item: Any) -> bool:
         return item in self._program.ask(self._number, "items")  # compared here, not by the program
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return isinstance(value, _Remote) and bool(self._program.ask(self._number, "instance", value))
 
     def __str__(self) -> str:
         return str(self._program.ask(self._number, "text"))

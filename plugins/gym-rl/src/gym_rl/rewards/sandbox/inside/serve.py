@@ -36,6 +36,7 @@ def serve(source: str) -> None:
         "item": lambda target, key: target[key],
         "lazy": lambda target: hasattr(type(target), "__next__"),
         "next": next,
+        "instance": lambda target, value: isinstance(value, target),
         "length": len,
         "truth": bool,
         "set": setattr,
