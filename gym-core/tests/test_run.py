@@ -235,3 +235,18 @@ def test_an_artifact_is_found_where_the_run_was_moved_to(recipe, tmp_path):
     moved = (tmp_path / "out").rename(tmp_path / "elsewhere")
     found = Artifact.from_json(json.loads((moved / "run.json").read_text())["artifact"], moved)
     assert (found.path / "words.txt").read_text() == "words 1.0"
+
+
+@pytest.mark.parametrize("source", ["def Trainer(:", "\0", "print(Trainer)"])
+def test_a_target_in_a_module_that_cannot_be_read_names_the_plugin(install, source):
+    config = """
+        from typing import ClassVar
+        from gym_core import Algorithm
+        class Fragile(Algorithm):
+            "Has a damaged file."
+            target: ClassVar[str] = "fragile_impl:Trainer"
+    """
+    points = {"gym.algorithms": {"fragile": "fragile:Fragile"}}
+    install("gym-fragile", {"fragile": config, "fragile_impl": source}, points)
+    with pytest.raises(PluginError, match=r"(?s)gym-fragile 1\.0.*points at `fragile_impl:Trainer`"):
+        load_recipe({"algorithm": "fragile"})

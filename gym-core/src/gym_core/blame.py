@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from traceback import walk_tb
 
 from gym_core.sections import Resolved
 
@@ -16,16 +17,6 @@ def owner(error: BaseException, resolved: Iterable[Resolved]) -> str:
             module = reference.partition(":")[0]
             owners.setdefault(module, label)
             owners.setdefault(module.partition(".")[0], label)
-    for module in reversed(list(_modules(error))):
-        found = owners.get(module) or owners.get(module.partition(".")[0])
-        if found:
-            return found
-    return ""
-
-
-def _modules(error: BaseException) -> Iterator[str]:
-    """Yield the modules of the frames of a traceback, outermost first."""
-    trace = error.__traceback__
-    while trace:
-        yield str(trace.tb_frame.f_globals.get("__name__", ""))
-        trace = trace.tb_next
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(error.__traceback__)]
+    known = [owners.get(module) or owners.get(module.partition(".")[0], "") for module in modules]
+    return next(filter(None, reversed(known)), "")

@@ -30,7 +30,7 @@ def locate(name: str, revision: str | None = None, weights: bool = True, key: st
     """
     folder = Path(name).expanduser()
     is_path = name.startswith((".", "~")) or folder.is_absolute()
-    if not is_path and any(name in (entry.name, entry.qualified) for entry in entries("families")):
+    if not is_path and _is_family(name):
         if (folder / "config.json").is_file():
             raise RecipeError(f"`{name}` is a family and a folder here", key=key, fix=f"write `./{name}`")
         family: Path = load(find("families", name))().build()
@@ -42,23 +42,24 @@ def locate(name: str, revision: str | None = None, weights: bool = True, key: st
     return _checked(_fetch(name, revision, weights, key), weights, key)
 
 
+def _is_family(name: str) -> bool:
+    return any(name in (entry.name, entry.qualified) for entry in entries("families"))
+
+
 def is_hub_id(name: str) -> bool:
     """Return whether a name that `locate` knows is that of a repository on the Hub, and no family or folder."""
-    family = any(name in (entry.name, entry.qualified) for entry in entries("families"))
     here = name.startswith((".", "~", "/")) or Path(name).expanduser().is_dir()
-    return not family and not here and bool(_HUB_ID.fullmatch(name))
+    return not _is_family(name) and not here and bool(_HUB_ID.fullmatch(name))
 
 
 def lasting(name: str) -> str:
     """Return what names the same model wherever a command is run: a folder by its absolute path, all else as it is."""
-    family = any(name in (entry.name, entry.qualified) for entry in entries("families"))
-    return name if family or is_hub_id(name) else str(Path(name).expanduser().resolve())
+    return name if _is_family(name) or is_hub_id(name) else str(Path(name).expanduser().resolve())
 
 
 def package_of(name: str) -> str:
     """Return the package that brings a family of this name, where that is not installed and no folder bears the name."""
-    known = any(name in (entry.name, entry.qualified) for entry in entries("families"))
-    return "" if known or Path(name).expanduser().is_dir() else catalogue().get(f"families/{name}", "")
+    return "" if _is_family(name) or Path(name).expanduser().is_dir() else catalogue().get(f"families/{name}", "")
 
 
 def _checked(folder: Path, weights: bool, key: str) -> Path:

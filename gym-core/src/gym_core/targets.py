@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from symtable import symtable
 
 ANY = frozenset({"*", "__getattr__"})  #: names that stand for all others
 
@@ -19,32 +19,18 @@ def exists(reference: str) -> bool:
 
 @cache
 def names(module: str) -> frozenset[str]:
-    """Return the names that a module sets anywhere in it; `*` where its source does not tell."""
-    spec = _located(module)
-    if spec is None:
-        return frozenset()
-    if not spec.origin or not spec.origin.endswith(".py"):
-        return ANY
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(Path(spec.origin).read_bytes())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).partition(".")[0])
-    return frozenset(found)
-
-
-def _located(module: str) -> ModuleSpec | None:
-    """Find a module; unlike `find_spec`, import no package around it."""
+    """Return the names that a module sets; `*` where its source does not tell, none where it cannot be read."""
     top, *below = module.split(".")
     try:
         spec = find_spec(top)
-        for number, _ in enumerate(below, 1):
-            if spec is None or spec.submodule_search_locations is None:
-                return None
-            spec = PathFinder.find_spec(".".join([top, *below[:number]]), [*spec.submodule_search_locations])
-    except (ImportError, ValueError):
-        return None
-    return spec
+        for number, _ in enumerate(below, 1):  # `find_spec` of the whole name would import the packages around it
+            inside = spec and spec.submodule_search_locations
+            spec = PathFinder.find_spec(".".join([top, *below[:number]]), [*inside]) if inside else None
+        if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+            return ANY if spec else frozenset()
+        source = Path(spec.origin).read_text(encoding="utf-8")
+        symbols = symtable(source, spec.origin, "exec").get_symbols()
+        found = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported() or each.is_namespace()}
+        return frozenset(found | (ANY if "import *" in source else set()))
+    except (ImportError, OSError, SyntaxError, ValueError, RecursionError):
+        return frozenset()
