@@ -46,6 +46,19 @@ def test_what_is_damaged_is_made_again(name, text, model, write):
     assert build(model, path).report["cached"] and entries() == [first.key]
 
 
+def test_who_makes_it_again_at_the_same_time_gets_it(model, write, monkeypatch):
+    """Several runs, or processes of one, with `rebuild`: none takes away what another is about to read."""
+    path = write(rows(3))
+    data = DatasetConfig(sources=[File(path=path)], rebuild=True)
+    first = data.build(tokenizer=model, seed=0)
+    folder = cache_dir() / "tokens" / first.key
+    assert data.build(tokenizer=model, seed=0, made=True).report["cached"], "the main process of the run made it"
+    own, seen = store.Store.add, []
+    monkeypatch.setattr(store.Store, "add", lambda self, *each: (seen.append(folder.is_dir()), own(self, *each)))
+    again = data.build(tokenizer=model, seed=0)
+    assert seen == [True] * 3 and again.fingerprint == first.fingerprint and entries() == [first.key]
+
+
 @pytest.mark.parametrize("part", ["manifest.json", "ends.npy", ""])
 def test_what_is_missing_is_made_again(part, model, write):
     path = write(rows(3))

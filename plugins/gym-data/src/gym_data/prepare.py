@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,13 +52,14 @@ def prepare(
     seed: int = 0,
     day: date | None = None,
     branches: bool = False,
+    made: bool = False,
 ) -> Prepared:
     """Return the examples of a configuration for the tokenizer of a model directory.
 
     `rows` is the shape the algorithm learns from; `seed` decides what is drawn, mixed by weight and held out; `day` is what chat
     templates are told that ask for the date and `config` does not say, by default today; with `branches`, sequences of one
-    conversation that begin alike are one `Branched` example. Raises DataError where the sources cannot be read or nothing is left
-    to learn.
+    conversation that begin alike are one `Branched` example; `made` says that another process of the run has just made them, and
+    nothing is made again. Raises DataError where the sources cannot be read or nothing is left to learn.
     """
     most = space.limit()
     reader = Reader(config, rows, seed, branches)
@@ -65,14 +67,13 @@ def prepare(
     words = open_tokenizer(config, tokenizer, day)
     key = key_of(reader, words, day)
     root = cache_dir() / "tokens"
-    manifest = None if config.rebuild else store.find(root, key)
+    manifest = None if config.rebuild and not made else store.find(root, key)
     cached = manifest is not None
     if manifest is None:
         with store.writing(root):
-            store.remove(root, key)
             _build(reader, words, root, key)
             space.evict(root, most, key)
-        manifest = store.find(root, key)
+        manifest = store.awaited(root, key)
     if manifest is None:
         raise DataError("the token cache does not hold what was just written", where=str(root / key))
     train, validation = (Examples(root / key, part, manifest["names"], rows) for part in ("train", "validation"))
@@ -130,7 +131,7 @@ def key_of(reader: Reader, words: Tokenizer, day: date) -> str:
 
 def _build(reader: Reader, words: Tokenizer, root: Path, key: str) -> None:
     """Read and tokenise everything into a cache folder."""
-    into = Store(root)
+    into, old = Store(root), os.path.lexists(root / key)
     try:
         read = _write(reader, words, into)
         _something_left(reader, read.orders)
@@ -143,7 +144,7 @@ def _build(reader: Reader, words: Tokenizer, root: Path, key: str) -> None:
             raise DataError(why, key="data.validation", fix="hold out fewer")
         into.extend(train=train, validation=validation)
         report = report_of(reader, read.lengths, read.learnt, train, validation, read.duplicates)
-        into.finish(key, {"names": [opened.name for opened in reader.opened], "report": report})
+        into.finish(key, {"names": [opened.name for opened in reader.opened], "report": report}, replace=old)
     except BaseException:
         into.discard()
         raise

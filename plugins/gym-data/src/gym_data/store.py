@@ -30,6 +30,7 @@ LAYOUT = 4  #: changes when the files change their meaning
 MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished-"
 TOGETHER = 1000  #: sequences written at a time
+AGAIN = (0.01, 0.1, 1.0)  #: seconds between looks at a folder that is being replaced
 ABANDONED = 60.0  #: seconds after which an unfinished folder that no process holds is taken away
 ABANDONED_FILE = 3600.0  #: the same for an unfinished file that was not written to
 
@@ -90,8 +91,11 @@ class Store:
         for name, values in columns.items():
             self._columns[name].append(values)
 
-    def finish(self, name: str, manifest: Mapping[str, Any]) -> Path:
-        """Write the manifest and move the folder to its name; what another process put there meanwhile is as good."""
+    def finish(self, name: str, manifest: Mapping[str, Any], replace: bool = False) -> Path:
+        """Write the manifest and move the folder to its name; what another process put there meanwhile is as good.
+
+        With `replace` what bears the name is taken away, only now: other processes may be about to read it.
+        """
         self._write()
         for column in self._columns.values():
             column.close()
@@ -100,6 +104,8 @@ class Store:
         (self.folder / MANIFEST).write_text(text, encoding="utf-8")
         self._release()
         final = self.root / name
+        if replace:
+            remove(self.root, name)
         try:
             self.folder.rename(final)
         except OSError:
@@ -188,6 +194,15 @@ def find(root: Path, name: str) -> dict[str, Any] | None:
         os.utime(folder / MANIFEST)
     found: dict[str, Any] = manifest
     return found
+
+
+def awaited(root: Path, name: str) -> dict[str, Any] | None:
+    """Return what `find` does, also where another process is about to put as good a folder in the place of what was there."""
+    for seconds in AGAIN:
+        if (manifest := find(root, name)) is not None:
+            return manifest
+        time.sleep(seconds)
+    return find(root, name)
 
 
 def content(manifest: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
     )
     first: list[Prepared] = []
     run.ranks.agree(lambda: first.append(build()))
-    prepared: Prepared = first[0] if first else build()
+    prepared: Prepared = first[0] if first else build(made=True)
     missing = left_out(prepared.report)
     if missing:
         say(missing)
