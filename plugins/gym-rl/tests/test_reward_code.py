@@ -486,7 +486,7 @@ def test_code_that_comes_before_the_tests():
     [
         "assert apply(lambda x: x + 1) == 3",
         "assert apply(int) == 2",
-        "from fractions import Fraction\nassert double(Fraction(1, 2)) == 1",
+        "import uuid\nassert double(uuid.UUID(int=1)) == 1",
         "import unittest\nclass Cases(unittest.TestCase):\n    def test_it(self):\n        self.assertEqual(apply(abs), 2)\n",
         "try:\n    apply(abs)\nexcept TypeError:\n    pass\n",
     ],
@@ -503,6 +503,32 @@ def test_a_test_that_hands_over_what_is_no_data_earns_nothing_and_is_told(test, 
 def test_a_program_without_the_function_is_itself_to_blame():
     config = Code(timeout=10).build()
     assert config([Answer("x = 1", {"tests": TEST})]) == [0] and config.metrics["checked_nothing"] == [0]
+
+
+VALUES = (
+    "range(1, 9, 2)",
+    "collections.deque([1, (2,)], 5)",
+    "decimal.Decimal('1.50')",
+    "fractions.Fraction(1, 3)",
+    "datetime.date(2024, 2, 29)",
+    "datetime.datetime(2024, 2, 29, 1, 2, 3, 4, datetime.timezone.utc)",
+    "datetime.time(1, 2)",
+    "datetime.timedelta(1, 2, 3)",
+)
+
+
+def test_values_of_the_standard_library_are_data():
+    modules = "import collections, datetime, decimal, fractions\n"
+    source = f"{modules}VALUES = [{', '.join(VALUES)}]\ndef f(i): return VALUES[i]\ndef g(i, x): return VALUES[i] == x"
+    asserts = "\n".join(f"assert f({i}) == {value} and g({i}, {value})" for i, value in enumerate(VALUES))
+    assert score(source, f"{modules}{asserts}") == 1
+    assert score(source, f"{modules}assert f(2) == decimal.Decimal('1.51')") == 0
+    assert (
+        score(
+            "class Fraction:\n    def __eq__(self, other): return True\ndef f(): return Fraction()", "assert f() == 1"
+        )
+        == 0
+    )
 
 
 def test_a_test_may_ask_for_the_class_of_an_object():

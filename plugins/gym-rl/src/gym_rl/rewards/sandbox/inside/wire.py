@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
+import operator
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import, and this starts for every test
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 _KINDS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset, "list": list}
+#: By name: the module of a type, what makes one of its parts, and the parts.
+_VALUES: dict[str, tuple[str, str, Callable[[Any], Sequence[Any]]]] = {
+    "range": ("builtins", "range", lambda value: [value.start, value.stop, value.step]),
+    "deque": ("collections", "deque", lambda value: [list(value), value.maxlen]),
+    "Decimal": ("decimal", "Decimal", lambda value: [str(value)]),
+    "Fraction": ("fractions", "Fraction", lambda value: [value.numerator, value.denominator]),
+    "date": ("datetime", "date.fromisoformat", lambda value: [value.isoformat()]),
+    "datetime": ("datetime", "datetime.fromisoformat", lambda value: [value.isoformat()]),
+    "time": ("datetime", "time.fromisoformat", lambda value: [value.isoformat()]),
+    "timedelta": ("datetime", "timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+}
 _LARGE = 2**63  #: whole numbers from here on are written in a form that Python reads at any length
 
 
@@ -31,6 +44,11 @@ def pack(value: Any, keep: Callable[[Any], Any]) -> Any:
     for name, kind in _KINDS.items():
         if isinstance(value, kind):  # type: ignore[arg-type]
             return {name: [pack(item, keep) for item in value]}
+    name = type(value).__name__
+    if name in _VALUES:
+        module, _, parts = _VALUES[name]
+        if type(value) is getattr(sys.modules.get(module), name, None):  # who has one has imported the module
+            return {name: [pack(part, keep) for part in parts(value)]}
     return {"handle": keep(value)}
 
 
@@ -41,6 +59,9 @@ def unpack(value: Any, handle: Callable[[Any], Any]) -> Any:
     ((kind, content),) = value.items()
     if kind in _KINDS:
         return _KINDS[kind](unpack(item, handle) for item in content)
+    if kind in _VALUES:
+        module, maker, _ = _VALUES[kind]
+        return operator.attrgetter(maker)(importlib.import_module(module))(*(unpack(item, handle) for item in content))
     if kind == "dict":
         return {unpack(key, handle): unpack(item, handle) for key, item in content}
     if kind == "complex":
