@@ -135,6 +135,12 @@ def test_unknown_name_gets_the_nearest_one(install):
         find("algorithms", "ones")
 
 
+def test_the_right_name_of_another_distribution_is_told(install):
+    install("gym-one", {"one": ONE}, POINTS)
+    with pytest.raises(PluginError, match="write `gym-one/one`"):
+        find("algorithms", "gym-on/one")
+
+
 def test_first_distribution_on_the_path_counts(install, tmp_path, monkeypatch):
     site = install("gym-one", {"one": ONE}, POINTS)
     other = tmp_path / "other"

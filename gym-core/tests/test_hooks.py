@@ -21,7 +21,7 @@ def recipe(toys, tmp_path):
 
 
 def test_a_hook_that_is_not_installed_is_an_error_of_the_recipe(recipe):
-    with pytest.raises(PluginError, match=r"hooks\[1\]: no installed plugin brings the hooks `acm`"):
+    with pytest.raises(PluginError, match=r"hooks\[1\]: no installed plugin brings the hook `acm`"):
         recipe(hooks=["watch", "acm"])
 
 

@@ -53,13 +53,13 @@ def find(kind: str, name: str, key: str = "", where: str = "") -> Entry:
     found = [entry for entry in all_of if entry.dist == canonical(dist)] if dist else named(kind, short)
     if len(found) == 1:
         return found[0]
-    noun = base_class(kind).__name__.lower() if kind in KINDS else kind
+    noun = base_class(kind).__name__.lower() if kind in KINDS else kind.removesuffix("s")
+    ways = " or ".join(f"`{entry.qualified}`" for entry in all_of[:3])
     if found:
         names = " and ".join(f"{entry.dist} {entry.version}" for entry in found[:3])
-        fix = " or ".join(f"`{entry.qualified}`" for entry in found[:3])
-        fix = f"write {fix}; or for every recipe: `gym plugins choose {kind}/{short} {found[0].dist}`"
+        fix = f"write {ways}; or for every recipe: `gym plugins choose {kind}/{short} {found[0].dist}`"
         raise PluginError(f"two plugins bring the {noun} `{short}`: {names}", where=where, key=key, fix=fix)
-    why, fix = f"no installed plugin brings the {noun} `{name}`", _advice(kind, short)
+    why, fix = f"no installed plugin brings the {noun} `{name}`", f"write {ways}" if ways else _advice(kind, short)
     off = [entry for entry in installed().disabled if (entry.kind, entry.name) == (kind, short)]
     if all_of and not dist:
         choices = installed().choices
@@ -78,8 +78,7 @@ def _advice(kind: str, name: str) -> str:
     if near := nearest(name, (entry.name for entry in entries(kind))):
         return f"did you mean `{near}`?"
     known = sorted({entry.name for entry in entries(kind)}) or ["none"]
-    have = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
-    return f"installed: {have}; `gym plugins list` shows all"
+    return f"installed: {', '.join(known[:10])}{', ...' if len(known) > 10 else ''}; `gym plugins list` shows all"
 
 
 @cache
@@ -123,7 +122,7 @@ def load_component(kind: str, name: str, key: str = "", where: str = "") -> tupl
         raise PluginError(why, where=where, fix=f"update or uninstall {entry.dist}")
     cls: type[Component] = loaded
     if cls.target and not targets.exists(cls.target):
-        why = f"{entry.value} points at `{cls.target}`, which does not exist"
+        why = f"{entry.value} points at `{cls.target}`, which does not exist or cannot be read"
         raise PluginError(why, where=where, fix=f"mend its `target`, or update or uninstall {entry.dist}")
     return entry, cls
 
