@@ -156,6 +156,8 @@ def test_overrides_reach_either_dialect(toys, tmp_path):
     assert recipe.train.learning_rate == 1e-3
     found = problems(tmp_path, "model: w\nalgorithm: toy\n", "train.epoch=1")
     assert found[0][:2] == ("command line", "train.epoch")
+    named = "model: w\nalgorithm: {name: toy, strength: 2}\n"
+    assert problems(tmp_path, named, "algorithm=toyy")[0][:2] == ("command line", "algorithm")
 
 
 def test_a_list_where_one_name_belongs(toys, tmp_path):

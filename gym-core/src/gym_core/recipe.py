@@ -131,7 +131,8 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         if not equals or not key:
             found.problems.append(Problem(f"`{override}` is not key=value", "command line"))
             continue
-        marks[dialect.apply_override(data, key, parse_scalar(text))] = "command line"
+        path = dialect.apply_override(data, key, parse_scalar(text))
+        marks.update({mark: "command line" for mark in [path, *marks] if mark[: len(path)] == path})
     return _validate(dialect.translate(data, found), found)
 
 
