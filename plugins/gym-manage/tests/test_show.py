@@ -50,6 +50,8 @@ def test_where_a_package_is_from(add, capsys, tmp_path, direct, source):
 def test_what_is_not_installed_or_broken_is_said(add, capsys, tmp_path):
     add("gym-toy")
     assert run(["plugins", "show", "nothing"]) == PLUGIN
+    assert run(["plugins", "show", "toyy"]) == PLUGIN
+    assert "did you mean `toy`?" in capsys.readouterr().err
     (tmp_path / "site/gym_toy.py").write_text("raise SystemExit(0)")
     assert run(["plugins", "show", "algorithms/toy"]) == PLUGIN
     assert "SystemExit" in capsys.readouterr().err

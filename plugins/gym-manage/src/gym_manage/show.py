@@ -10,7 +10,7 @@ import click
 
 from gym_core import errors
 from gym_core.cli.plugins import HIDDEN
-from gym_core.discovery import Entry, installed
+from gym_core.discovery import Entry, installed, nearest
 from gym_core.errors import printable
 from gym_core.metadata import read_file, read_headers
 from gym_manage.inspection import About, inspect_all
@@ -30,9 +30,12 @@ def show(name: str, as_json: bool) -> None:
         meant = entry.name == short and kind in ("", entry.kind, entry.dist)
         return meant and entry.kind not in HIDDEN
 
-    matches = [entry for group in installed().entries.values() for entry in group if wanted(entry)]
+    shown = {kind: group for kind, group in installed().entries.items() if kind not in HIDDEN}
+    matches = [entry for group in shown.values() for entry in group if wanted(entry)]
     if not matches:
-        raise errors.PluginError(f"nothing named `{printable(name)}` is installed", fix="`gym plugins list` shows all")
+        near = nearest(short, sorted({entry.name for group in shown.values() for entry in group}))
+        fix = f"did you mean `{near}`?" if near else "`gym plugins list` shows all"
+        raise errors.PluginError(f"nothing named `{printable(name)}` is installed", fix=fix)
     told = {(dist, item.kind): item for dist, group in inspect_all(wanted).items() for item in group}
     broken = [problem for item in told.values() for problem in item.problems]
     if broken and all(item.problems for item in told.values()):
