@@ -10,9 +10,11 @@ from threading import Barrier
 import pytest
 from data_cases import MARKED, chat
 
-from gym_data import render
+from gym_core import GymError
+from gym_data import render, worker
 from gym_data.chats import Asked, Words
-from gym_data.worker import MEMORY, Worker, Workers
+from gym_data.worker import MEMORY, Worker
+from gym_data.workers import Workers
 
 WORKER = Worker()
 
@@ -92,6 +94,14 @@ def test_what_an_answer_may_raise_reaches_the_row_it_belongs_to():
     assert str(found[1]) == "the chat template refused it: not this" and found[0].sequences
     with pytest.raises(ValueError, match="refused it"):
         WORKER.control(words("{% broken"))
+
+
+@pytest.mark.parametrize("command", ["/bin/false", "/no/such/python"])
+def test_a_process_that_cannot_start_is_no_fault_of_a_row(command, monkeypatch):
+    """Under limits of the system, `bad_rows: skip` would leave out row after row."""
+    monkeypatch.setattr(worker, "COMMAND", (command,))
+    with pytest.raises(GymError, match=r"cannot be started[\s\S]*ulimit"):
+        Worker().learnable(words(MARKED), [asked("a"), asked("b")])
 
 
 def test_a_row_that_nobody_thought_of_ends_no_process():

@@ -20,7 +20,7 @@ from gym_data.masks import Rendered
 from gym_data.reading import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured, Text
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
-from gym_data.worker import WORKERS
+from gym_data.workers import WORKERS
 
 BATCH = 256  #: rows tokenised at a time
 TOO_LONG = "longer than the cutoff"

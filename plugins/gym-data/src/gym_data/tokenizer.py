@@ -23,7 +23,7 @@ from gym_data.guard import NAME, Guard
 from gym_data.masks import Rendered
 from gym_data.rows import Message
 from gym_data.vocabulary import read_tokenizer, renamed
-from gym_data.worker import WORKERS, Workers
+from gym_data.workers import WORKERS, Workers
 
 Tokens = npt.NDArray[np.int32]  #: [length]
 Mask = npt.NDArray[np.bool_]  #: [length]

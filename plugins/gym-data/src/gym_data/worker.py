@@ -16,10 +16,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from threading import Lock, Thread
 from typing import IO, Any
 
+from gym_core import GymError
 from gym_data import render
 from gym_data.chats import Asked, Chats, Found, Words
 from gym_data.masks import Rendered
@@ -32,6 +33,7 @@ except ImportError:  # an operating system without such limits
 MEMORY = 2 << 30  #: bytes of address space that the process may have; it needs 50 million of them itself
 ALARMED = None if resource is None else -signal.SIGALRM  #: exit code after the alarm
 NOT_TRIED = {"error": "a conversation before it was refused"}
+READY = b"ready\n"  #: what the process says first
 COMMAND = (sys.executable, "-P", "-m", "gym_data.worker")
 
 
@@ -130,12 +132,17 @@ class Worker:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+            pipe = subprocess.PIPE
+            try:
+                self._process = subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            except OSError as error:
+                raise _cannot_start(error.strerror or str(error)) from error
             self._owner, self._told = os.getpid(), set()
             if self._stopped:  # while it was started
                 self._process.kill()
+            assert self._process.stdout is not None
+            if self._process.stdout.readline() != READY and not self._stopped:  # no row has to do with it
+                raise _cannot_start(f"it ended with exit code {self._ended()}")
         return self._process
 
     def _ended(self) -> int:
@@ -148,71 +155,6 @@ class Worker:
             with suppress(OSError):  # what was not sent yet
                 pipe.close()
         return code
-
-
-class Workers:
-    """As many such processes as are asked at the same time; which of them answers makes no difference."""
-
-    def __init__(self) -> None:
-        """Start nothing yet."""
-        self._idle: list[Worker] = []
-        self._busy: list[Worker] = []
-        self._stopped = False
-
-    def control(self, words: Words) -> list[str]:
-        """Return what `Worker.control` does."""
-        with self._one() as worker:
-            return worker.control(words)
-
-    def chat(self, words: Words, asked: Asked) -> Found:
-        """Return what `Worker.chat` does."""
-        with self._one() as worker:
-            return worker.chat(words, asked)
-
-    def learnable(self, words: Words, asked: Sequence[Asked], to_first: bool = False) -> list[Found | ValueError]:
-        """Return what `Worker.learnable` does."""
-        with self._one() as worker:
-            return worker.learnable(words, asked, to_first)
-
-    @contextmanager
-    def at_work(self) -> Iterator[Workers]:
-        """Yield processes for one piece of work, of which one stays; where it is broken off, they end at once."""
-        own = Workers()
-        with suppress(IndexError):
-            own._idle.append(self._idle.pop())
-        try:
-            yield own
-        except BaseException:
-            own.stop()
-            raise
-        if not self._idle:  # nobody else left one meanwhile
-            self._idle, own._idle = own._idle[:1], own._idle[1:]
-        for worker in own._idle:
-            worker.end()
-
-    def stop(self) -> None:
-        """End all processes for good, whatever they do."""
-        self._stopped = True
-        for worker in [*self._idle, *self._busy]:
-            worker.stop()
-
-    @contextmanager
-    def _one(self) -> Iterator[Worker]:
-        try:
-            worker = self._idle.pop()  # the one that worked last, so that no more are started than are needed
-        except IndexError:
-            worker = Worker()
-        self._busy.append(worker)
-        if self._stopped:
-            worker.stop()
-        try:
-            yield worker
-        finally:
-            self._busy.remove(worker)
-            self._idle.append(worker)
-
-
-WORKERS = Workers()
 
 
 def _send(pipe: IO[bytes], lines: Sequence[str]) -> None:
@@ -235,6 +177,14 @@ def _found(answer: Mapping[str, Any]) -> Found | ValueError:
         Rendered(text, tuple((start, end) for start, end in spans), last) for text, spans, last in answer["sequences"]
     ]
     return Found(sequences, answer["lost"])
+
+
+def _cannot_start(why: str) -> GymError:
+    return GymError(
+        f"the process that renders chat templates cannot be started: {why}",
+        where=" ".join(COMMAND),
+        fix="raise what limits processes, open files or memory here (`ulimit -a`), or run the command to see what it says",
+    )
 
 
 def _why(code: int) -> str:
@@ -292,6 +242,8 @@ def main() -> None:
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         allowed = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
         resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
+    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.flush()
     serve(sys.stdin.buffer, sys.stdout.buffer)
 
 

@@ -1,0 +1,74 @@
+"""The processes in which chat templates run, of all tokenizers of this one: as many as are asked at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from gym_data.chats import Asked, Found, Words
+from gym_data.worker import Worker
+
+
+class Workers:
+    """As many such processes as are asked at the same time; which of them answers makes no difference."""
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._idle: list[Worker] = []
+        self._busy: list[Worker] = []
+        self._stopped = False
+
+    def control(self, words: Words) -> list[str]:
+        """Return what `Worker.control` does."""
+        with self._one() as worker:
+            return worker.control(words)
+
+    def chat(self, words: Words, asked: Asked) -> Found:
+        """Return what `Worker.chat` does."""
+        with self._one() as worker:
+            return worker.chat(words, asked)
+
+    def learnable(self, words: Words, asked: Sequence[Asked], to_first: bool = False) -> list[Found | ValueError]:
+        """Return what `Worker.learnable` does."""
+        with self._one() as worker:
+            return worker.learnable(words, asked, to_first)
+
+    @contextmanager
+    def at_work(self) -> Iterator[Workers]:
+        """Yield processes for one piece of work, of which one stays; where it is broken off, they end at once."""
+        own = Workers()
+        with suppress(IndexError):
+            own._idle.append(self._idle.pop())
+        try:
+            yield own
+        except BaseException:
+            own.stop()
+            raise
+        if not self._idle:  # nobody else left one meanwhile
+            self._idle, own._idle = own._idle[:1], own._idle[1:]
+        for worker in own._idle:
+            worker.end()
+
+    def stop(self) -> None:
+        """End all processes for good, whatever they do."""
+        self._stopped = True
+        for worker in [*self._idle, *self._busy]:
+            worker.stop()
+
+    @contextmanager
+    def _one(self) -> Iterator[Worker]:
+        try:
+            worker = self._idle.pop()  # the one that worked last, so that no more are started than are needed
+        except IndexError:
+            worker = Worker()
+        self._busy.append(worker)
+        if self._stopped:
+            worker.stop()
+        try:
+            yield worker
+        finally:
+            self._busy.remove(worker)
+            self._idle.append(worker)
+
+
+WORKERS = Workers()
