@@ -149,6 +149,7 @@ _PASSING = frozenset(
         "output_hidden_states",
         "return_dict",
         "virtual",
+        "experts",
     }
 )
 
