@@ -31,7 +31,7 @@ from gym_core import Optimizer
 from gym_optim import InBackward
 from gym_optim import config as optim
 from gym_optim.schedule_free import to_use
-from gym_torch.parameters import groups_of
+from gym_torch.model.parameter_groups import groups_of
 
 DATA = Path(os.environ.get("GYM_DATA", Path(__file__).parents[2] / "shared" / "data")) / "tinyshakespeare.txt"
 STEPS, TUNING, ROWS, LENGTH = 300, 20, 4, 64

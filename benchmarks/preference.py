@@ -20,7 +20,7 @@ from peers.preferred import Preferred, Preferring
 from peers.runs import best, run
 from peers.shape import SMALL
 
-from gym_torch import probe
+from gym_torch.model import precision_probe
 
 DATA, ROWS, CUTOFF, WARM = "dpo_en_demo", 16, 1024, 1
 PASSES = (4, 16)  #: of which a step may consist: more rows side by side, or less padding
@@ -30,7 +30,7 @@ TRIAL = 2  #: steps that each of these is tried for, of which the first warms up
 def measure(out: report.Report, quick: bool) -> None:
     """Compare speed, memory and curves."""
     steps = 3 if quick else 8
-    trial = probe.trial(512)
+    trial = precision_probe.trial(512)
     out.figures["precision"] = str(trial)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)

@@ -23,8 +23,8 @@ from gym_rl.reward import Answer, Reward
 from gym_rl.rewards import Model, ProcessModel
 from gym_tiny.preferences import PREFERENCES, Pair, pairs
 from gym_tiny.tasks.task import user
-from gym_torch.artifact import open_artifact
 from gym_torch.batch import Piece, padded
+from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.policy import Policy
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "preference"

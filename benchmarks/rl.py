@@ -19,7 +19,7 @@ from peers.rollouts import GROUP, Rolled, Rolling
 from peers.runs import best, run
 from peers.shape import SMALL
 
-from gym_torch import probe
+from gym_torch.model import precision_probe
 
 DATA = "alpaca_en_demo"
 ROWS, WARM = 24, 1  #: samples in a step, and steps that warm up
@@ -44,7 +44,7 @@ TASKS = {
 
 def measure(out: report.Report, quick: bool) -> None:
     """Compare on both tasks, in the precision that is fast here."""
-    precision = probe.trial(512).precision
+    precision = precision_probe.trial(512).precision
     out.figures["precision"] = precision
     for name, task in TASKS.items():
         with tempfile.TemporaryDirectory() as scratch:

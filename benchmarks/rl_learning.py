@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core import Outcome, locate
 from gym_data.tokenizer import Tokenizer
 from gym_tiny.tasks import generate
-from gym_torch.artifact import open_artifact
+from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.generation.generator import complete
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "rl"

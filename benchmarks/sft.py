@@ -21,7 +21,7 @@ from peers.runs import best, run
 from peers.shape import SMALL
 from peers.supervised import Tuned, Tuning
 
-from gym_torch import probe
+from gym_torch.model import precision_probe
 
 ROWS, CUTOFF, WARM = 16, 1024, 2
 DATA = ("alpaca_en_demo", "glaive_toolcall_en_demo")
@@ -30,7 +30,7 @@ PARAMETERS = 8 * (512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 1536)  #: in the
 
 def measure(out: report.Report, quick: bool) -> None:
     """Compare on each dataset, in fp32 and, where this machine is faster with it, in bf16."""
-    trial = probe.trial(512)
+    trial = precision_probe.trial(512)
     precisions = ["fp32"] if trial.precision == "fp32" else ["fp32", "bf16"]
     out.figures["precision"] = str(trial)
     out.figures["matmul_gflops"] = {kind: round(_matmul_rate(kind) / 1e9, 1) for kind in precisions}

@@ -22,7 +22,7 @@ from gym_core.hooks import Seams
 from gym_core.kinds import KINDS, ArtifactWriter, Rows, Trainer
 from gym_core.sections import SECTION_OF, SLOTS
 from gym_rl.reward import Answer, Score
-from gym_torch.backend import LoadedModel
+from gym_torch.model.loading import LoadedModel
 
 ROOT = Path(__file__).parents[1]
 #: What `build` is given and returns, where that is a class or a protocol.

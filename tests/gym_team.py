@@ -13,14 +13,14 @@ from typing import Any
 from torch.distributed import TCPStore
 
 from gym_core.cli import run
-from gym_torch import loop
+from gym_torch.loop import train_loop
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "gym_torch.trainer",
-        "gym_torch.processes.sharded",
-        "gym_torch.processes.ranks",
+        "gym_torch.distributed.fsdp",
+        "gym_torch.distributed.ranks",
         "gym_sft.objective",
         "gym_adapters.lora",
         "gym_core.cli.recipes",
@@ -66,7 +66,7 @@ def member(rank: int, world: int, port: int, said: Path, arguments: list[str], h
     if not gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if rank == hangs:
-        loop.reseed = hang
+        train_loop.reseed = hang
     os._exit(run(["train", *arguments]))
 
 

@@ -19,7 +19,7 @@ from gym_core.loading import load
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
-from gym_torch.adapted import ForMixtures
+from gym_torch.model.adapted import ForMixtures
 
 ADAPTERS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries("adapters")}
 ALGORITHMS: dict[str, type[TorchAlgorithm]] = {

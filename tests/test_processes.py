@@ -185,7 +185,7 @@ def test_a_process_that_dies_or_stops_ends_the_run_by_name(root: Path, recipe, h
     assert f"rank {victim} " in told and "samples " in told and "step " in told
     stacks = output / "stacks"
     shown = stacks / f"rank-{victim if harm == signal.SIGSTOP else 1 - victim}.txt"
-    assert "gym_torch/loop.py" in shown.read_text()
+    assert "gym_torch/loop/train_loop.py" in shown.read_text()
     if harm == signal.SIGSTOP:
         assert str(shown) in told
     if victim == 1:

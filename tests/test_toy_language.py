@@ -18,16 +18,16 @@ from gym_core.component import load_object
 from gym_core.loading import load_component
 from gym_data.tokenizer import Tokenizer
 from gym_rl import Answer, Local, PolicyGradient
-from gym_rl.local import LocalSampler
+from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import PolicyObjective
 from gym_rl.rewards import Length
 from gym_rl.rewards.judge import Judgement
-from gym_rl.rounds.asking import Asking
-from gym_rl.rounds.rollouts import Rollouts
+from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.source import Rollouts
 from gym_testkit import tiny
-from gym_torch.adapted import Full
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_torch.model.adapted import Full
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 
 torch.set_num_threads(1)

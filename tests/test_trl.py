@@ -23,14 +23,14 @@ from gym_grpo import CISPO, DAPO, GRPO, DrGRPO
 from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
 from gym_gspo import GSPO
 from gym_gspo.objective import GSPOLoss
-from gym_rl.clipped import ClippedTokens
+from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.objective import PolicyObjective
 from gym_rl.rewards import Length
-from gym_rl.rounds.answers import Rollout
+from gym_rl.rollouts.experience import Rollout
 from gym_testkit import tiny
 from gym_torch.batch import Piece
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 
 pytestmark = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")

@@ -39,14 +39,14 @@ from gym_preference import (
     RobustDPO,
     SimPO,
 )
-from gym_preference.judged.answers import Mismatched, rated
-from gym_preference.judged.objective import JudgedObjective
-from gym_preference.judged.origins import MismatchedKL
 from gym_preference.objective import PreferenceObjective
+from gym_preference.unpaired.kl_baseline import MismatchedKL
+from gym_preference.unpaired.objective import JudgedObjective
+from gym_preference.unpaired.responses import Mismatched, rated
 from gym_testkit import tiny
 from gym_torch.batch import Example
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import Scorer
 from gym_torch.source import Step

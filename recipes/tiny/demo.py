@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core import execute, load_recipe, locate
 from gym_data.tokenizer import Tokenizer
 from gym_tiny.tasks import KINDS, Task, generate
-from gym_torch.artifact import open_artifact
+from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.generation.generator import complete
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ import torch
 from gym_core import Adapter, GymError, Optimizer
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import adapters, optimizers
-from gym_torch.adapted import Full
+from gym_torch.model.adapted import Full
 
 FAULTY = Path(__file__).parent / "faulty"
 

@@ -53,7 +53,7 @@ class Algorithm(Component):
 
 
 class Adapter(Component):
-    """Chooses what is trained. Section `adapter`. `build(model=..., seed=int)` returns what `gym_torch.adapted.Adapted` says."""
+    """Chooses what is trained. Section `adapter`. `build(model=..., seed=int)` returns a `gym_torch.model.adapted.Adapted`."""
 
     kind: ClassVar[str] = "adapters"
     starts_unchanged: ClassVar[bool] = True

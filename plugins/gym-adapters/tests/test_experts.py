@@ -14,13 +14,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from gym_adapters import ExpertLoRA
 from gym_core import GymError
 from gym_testkit.architectures import EXPERTS, SHAPE
-from gym_torch.adapted import Adapted
-from gym_torch.artifact import open_artifact
 from gym_torch.batch import packed, padded
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.model.adapted import Adapted
+from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
-from gym_torch.recompute import recompute_layers
 
 TOKENS = torch.arange(3, 35).view(2, 16)
 KINDS = [ExpertLoRA(rank=2), ExpertLoRA(rank=2, parameters="down_proj"), ExpertLoRA(rank=2, modules="q_proj,v_proj")]

@@ -15,8 +15,8 @@ from gym_adapters import Freeze, LLaMAPro
 from gym_core import GymError
 from gym_testkit.architectures import FAMILIES
 from gym_torch.batch import packed, padded
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 
 

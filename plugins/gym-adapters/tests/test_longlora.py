@@ -12,10 +12,10 @@ from torch import nn
 from gym_adapters import LongLoRA
 from gym_adapters.longlora import grouped, shifted_attention
 from gym_core import GymError
-from gym_torch.attention import Spans, segment_attention
 from gym_torch.batch import packed, padded
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_torch.model.attention import Spans, segment_attention
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 
 

@@ -20,10 +20,10 @@ from gym_optim import InBackward
 from gym_optim.blockwise import Blockwise
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
-from gym_torch.adapted import Begins, First, TakesPart
 from gym_torch.batch import Piece, padded
-from gym_torch.checkpoints.optimizer_state import put, take
-from gym_torch.parameters import groups_of
+from gym_torch.distributed.optimizer_state import put, take
+from gym_torch.model.adapted import Begins, First, TakesPart
+from gym_torch.model.parameter_groups import groups_of
 from gym_torch.trainer import check_gradients_stay
 
 KINDS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries("adapters")}

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gym_adapters import EVA, DoRA, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
 from gym_adapters.started import START
-from gym_torch.adapted import First
 from gym_torch.batch import Piece, packed, padded
+from gym_torch.model.adapted import First
 
 PART = "default"
 

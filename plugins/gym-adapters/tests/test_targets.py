@@ -31,7 +31,7 @@ from gym_adapters import (
 from gym_adapters.stack import Stack
 from gym_core import Adapter, GymError
 from gym_testkit.architectures import SHAPE
-from gym_torch.artifact import open_artifact
+from gym_torch.checkpoints.artifact import open_artifact
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 

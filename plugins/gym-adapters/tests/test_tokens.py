@@ -19,9 +19,9 @@ from gym_adapters.commands import tokens as command
 from gym_core import GymError
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.tiny import write_model
-from gym_torch.artifact import open_artifact
 from gym_torch.batch import Piece, packed
-from gym_torch.noise import Noise
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.model.neftune import Noise
 
 
 def test_only_their_rows_change(bench: Any) -> None:

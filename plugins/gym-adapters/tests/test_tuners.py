@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from gym_adapters import BOFT, IA3, OFT, LNTuning, LoHa, LoKr, LongLoRA, TrainableTokens, VeRA
 from gym_core import Adapter, GymError
-from gym_torch.adapted import Adapted
-from gym_torch.artifact import open_artifact
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.model.adapted import Adapted
 
 KINDS: dict[str, Adapter] = {
     "loha": LoHa(rank=3),

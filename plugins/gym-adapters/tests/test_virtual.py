@@ -18,13 +18,13 @@ from gym_adapters import PrefixTuning, PromptTuning
 from gym_adapters.virtual import Virtual
 from gym_core import GymError
 from gym_testkit.architectures import VOCABULARY
-from gym_torch.artifact import open_artifact
 from gym_torch.batch import packed, padded
-from gym_torch.fitting import layout_for
+from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.generation.generator import Generator
-from gym_torch.layout import PACKED
+from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
-from gym_torch.recompute import recompute_layers
 
 KINDS: dict[str, PromptTuning | PrefixTuning] = {"prompt": PromptTuning(tokens=3), "prefix": PrefixTuning(tokens=3)}
 PROMPTS = [[number % 49 + 1 for number in range(start, start * 2 + 3)] for start in (1, 7, 3, 12, 3)]

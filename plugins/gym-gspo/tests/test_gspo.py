@@ -15,7 +15,7 @@ from gym_gspo import GSPO, GSPOToken
 from gym_gspo.objective import GSPOLoss, GSPOTokenLoss
 from gym_rl.objective import PolicyObjective
 from gym_rl.rewards import Length
-from gym_rl.rounds.answers import Rollout
+from gym_rl.rollouts.experience import Rollout
 from gym_testkit import tiny
 from gym_torch.batch import Piece
 from gym_torch.policy import Policy

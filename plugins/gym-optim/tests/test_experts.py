@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gym_core import Optimizer
 from gym_optim import QGaLore, parameter_groups
 from gym_testkit.architectures import build
-from gym_torch.parameters import groups_of
+from gym_torch.model.parameter_groups import groups_of
 
 GENERAL = {name: kind for name, kind in components().items() if kind.general}
 SMALL = {"rank": 2, "interval": 2, "smallest": 16, "relative": True}  #: what makes each do all it can do in a few steps

@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from transformers.training_args import OptimizerNames
 
 import gym_optim
-import gym_torch.loop
+import gym_torch.loop.train_loop
 from gym_core import GymError, Recipe, RecipeError, execute, load_recipe
 from gym_core.discovery import entries
 from gym_optim.config import (
@@ -37,9 +37,9 @@ from gym_optim.config import (
     Polynomial,
     ScheduleFreeAdamW,
 )
-from gym_torch.loop import reseed
+from gym_torch.distributed.strategies import check_cut
+from gym_torch.loop.train_loop import reseed
 from gym_torch.plan.plan import plan
-from gym_torch.processes.strategies import check_cut
 
 
 def factory(**keys: Any) -> Recipe:
@@ -252,7 +252,7 @@ def test_a_schedule_free_run_that_evaluates_is_resumed_bit_for_bit(bench: Any, m
     assert whole.series("loss") == without.series("loss")
     again = recipe | {"output": str(bench.path("crashed"))}
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(gym_torch.loop, "reseed", crash)
+        patch.setattr(gym_torch.loop.train_loop, "reseed", crash)
         execute(load_recipe(again))
     left, right = (
         load_file(outcome.output / "model" / "model.safetensors")

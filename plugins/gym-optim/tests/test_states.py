@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from gym_core import Optimizer
-from gym_torch.checkpoints.optimizer_state import put, take
-from gym_torch.parameters import groups_of
+from gym_torch.distributed.optimizer_state import put, take
+from gym_torch.model.parameter_groups import groups_of
 
 SMALL = {
     "rank": 4,

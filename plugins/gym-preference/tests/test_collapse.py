@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gym_preference.collapse import Collapse
+from gym_preference.likelihood_displacement import Collapse
 from gym_torch.observer import Progress
 
 

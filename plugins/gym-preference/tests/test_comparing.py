@@ -12,12 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_core import load_recipe
-from gym_preference.tokens.objective import Comparing
+from gym_preference.tdpo.objective import Comparing
 from gym_testkit.bench import Bench
 from gym_testkit.oracle import compare
 from gym_torch.batch import Batch, Piece, packed
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import Scorer
 

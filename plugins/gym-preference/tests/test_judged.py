@@ -17,12 +17,12 @@ from gym_core import DataError, load_recipe
 from gym_core.component import load_object
 from gym_data.cache import Judged
 from gym_preference import KTO
-from gym_preference.judged.answers import Mismatched, Rated, rated
-from gym_preference.judged.objective import JudgedObjective
-from gym_preference.judged.origins import MeanReward, MismatchedKL
+from gym_preference.unpaired.kl_baseline import MeanReward, MismatchedKL
+from gym_preference.unpaired.objective import JudgedObjective
+from gym_preference.unpaired.responses import Mismatched, Rated, rated
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
-from gym_torch.layout import PACKED
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.source import Step
 

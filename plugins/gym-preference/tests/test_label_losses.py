@@ -10,7 +10,7 @@ import pytest
 import torch
 from numeric import Array, gradient
 
-from gym_preference.judged import losses as label_losses
+from gym_preference.unpaired import losses as label_losses
 
 SAMPLES = 12
 Labels = npt.NDArray[np.bool_]

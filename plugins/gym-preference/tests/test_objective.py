@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core import Train
 from gym_data.cache import Pair
 from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, Pairwise, SimPO
-from gym_preference.answers import AnswerBatch
 from gym_preference.objective import Desensitised, PairObjective
 from gym_preference.pairs import recorded
+from gym_preference.prompt_responses import AnswerBatch
 from gym_torch.batch import Batch
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED, PADDED, Layout
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED, PADDED, Layout
 from gym_torch.plan.batch import Blanks
 from gym_torch.policy import Policy
 

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
-from gym_preference.kept import Kept, key_of, name_of
 from gym_preference.pairs import answered
+from gym_preference.reference_cache import Kept, key_of, name_of
 from gym_testkit.bench import Bench, Finished, fingerprint
 from gym_testkit.tiny import write_model
 
@@ -175,7 +175,7 @@ def test_what_is_kept_is_found_by_what_made_it_alone(tmp_path: Path, monkeypatch
     known = {key_of(answered(pair)): np.ones(int(pair.trained.sum()), np.float32) for pair in pairs()}
     name = name_of("weights", ["fp32"], list(known))
     others = {name_of("others", ["fp32"], list(known)), name_of("weights", ["bf16"], list(known))}
-    monkeypatch.setattr("gym_preference.kept.maker", lambda package: {"package": package, "code": "of another version"})
+    monkeypatch.setattr("gym_preference.reference_cache.maker", lambda package: {"package": package, "code": "another"})
     assert len({name, *others, name_of("weights", ["fp32"], list(known))}) == 4
     file = tmp_path / f"{name}.safetensors"
     assert not Kept.there(file, name)

@@ -20,9 +20,9 @@ from gym_rl import Answer
 from gym_rl.rewards import Model, ProcessModel
 from gym_testkit.bench import Bench
 from gym_torch import SafetensorsExporter
-from gym_torch.artifact import opened
-from gym_torch.export import Safetensors
-from gym_torch.scalar_head import FILE, PREFIX
+from gym_torch.checkpoints.artifact import opened
+from gym_torch.export.safetensors import Safetensors
+from gym_torch.model.value_head import FILE, PREFIX
 
 torch.set_num_threads(1)
 TEXTS = [torch.tensor([[72, 105, 32, 109, 101, 258]]), torch.arange(40, 60)[None]]

@@ -16,17 +16,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, load_recipe
 from gym_preference import ProcessRewardModel, RewardModel
-from gym_preference.scores import oracle as score_oracles
-from gym_preference.scores.outcome import RewardLoss
-from gym_preference.scores.process import ProcessLoss
-from gym_preference.scores.scoring import Scored
+from gym_preference.reward_models import oracle as score_oracles
+from gym_preference.reward_models.outcome import RewardLoss
+from gym_preference.reward_models.process import ProcessLoss
+from gym_preference.reward_models.scoring import Scored
 from gym_rl import Answer
 from gym_rl.rewards import Model, ProcessModel
 from gym_testkit.bench import Bench
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED, PADDED
+from gym_torch.model.layout_support import layout_for
+from gym_torch.model.value_head import FILE, ScalarHead
+from gym_torch.packing import PACKED, PADDED
 from gym_torch.plan.plan import plan
-from gym_torch.scalar_head import FILE, ScalarHead
 
 torch.set_num_threads(1)
 LORA = {"name": "lora", "rank": 4}

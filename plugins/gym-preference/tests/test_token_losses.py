@@ -11,7 +11,7 @@ from numeric import Array, gradient
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from gym_preference.tokens import losses as token_losses
+from gym_preference.tdpo import losses as token_losses
 
 LENGTHS, VOCABULARY, BETA = ((3, 2), (1, 4)), 7, 0.4  #: tokens of the chosen and of the rejected answer of each pair
 ROWS = sum(map(sum, LENGTHS))

@@ -14,15 +14,15 @@ from transformers import AutoModelForCausalLM
 from gym_core import Train
 from gym_data.tokenizer import Tokenizer
 from gym_rl import RLOO, Answer, PolicyGradient
-from gym_rl.engine import Local
-from gym_rl.local import LocalSampler
+from gym_rl.local_engine import LocalSampler
 from gym_rl.rewards import Length
 from gym_rl.rewards.judge import Judgement
-from gym_rl.rounds.asking import Asking
-from gym_rl.rounds.rollouts import Rollouts
-from gym_torch.adapted import Full
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_rl.rollout_engine import Local
+from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.source import Rollouts
+from gym_torch.model.adapted import Full
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 
 Judging = Callable[[Sequence[Answer]], Sequence[float | None]]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gym_rl.formulas import advantages, losses
+from gym_rl.formulas import advantages, policy_losses
 
 ARMS, STEPS, RATE, GROUPS, SIZE = 10, 300, 3.0, 4, 8
 OWNER = torch.arange(GROUPS * SIZE)
@@ -17,37 +17,40 @@ Pull = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 #: advantages of rewards, and the loss of answers of one token
 ALGORITHMS: dict[str, tuple[Callable[[Tensor], Tensor], Pull]] = {
-    "grpo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
-    "dr_grpo": (lambda r: advantages.centred(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
-    "bnpo": (lambda r: advantages.beta_normalized(r.clamp(0, 1), GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
-    "dapo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.28)),
+    "grpo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
+    "dr_grpo": (lambda r: advantages.centred(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
+    "bnpo": (
+        lambda r: advantages.beta_normalized(r.clamp(0, 1), GROUP),
+        lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2),
+    ),
+    "dapo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.28)),
     "gspo": (
         lambda r: advantages.normalized(r, GROUP),
-        lambda p, q, a: losses.gspo(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
+        lambda p, q, a: policy_losses.gspo(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
     ),
     "gspo_token": (
         lambda r: advantages.normalized(r, GROUP),
-        lambda p, q, a: losses.gspo_token(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
+        lambda p, q, a: policy_losses.gspo_token(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
     ),
-    "cispo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: losses.cispo(p, q, a, 5.0)),
-    "sapo": (lambda r: advantages.normalized(r, GROUP), losses.sapo),
+    "cispo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: policy_losses.cispo(p, q, a, 5.0)),
+    "sapo": (lambda r: advantages.normalized(r, GROUP), policy_losses.sapo),
     "gmpo": (
         lambda r: advantages.normalized(r, GROUP),
-        lambda p, q, a: losses.geometric(p, q, a, OWNER, len(OWNER), 0.4, 0.4),
+        lambda p, q, a: policy_losses.geometric(p, q, a, OWNER, len(OWNER), 0.4, 0.4),
     ),
-    "rloo": (lambda r: advantages.leave_one_out(r, GROUP), lambda p, q, a: losses.reinforce(p, a)),
-    "reinforce++": (advantages.whiten, lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2)),
+    "rloo": (lambda r: advantages.leave_one_out(r, GROUP), lambda p, q, a: policy_losses.reinforce(p, a)),
+    "reinforce++": (advantages.whiten, lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
     "reinforce++-baseline": (
         lambda r: advantages.group_then_batch(r, GROUP),
-        lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2),
+        lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2),
     ),
     "opo": (
         lambda r: advantages.length_weighted(r, GROUP, torch.ones_like(r)),
-        lambda p, q, a: losses.reinforce(p, a),
+        lambda p, q, a: policy_losses.reinforce(p, a),
     ),
     "gdpo": (
         lambda r: advantages.decoupled(r[:, None], torch.ones(1), GROUP),
-        lambda p, q, a: losses.ppo(p, q, a, 0.2, 0.2),
+        lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2),
     ),
 }
 
@@ -84,8 +87,8 @@ def test_the_best_arm_is_found_by_what_a_critic_expects() -> None:
                 surprise = advantages.gae(rewards, before, OWNER, len(OWNER))
                 better, returns = advantages.whiten(surprise), surprise + before
             for _ in range(4):
-                loss = losses.ppo(logits.log_softmax(0)[arms], old, better, 0.2, 0.2).mean()
-                loss = loss + losses.value(value.expand(len(OWNER)), before, returns, 0.2).mean() / 2
+                loss = policy_losses.ppo(logits.log_softmax(0)[arms], old, better, 0.2, 0.2).mean()
+                loss = loss + policy_losses.value(value.expand(len(OWNER)), before, returns, 0.2).mean() / 2
                 slopes = torch.autograd.grad(loss, (logits, value))
                 logits = (logits.detach() - RATE * slopes[0]).requires_grad_()
                 value = (value.detach() - 0.5 * slopes[1]).requires_grad_()

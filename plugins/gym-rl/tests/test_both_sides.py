@@ -18,14 +18,14 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import GymError, execute, load_recipe
 from gym_rl import Local
-from gym_rl.local import LocalSampler
+from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
-from gym_rl.rounds.answers import Round
-from gym_rl.rounds.kept import with_kept
-from gym_rl.rounds.resampling import joined, only
+from gym_rl.rollouts.dynamic_sampling import joined, only
+from gym_rl.rollouts.experience import Round
+from gym_rl.rollouts.top_p_sets import with_kept
 from gym_testkit.bench import Bench
-from gym_torch.layout import PACKED, PADDED
+from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 
 torch.set_num_threads(1)

@@ -13,9 +13,9 @@ from gym_rl_bench import algorithm, prompts, rounds
 
 from gym_core import RecipeError, Train, load_recipe
 from gym_rl.reinforce import Reinforce
-from gym_rl.rounds.bound import Bound
+from gym_rl.rollouts.longest import Bound
 from gym_testkit.bench import Bench
-from gym_torch.layout import PACKED
+from gym_torch.packing import PACKED
 from gym_torch.plan.commands import plan
 from gym_torch.plan.memory import Memory
 from gym_torch.plan.plan import plan as made_plan

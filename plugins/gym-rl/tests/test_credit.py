@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gym_rl import RLOO, PolicyGradient, ReinforcePP, ReinforcePPBaseline
 from gym_rl.rewards import Length
-from gym_rl.rounds.answers import Round
-from gym_rl.rounds.credit import of_answers, to_go
-from gym_rl.rounds.health import health
+from gym_rl.rollouts.credit_assignment import of_answers, to_go
+from gym_rl.rollouts.experience import Round
+from gym_rl.rollouts.metrics import health
 
 LENGTHS = [3, 1, 4, 2, 5, 2]
 GROUPS = [0, 0, 0, 1, 1, 1]

@@ -12,10 +12,10 @@ from gym_adapters import LoRA
 from gym_core import GymError, PluginError, RecipeError, load_recipe
 from gym_data.tokenizer import Tokenizer
 from gym_rl import Local
-from gym_rl.local import LocalSampler
-from gym_rl.rounds.sampled import check
-from gym_torch.adapted import Full
+from gym_rl.local_engine import LocalSampler
+from gym_rl.rollouts.completion_checks import check
 from gym_torch.generation.generator import Completion, Generator
+from gym_torch.model.adapted import Full
 
 PROMPTS = [[5, 9, 17], [30], [5, 9, 17]]
 REWARDS = [{"name": "length", "maximum": 2, "slack": 14}]

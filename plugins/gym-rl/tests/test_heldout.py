@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from gym_core import execute, load_recipe
-from gym_rl.keeping.kept import HELD_OUT, TRAINING, Kept
+from gym_rl.rollout_log.files import HELD_OUT, TRAINING, Kept
 from gym_testkit.bench import Bench, Finished, fingerprint
 
 torch.set_num_threads(1)

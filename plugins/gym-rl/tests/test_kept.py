@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from gym_core import GymError
 from gym_rl.commands import rollouts
-from gym_rl.keeping.kept import HELD_OUT, TRAINING, Kept, Sample
-from gym_rl.keeping.ranking import ranked
+from gym_rl.rollout_log.files import HELD_OUT, TRAINING, Kept, Sample
+from gym_rl.rollout_log.ranking import ranked
 
 
 def samples(first: int, last: int, rewards: list[float | None]) -> list[Sample]:

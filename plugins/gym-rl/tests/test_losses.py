@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gym_rl.formulas import aggregate, losses, offpolicy, ragged
+from gym_rl.formulas import loss_aggregation, off_policy_correction, policy_losses, segment_sums
 
 LENGTHS = [3, 1, 5, 2]
 COUNT = len(LENGTHS)
@@ -30,16 +30,16 @@ def gradient(loss: Tensor, log_probs: Tensor) -> Tensor:
     return found
 
 
-ON_POLICY: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], aggregate.Aggregate]] = {
-    "grpo": (lambda p, q, a: losses.ppo(p, q, a[OWNER], 0.2, 0.2), aggregate.AnswerMean()),
-    "dapo": (lambda p, q, a: losses.ppo(p, q, a[OWNER], 0.2, 0.28), aggregate.TokenMean()),
-    "dr_grpo": (lambda p, q, a: losses.ppo(p, q, a[OWNER], 0.2, 0.2), aggregate.Constant(8)),
+ON_POLICY: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], loss_aggregation.Aggregate]] = {
+    "grpo": (lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.2), loss_aggregation.AnswerMean()),
+    "dapo": (lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.28), loss_aggregation.TokenMean()),
+    "dr_grpo": (lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.2), loss_aggregation.Constant(8)),
     "gspo_token": (
-        lambda p, q, a: losses.gspo_token(p, q, a[OWNER], OWNER, COUNT, 3e-4, 4e-4),
-        aggregate.AnswerMean(),
+        lambda p, q, a: policy_losses.gspo_token(p, q, a[OWNER], OWNER, COUNT, 3e-4, 4e-4),
+        loss_aggregation.AnswerMean(),
     ),
-    "cispo": (lambda p, q, a: losses.cispo(p, q, a[OWNER], 5.0), aggregate.TokenMean()),
-    "sapo": (lambda p, q, a: losses.sapo(p, q, a[OWNER]), aggregate.TokenMean()),
+    "cispo": (lambda p, q, a: policy_losses.cispo(p, q, a[OWNER], 5.0), loss_aggregation.TokenMean()),
+    "sapo": (lambda p, q, a: policy_losses.sapo(p, q, a[OWNER]), loss_aggregation.TokenMean()),
 }
 
 
@@ -48,31 +48,31 @@ def test_on_policy_the_gradient_is_that_of_reinforce(name: str) -> None:
     loss, way = ON_POLICY[name]
     log_probs, _, advantages = drawn(0.0)
     found = gradient(way.total(loss(log_probs, log_probs.detach(), advantages), OWNER, COUNT), log_probs)
-    wanted = gradient(way.total(losses.reinforce(log_probs, advantages[OWNER]), OWNER, COUNT), log_probs)
+    wanted = gradient(way.total(policy_losses.reinforce(log_probs, advantages[OWNER]), OWNER, COUNT), log_probs)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("loss", [losses.gspo, losses.geometric])
+@pytest.mark.parametrize("loss", [policy_losses.gspo, policy_losses.geometric])
 def test_on_policy_whole_answers_too(loss: Callable[..., Tensor]) -> None:
     log_probs, _, advantages = drawn(0.0)
     found = gradient(loss(log_probs, log_probs.detach(), advantages, OWNER, COUNT, 3e-4, 4e-4).sum(), log_probs)
-    each = ragged.means(losses.reinforce(log_probs, advantages[OWNER]), OWNER, COUNT)
+    each = segment_sums.means(policy_losses.reinforce(log_probs, advantages[OWNER]), OWNER, COUNT)
     torch.testing.assert_close(found, gradient(each.sum(), log_probs), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("spread", [1e-4, 0.01, 0.5])
 def test_gspo_is_gspo_token_where_an_answer_has_one_advantage(spread: float) -> None:
     log_probs, old, advantages = drawn(spread)
-    whole = losses.gspo(log_probs, old, advantages, OWNER, COUNT, 3e-4, 4e-4)
-    tokens = losses.gspo_token(log_probs, old, advantages[OWNER], OWNER, COUNT, 3e-4, 4e-4)
-    torch.testing.assert_close(ragged.means(tokens, OWNER, COUNT), whole, rtol=1e-9, atol=1e-12)
-    summed = aggregate.AnswerMean().total(tokens, OWNER, COUNT)
+    whole = policy_losses.gspo(log_probs, old, advantages, OWNER, COUNT, 3e-4, 4e-4)
+    tokens = policy_losses.gspo_token(log_probs, old, advantages[OWNER], OWNER, COUNT, 3e-4, 4e-4)
+    torch.testing.assert_close(segment_sums.means(tokens, OWNER, COUNT), whole, rtol=1e-9, atol=1e-12)
+    summed = loss_aggregation.AnswerMean().total(tokens, OWNER, COUNT)
     torch.testing.assert_close(gradient(summed, log_probs), gradient(whole.sum(), log_probs), rtol=1e-9, atol=1e-12)
 
 
 def test_gspo_by_hand() -> None:
     log_probs, old, advantages = drawn(0.3)
-    found = losses.gspo(log_probs, old, advantages, OWNER, COUNT, 0.1, 0.2)
+    found = policy_losses.gspo(log_probs, old, advantages, OWNER, COUNT, 0.1, 0.2)
     for answer in range(COUNT):
         places = [n for n in range(len(OWNER)) if OWNER[n] == answer]
         ratio = math.exp(sum(float(log_probs[n] - old[n]) for n in places) / len(places))
@@ -85,7 +85,7 @@ def test_gspo_by_hand() -> None:
 def test_the_geometry_of_the_clip(ratio: float, advantage: float, dual: float | None) -> None:
     log_probs = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
     a = torch.tensor([advantage], dtype=torch.float64)
-    loss = losses.ppo(log_probs, torch.zeros(1, dtype=torch.float64), a, 0.2, 0.3, dual)
+    loss = policy_losses.ppo(log_probs, torch.zeros(1, dtype=torch.float64), a, 0.2, 0.3, dual)
     wanted = -min(ratio * advantage, min(max(ratio, 0.8), 1.3) * advantage)
     held = (advantage > 0 and ratio > 1.3) or (advantage < 0 and ratio < 0.8)
     if dual is not None and advantage < 0 and wanted > -dual * advantage:
@@ -94,19 +94,19 @@ def test_the_geometry_of_the_clip(ratio: float, advantage: float, dual: float | 
     slope = float(gradient(loss.sum(), log_probs))
     assert slope == pytest.approx(0.0 if held else -advantage * ratio, abs=1e-12)
     if dual is None:
-        assert bool(losses.outside(torch.tensor([ratio]), a, 0.2, 0.3)) == held
+        assert bool(policy_losses.outside(torch.tensor([ratio]), a, 0.2, 0.3)) == held
 
 
 def test_cispo_caps_the_weight_and_keeps_the_gradient() -> None:
     log_probs = torch.tensor([math.log(9.0), math.log(0.5)], requires_grad=True, dtype=torch.float64)
     a = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    found = gradient(losses.cispo(log_probs, torch.zeros(2, dtype=torch.float64), a, 5.0).sum(), log_probs)
+    found = gradient(policy_losses.cispo(log_probs, torch.zeros(2, dtype=torch.float64), a, 5.0).sum(), log_probs)
     assert found.tolist() == pytest.approx([-5.0, 1.0])
 
 
 def test_geometric_mean_by_hand() -> None:
     log_probs, old, advantages = drawn(0.6)
-    found = losses.geometric(log_probs, old, advantages, OWNER, COUNT, 0.4, 0.3)
+    found = policy_losses.geometric(log_probs, old, advantages, OWNER, COUNT, 0.4, 0.3)
     for answer in range(COUNT):
         a = float(advantages[answer])
         apart = [float(log_probs[n] - old[n]) for n in range(len(OWNER)) if OWNER[n] == answer]
@@ -116,7 +116,7 @@ def test_geometric_mean_by_hand() -> None:
 
 def test_value_loss_by_hand() -> None:
     values = torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64)
-    found = losses.value(values, torch.tensor([0.5, 2.1, 0.0]), torch.tensor([0.0, 3.0, 1.0]), 0.2)
+    found = policy_losses.value(values, torch.tensor([0.5, 2.1, 0.0]), torch.tensor([0.0, 3.0, 1.0]), 0.2)
     near = [0.7, 2.0, 0.0]
     wanted = [
         max((v - r) ** 2, (n - r) ** 2) / 2 for v, n, r in zip([1.0, 2.0, 0.0], near, [0.0, 3.0, 1.0], strict=True)
@@ -125,10 +125,16 @@ def test_value_loss_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    "way", [aggregate.TokenMean(), aggregate.AnswerMean(), aggregate.AnswerSum(), aggregate.Constant(9)]
+    "way",
+    [
+        loss_aggregation.TokenMean(),
+        loss_aggregation.AnswerMean(),
+        loss_aggregation.AnswerSum(),
+        loss_aggregation.Constant(9),
+    ],
 )
 @pytest.mark.parametrize("cuts", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0], [1], [2], [3]], [[2, 0], [], [3, 1]]])
-def test_how_a_step_is_cut_changes_nothing(way: aggregate.Aggregate, cuts: list[list[int]]) -> None:
+def test_how_a_step_is_cut_changes_nothing(way: loss_aggregation.Aggregate, cuts: list[list[int]]) -> None:
     each = torch.randn(len(OWNER), dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     whole = way.total(each, OWNER, COUNT) / way.weight(OWNER, COUNT, COUNT)
     total, weight = torch.zeros((), dtype=torch.float64), 0.0
@@ -144,17 +150,18 @@ def test_how_a_step_is_cut_changes_nothing(way: aggregate.Aggregate, cuts: list[
 def test_an_answer_without_tokens_is_no_nan() -> None:
     owner = torch.tensor([0, 0, 2])
     log_probs = torch.zeros(3, requires_grad=True)
-    loss = losses.gspo(log_probs, torch.zeros(3), torch.ones(3), owner, 3, 0.1, 0.1)
+    loss = policy_losses.gspo(log_probs, torch.zeros(3), torch.ones(3), owner, 3, 0.1, 0.1)
     assert loss.isfinite().all() and gradient(loss.sum(), log_probs).isfinite().all()
     assert (
-        aggregate.AnswerMean().total(log_probs + 1, owner, 3) == 2 and aggregate.AnswerMean().weight(owner, 3, 3) == 3
+        loss_aggregation.AnswerMean().total(log_probs + 1, owner, 3) == 2
+        and loss_aggregation.AnswerMean().weight(owner, 3, 3) == 3
     )
 
 
 def test_ratios_beyond_all_bounds_stay_finite() -> None:
     log_probs = torch.tensor([-1e4, 0.0, -math.inf], requires_grad=True)
     old = torch.tensor([0.0, -1e4, -math.inf])
-    loss = losses.ppo(log_probs, old, torch.tensor([1.0, -1.0, 1.0]), 0.2, 0.2).sum()
+    loss = policy_losses.ppo(log_probs, old, torch.tensor([1.0, -1.0, 1.0]), 0.2, 0.2).sum()
     assert loss.isfinite() and gradient(loss, log_probs).isfinite().all()
 
 
@@ -162,14 +169,14 @@ def test_corrections_by_hand() -> None:
     ratio = torch.log(torch.tensor([1.0, 4.0, 0.25, 3.0, 1.0], dtype=torch.float64))
     owner = torch.tensor([0, 0, 1, 1, 2])
     close = pytest.approx
-    assert offpolicy.truncated(ratio, 2.0).tolist() == close([1, 2, 0.25, 2, 1])
-    assert offpolicy.truncated_answers(ratio, owner, 3, 2.0).tolist() == close([2, 2, 0.75, 0.75, 1])
-    assert offpolicy.within(ratio, 0.5, 3.5).tolist() == close([1, 0, 0, 3, 1])
-    assert offpolicy.masked_answers(ratio, owner, 3, 2.0).tolist() == close([0, 0, 0.75, 0.75, 1])
-    assert offpolicy.near(ratio, owner, 3, 0.8, 1.5).tolist() == [0, 0, 1, 1, 1]
-    strayed = offpolicy.not_strayed(ratio, torch.tensor([-1.0, -1.0, -1.0]), owner, 3, 0.1)
+    assert off_policy_correction.truncated(ratio, 2.0).tolist() == close([1, 2, 0.25, 2, 1])
+    assert off_policy_correction.truncated_answers(ratio, owner, 3, 2.0).tolist() == close([2, 2, 0.75, 0.75, 1])
+    assert off_policy_correction.within(ratio, 0.5, 3.5).tolist() == close([1, 0, 0, 3, 1])
+    assert off_policy_correction.masked_answers(ratio, owner, 3, 2.0).tolist() == close([0, 0, 0.75, 0.75, 1])
+    assert off_policy_correction.near(ratio, owner, 3, 0.8, 1.5).tolist() == [0, 0, 1, 1, 1]
+    strayed = off_policy_correction.not_strayed(ratio, torch.tensor([-1.0, -1.0, -1.0]), owner, 3, 0.1)
     assert strayed.tolist() == [1, 1, 0, 0, 1]
-    assert offpolicy.not_strayed(ratio, torch.tensor([-1.0, 1.0, -1.0]), owner, 3, 0.1).tolist() == [1] * 5
+    assert off_policy_correction.not_strayed(ratio, torch.tensor([-1.0, 1.0, -1.0]), owner, 3, 0.1).tolist() == [1] * 5
 
 
 def test_without_a_cap_the_weighted_gradient_is_that_of_the_policy() -> None:
@@ -179,8 +186,10 @@ def test_without_a_cap_the_weighted_gradient_is_that_of_the_policy() -> None:
     sampler = torch.randn(6, dtype=torch.float64).log_softmax(0)
     rewards = torch.randn(6, dtype=torch.float64)
     log_probs = logits.log_softmax(0)
-    weights = offpolicy.truncated(log_probs.detach() - sampler, math.inf)
-    found = torch.autograd.grad((sampler.exp() * weights * losses.reinforce(log_probs, rewards)).sum(), logits)[0]
+    weights = off_policy_correction.truncated(log_probs.detach() - sampler, math.inf)
+    found = torch.autograd.grad((sampler.exp() * weights * policy_losses.reinforce(log_probs, rewards)).sum(), logits)[
+        0
+    ]
     log_probs = logits.log_softmax(0)
     wanted = torch.autograd.grad(-(log_probs.exp() * rewards).sum(), logits)[0]
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)

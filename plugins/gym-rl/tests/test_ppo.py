@@ -23,16 +23,16 @@ from gym_rl import PPO
 from gym_rl.critic import ActorCritic, SharedCritic
 from gym_rl.ppo import PPOLoss, estimated
 from gym_rl.rewards import Length
-from gym_rl.rounds.answers import Rollout, Round
-from gym_rl.rounds.health import health
+from gym_rl.rollouts.experience import Rollout, Round
+from gym_rl.rollouts.metrics import health
 from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
 from gym_torch.batch import Piece
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED, PADDED
+from gym_torch.model.layout_support import layout_for
+from gym_torch.model.value_head import FILE, ScalarHead
 from gym_torch.observer import Observer, Progress
+from gym_torch.packing import PACKED, PADDED
 from gym_torch.plan.plan import plan
-from gym_torch.scalar_head import FILE, ScalarHead
 
 torch.set_num_threads(1)
 REWARDS = [Length()]

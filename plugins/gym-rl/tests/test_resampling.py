@@ -12,9 +12,9 @@ import torch
 from gym_rl_bench import algorithm, arbitrary, rounds
 
 from gym_rl import Answer
-from gym_rl.rounds.answers import Round
-from gym_rl.rounds.resampling import draw, groups_of, joined, learnt, only
-from gym_rl.rounds.rollouts import Rollouts
+from gym_rl.rollouts.dynamic_sampling import draw, groups_of, joined, learnt, only
+from gym_rl.rollouts.experience import Round
+from gym_rl.rollouts.source import Rollouts
 from gym_torch.source import Step
 
 

@@ -21,7 +21,7 @@ from gym_rl.rewards.judge import Judge
 from gym_rl.rewards.names import named
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
-from gym_torch.scalar_head import FILE, ScalarHead
+from gym_torch.model.value_head import FILE, ScalarHead
 
 torch.set_num_threads(1)
 

@@ -14,19 +14,19 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core import DataError, Train
 from gym_data.tokenizer import Tokenizer
 from gym_rl import RLOO, Answer, Local
-from gym_rl.formulas.aggregate import Constant
-from gym_rl.local import LocalSampler
+from gym_rl.formulas.loss_aggregation import Constant
+from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
 from gym_rl.rewards import Length
 from gym_rl.rewards.judge import Judgement
-from gym_rl.rounds.asking import Asking
-from gym_rl.rounds.rollouts import Rollouts
-from gym_rl.rounds.scoring import Scoring, scored
+from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.log_probs import Scoring, scored
+from gym_rl.rollouts.source import Rollouts
 from gym_testkit import tiny
-from gym_torch.adapted import Full
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED, PADDED
+from gym_torch.model.adapted import Full
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 from gym_torch.source import Step
 

@@ -17,20 +17,20 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausal
 from gym_core import GymError, Train
 from gym_data.tokenizer import Tokenizer
 from gym_rl import RLOO, Answer, Local
-from gym_rl.local import LocalSampler
+from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
 from gym_rl.rewards import Length
 from gym_rl.rewards.judge import Judgement
-from gym_rl.rounds.asking import Asking
-from gym_rl.rounds.resampling import groups_of, joined, only
-from gym_rl.rounds.rollouts import Rollouts
+from gym_rl.rollouts.dynamic_sampling import groups_of, joined, only
+from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.source import Rollouts
 from gym_testkit import tiny
-from gym_torch.adapted import Full
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED, PADDED, Layout
+from gym_torch.model.adapted import Full
+from gym_torch.model.expert_routing import FREE, Routers
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED, PADDED, Layout
 from gym_torch.policy import Policy
-from gym_torch.routing import FREE, Routers
 
 LAYERS, CHOSEN = 3, 2
 REWARDS = [{"name": "regex", "pattern": "[a-m]"}]

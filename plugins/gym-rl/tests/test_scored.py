@@ -13,11 +13,11 @@ from torch import Tensor
 
 from gym_core.component import load_object
 from gym_rl import RLOO, PolicyGradient, ReinforcePP
-from gym_rl.clipped import ClippedTokens
+from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.formulas.kl import ESTIMATORS
-from gym_rl.formulas.offpolicy import CORRECTIONS
+from gym_rl.formulas.off_policy_correction import CORRECTIONS
 from gym_rl.rewards import Length
-from gym_rl.rounds.answers import Rollout
+from gym_rl.rollouts.experience import Rollout
 from gym_torch.batch import Piece
 
 torch.set_num_threads(1)

@@ -19,8 +19,8 @@ from gym_sft import SFT, Pretrain
 from gym_sft.objective import NextToken
 from gym_sft.oracle import next_token
 from gym_testkit.bench import Bench
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED, PADDED
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 
 torch.set_num_threads(1)

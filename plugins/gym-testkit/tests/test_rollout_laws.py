@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
 from gym_rl import RLOO, Local
-from gym_rl.local import LocalSampler
+from gym_rl.local_engine import LocalSampler
 from gym_rl.rewards import Length
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import readme, rollouts
-from gym_torch.adapted import Full
+from gym_torch.model.adapted import Full
 
 torch.set_num_threads(1)
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_torch import FSDP, TorchAlgorithm
+from gym_torch.auxiliary import Beside
 from gym_torch.batch import Batch
-from gym_torch.beside import Beside
+from gym_torch.model.value_head import ScalarHead
 from gym_torch.objective import Objective, Scores
 from gym_torch.policy import Policy
-from gym_torch.scalar_head import ScalarHead
 
 
 class Guesses(Policy):

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
 from gym_core import GymError
-from gym_torch.adapted import Full
+from gym_torch.model.adapted import Full
 
 torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9]])

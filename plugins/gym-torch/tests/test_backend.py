@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from gym_core import GymError
 from gym_torch import Transformers
-from gym_torch.backend import LoadedModel, load_frozen
-from gym_torch.layout import PADDED
+from gym_torch.model.loading import LoadedModel, load_frozen
+from gym_torch.packing import PADDED
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from test_packing import assert_equal, losses, separate, shared
 from torch import nn
 
 from gym_testkit import architectures
-from gym_torch import compiling, probe
 from gym_torch.batch import packed
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_torch.model import compiling, precision_probe
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_measurement_is_named_by_what_was_measured_and_made_again_where_it_can
     made: list[int] = []
 
     def measured(what: str = "a") -> dict[str, int]:
-        return probe.remembered("kind", what, lambda: made.append(1) or {"ms": len(made)})
+        return precision_probe.remembered("kind", what, lambda: made.append(1) or {"ms": len(made)})
 
     assert measured() == measured() == {"ms": 1}
     for damage in ("", "null", "{"):
@@ -69,7 +69,7 @@ def test_a_measurement_is_named_by_what_was_measured_and_made_again_where_it_can
         file.write_text(damage)
         assert measured() == {"ms": len(made)}
     assert len(made) == 4
-    monkeypatch.setattr(probe, "maker", lambda package: {"code": "another version"})
+    monkeypatch.setattr(precision_probe, "maker", lambda package: {"code": "another version"})
     assert measured() == {"ms": 5}
 
 

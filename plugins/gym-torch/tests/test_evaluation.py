@@ -12,9 +12,9 @@ import pytest
 from gym_torch_bench import Counting, Memory, make_run, metrics, train
 
 from gym_torch import EarlyStopping
-from gym_torch.layout import Layout
-from gym_torch.loop import Evaluation, Job
+from gym_torch.loop.train_loop import Evaluation, Job
 from gym_torch.observer import gain
+from gym_torch.packing import Layout
 from gym_torch.source import Dataset, Examples, Source, Step
 from gym_torch.trainer import Trainer
 

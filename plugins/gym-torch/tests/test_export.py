@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from gym_core import Artifact, BusyError, GymError, PluginError
 from gym_core.outputlock import OutputLock
 from gym_torch import SafetensorsExporter
-from gym_torch.adapted import Full, Plain
-from gym_torch.backend import INDEX
-from gym_torch.export import Safetensors
+from gym_torch.export.safetensors import Safetensors
+from gym_torch.model.adapted import Full, Plain
+from gym_torch.model.loading import INDEX
 
 torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9]])

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from gym_core import Artifact, DataError, GymError
 from gym_optim.config import Constant, ScheduleFreeAdamW
 from gym_torch import EarlyStopping, SafetensorsExporter
-from gym_torch.scalar_head import FILE
+from gym_torch.model.value_head import FILE
 
 CONSTANT: dict[str, Any] = {"scheduler": Constant()}
 

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from gym_core import GymError
 from gym_testkit import families
-from gym_torch.attention import NAME, Spans, segment_attention
-from gym_torch.fitting import fit
-from gym_torch.layout import ALONE, PACKED, PADDED, Layout
+from gym_torch.model.attention import NAME, Spans, segment_attention
+from gym_torch.model.layout_support import fit
+from gym_torch.packing import ALONE, PACKED, PADDED, Layout
 
 #: Families that people use, and one of each way to differ.
 QUICK = {

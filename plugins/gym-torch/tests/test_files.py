@@ -10,8 +10,8 @@ from gym_torch_bench import Memory, make_run, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core import Artifact
-from gym_torch.callbacks.jsonlines import read_lines
-from gym_torch.callbacks.plot import draw, smooth
+from gym_torch.loop.callbacks.json_lines import read_lines
+from gym_torch.loop.callbacks.loss_plot import draw, smooth
 
 
 @pytest.fixture(scope="module")

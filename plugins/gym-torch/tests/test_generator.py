@@ -11,11 +11,11 @@ from transformers import LlamaForCausalLM
 
 from gym_core import GymError
 from gym_testkit.architectures import build, ready
-from gym_torch.attention import NAME
-from gym_torch.fitting import layout_for
 from gym_torch.generation.generator import Completion, Generator, complete
-from gym_torch.generation.shared import shares
-from gym_torch.layout import PACKED
+from gym_torch.generation.shared_prefixes import shares
+from gym_torch.model.attention import NAME
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
 
 GROUPS = [prompt for prompt in PROMPTS[:5] for _ in range(3)]
 LIMITS = [1 + (7 * number) % 17 for number in range(len(GROUPS))]

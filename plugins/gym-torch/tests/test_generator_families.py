@@ -8,13 +8,13 @@ from gym_torch_decoding import PROMPTS, Words, one_by_one
 
 from gym_testkit import families
 from gym_testkit.architectures import FAMILIES, ready
-from gym_torch import fitting
-from gym_torch.fitting import fit, in_small
-from gym_torch.generation import trial
+from gym_torch.generation import cache_support
+from gym_torch.generation.cache_support import way_of
 from gym_torch.generation.generator import Generator, _decode
-from gym_torch.generation.shared import shares
-from gym_torch.generation.trial import way_of
-from gym_torch.layout import PACKED
+from gym_torch.generation.shared_prefixes import shares
+from gym_torch.model import layout_support
+from gym_torch.model.layout_support import fit, in_small
+from gym_torch.packing import PACKED
 
 
 @pytest.mark.parametrize("max_batch", [1, 3, 64])
@@ -100,7 +100,7 @@ def test_a_cache_is_used_where_it_can_be(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
 def test_what_is_found_out_is_the_same_where_the_caller_rounds(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for known in (trial, fitting):
+    for known in (cache_support, layout_support):
         monkeypatch.setattr(known, "_KNOWN", {})
     with torch.autocast("cpu", torch.bfloat16):
         assert way_of(ready(family), 64, _decode).cached

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from gym_torch.generation.kvcache import ROOM, RowCache, fill
+from gym_torch.generation.kv_cache import ROOM, RowCache, fill
 
 HEADS, DIM, LAYERS = 2, 3, 2
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_core import Train
-from gym_torch.layout import PACKED, PADDED, Layout, bucket, fill
+from gym_torch.packing import PACKED, PADDED, Layout, bucket, fill
 from gym_torch.source import Dataset, once
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=60).map(np.array)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError
-from gym_torch.logprobs import head_of, label_log_probs, map_logits
+from gym_torch.model.log_probs import head_of, label_log_probs, map_logits
 
 torch.set_num_threads(1)
 ROWS, DIM, VOCABULARY = 37, 24, 101

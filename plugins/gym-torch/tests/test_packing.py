@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_testkit import architectures
-from gym_torch.attention import NAME, Spans, segment_attention
 from gym_torch.batch import packed, padded
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED, PADDED
+from gym_torch.model.attention import NAME, Spans, segment_attention
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 
 Lineage = tuple[Sequence[Sample], Sequence[int | None]]

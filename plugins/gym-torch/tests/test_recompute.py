@@ -15,10 +15,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 import gym_torch.plan.auto
 from gym_adapters import LoRA
 from gym_core import GymError, RecipeError
-from gym_torch.adapted import adapt
-from gym_torch.attention import NAME
 from gym_torch.batch import packed
-from gym_torch.logprobs import declared_head
+from gym_torch.model.adapted import adapt
+from gym_torch.model.attention import NAME
+from gym_torch.model.gradient_checkpointing import recomputable, recompute_layers
+from gym_torch.model.log_probs import declared_head
 from gym_torch.plan.auto import POLICIES, lightest, settle
 from gym_torch.plan.batch import planned
 from gym_torch.plan.memory import Prediction, predict
@@ -26,7 +27,6 @@ from gym_torch.plan.plan import plan
 from gym_torch.plan.skeleton import Skeleton, skeleton
 from gym_torch.plan.trace import Trace
 from gym_torch.policy import Policy
-from gym_torch.recompute import recomputable, recompute_layers
 
 EVERY: list[Any] = [False, True, 2, 3, "selective"]
 LENGTHS = [128, 96]

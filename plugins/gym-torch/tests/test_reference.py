@@ -13,11 +13,11 @@ from gym_adapters import LoRA
 from gym_core import GymError, Run, load_recipe
 from gym_core.record import RunRecord
 from gym_testkit import tiny
-from gym_torch.adapted import Adapted, adapt
-from gym_torch.backend import LoadedModel
 from gym_torch.batch import Batch, Piece, packed
-from gym_torch.fitting import layout_for
-from gym_torch.layout import PACKED
+from gym_torch.model.adapted import Adapted, adapt
+from gym_torch.model.layout_support import layout_for
+from gym_torch.model.loading import LoadedModel
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import reference
 

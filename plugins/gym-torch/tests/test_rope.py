@@ -17,17 +17,17 @@ from gym_adapters import LoRA
 from gym_core import GymError, Recipe, Run, load_recipe
 from gym_core.record import RunRecord
 from gym_torch import SafetensorsExporter, Transformers
-from gym_torch.adapted import adapt
-from gym_torch.artifact import open_artifact
-from gym_torch.attention import NAME
-from gym_torch.backend import load_frozen
 from gym_torch.batch import Piece, alone, packed, padded
+from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.config import RopeScaling
-from gym_torch.layout import PACKED
+from gym_torch.model.adapted import adapt
+from gym_torch.model.attention import NAME
+from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.loading import load_frozen
+from gym_torch.model.rope_scaling import scale, steady
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import reference
-from gym_torch.rope import scale, steady
-from gym_torch.states import hidden_states
 
 WINDOW, DIM = 1024, 8  #: of the tiny model: positions, and width of a head
 

@@ -22,12 +22,12 @@ from transformers import (
 from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
 from gym_torch.batch import Batch, Piece
-from gym_torch.fitting import layout_for
 from gym_torch.generation.generator import Generator
-from gym_torch.layout import PACKED, PADDED, Layout
+from gym_torch.model.expert_routing import FREE, Routers, lay_out
+from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED, PADDED, Layout
 from gym_torch.policy import Policy
-from gym_torch.recompute import recompute_layers
-from gym_torch.routing import FREE, Routers, lay_out
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3, "vocab_size": 264}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}

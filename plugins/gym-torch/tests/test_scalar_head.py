@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
-from gym_torch.artifact import open_artifact
 from gym_torch.batch import Piece, packed, padded
-from gym_torch.fitting import layout_for
-from gym_torch.scalar_head import FILE, ScalarHead
-from gym_torch.states import hidden_states
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.layout_support import layout_for
+from gym_torch.model.value_head import FILE, ScalarHead
 
 SETTINGS: dict[str, Any] = {"save_every": 3, "keep_last": 9}
 
@@ -109,7 +109,7 @@ def test_in_shards_it_learns_the_same(model_path: Path, tmp_path: Path) -> None:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gym_torch_heads", "gym_torch.trainer", "gym_torch.processes.sharded"])
+    context.set_forkserver_preload(["gym_torch_heads", "gym_torch.trainer", "gym_torch.distributed.fsdp"])
     members = [context.Process(target=shared, args=(rank, model_path, tmp_path, port, settings)) for rank in (0, 1)]
     for member in members:
         member.start()

@@ -15,7 +15,7 @@ from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import rollouts as laws
-from gym_torch.adapted import Full
+from gym_torch.model.adapted import Full
 from gym_vllm import Colocated
 from gym_vllm.colocated import checkpoint_weights
 

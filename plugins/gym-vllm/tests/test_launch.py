@@ -13,9 +13,9 @@ import pytest
 
 from gym_core import GymError, RecipeError
 from gym_torch import Transformers
-from gym_torch.adapted import Full
-from gym_torch.backend import load_frozen
-from gym_torch.layout import PACKED
+from gym_torch.model.adapted import Full
+from gym_torch.model.loading import load_frozen
+from gym_torch.packing import PACKED
 from gym_vllm import VLLM, Colocated
 from gym_vllm.client import Client
 from gym_vllm.launch import Server

@@ -18,7 +18,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import rollouts as laws
 from gym_testkit.tiny import write_model
-from gym_torch.adapted import Full
+from gym_torch.model.adapted import Full
 from gym_vllm import VLLM
 from gym_vllm.server import ServerSampler
 
@@ -236,7 +236,7 @@ def test_what_a_server_does_wrong_stops_the_run_in_four_lines(case, desk, path, 
 
 
 def test_a_log_probability_that_is_no_number_is_none(case, desk) -> None:
-    from gym_rl.rounds.sampled import check
+    from gym_rl.rollouts.completion_checks import check
 
     sampler = case.sampler()
 

@@ -22,7 +22,7 @@ from gym_adapters.config.lora import AdaLoRA
 from gym_adapters.saved import WEIGHTS
 from gym_adapters.tuned import Tuned, quiet
 from gym_core import Artifact, GymError
-from gym_torch.adapted import check_state
+from gym_torch.model.adapted import check_state
 
 WHOLE = "adalora.safetensors"  #: every rank, also those that are gone, and how important they are
 MASK, SENSITIVITY, UNCERTAINTY = "mask.", "sensitivity.", "uncertainty."

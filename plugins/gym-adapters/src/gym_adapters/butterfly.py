@@ -16,7 +16,7 @@ from gym_adapters.hooked import Handle, Hooked
 from gym_adapters.names import require, split, within
 from gym_adapters.tuned import check_floating
 from gym_core import GymError
-from gym_torch.adapted import Plain
+from gym_torch.model.adapted import Plain
 
 
 class Boft(Hooked[BOFT]):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from gym_adapters.config.started import EVA
 from gym_adapters.stacked import Stacked
 from gym_core import GymError
-from gym_torch.adapted import First
 from gym_torch.batch import Batch
+from gym_torch.model.adapted import First
 
 KEPT = 4  #: directions kept from batch to batch, times the rank: later batches may put others before the first
 

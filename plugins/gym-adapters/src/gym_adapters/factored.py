@@ -23,7 +23,7 @@ from gym_adapters.config.tuner import Tuner
 from gym_adapters.saved import WEIGHTS
 from gym_adapters.tuned import Tuned
 from gym_core import GymError
-from gym_torch.adapted import check_state
+from gym_torch.model.adapted import check_state
 
 Options = TypeVar("Options", bound=Tuner)
 

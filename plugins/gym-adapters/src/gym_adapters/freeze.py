@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
-import gym_torch.adapted
+import gym_torch.model.adapted
 from gym_adapters.config.whole import Freeze as Options
 from gym_adapters.names import require, split, within
 from gym_core import GymError
 from gym_torch.plan.layers import layers_of
 
 
-class Freeze(gym_torch.adapted.Full):
+class Freeze(gym_torch.model.adapted.Full):
     """Trains what the options name; everything else about it is training a model's own weights."""
 
     def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:

@@ -1,7 +1,7 @@
 """The base of adapters of our own: parameters beside those of a model, and hooks that compute with them.
 
 The modules of the model stay what they are, so whatever looks for a linear layer or an embedding finds it, and taking the
-hooks away leaves the base. It keeps the promise `gym_torch.adapted.Adapted`, and writes what plain peft loads.
+hooks away leaves the base. It keeps the promise `gym_torch.model.adapted.Adapted`, and writes what plain peft loads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.saved import PREFIX, WEIGHTS, artifact
 from gym_core import Adapter, Artifact
-from gym_torch.adapted import Plain, assembled, check_state
+from gym_torch.model.adapted import Plain, assembled, check_state
 
 Options = TypeVar("Options", bound=Adapter)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from torch import nn
 from transformers import PreTrainedModel
 
-import gym_torch.adapted
+import gym_torch.model.adapted
 from gym_adapters.config.whole import LLaMAPro
 from gym_core import GymError
 from gym_torch.plan.layers import layers_of
@@ -18,7 +18,7 @@ from gym_torch.plan.layers import layers_of
 OUTPUTS = frozenset({"o_proj", "down_proj", "out_proj", "dense", "fc2", "c_proj", "wo", "w2", "dense_4h_to_h"})
 
 
-class LlamaPro(gym_torch.adapted.Full):
+class LlamaPro(gym_torch.model.adapted.Full):
     """Copies of blocks that add nothing at first, one after each equal part of the model (arXiv:2401.02415, section 3.2).
 
     A copy has zeros where it writes to the residual stream, so the output is unchanged. What is saved is a plain model with the

@@ -22,7 +22,7 @@ from gym_adapters.low_rank import LowRank
 from gym_adapters.matrices import factors, weight_of
 from gym_adapters.saved import ROUNDED
 from gym_core import Artifact, GymError
-from gym_torch.adapted import First
+from gym_torch.model.adapted import First
 
 MARK = "loftq."  #: begins the names of what the base was quantized beside
 

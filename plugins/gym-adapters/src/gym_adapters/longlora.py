@@ -19,8 +19,8 @@ from gym_adapters.lora import Lora
 from gym_adapters.names import split
 from gym_adapters.scales import norms
 from gym_core import GymError
-from gym_torch.adapted import Plain
-from gym_torch.attention import Spans, segment_attention
+from gym_torch.model.adapted import Plain
+from gym_torch.model.attention import Spans, segment_attention
 
 NAME = "gym_shifted"
 
@@ -98,7 +98,7 @@ def shifted_attention(
     spans: Spans | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend in groups, half of the heads in those of `shifted[1]`; without them, as `gym_torch.attention.segment_attention`.
+    """Attend in groups, half of the heads in those of `shifted[1]`; without them, as `segment_attention` does.
 
     Args:
         module: the attention layer.

@@ -23,7 +23,7 @@ from gym_adapters.saved import joined, saved, write
 from gym_adapters.tuned import as_named, check_floating, quiet
 from gym_core import GymError
 from gym_torch.console import say
-from gym_torch.tasks import ROUNDING, TASKS, answers, probe
+from gym_torch.model.tasks import ROUNDING, TASKS, answers, probe
 
 
 class Stack:

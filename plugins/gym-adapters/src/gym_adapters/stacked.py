@@ -26,7 +26,7 @@ from gym_adapters.names import split
 from gym_adapters.saved import WEIGHTS, Saved, saved
 from gym_adapters.tuned import as_named, quiet
 from gym_core import Artifact, GymError
-from gym_torch.adapted import Begins, check_state
+from gym_torch.model.adapted import Begins, check_state
 
 TRAINED = "default"  #: what peft calls the adapter that trains
 BEFORE = "before"  #: begins the names of those that were there before

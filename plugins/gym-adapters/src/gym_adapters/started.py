@@ -22,7 +22,7 @@ from gym_adapters.config.started import LoRAGA, OLoRA, PiSSA
 from gym_adapters.matrices import factors, weight_of
 from gym_adapters.stacked import TRAINED, Plain, Stacked
 from gym_core import GymError
-from gym_torch.adapted import First
+from gym_torch.model.adapted import First
 
 START = "start"  #: what peft calls the adapter that takes away what the one that trains begins with
 

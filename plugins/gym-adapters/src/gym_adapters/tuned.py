@@ -1,4 +1,4 @@
-"""The base of every adapter that peft puts into a model: it keeps the promise `gym_torch.adapted.Adapted`."""
+"""The base of every adapter that peft puts into a model: it keeps the promise `gym_torch.model.adapted.Adapted`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gym_adapters.config.tuner import Tuner
 from gym_adapters.names import ends, require, split
 from gym_adapters.saved import WEIGHTS, artifact
 from gym_core import Artifact, GymError
-from gym_torch.adapted import Plain, assembled, check_state
 from gym_torch.console import warn
-from gym_torch.mapped import release
+from gym_torch.model.adapted import Plain, assembled, check_state
+from gym_torch.model.mapped_weights import release
 
 Options = TypeVar("Options", bound=Tuner)
 CHANGED = (BaseTunerLayer, AuxiliaryTrainingWrapper)  #: what peft puts in the place of a module

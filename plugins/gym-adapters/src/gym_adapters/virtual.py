@@ -22,8 +22,8 @@ from gym_adapters.attending import attend_by, shape_of
 from gym_adapters.config.virtual import PrefixTuning, PromptTuning, VirtualTokens
 from gym_adapters.hooked import Handle, Hooked
 from gym_core import GymError
-from gym_torch.adapted import Plain
-from gym_torch.attention import Spans, segment_attention
+from gym_torch.model.adapted import Plain
+from gym_torch.model.attention import Spans, segment_attention
 from gym_torch.policy import evaluating
 
 NAME = "gym_virtual"
@@ -44,7 +44,7 @@ def virtual_attention(
     spans: Spans | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend to virtual tokens before everything else; the rest is `gym_torch.attention.segment_attention`.
+    """Attend to virtual tokens before everything else; the rest is `gym_torch.model.attention.segment_attention`.
 
     Args:
         module: the attention layer.

@@ -30,7 +30,7 @@ class DrGRPO(Clipping):
 class DAPO(Clipping):
     """GRPO with every token alike, more room upwards, and no prompt that all answers solve or none: for long reasoning."""
 
-    objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
+    objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 
     clip_high: Annotated[float, Field(ge=0)] = 0.28
@@ -57,7 +57,7 @@ class BNPO(Clipping):
     Not what TRL calls `bnpo`: that is GRPO's advantage with every token of a pass alike, here `dapo` without its extras.
     """
 
-    objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
+    objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
     credit: ClassVar[str] = "gym_grpo.credit:beta"
 
     kl: Literal["k2", "k3", "k3_is"] = "k3_is"

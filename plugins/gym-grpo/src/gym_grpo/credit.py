@@ -7,7 +7,7 @@ from torch import Tensor
 from gym_core import GymError
 from gym_grpo import BNPO
 from gym_rl.formulas.advantages import beta_normalized
-from gym_rl.rounds.answers import Round
+from gym_rl.rollouts.experience import Round
 
 
 def beta(round_: Round, config: BNPO) -> dict[str, Tensor]:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gym_grpo import CISPO, DrGRPO
-from gym_rl.clipped import ClippedTokens
-from gym_rl.formulas import losses
-from gym_rl.formulas.aggregate import Aggregate, AnswerMean, Constant, TokenMean
-from gym_rl.formulas.ratio import token_ratio
+from gym_rl.clipped_objectives import ClippedTokens
+from gym_rl.formulas import policy_losses
+from gym_rl.formulas.importance_ratio import token_ratio
+from gym_rl.formulas.loss_aggregation import Aggregate, AnswerMean, Constant, TokenMean
 from gym_rl.objective import PolicyObjective, RolloutBatch
-from gym_torch.layout import PADDED, Layout
+from gym_torch.packing import PADDED, Layout
 
 
 class GRPOLoss(ClippedTokens):
@@ -38,6 +38,6 @@ class CISPOLoss(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether its weight is capped."""
-        loss = losses.cispo(log_probs, batch.old, batch.advantages, self.config.cap)
+        loss = policy_losses.cispo(log_probs, batch.old, batch.advantages, self.config.cap)
         capped = token_ratio(log_probs.detach(), batch.old) > self.config.cap
         return {"loss": loss, "clipped": capped.float()}

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gym_gspo import GSPOToken
-from gym_rl.clipped import ClippedAnswers
-from gym_rl.formulas import losses
-from gym_rl.formulas.aggregate import Aggregate, AnswerMean
-from gym_rl.formulas.ratio import mean_ratio
+from gym_rl.clipped_objectives import ClippedAnswers
+from gym_rl.formulas import policy_losses
+from gym_rl.formulas.importance_ratio import mean_ratio
+from gym_rl.formulas.loss_aggregation import Aggregate, AnswerMean
 from gym_rl.objective import PolicyObjective, RolloutBatch
 
 
@@ -30,6 +30,6 @@ class GSPOTokenLoss(PolicyObjective):
         """Return the loss of each token, and whether clipping takes its gradient away."""
         low, high, owner, each = self.config.clip_low, self.config.clip_high, batch.owner, batch.advantages
         ratio = mean_ratio(log_probs.detach(), batch.old, owner, batch.answers)[owner]
-        held = losses.outside(ratio, each, low, high)
-        loss = losses.gspo_token(log_probs, batch.old, each, owner, batch.answers, low, high)
+        held = policy_losses.outside(ratio, each, low, high)
+        loss = policy_losses.gspo_token(log_probs, batch.old, each, owner, batch.answers, low, high)
         return {"loss": loss, "clipped": held.float()}

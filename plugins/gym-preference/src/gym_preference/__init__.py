@@ -8,9 +8,9 @@ from pydantic import Field
 
 from gym_core import Flat
 from gym_preference.config import Pairwise, Preferring, Referenced
-from gym_preference.judged.config import BCO, KTO, Judging
-from gym_preference.scores.config import ProcessRewardModel, RewardModel
-from gym_preference.tokens.config import TDPO1, TDPO2
+from gym_preference.reward_models.config import ProcessRewardModel, RewardModel
+from gym_preference.tdpo.config import TDPO1, TDPO2
+from gym_preference.unpaired.config import BCO, KTO, Judging
 
 __version__ = "0.1.0"
 __all__ = [

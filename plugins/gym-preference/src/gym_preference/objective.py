@@ -11,13 +11,13 @@ from torch import Tensor
 
 from gym_core.component import load_object
 from gym_preference import LDDPO, pairs
-from gym_preference.answers import AnswerBatch, Answered, lay_out
 from gym_preference.config import Pairwise, Preferring, Referenced
-from gym_preference.kept import Kept
 from gym_preference.metrics import half_for_ties, mean_of
+from gym_preference.prompt_responses import AnswerBatch, Answered, lay_out
+from gym_preference.reference_cache import Kept
 from gym_torch.batch import Batch, Example
-from gym_torch.layout import PADDED, Layout
 from gym_torch.objective import Objective, Scores
+from gym_torch.packing import PADDED, Layout
 
 NOT_ARGUMENTS = Referenced.model_fields.keys() - {"beta"}  #: fields that are no argument of a loss
 

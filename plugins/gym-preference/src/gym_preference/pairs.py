@@ -8,11 +8,11 @@ import numpy as np
 
 from gym_core import Train
 from gym_data.cache import Pair
-from gym_preference.answers import Answered
 from gym_preference.config import Pairwise
-from gym_preference.planned import planned
+from gym_preference.longest import planned
+from gym_preference.prompt_responses import Answered
 from gym_torch.batch import Example, Piece
-from gym_torch.layout import Layout
+from gym_torch.packing import Layout
 from gym_torch.source import Dataset, Examples
 
 

@@ -8,13 +8,13 @@ from typing import ClassVar, cast
 import numpy as np
 
 from gym_core import Run
-from gym_preference.collapse import Collapse
 from gym_preference.config import Preferring, Referenced
+from gym_preference.likelihood_displacement import Collapse
 from gym_preference.objective import PreferenceObjective
-from gym_preference.referring import Referring
-from gym_torch.backend import LoadedModel
-from gym_torch.layout import Ints
+from gym_preference.reference_log_probs import Referring
+from gym_torch.model.loading import LoadedModel
 from gym_torch.observer import Observer
+from gym_torch.packing import Ints
 from gym_torch.reference import reference
 from gym_torch.source import Dataset, Examples, Step, share
 from gym_torch.trainer import Trainer

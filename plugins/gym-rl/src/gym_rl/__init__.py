@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from gym_rl.config import Clipping, PolicyGradient
-from gym_rl.engine import Engine, Local
 from gym_rl.reward import Answer, Reward
+from gym_rl.rollout_engine import Engine, Local
 from gym_torch.config import Further
 
 __version__ = "0.1.0"
@@ -40,8 +40,8 @@ class RLOO(PolicyGradient):
 class ReinforcePP(Clipping):
     """REINFORCE++: every token earns the rewards that follow it, compared with all tokens of the round; no groups, no critic."""
 
-    objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
-    credit: ClassVar[str] = "gym_rl.rounds.credit:to_go"
+    objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
+    credit: ClassVar[str] = "gym_rl.rollouts.credit_assignment:to_go"
 
     group_size: Annotated[int, Field(ge=1)] = 1
     """Answers to each prompt."""
@@ -52,7 +52,7 @@ class ReinforcePP(Clipping):
 class ReinforcePPBaseline(Clipping):
     """REINFORCE++ with the mean of a group as its baseline: fit for rewards that compare answers to one prompt."""
 
-    objective: ClassVar[str] = "gym_rl.clipped:ClippedTokens"
+    objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:group_then_batch"
 
     kl: Literal["k2", "k3", "k3_is", "reward"] = "k2"

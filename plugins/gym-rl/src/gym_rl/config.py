@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Flat, Slot
-from gym_rl.engine import Engine, Local
 from gym_rl.reward import Reward
 from gym_rl.rewards.names import named
+from gym_rl.rollout_engine import Engine, Local
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 
@@ -23,14 +23,14 @@ class PolicyGradient(TorchAlgorithm):
 
     target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
     rows: ClassVar[str] = "prompt"
-    schedule: ClassVar[str] = "gym_rl.rounds.bound:Bound"
+    schedule: ClassVar[str] = "gym_rl.rollouts.longest:Bound"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     disable_dropout: ClassVar[bool] = True
     advantage: ClassVar[str] = ""
     """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
-    credit: ClassVar[str] = "gym_rl.rounds.credit:of_answers"
-    """`module:function` from a round to what each of its tokens earned; see `gym_rl.rounds.credit`."""
+    credit: ClassVar[str] = "gym_rl.rollouts.credit_assignment:of_answers"
+    """`module:function` from a round to what each of its tokens earned; see `gym_rl.rollouts.credit_assignment`."""
 
     rewards: Annotated[
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],
@@ -61,7 +61,8 @@ class PolicyGradient(TorchAlgorithm):
     reference_model: str | None = None
     """What is departed from: a family, a folder or a Hub id; by default the model as it was before training."""
     correction: Literal["none", "tis", "tis_answers", "icepop", "mis", "geo"] = "tis"
-    """What makes up for tokens that were sampled by other arithmetic than is trained: a weight of `gym_rl.formulas.offpolicy`."""
+    """Off-policy correction of tokens that were sampled by other arithmetic than is trained; the weights stand in
+    `gym_rl.formulas.off_policy_correction`."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
     """Mean difference of sampled and trained log-probabilities in nats, on a round's first batch, above which a run stops."""
     routing_replay: bool = False

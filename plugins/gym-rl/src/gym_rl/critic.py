@@ -17,17 +17,17 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError, Recipe
 from gym_data.tokenizer import Tokenizer
-from gym_torch.adapted import Adapted, Begins, First, TakesPart, adapt
-from gym_torch.backend import LoadedModel, load_frozen
+from gym_torch.auxiliary import Beside
 from gym_torch.batch import Batch
-from gym_torch.beside import Beside
 from gym_torch.config import Transformers
-from gym_torch.export import copy_tokenizer
+from gym_torch.export.safetensors import copy_tokenizer
+from gym_torch.model.adapted import Adapted, Begins, First, TakesPart, adapt
+from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.loading import LoadedModel, load_frozen
+from gym_torch.model.rope_scaling import longest
+from gym_torch.model.value_head import ScalarHead, head_of, keep_words
 from gym_torch.policy import Policy
-from gym_torch.recompute import recompute_layers
-from gym_torch.rope import longest
-from gym_torch.scalar_head import ScalarHead, head_of, keep_words
-from gym_torch.states import hidden_states
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
 

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from gym_rl.config import PolicyGradient
-from gym_rl.formulas.aggregate import Aggregate, TokenMean
+from gym_rl.formulas.importance_ratio import log_ratio, token_ratio
 from gym_rl.formulas.kl import ESTIMATORS
-from gym_rl.formulas.offpolicy import CORRECTIONS
-from gym_rl.formulas.ragged import means
-from gym_rl.formulas.ratio import log_ratio, token_ratio
-from gym_rl.rounds.answers import Rollout
-from gym_rl.rounds.kept import kept_of
-from gym_rl.rounds.routed import laid_out
+from gym_rl.formulas.loss_aggregation import Aggregate, TokenMean
+from gym_rl.formulas.off_policy_correction import CORRECTIONS
+from gym_rl.formulas.segment_sums import means
+from gym_rl.rollouts.experience import Rollout
+from gym_rl.rollouts.routing_replay import laid_out
+from gym_rl.rollouts.top_p_sets import kept_of
 from gym_torch.batch import Batch, Example, Piece
-from gym_torch.layout import PADDED, Layout
 from gym_torch.objective import Objective, Scores
+from gym_torch.packing import PADDED, Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,9 @@ class RolloutBatch(Batch):
 
     owner: Tensor  #: [n] int64, number of the answer of each target
     answers: int
-    share: float  #: of the answers of the step, see `gym_rl.rounds.answers.Rollout`
+    share: float  #: of the answers of the step, see `gym_rl.rollouts.experience.Rollout`
     fresh: bool  #: whether the policy is still the one that answered
-    columns: Mapping[str, Tensor]  #: by name, [n, ...]; see `gym_rl.rounds.answers`
+    columns: Mapping[str, Tensor]  #: by name, [n, ...]; see `gym_rl.rollouts.experience`
 
     @property
     def sampled(self) -> Tensor:

@@ -11,22 +11,22 @@ from transformers import PreTrainedModel
 
 from gym_core import Run
 from gym_rl import PPO
-from gym_rl.clipped import ClippedTokens
+from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
-from gym_rl.formulas import losses
+from gym_rl.formulas import policy_losses
 from gym_rl.formulas.advantages import gae, whiten
-from gym_rl.formulas.aggregate import Aggregate, TokenMean
+from gym_rl.formulas.loss_aggregation import Aggregate, TokenMean
 from gym_rl.objective import RolloutBatch
-from gym_rl.rounds.answers import Round
-from gym_rl.rounds.credit import token_rewards
-from gym_rl.rounds.scoring import Pass
+from gym_rl.rollouts.credit_assignment import token_rewards
+from gym_rl.rollouts.experience import Round
+from gym_rl.rollouts.log_probs import Pass
 from gym_rl.trainer import RolloutTrainer
-from gym_torch.backend import LoadedModel
+from gym_torch.auxiliary import Beside
 from gym_torch.batch import Batch
-from gym_torch.beside import Beside
+from gym_torch.model.loading import LoadedModel
+from gym_torch.model.value_head import ScalarHead, head_of
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy, evaluating
-from gym_torch.scalar_head import ScalarHead, head_of
 
 
 class PPOTrainer(RolloutTrainer):
@@ -64,7 +64,7 @@ class PPOLoss(ClippedTokens):
         log_probs, values = policy(batch)
         loss, metrics = super().loss(lambda _: log_probs, batch)
         old, returns = batch.columns["values"], batch.columns["returns"]
-        errors = losses.value(values, old, returns.nan_to_num(), config.value_clip)
+        errors = policy_losses.value(values, old, returns.nan_to_num(), config.value_clip)
         errors = torch.where(returns.isnan(), 0.0, errors)
         value_loss = self.aggregate.total(errors, batch.owner, batch.answers)
         return loss + config.value_coefficient * value_loss, {**metrics, "value_loss": value_loss.detach()}
@@ -73,7 +73,8 @@ class PPOLoss(ClippedTokens):
 def estimated(round_: Round, config: PPO) -> dict[str, Tensor]:
     """Return whitened advantages and the returns that the critic learns: generalized advantage estimates over the round.
 
-    What an answer earns is `gym_rl.rounds.credit.token_rewards`. One that nothing judged has advantages of 0 and returns of NaN.
+    What an answer earns is `gym_rl.rollouts.credit_assignment.token_rewards`. One that nothing judged has advantages of 0 and
+    returns of NaN.
     """
     owner, values = round_.owner, round_.columns["values"].double()
     judged = ~round_.rewards.isnan()[owner]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from gym_rl.formulas import losses
-from gym_rl.formulas.aggregate import Aggregate, AnswerSum
-from gym_rl.formulas.ratio import sequence_ratio
+from gym_rl.formulas import policy_losses
+from gym_rl.formulas.importance_ratio import sequence_ratio
+from gym_rl.formulas.loss_aggregation import Aggregate, AnswerSum
 from gym_rl.objective import PolicyObjective, RolloutBatch
 
 
@@ -20,4 +20,4 @@ class Reinforce(PolicyObjective):
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token."""
         ratio = sequence_ratio(log_probs.detach(), batch.old, batch.owner, batch.answers)
-        return {"loss": losses.reinforce(log_probs, ratio[batch.owner] * batch.advantages)}
+        return {"loss": policy_losses.reinforce(log_probs, ratio[batch.owner] * batch.advantages)}

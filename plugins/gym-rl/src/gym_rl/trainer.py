@@ -13,26 +13,26 @@ from torch import Tensor
 from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
 from gym_rl.config import PolicyGradient
-from gym_rl.engine import Sampler
-from gym_rl.keeping.kept import HELD_OUT, TRAINING, Kept
-from gym_rl.keeping.samples import samples
 from gym_rl.objective import PolicyObjective
 from gym_rl.rewards.judge import Judge
 from gym_rl.rewards.names import named
-from gym_rl.rounds import mismatch
-from gym_rl.rounds.answers import Rollout, Round
-from gym_rl.rounds.asking import Asking
-from gym_rl.rounds.heldout import HeldOutRewards, greedy
-from gym_rl.rounds.kept import with_kept
-from gym_rl.rounds.rollouts import Rollouts, Shares
-from gym_rl.rounds.scoring import Batches, Pass, scored
-from gym_torch.backend import LoadedModel
+from gym_rl.rollout_engine import Sampler
+from gym_rl.rollout_log.files import HELD_OUT, TRAINING, Kept
+from gym_rl.rollout_log.samples import samples
+from gym_rl.rollouts import mismatch
+from gym_rl.rollouts.evaluation import HeldOutRewards, greedy
+from gym_rl.rollouts.experience import Rollout, Round
+from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.log_probs import Batches, Pass, scored
+from gym_rl.rollouts.source import Rollouts, Shares
+from gym_rl.rollouts.top_p_sets import with_kept
 from gym_torch.console import say, warn
-from gym_torch.layout import Layout
-from gym_torch.loop import Evaluation
-from gym_torch.processes.strategies import FSDP
+from gym_torch.distributed.strategies import FSDP
+from gym_torch.loop.train_loop import Evaluation
+from gym_torch.model.expert_routing import Routers
+from gym_torch.model.loading import LoadedModel
+from gym_torch.packing import Layout
 from gym_torch.reference import Scorer, reference
-from gym_torch.routing import Routers
 from gym_torch.source import Examples, Source
 from gym_torch.trainer import Trainer
 

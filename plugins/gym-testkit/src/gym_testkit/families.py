@@ -19,8 +19,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from gym_core import GymError
 from gym_torch.batch import Piece
-from gym_torch.fitting import Fit, fit
-from gym_torch.miniature import VOCABULARY, enlarge, shrunk
+from gym_torch.model.layout_support import Fit, fit
+from gym_torch.model.miniature import VOCABULARY, enlarge, shrunk
 from gym_torch.policy import Policy
 
 _DECODER = {"is_decoder": True}

@@ -13,8 +13,8 @@ from gym_core import Recipe
 from gym_core.component import load_object
 from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
-from gym_torch.beside import Beside
-from gym_torch.fitting import layout_for
+from gym_torch.auxiliary import Beside
+from gym_torch.model.layout_support import layout_for
 
 EXAMPLES = 6
 

@@ -10,7 +10,7 @@ from gym_torch.config import (
     TorchAlgorithm,
     Transformers,
 )
-from gym_torch.processes.strategies import DDP, FSDP
+from gym_torch.distributed.strategies import DDP, FSDP
 
 __version__ = "0.1.0"
 

@@ -29,7 +29,7 @@ class RopeScaling(Config):
 class Transformers(Backend):
     """Any causal language model that transformers can load from safetensors."""
 
-    target: ClassVar[str] = "gym_torch.backend:load"
+    target: ClassVar[str] = "gym_torch.model.loading:load"
 
     path: Annotated[str, Field(examples=["tiny"]), Flat("model_name_or_path")]
     """A family that a package brings, a local directory, or an id on the Hugging Face Hub."""
@@ -116,7 +116,7 @@ class TorchAlgorithm(Algorithm):
 class EarlyStopping(Callback):
     """Ends a run when what the algorithm improves no longer does on a validation split; needs one, and `eval_every`."""
 
-    target: ClassVar[str] = "gym_torch.callbacks.early_stopping:EarlyStop"
+    target: ClassVar[str] = "gym_torch.loop.callbacks.early_stopping:EarlyStop"
 
     patience: Annotated[int, Field(ge=1)] = 3
     """Evaluations in a row without improvement after which to stop."""
@@ -127,7 +127,7 @@ class EarlyStopping(Callback):
 class SafetensorsExporter(Exporter):
     """A plain Hugging Face model directory: adapters merged in, weights in safetensors shards."""
 
-    target: ClassVar[str] = "gym_torch.export:Safetensors"
+    target: ClassVar[str] = "gym_torch.export.safetensors:Safetensors"
     artifacts: ClassVar[tuple[str, ...]] = ("model", "adapter")
     tasks: ClassVar[tuple[str, ...]] = ("causal-lm", "sequence-classification", "token-classification")
 

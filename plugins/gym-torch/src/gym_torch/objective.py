@@ -10,13 +10,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_core import Run
+from gym_torch.auxiliary import Beside
 from gym_torch.batch import Batch, Example, apart
-from gym_torch.beside import Beside
-from gym_torch.layout import PADDED, Layout
+from gym_torch.packing import PADDED, Layout
 from gym_torch.policy import Policy
 
 if TYPE_CHECKING:
-    from gym_torch.backend import LoadedModel
+    from gym_torch.model.loading import LoadedModel
 
 Scores = Callable[[Batch], Tensor]
 
@@ -31,7 +31,8 @@ class Objective(ABC):
     policy: ClassVar[type[Policy]] = Policy
     """What is trained, and scores batches. A subclass may return more than log-probabilities."""
     task: ClassVar[str] = "causal-lm"
-    """What the model is for that it trains, one of `gym_torch.tasks.TASKS`; a head of numbers is then named `head` beside it."""
+    """What the model is for that it trains, one of `gym_torch.model.tasks.TASKS`; a head of numbers is then named `head`
+    beside it."""
     largest: ClassVar[frozenset[str]] = frozenset()
     """Metrics of which the largest of a step is logged, rather than the mean."""
     temperature: float = 1.0  #: of the distribution that `policy` scores labels under

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_torch.balance import Balance
+from gym_torch.auxiliary import Beside
 from gym_torch.batch import Batch
-from gym_torch.beside import Beside
-from gym_torch.logprobs import Head, head_of, kept_log_probs, kept_tokens, label_log_probs, rows_at_once
-from gym_torch.noise import Noise
-from gym_torch.states import hidden_states
+from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.load_balancing import Balance
+from gym_torch.model.log_probs import Head, head_of, kept_log_probs, kept_tokens, label_log_probs, rows_at_once
+from gym_torch.model.neftune import Noise
 
 
 class Policy(nn.Module):

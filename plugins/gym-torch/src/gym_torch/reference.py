@@ -18,12 +18,12 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError, Recipe, Run
 from gym_data.tokenizer import Tokenizer
-from gym_torch.adapted import Adapted, adapt
-from gym_torch.backend import PATH, LoadedModel, load_frozen
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
+from gym_torch.model.adapted import Adapted, adapt
+from gym_torch.model.loading import PATH, LoadedModel, load_frozen
+from gym_torch.model.rope_scaling import longest
 from gym_torch.policy import Policy, evaluating
-from gym_torch.rope import longest
 
 KEY = "algorithm.reference_model"
 START = "reference"  #: directory, in that of the run, with the first values of an adapter that begins as something

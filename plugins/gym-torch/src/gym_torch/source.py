@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gym_core import DataError, Train
 from gym_torch.batch import Example
-from gym_torch.layout import PACKED, Ints, Layout
+from gym_torch.packing import PACKED, Ints, Layout
 
 
 class Examples(Protocol):

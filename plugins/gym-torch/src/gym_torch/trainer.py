@@ -19,42 +19,43 @@ from gym_optim import InBackward
 from gym_optim.blockwise import Blockwise
 from gym_optim.config import AdamW, Linear
 from gym_optim.schedule_free import Averaging
-from gym_torch import compiling, loop, probe, stopping
-from gym_torch.adapted import TakesPart, adapt
-from gym_torch.backend import LoadedModel
-from gym_torch.balance import balance_of
-from gym_torch.begin import begin, first_step
-from gym_torch.callbacks.bar import ProgressBar
-from gym_torch.callbacks.card import ModelCard
-from gym_torch.callbacks.llamafactory import LlamaFactoryFiles
-from gym_torch.callbacks.metrics import Metrics
-from gym_torch.callbacks.plot import Curves
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints
+from gym_torch.checkpoints.extending import bases, extended, schedule
+from gym_torch.checkpoints.results import Results
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.console import say, warn
-from gym_torch.data import prepare
-from gym_torch.dropout import check_same_in_training, disable_dropout
-from gym_torch.evaluation import HeldOutLoss
-from gym_torch.extending import bases, extended, schedule
-from gym_torch.layout import Layout
-from gym_torch.loop import Evaluation, Job
-from gym_torch.noise import Noise
+from gym_torch.distributed.ddp import Replicated
+from gym_torch.distributed.strategies import DDP
+from gym_torch.loop import train_loop
+from gym_torch.loop.callbacks.llamafactory import LlamaFactoryFiles
+from gym_torch.loop.callbacks.loss_plot import Curves
+from gym_torch.loop.callbacks.metrics import Metrics
+from gym_torch.loop.callbacks.model_card import ModelCard
+from gym_torch.loop.callbacks.progress_bar import ProgressBar
+from gym_torch.loop.evaluation import HeldOutLoss
+from gym_torch.loop.initialization import begin, first_step
+from gym_torch.loop.prepared_data import prepare
+from gym_torch.loop.signals import Signals
+from gym_torch.loop.train_loop import Evaluation, Job
+from gym_torch.model import compiling, precision_probe, stop_tokens
+from gym_torch.model.adapted import TakesPart, adapt
+from gym_torch.model.dropout import check_same_in_training, disable_dropout
+from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.load_balancing import balance_of
+from gym_torch.model.loading import LoadedModel
+from gym_torch.model.neftune import Noise
+from gym_torch.model.parameter_groups import groups_of
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers, Progress
-from gym_torch.parameters import groups_of
+from gym_torch.packing import Layout
 from gym_torch.plan.auto import settle
 from gym_torch.plan.machine import Meter
 from gym_torch.plan.memory import predict
 from gym_torch.plan.skeleton import skeleton
 from gym_torch.plan.workload import of_examples
 from gym_torch.policy import Policy
-from gym_torch.processes.spread import Replicated
-from gym_torch.processes.strategies import DDP
-from gym_torch.recompute import recompute_layers
 from gym_torch.reference import keep_start
-from gym_torch.results import Results
-from gym_torch.signals import Signals
 from gym_torch.source import Dataset, Examples, Source, once
 
 BRIEF = 10.0  #: seconds of training, below which predicting its memory would take about as long
@@ -78,10 +79,12 @@ class Trainer:
             )
         # The policy casts, and over fp32 weights. Without `cpu`, accelerate does not see several processes on a CPU.
         quick = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
-        self.accelerator = Accelerator(mixed_precision="no", cpu=probe.device().type == "cpu", kwargs_handlers=[quick])
+        self.accelerator = Accelerator(
+            mixed_precision="no", cpu=precision_probe.device().type == "cpu", kwargs_handlers=[quick]
+        )
         self.data = prepare(config, run, model)
         words = self._chat_tokenizer()
-        stops = words if words and stopping.stop_where_turns_end(model.model, words) else None
+        stops = words if words and stop_tokens.stop_where_turns_end(model.model, words) else None
         self.train_options = settle(run, model.path, model.precision, self.accelerator.device, self.data.train)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)
@@ -123,7 +126,7 @@ class Trainer:
         resume.check_skips(self.run.recipe.train.skip_steps, job.progress)
         with self.signals:
             try:
-                loop.run(job)
+                train_loop.run(job)
                 artifact = self.results.keep(job)
                 job.observer.ended(job.progress, artifact)
             finally:
@@ -266,7 +269,7 @@ class Trainer:
                 "skipped": progress.skipped,
                 "best": {"step": progress.best_step, f"eval_{measure}": progress.best} if progress.evaluated else None,
                 "precision": self.model.precision,
-                "device": probe.device_name(),
+                "device": precision_probe.device_name(),
                 "processes": self.accelerator.num_processes,
             },
             data={"fingerprint": self.data.fingerprint, "report": self.data.report},

@@ -21,9 +21,9 @@ from gym_core import GymError
 from gym_core.files import by_umask
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
-from gym_torch.adapted import Adapted
 from gym_torch.generation.generator import Completion, stop_ids
-from gym_torch.rope import refuse_files
+from gym_torch.model.adapted import Adapted
+from gym_torch.model.rope_scaling import refuse_files
 from gym_vllm.client import Client, Refused
 from gym_vllm.launch import Server
 from gym_vllm.probe import ARITHMETIC, REPEATED, TEXT, Probe, apart

@@ -28,7 +28,7 @@ class Full(Adapter):
     (`test_it_is_planned_trained_and_continued`); `gym explain` says how many train (`test_explain_says_how_much_trains`).
     """
 
-    target: ClassVar[str] = "gym_torch.adapted:Full"
+    target: ClassVar[str] = "gym_torch.model.adapted:Full"
 
     def uniform(self) -> bool:
         """Every layer trains."""

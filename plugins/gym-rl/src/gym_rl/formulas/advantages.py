@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gym_rl.formulas.ragged import lengths, rows, sums
+from gym_rl.formulas.segment_sums import lengths, rows, sums
 
 EPSILON = 1e-4  #: keeps a deviation of zero from dividing
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from gym_rl.formulas.ratio import log_ratio
+from gym_rl.formulas.importance_ratio import log_ratio
 
 
 def k1(log_probs: Tensor, reference: Tensor, sampled: Tensor) -> Tensor:

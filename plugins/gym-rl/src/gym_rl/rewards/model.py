@@ -31,14 +31,14 @@ from gym_core.record import RunRecord
 from gym_data.formats.parts import tools_of
 from gym_data.tokenizer import Tokenizer, Tokens
 from gym_rl.reward import Answer
-from gym_torch import probe
-from gym_torch.artifact import open_artifact
-from gym_torch.backend import check_weights, read_weights
 from gym_torch.batch import Piece, padded
-from gym_torch.export import CERTIFICATE
-from gym_torch.fitting import layout_for
-from gym_torch.scalar_head import ScalarHead
-from gym_torch.states import hidden_states
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.export.safetensors import CERTIFICATE
+from gym_torch.model import precision_probe
+from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.layout_support import layout_for
+from gym_torch.model.loading import check_weights, read_weights
+from gym_torch.model.value_head import ScalarHead
 
 if TYPE_CHECKING:
     from gym_rl.rewards import Model, ProcessModel
@@ -62,8 +62,8 @@ class _Scorer(ABC):
         opened = _open(config)
         self.config, self.words, self.to_the_end = config, Tokenizer(opened.path), opened.to_the_end
         self.layout = layout_for(opened.model)
-        self.model = opened.model.to(probe.device()).requires_grad_(False).eval()
-        self.head = opened.head.to(probe.device())
+        self.model = opened.model.to(precision_probe.device()).requires_grad_(False).eval()
+        self.head = opened.head.to(precision_probe.device())
 
     @abstractmethod
     def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
@@ -154,7 +154,7 @@ def _open(config: Model) -> _Opened:
     path = locate(config.path, config.revision)
     check_weights(path)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    dtype = torch.float32 if probe.device().type == "cpu" else "auto"
+    dtype = torch.float32 if precision_probe.device().type == "cpu" else "auto"
     try:
         shape = AutoConfig.from_pretrained(path, **options)
         kind = next(

@@ -15,8 +15,8 @@ from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
-from gym_torch.adapted import Adapted, Begins, First, ForMixtures, TakesPart
 from gym_torch.batch import Piece, padded
+from gym_torch.model.adapted import Adapted, Begins, First, ForMixtures, TakesPart
 
 laws = laws_of("adapters", "adapter")
 

@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
-from gym_rl.engine import Engine, Sampler
-from gym_rl.rounds.sampled import check
+from gym_rl.rollout_engine import Engine, Sampler
+from gym_rl.rollouts.completion_checks import check
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
-from gym_torch.adapted import Full
 from gym_torch.generation.generator import Completion, stop_ids
+from gym_torch.model.adapted import Full
 
 laws = laws_of("rollouts", "rollout")
 

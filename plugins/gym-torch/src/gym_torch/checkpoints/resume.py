@@ -11,9 +11,9 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact, GymError, RecipeError
-from gym_torch.adapted import Adapted
-from gym_torch.checkpoints import optimizer_state
-from gym_torch.loop import Job
+from gym_torch.distributed import optimizer_state
+from gym_torch.loop.train_loop import Job
+from gym_torch.model.adapted import Adapted
 from gym_torch.observer import Progress
 from gym_torch.policy import Policy
 from gym_torch.source import Source

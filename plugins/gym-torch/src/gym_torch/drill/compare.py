@@ -9,9 +9,9 @@ from typing import Any
 
 from safetensors import deserialize
 
-from gym_torch.callbacks.jsonlines import read_lines
-from gym_torch.callbacks.metrics import FILE
 from gym_torch.drill.watch import newest
+from gym_torch.loop.callbacks.json_lines import read_lines
+from gym_torch.loop.callbacks.metrics import FILE
 
 STATE = "state.json"
 _CLOCKED = ("seconds", "_per_second")  #: ends of the names of figures that the clock decides

@@ -17,16 +17,16 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.console import say
-from gym_torch.fitting import in_small
-from gym_torch.generation.kvcache import RowCache, fill
+from gym_torch.generation.cache_support import Way, way_of
+from gym_torch.generation.kv_cache import RowCache, fill
 from gym_torch.generation.sampling import choose, uniform
-from gym_torch.generation.shared import Shared, shares
-from gym_torch.generation.trial import Way, way_of
-from gym_torch.generation.whole import following
-from gym_torch.logprobs import head_of
+from gym_torch.generation.shared_prefixes import Shared, shares
+from gym_torch.generation.uncached import following
+from gym_torch.model.expert_routing import Routers
+from gym_torch.model.layout_support import in_small
+from gym_torch.model.log_probs import head_of
+from gym_torch.model.stop_tokens import stops
 from gym_torch.policy import evaluating
-from gym_torch.routing import Routers
-from gym_torch.stopping import stops
 
 if TYPE_CHECKING:
     from gym_data.tokenizer import Tokenizer

@@ -13,11 +13,11 @@ import torch
 from gym_core import GymError, Recipe, RecipeError, Run, Train
 from gym_torch.batch import Batch
 from gym_torch.console import say
+from gym_torch.model.gradient_checkpointing import Policy
 from gym_torch.plan.machine import room
 from gym_torch.plan.memory import objective_of, predict
 from gym_torch.plan.skeleton import Skeleton, skeleton
 from gym_torch.plan.workload import full_batch, longest, of_examples
-from gym_torch.recompute import Policy
 from gym_torch.source import Examples
 
 SMALLEST = 512

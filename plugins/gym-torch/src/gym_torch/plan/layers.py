@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError
-from gym_torch.parameters import groups_of
+from gym_torch.model.parameter_groups import groups_of
 
 _SCALARS = (bool, int, float, str, type(None))
 

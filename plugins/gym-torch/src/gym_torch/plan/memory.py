@@ -25,9 +25,9 @@ from gym_optim.config import AdamW
 from gym_optim.config.base import TorchOptimizer
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
-from gym_torch.layout import Layout
-from gym_torch.logprobs import declared_head
+from gym_torch.model.log_probs import declared_head
 from gym_torch.objective import Objective, Scores
+from gym_torch.packing import Layout
 from gym_torch.plan.layers import left_out
 from gym_torch.plan.skeleton import Skeleton
 from gym_torch.plan.trace import Timeline, Trace

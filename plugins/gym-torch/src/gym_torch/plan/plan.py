@@ -10,11 +10,11 @@ from typing import Any
 from transformers import AutoConfig
 
 from gym_core import Recipe, RecipeError, locate
-from gym_torch import probe
-from gym_torch.adapted import Described, Full, stored_dtype
-from gym_torch.backend import said
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm, Transformers
+from gym_torch.model import precision_probe
+from gym_torch.model.adapted import Described, Full, stored_dtype
+from gym_torch.model.loading import said
 from gym_torch.plan.auto import check, largest, lightest
 from gym_torch.plan.machine import memory_at_hand, room
 from gym_torch.plan.memory import Memory, objective_of, predict
@@ -62,7 +62,7 @@ def plan(recipe: Recipe) -> Plan:
     backend = recipe.model
     if not isinstance(backend, Transformers) or not isinstance(recipe.algorithm, TorchAlgorithm):
         raise RecipeError("only runs of gym-torch can be planned", key="algorithm")
-    path, device = locate(backend.path, backend.revision, weights=False), probe.device()
+    path, device = locate(backend.path, backend.revision, weights=False), precision_probe.device()
     precision = _precision(recipe, backend, path)
     check(recipe.train)
     if recipe.train.gradient_checkpointing == "auto":
@@ -92,7 +92,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
         trainable=sum(prod(shape) for shape in built.trained),
         adapter=built.adapted.describe() if isinstance(built.adapted, Described) else "",
         precision=built.precision,
-        device=probe.device_name(),
+        device=precision_probe.device_name(),
         gradient_checkpointing=train.gradient_checkpointing,
         batch_tokens=found.tokens,
         rows=batch.tokens.shape[0],
@@ -134,4 +134,4 @@ def _precision(recipe: Recipe, backend: Transformers, path: Path) -> str:
         return "bf16"
     with said(path):
         shape = AutoConfig.from_pretrained(path, trust_remote_code=backend.trust_remote_code, local_files_only=True)
-    return probe.trial(shape.get_text_config().hidden_size).precision
+    return precision_probe.trial(shape.get_text_config().hidden_size).precision

@@ -21,7 +21,7 @@ def adapter(recipe: Recipe) -> Sequence[str]:
         return []
     import torch
 
-    from gym_torch.adapted import Described
+    from gym_torch.model.adapted import Described
     from gym_torch.plan.skeleton import built_alone
 
     try:

@@ -17,17 +17,17 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, Recipe, locate
-from gym_torch.adapted import Adapted, Full, Uniform, adapt
-from gym_torch.attention import NAME
 from gym_torch.batch import Batch
 from gym_torch.config import Further, TorchAlgorithm, Transformers
-from gym_torch.fitting import in_small
-from gym_torch.layout import PACKED, Layout
+from gym_torch.model.adapted import Adapted, Full, Uniform, adapt
+from gym_torch.model.attention import NAME
+from gym_torch.model.gradient_checkpointing import every, recompute_layers
+from gym_torch.model.layout_support import in_small
+from gym_torch.model.rope_scaling import longest
+from gym_torch.model.value_head import keep_words
+from gym_torch.packing import PACKED, Layout
 from gym_torch.plan.layers import Repeat, groups_with, layers_of, leave_out, repeat_of, tensors_of
-from gym_torch.recompute import every, recompute_layers
 from gym_torch.reference import left_out
-from gym_torch.rope import longest
-from gym_torch.scalar_head import keep_words
 
 B = TypeVar("B", bound=Batch)
 

@@ -11,8 +11,8 @@ from gym_core.component import load_object
 from gym_data import DatasetConfig
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
-from gym_torch.layout import PACKED, Layout
 from gym_torch.objective import Objective
+from gym_torch.packing import PACKED, Layout
 from gym_torch.plan.batch import Blanks
 from gym_torch.source import Examples, Source
 

@@ -1,0 +1,50 @@
+"""Reward models as a recipe sees them: algorithms that learn to give numbers to answers. Nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gym_torch import TorchAlgorithm
+
+
+class RewardModel(TorchAlgorithm):
+    """A reward model of outcomes: gives each answer a number, higher for the chosen one of two (Bradley-Terry).
+
+    What it makes is a model, or an adapter, with `value_head.safetensors` beside it: the reward `model` of gym-rl.
+
+        loss = -log sigmoid(w - l - margin) + centring (w + l)^2
+
+    w, l: what the head says of the chosen and of the rejected answer, at its last token; margin: what the row
+    says, else 0.
+
+    Use it for: a reward for reinforcement learning, or to rank answers by, from pairs.
+    """
+
+    rows: ClassVar[str] = "preference"
+    objective: ClassVar[str] = "gym_preference.reward_models.outcome:RewardLoss"
+    oracle: ClassVar[str] = "gym_preference.reward_models.oracle:reward_model"
+    schedule: ClassVar[str] = "gym_preference.pairs:recorded"
+
+    centring: Annotated[float, Field(ge=0)] = 0.0
+    """What the squared sum of the two numbers of a pair counts: more than 0, such as 0.01, keeps their mean at 0, which a loss of
+    differences leaves open (arXiv:2312.09244)."""
+
+
+class ProcessRewardModel(TorchAlgorithm):
+    """A reward model of steps: says how likely each step of an answer is right, from answers judged step by step.
+
+    What it makes is a model, or an adapter, with `value_head.safetensors` beside it: the reward `process-model` of gym-rl.
+
+        loss = -[y log sigmoid(s) + (1 - y) log sigmoid(-s)],  summed over the steps
+
+    s: what the head says at the last token of a step; y: how likely the row says that it is right.
+
+    Use it for: answers of several steps that were judged one by one: it finds the step that went wrong.
+    """
+
+    rows: ClassVar[str] = "stepwise"
+    objective: ClassVar[str] = "gym_preference.reward_models.process:ProcessLoss"
+    oracle: ClassVar[str] = "gym_preference.reward_models.oracle:process_reward_model"
+    schedule: ClassVar[str] = "gym_preference.reward_models.process:recorded"

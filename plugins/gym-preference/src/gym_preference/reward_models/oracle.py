@@ -1,0 +1,55 @@
+"""The losses of reward models once more, slow and obvious, for tests to compare with. Shares no code with the objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gym_data.cache import Pair, Steps
+from gym_preference import ProcessRewardModel, RewardModel
+from gym_torch.auxiliary import Beside
+from gym_torch.batch import Example
+
+
+def reward_model(
+    config: RewardModel, model: PreTrainedModel, examples: Sequence[Example], beside: Mapping[str, Beside]
+) -> Tensor:
+    """Return `-log sigmoid(r(chosen) - r(rejected) - margin) + centring (r(chosen) + r(rejected))^2`, summed over pairs."""
+    total = torch.zeros((), dtype=torch.float64)
+    for example in cast(Sequence[Pair], examples):
+        tokens, trained = example.tokens.tolist(), example.trained.tolist()
+        end = example.shared + example.chosen
+        rewards = []
+        for start, stop in ((example.shared, end), (end, len(tokens))):
+            text = tokens[: example.shared] + tokens[start:stop]
+            last = max(place for place in range(start, stop) if trained[place])
+            rewards.append(_score(model, beside, text)[example.shared + last - start])
+        better, worse = rewards
+        total = total - torch.log(1 / (1 + torch.exp(-(better - worse - example.margin))))
+        total = total + config.centring * (better + worse) ** 2
+    return total
+
+
+def process_reward_model(
+    config: ProcessRewardModel, model: PreTrainedModel, examples: Sequence[Example], beside: Mapping[str, Beside]
+) -> Tensor:
+    """Return the cross-entropy of each judged step, summed."""
+    total = torch.zeros((), dtype=torch.float64)
+    for example in cast(Sequence[Steps], examples):
+        scores = _score(model, beside, example.tokens.tolist())
+        ends = [place for place, judged in enumerate(example.trained.tolist()) if judged]
+        for place, label in zip(ends, example.labels, strict=True):
+            right = 1 / (1 + torch.exp(-scores[place]))
+            total = total - label * torch.log(right) - (1 - label) * torch.log(1 - right)
+    return total
+
+
+def _score(model: PreTrainedModel, beside: Mapping[str, Beside], tokens: list[int]) -> Tensor:
+    """Return the number that the head makes of every state, `[length]`."""
+    states = model.base_model(input_ids=torch.tensor([tokens])).last_hidden_state[0]
+    weight, bias = beside["head"].parameters()
+    return states @ weight[0] + bias[0]

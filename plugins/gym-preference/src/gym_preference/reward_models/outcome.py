@@ -1,0 +1,62 @@
+"""Reward models of outcomes (arXiv:2203.02155, equation 1): one number for a whole answer, read at the token that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, cast
+
+import numpy as np
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from gym_data.cache import Pair
+from gym_data.tokenizer import Mask
+from gym_preference import RewardModel, pairs
+from gym_preference.metrics import half_for_ties
+from gym_preference.prompt_responses import Answered
+from gym_preference.reward_models.scoring import ScoredBatch, Scoring
+from gym_torch.batch import Batch, Example, Piece
+from gym_torch.objective import Scores
+
+
+class RewardLoss(Scoring):
+    """The chosen answer earns more than the rejected one, by a margin where the rows name one; every pair alike."""
+
+    config: RewardModel
+    task: ClassVar[str] = "sequence-classification"
+    bias: ClassVar[bool] = False  # it is in no difference of rewards, and the classifiers of transformers have none
+
+    def answered(self, example: Example) -> Answered:
+        """Return what both sides begin with, and both answers, scored at their last learnt tokens."""
+        found = pairs.answered(example)
+        answers = [Piece(answer.id, answer.tokens, _last(answer.trained)) for answer in found.answers]
+        return Answered(found.prompt, tuple(answers))
+
+    def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
+        """Return the margins `[pairs]`."""
+        return "margin", [cast(Pair, example).margin for example in examples]
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of pairs."""
+        return cast(ScoredBatch, batch).answers / 2
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the sum over pairs of `-log sigmoid(w - l - margin) + centring (w + l)^2`, and what the answers earn."""
+        scores, margins = policy(batch), cast(ScoredBatch, batch).columns["margin"]
+        chosen, rejected = scores[0::2], scores[1::2]
+        losses = -logsigmoid(chosen - rejected - margins) + self.config.centring * (chosen + rejected).square()
+        apart = (chosen - rejected).detach()
+        return losses.sum(), {
+            "accuracy": half_for_ties(apart).sum(),
+            "margin": apart.sum(),
+            "chosen_reward": chosen.detach().sum(),
+            "rejected_reward": rejected.detach().sum(),
+            "reward": scores.detach().sum() / 2,
+        }
+
+
+def _last(trained: Mask) -> Mask:
+    """Return the last true one alone."""
+    only = np.zeros_like(trained)
+    only[np.flatnonzero(trained)[-1]] = True
+    return only

@@ -1,0 +1,66 @@
+"""Process reward models (arXiv:2305.20050): how likely each step of an answer is right, read at the token that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, cast
+
+import numpy as np
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from gym_core import Train
+from gym_data.cache import Steps
+from gym_preference import ProcessRewardModel
+from gym_preference.longest import planned
+from gym_preference.metrics import half_for_ties, mean_of
+from gym_preference.prompt_responses import Answered
+from gym_preference.reward_models.scoring import ScoredBatch, Scoring
+from gym_torch.batch import Batch, Example
+from gym_torch.objective import Scores
+from gym_torch.packing import Layout
+from gym_torch.source import Dataset, Examples
+
+NO_PROMPT = np.zeros(0, dtype=np.int32)
+
+
+class ProcessLoss(Scoring):
+    """Binary cross-entropy of the judged steps, each alike whatever answer it is of."""
+
+    config: ProcessRewardModel
+    task: ClassVar[str] = "token-classification"
+
+    def answered(self, example: Example) -> Answered:
+        """Return the whole of it as an answer: what is trained of it are the tokens that end judged steps."""
+        return Answered(NO_PROMPT, (example,))
+
+    def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
+        """Return how likely each judged step is right, `[n]`."""
+        return "labels", [label for example in examples for label in cast(Steps, example).labels]
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of judged steps."""
+        return float(len(cast(ScoredBatch, batch).scored))
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the sum over steps of `-y log sigmoid(s) - (1 - y) log sigmoid(-s)`, and how often `s` is on the right side."""
+        scores, labels = policy(batch), cast(ScoredBatch, batch).columns["labels"]
+        loss = binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="sum")
+        chances, right = scores.detach().sigmoid(), labels > 0.5
+        correct = half_for_ties(scores.detach() * (labels - 0.5))
+        return loss, {
+            "accuracy": correct.sum(),
+            "right_accuracy": mean_of(correct * right, right),
+            "wrong_accuracy": mean_of(correct * ~right, ~right),
+            "right_reward": mean_of(chances * right, right),
+            "wrong_reward": mean_of(chances * ~right, ~right),
+        }
+
+
+def recorded(config: ProcessRewardModel, examples: Examples, train: Train, layout: Layout) -> Dataset:
+    """Return the steps over judged answers, for a plan; the longest are judged at every token."""
+    return planned(examples, train, layout, Steps, _longest)
+
+
+def _longest(one: Example) -> Steps:
+    return Steps(one.id, one.tokens, one.trained, [1.0] * len(one.tokens))

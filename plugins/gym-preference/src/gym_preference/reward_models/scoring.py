@@ -1,0 +1,88 @@
+"""Models that give numbers to places of answers: what reward models of outcomes and of steps share.
+
+The trained tokens of an answer are those at which it is scored. What is learnt from the scores is not known here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gym_core import Run
+from gym_preference.prompt_responses import AnswerBatch, Answered, lay_out
+from gym_torch.auxiliary import Beside
+from gym_torch.batch import Batch, Example
+from gym_torch.model.loading import LoadedModel
+from gym_torch.model.value_head import ScalarHead, head_of, keep_words
+from gym_torch.objective import Objective
+from gym_torch.policy import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredBatch(AnswerBatch):
+    """A batch of answers, and the tokens at which they are scored."""
+
+    scored: Tensor  #: [n] int64, flat positions (of rows * length), answer after answer
+
+
+class Scored(Policy):
+    """A linear head on the states of a language model, whose own head is left out."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the scores `[n]` at `batch.scored`, in fp32."""
+        places = cast(ScoredBatch, batch).scored
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            scores: Tensor = self.beside["head"](self.hidden(batch, places))
+        return scores
+
+
+class Scoring(Objective):
+    """Base of the objectives of reward models; the head that they train lies beside the model or its adapter."""
+
+    policy: ClassVar[type[Policy]] = Scored
+    bias: ClassVar[bool] = True
+    """Whether the bias of the head trains."""
+
+    @abstractmethod
+    def answered(self, example: Example) -> Answered:
+        """Return the prompt and the answers of an example, trained where they are scored."""
+
+    @abstractmethod
+    def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
+        """Return what is known of the answers, and its name in `batch.columns`."""
+
+    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+        """Return an untrained head."""
+        keep_words(model)
+        return self._head(ScalarHead.of(model))
+
+    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
+        """Return the head that lies beside the weights, to go on from it, or an untrained one."""
+        keep_words(model.model)
+        return self._head(head_of(model))
+
+    def _head(self, head: ScalarHead) -> Mapping[str, Beside]:
+        head.bias.requires_grad_(self.bias)
+        return {"head": head}
+
+    def collate(self, examples: Sequence[Example]) -> ScoredBatch:
+        """Lay out the answers of all examples, those to one prompt behind a single copy of it."""
+        answered = [self.answered(example) for example in examples]
+        name, values = self.column(examples)
+        batch = lay_out(self.layout, answered, {name: torch.tensor(values, dtype=torch.float32)})
+        return ScoredBatch(
+            **vars(batch), scored=batch.places([places for each in answered for places in _places(each)])
+        )
+
+
+def _places(answered: Answered) -> list[list[int]]:
+    """Return the trained tokens of each segment."""
+    prompt: list[list[int]] = [[]] if len(answered.prompt) else []
+    return prompt + [np.flatnonzero(answer.trained).tolist() for answer in answered.answers]

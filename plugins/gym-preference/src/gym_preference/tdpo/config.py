@@ -1,0 +1,55 @@
+"""Algorithms that hold a policy to its reference token by token, as a recipe sees them. Nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gym_core import Flat
+from gym_preference.config import Pairwise
+from gym_torch.config import Further
+
+
+class TDPO1(Pairwise):
+    """Token-level DPO: the chosen answer may take the policy as far from its reference as the rejected one does.
+
+        loss = -log sigmoid(beta (w - l - (K_l - K_w)))
+
+    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens; K: KL(reference ||
+    policy) over the vocabulary, summed over the tokens of that answer.
+
+    Use it for: a policy that departs too far from its reference under `dpo`, as `kl` in the log tells.
+    """
+
+    target: ClassVar[str] = "gym_preference.tdpo.objective:ComparingTrainer"
+    objective: ClassVar[str] = "gym_preference.tdpo.objective:TokenObjective"
+    loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo1"
+    oracle: ClassVar[str] = "gym_preference.tdpo.oracle:tdpo1"
+
+    reference_model: Annotated[str | None, Flat("ref_model")] = None
+    """What answers are measured against: a family, a folder or a Hub id; by default the model as it was before training. All
+    of what it says of each token is compared, so it cannot be asked once before training."""
+
+    def further(self) -> Sequence[Further]:
+        """Return the reference."""
+        return (Further(self.reference_model),)
+
+
+class TDPO2(TDPO1):
+    """Token-level DPO in which the rejected answer alone is held to the reference.
+
+        loss = -log sigmoid(beta (w - l - alpha (K_l - sg(K_w))))
+
+    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens; K: KL(reference ||
+    policy) over the vocabulary, summed over the tokens of that answer; sg: no gradient.
+
+    Use it for: what `tdpo1` is for; the chosen answer is free to move here, which the paper found better.
+    """
+
+    loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo2"
+    oracle: ClassVar[str] = "gym_preference.tdpo.oracle:tdpo2"
+
+    alpha: Annotated[float, Field(ge=0)] = 0.5
+    """What the departure from the reference counts: 0 makes it DPO."""

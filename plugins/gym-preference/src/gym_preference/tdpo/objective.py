@@ -1,0 +1,77 @@
+"""TDPO (arXiv:2404.11999): pairs, and all that the policy and its reference say of each of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from gym_core import Run
+from gym_preference.objective import PairObjective
+from gym_preference.prompt_responses import AnswerBatch
+from gym_preference.tdpo.config import TDPO1
+from gym_preference.tdpo.losses import compared
+from gym_preference.trainer import PreferenceTrainer
+from gym_torch.batch import Batch
+from gym_torch.model.loading import LoadedModel
+from gym_torch.model.log_probs import map_logits
+from gym_torch.objective import Scores
+from gym_torch.policy import Policy
+from gym_torch.reference import Scorer, reference
+
+
+class Comparing(Policy):
+    """A policy that says how far it is from its reference; from a uniform distribution where there is none, as in a plan."""
+
+    reference: Scorer | None = None
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log p, log p_reference and KL(reference || policy) of each of `batch.targets`: `[3, n]`, fp32.
+
+        The logits of a few tokens exist at a time, of either model, and are computed again in the backward pass.
+        """
+        score = self.reference
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            other = score.hidden(batch) if score else None  # before the policy builds its graph
+            hidden = self.hidden(batch)
+
+            def compare(logits: Tensor, rows: slice) -> Tensor:
+                if score is None or other is None:
+                    return compared(logits, torch.zeros_like(logits), batch.targets[rows])
+                return compared(logits, score.logits(other[rows]).to(logits.dtype), batch.targets[rows])
+
+            return map_logits(hidden, self.head, compare, max(1, self.chunk // 2)).T
+
+
+class TokenObjective(PairObjective):
+    """A loss of the log-ratios and of the KL divergences of both answers of each pair."""
+
+    config: TDPO1
+    policy: ClassVar[type[Policy]] = Comparing
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the summed losses of the pairs, how far apart their answers are, and how far from the reference."""
+        batch = cast(AnswerBatch, batch)
+        log_probs, known, kl = policy(batch)
+        log_ratios = log_probs - known
+        chosen, rejected = self.sides(log_ratios, batch)
+        chosen_kl, rejected_kl = self.sides(kl, batch)
+        losses = self.losses(chosen, rejected, chosen_kl, rejected_kl, **self.arguments)
+        loss, metrics = self.summed(losses, log_probs, log_ratios, batch)
+        return loss, {**metrics, "chosen_kl": chosen_kl.detach().sum(), "rejected_kl": rejected_kl.detach().sum()}
+
+
+class ComparingTrainer(PreferenceTrainer):
+    """Gives the policy its reference."""
+
+    def __init__(self, config: TDPO1, run: Run, model: LoadedModel) -> None:
+        """Prepare the data and the reference."""
+        super().__init__(config, run, model)
+        self.ready()
+
+    def ready(self) -> None:
+        """Give the policy its reference, where the policy is."""
+        policy, named = cast(Comparing, self.policy), cast(TDPO1, self.objective.config).reference_model
+        policy.reference = reference(policy, self.adapted, self.model, self.run, named)

@@ -1,0 +1,84 @@
+"""Algorithms that learn from judged answers, as a recipe sees them. Nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gym_core import Flat
+from gym_preference.config import Referenced
+
+
+class Judging(Referenced):
+    """Base of the algorithms that learn from single answers and whether each is good.
+
+    A loss is a function of one number for each answer, its log-probability less that under the reference, `[answers]`; of
+    whether each is good; and of what the numbers are measured from.
+    """
+
+    target: ClassVar[str] = "gym_preference.unpaired.trainer:JudgedTrainer"
+    rows: ClassVar[str] = "feedback"
+    objective: ClassVar[str] = "gym_preference.unpaired.objective:JudgedObjective"
+    schedule: ClassVar[str] = "gym_preference.unpaired.responses:recorded"
+    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
+    """What the mean negative log-likelihood of the tokens of a good answer counts beside the loss, times how many answers of the
+    step there are to each good one, as LLaMA-Factory has it."""
+    origin: ClassVar[str] = ""
+    """`module:class` of a `gym_preference.unpaired.kl_baseline.Origin`: what log-ratios are measured from."""
+
+    def advice(self, good: int, bad: int) -> str:
+        """Return what to do better with so many good and bad answers; empty where there is nothing to say."""
+        kind = "bad" if good else "good"
+        return "" if good and bad else f"no answer is judged {kind}, so there is nothing to tell apart: add some"
+
+
+class KTO(Judging):
+    """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone.
+
+        loss = d (1 - sigmoid(beta (r - z)))  for a good answer,  u (1 - sigmoid(beta (z - r)))  for another one
+
+    r: log-ratio of the answer to the reference, summed over its tokens; z: the mean log-ratio of answers to prompts that they
+    do not belong to, at least 0, over the whole step; d, u: `desirable_weight`, `undesirable_weight`.
+
+    Use it for: single judgements, such as thumbs up and down, of which there may be far more of one kind.
+
+    Differs: z is estimated over the step and not over a micro-batch, so it does not depend on how a step is cut.
+    """
+
+    loss: ClassVar[str] = "gym_preference.unpaired.losses:kto"
+    origin: ClassVar[str] = "gym_preference.unpaired.kl_baseline:MismatchedKL"
+    oracle: ClassVar[str] = "gym_preference.unpaired.oracle:kto"
+
+    desirable_weight: Annotated[float, Field(ge=0), Flat("kto_chosen_weight")] = 1.0
+    """What a good answer counts. All good answers together should count 1 to 1.33 times what the others do."""
+    undesirable_weight: Annotated[float, Field(ge=0), Flat("kto_rejected_weight")] = 1.0
+    """What another answer counts."""
+
+    def advice(self, good: int, bad: int) -> str:
+        """Add the balance that the paper found best."""
+        desirable, undesirable = good * self.desirable_weight, bad * self.undesirable_weight
+        if not desirable * undesirable or 0.99 * undesirable <= desirable <= 1.34 * undesirable:
+            return super().advice(good, bad)
+        return (
+            f"{good:,} good answers count {desirable / undesirable:.2f} times what {bad:,} others do; 1 to 1.33 times is "
+            f"best: set `desirable_weight: {undesirable / good:.3g}`"
+        )
+
+
+class BCO(Judging):
+    """Binary classifier optimization: rewards tell good answers from bad ones, measured from the mean of all so far.
+
+        loss = -log sigmoid(beta (r - z))  for a good answer,  -log sigmoid(beta (z - r))  for another one
+
+    r: log-ratio of the answer to the reference, summed over its tokens; z: the mean of all r so far.
+
+    Use it for: single judgements where `kto` saturates: answers that are far on the wrong side go on to pull.
+
+    Differs: z is the mean over all steps so far, where the paper has a moving one; answers are not weighed by how alike the
+    prompts of both kinds are.
+    """
+
+    loss: ClassVar[str] = "gym_preference.unpaired.losses:bco"
+    origin: ClassVar[str] = "gym_preference.unpaired.kl_baseline:MeanReward"
+    oracle: ClassVar[str] = "gym_preference.unpaired.oracle:bco"

@@ -1,0 +1,80 @@
+"""From judged answers to a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from gym_data.cache import Judged
+from gym_preference.metrics import half_for_ties, mean_of
+from gym_preference.objective import PreferenceObjective
+from gym_preference.prompt_responses import AnswerBatch, Answered
+from gym_preference.unpaired import responses as judged
+from gym_preference.unpaired.config import Judging
+from gym_preference.unpaired.responses import Rated
+from gym_torch.batch import Batch, Example
+from gym_torch.objective import Scores
+from gym_torch.source import Step
+
+
+class JudgedObjective(PreferenceObjective):
+    """A loss for each answer, and each answer of a step alike."""
+
+    config: Judging
+
+    def answered(self, example: Example) -> Answered:
+        """Return what comes before the answer, and the answer."""
+        return judged.answered(example)
+
+    def collate(self, examples: Sequence[Example]) -> AnswerBatch:
+        """Lay the answers out, with how they were judged and what their log-ratios are measured from; 0 where nobody says."""
+        batch = super().collate(examples)
+        told = [one if isinstance(one, Rated) else Rated(**vars(one)) for one in cast(Sequence[Judged], examples)]
+        columns = {
+            name: torch.tensor([vars(one)[name] for one in told]) for name in ("good", "origin", "share", "ftx_scale")
+        }
+        return replace(batch, columns={**batch.columns, **columns})
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of answers."""
+        return float(cast(AnswerBatch, batch).answers)
+
+    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the summed losses of the answers, and how far apart the good ones are from the others."""
+        batch = cast(AnswerBatch, batch)
+        log_probs, log_ratios = self.log_ratios(policy, batch)
+        ratios, good, origin = batch.sums(log_ratios), batch.columns["good"], batch.columns["origin"]
+        losses = self.losses(ratios, good, origin, **self.arguments)
+        if self.config.ftx:
+            counts = self.config.ftx * good * batch.columns["ftx_scale"]
+            losses = losses - counts * batch.sums(log_probs) / batch.lengths
+        return losses.sum(), self.measures(log_probs.detach(), ratios.detach(), batch)
+
+    @torch.no_grad()
+    def total(self, policy: Scores, step: Step, device: torch.device) -> tuple[float, float]:
+        """Return the sum of the log-ratios of the answers of this process's part of a step, and how many they are."""
+        total, count = 0.0, 0.0
+        for number, examples in enumerate(step.batches, start=1):
+            batch = self.collate(examples).to(device)
+            _, ratios = self.log_ratios(policy, batch)
+            if number <= len(step.batches) - step.spare:
+                total, count = total + float(ratios.double().sum()), count + batch.answers
+        return total, count
+
+    def measures(self, log_probs: Tensor, ratios: Tensor, batch: AnswerBatch) -> dict[str, Tensor]:
+        """Return what is logged of a batch: of each kind of answer where the step has one, and the margin where it has both."""
+        rewards, totals, lengths = self.config.beta * ratios, batch.sums(log_probs), batch.lengths
+        good, origin, share = (batch.columns[name] for name in ("good", "origin", "share"))
+        gains = torch.where(good, ratios - origin, origin - ratios)
+        found = {
+            "accuracy": half_for_ties(gains).sum(),
+            "margin": mean_of(share * rewards, share != 0),
+        }
+        for side, mine in {"desirable": good.to(rewards.dtype), "undesirable": (~good).to(rewards.dtype)}.items():
+            found[f"{side}_reward"] = mean_of(mine * rewards, mine)
+            found[f"{side}_log_prob"] = mean_of(mine * totals, mine * lengths)
+        return found

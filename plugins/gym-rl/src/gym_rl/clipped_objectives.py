@@ -1,0 +1,39 @@
+"""Policy losses that hold the ratio to the policy that answered within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from gym_rl.config import Clipping
+from gym_rl.formulas import policy_losses
+from gym_rl.formulas.importance_ratio import mean_ratio, token_ratio
+from gym_rl.objective import PolicyObjective, RolloutBatch
+
+
+class ClippedTokens(PolicyObjective):
+    """PPO's loss of each token; the algorithm says how tokens are aggregated."""
+
+    config: Clipping
+
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return the loss of each token, and whether clipping takes its gradient away."""
+        low, high, each = self.config.clip_low, self.config.clip_high, batch.advantages
+        ratio = token_ratio(log_probs, batch.old)
+        held = policy_losses.outside(ratio.detach(), each, low, high)
+        return {"loss": policy_losses.clipped(ratio, each, low, high), "clipped": held.float()}
+
+
+class ClippedAnswers(PolicyObjective):
+    """GSPO's loss of each answer, as that of each of its tokens: their mean is the answer's."""
+
+    config: Clipping
+
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return the loss of each token's answer, and whether clipping takes its gradient away."""
+        low, high, each = self.config.clip_low, self.config.clip_high, batch.answer_advantages
+        ratio = mean_ratio(log_probs, batch.old, batch.owner, batch.answers)
+        held = policy_losses.outside(ratio.detach(), each, low, high)
+        loss = policy_losses.clipped(ratio, each, low, high)
+        return {"loss": loss[batch.owner], "clipped": held.float()[batch.owner]}

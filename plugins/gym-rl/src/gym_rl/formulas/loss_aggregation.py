@@ -1,0 +1,86 @@
+"""How the losses of tokens or answers become one number: a sum, and what the whole optimizer step divides it by.
+
+A step adds up `total` and `weight` over all its batches and processes before it divides, so that how it is cut changes
+nothing. An answer without tokens weighs as any other and adds nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from gym_rl.formulas.segment_sums import means
+
+
+class Aggregate(Protocol):
+    """A way to add up.
+
+    `share` is the number of answers that a step had for these `count`: those that are not learnt from are not among them.
+    """
+
+    def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
+        """Return the sum of the losses `[n]` of the tokens of `count` answers, a scalar."""
+        ...
+
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
+        """Return the share of these answers in the denominator."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenMean:
+    """Every token counts the same: DAPO, arXiv:2503.14476, equation 8."""
+
+    def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
+        """Return the sum over tokens."""
+        return losses.sum()
+
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
+        """Return the number of tokens."""
+        return float(len(owner))
+
+
+@dataclass(frozen=True)
+class AnswerMean:
+    """Every answer counts the same, and its tokens share it: GRPO, arXiv:2402.03300, equation 3."""
+
+    def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
+        """Return the sum over answers of the mean over tokens."""
+        return means(losses, owner, count).sum()
+
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
+        """Return the number of answers."""
+        return float(count)
+
+
+@dataclass(frozen=True)
+class AnswerSum:
+    """Mean over answers of the sum over tokens: REINFORCE on whole answers, RLOO."""
+
+    def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
+        """Return the sum over tokens."""
+        return losses.sum()
+
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
+        """Return the number of answers."""
+        return float(count)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Sum over tokens, divided by a number that no length changes: Dr. GRPO, arXiv:2503.20783, appendix C.
+
+    Nor does how many answers were too long to be learnt from.
+    """
+
+    longest: int  #: most tokens that an answer may have
+
+    def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
+        """Return the sum over tokens."""
+        return losses.sum()
+
+    def weight(self, owner: Tensor, count: int, share: float) -> float:
+        """Return the number of answers of the step times the longest that one may be."""
+        return share * self.longest

@@ -1,0 +1,94 @@
+"""Policy losses, to minimise, one number for each token or answer; `aggregate` makes one number of them.
+
+`log_probs` and `old` `[n]` are log-probabilities of the sampled tokens under the policy and under the one that is fixed
+while it is updated; `advantages` do not depend on the policy. Metrics of clipping come from `outside`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gym_rl.formulas.importance_ratio import log_ratio, mean_ratio, token_ratio
+from gym_rl.formulas.segment_sums import means
+
+
+def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:
+    """Return -min(ratio A, clip(ratio, 1 - low, 1 + high) A): PPO, arXiv:1707.06347, equation 7.
+
+    Different bounds are DAPO's (arXiv:2503.14476, equation 10). With `dual`, greater than 1, the loss of a negative
+    advantage is at most `-dual A`, however large the ratio: dual clip, arXiv:1912.09729, equation 5.
+    """
+    loss = torch.maximum(-ratio * advantages, -ratio.clamp(1 - low, 1 + high) * advantages)
+    return loss if dual is None else torch.where(advantages < 0, torch.minimum(loss, -dual * advantages), loss)
+
+
+def outside(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """Return whether clipping takes the gradient away: a bool for each ratio."""
+    return ((ratio < 1 - low) & (advantages < 0)) | ((ratio > 1 + high) & (advantages > 0))
+
+
+def ppo(
+    log_probs: Tensor, old: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
+) -> Tensor:
+    """Return the clipped loss of each token, `[n]`, for advantages `[n]`: PPO, GRPO, Dr. GRPO and DAPO."""
+    return clipped(token_ratio(log_probs, old), advantages, low, high, dual)
+
+
+def gspo(
+    log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int, low: float, high: float
+) -> Tensor:
+    """Return the clipped loss of each answer, `[count]`, for advantages `[count]`: GSPO, arXiv:2507.18071, equation 5."""
+    return clipped(mean_ratio(log_probs, old, owner, count), advantages, low, high)
+
+
+def gspo_token(
+    log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int, low: float, high: float
+) -> Tensor:
+    """Return the loss of each token, `[n]`, for advantages `[n]`: GSPO-token, arXiv:2507.18071, equation 13.
+
+    The ratio has the value of the answer's and the gradient of the token's; where all tokens of an answer have one
+    advantage, the mean over its tokens is GSPO's loss in value and gradient.
+    """
+    whole = mean_ratio(log_probs, old, owner, count).detach()[owner]
+    return clipped(whole * (log_probs - log_probs.detach()).exp(), advantages, low, high)
+
+
+def cispo(log_probs: Tensor, old: Tensor, advantages: Tensor, cap: float) -> Tensor:
+    """Return -sg[min(ratio, cap)] A log pi of each token, `[n]`: CISPO, arXiv:2506.13585, equation 4.
+
+    `cap` is the largest ratio itself, not what is added to 1. No token loses its gradient.
+    """
+    return -token_ratio(log_probs, old).detach().clamp(max=cap) * advantages * log_probs
+
+
+def reinforce(log_probs: Tensor, advantages: Tensor) -> Tensor:
+    """Return -A log pi of each token, `[n]`: Williams 1992, doi:10.1007/BF00992696."""
+    return -advantages * log_probs
+
+
+def sapo(log_probs: Tensor, old: Tensor, advantages: Tensor, rising: float = 1.0, falling: float = 1.05) -> Tensor:
+    """Return -(4 / t) sigmoid(t (ratio - 1)) A of each token, `[n]`: SAPO, arXiv:2511.20347.
+
+    A soft gate in place of a clip; the temperature t is `rising` where the advantage is positive, else `falling`.
+    """
+    temperature = torch.full_like(advantages, falling).masked_fill(advantages > 0, rising)
+    return -4 / temperature * torch.sigmoid(temperature * (token_ratio(log_probs, old) - 1)) * advantages
+
+
+def geometric(
+    log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int, low: float, high: float
+) -> Tensor:
+    """Return the loss of each answer, `[count]`, for advantages `[count]`: GMPO, arXiv:2507.20673, equation 4.
+
+    The geometric mean of the ratios, each clipped in its logarithm to `-low .. high` on the side that its advantage asks for.
+    """
+    apart, each = log_ratio(log_probs, old), advantages[owner]
+    apart = torch.where(each > 0, apart.clamp(max=high), apart.clamp(min=-low))
+    return -means(apart, owner, count).exp() * advantages
+
+
+def value(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> Tensor:
+    """Return half the larger squared error of a value and of the value kept within `clip` of the old one, `[n]`."""
+    near = old + (values - old).clamp(-clip, clip)
+    return torch.maximum((values - returns) ** 2, (near - returns) ** 2) / 2

@@ -1,0 +1,58 @@
+"""The engine that every installation has: the generator of gym-torch over the weights that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gym_data.tokenizer import Tokenizer
+from gym_rl.rollout_engine import Local
+from gym_torch.generation.generator import Completion, Generator
+from gym_torch.model.adapted import Adapted
+from gym_torch.model.expert_routing import Routers
+from gym_torch.model.layout_support import in_small
+from gym_torch.packing import ALONE
+
+
+class LocalSampler:
+    """Answers in the precision that is trained in.
+
+    In fp32 its log-probabilities are the trainer's, unless those of a token follow from the length of the whole text, which
+    is not known when the token is sampled.
+    """
+
+    def __init__(
+        self,
+        config: Local,
+        *,
+        adapted: Adapted,
+        words: Tokenizer,
+        precision: str,
+        routers: Routers | None = None,
+        **_: object,
+    ) -> None:
+        """Use the model as it is at each call."""
+        self.generator = Generator(adapted.model, words, config.max_batch, routers)
+        self.rounds = precision != "fp32"
+        self.exact = not self.rounds and in_small(adapted.model, None, packs=False).layout is not ALONE
+
+    def refresh(self) -> None:
+        """Do nothing: the weights are the trainer's own."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        streams: Sequence[int] | None = None,
+    ) -> list[Completion]:
+        """Return the completions: see `gym_torch.generation.generator.Generator.generate`."""
+        device = self.generator.model.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self.rounds):
+            return self.generator.generate(prompts, max_new_tokens, temperature, top_p, seed, streams=streams)
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,37 @@
+"""From a round to what is kept of it for people to read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gym_data.tokenizer import Tokenizer
+from gym_rl.formulas.segment_sums import means
+from gym_rl.rollout_log.files import Sample
+from gym_rl.rollouts.experience import Round
+from gym_torch.source import Examples
+
+
+def samples(round_: Round, prompts: Examples, words: Tokenizer, steps: tuple[int, int]) -> Iterator[Sample]:
+    """Yield the answers of a round that these steps learn from; `prompts` are those of the whole data set."""
+    rewards = [_known(value) for value in round_.rewards.tolist()]
+    scores = {name: [_known(value) for value in said.tolist()] for name, said in round_.scores.items()}
+    earned = round_.columns.get("advantages")
+    advantages = None if earned is None else means(earned.double(), round_.owner, len(rewards)).tolist()
+    finished = round_.finished.tolist()
+    for number, made in enumerate(round_.rollouts(prompts)):
+        yield Sample(
+            steps,
+            made.prompt.id,
+            words.decode(made.prompt.tokens),
+            words.decode(made.tokens[:-1] if finished[number] else made.tokens),
+            len(made.tokens),
+            finished[number],
+            rewards[number],
+            {name: said[number] for name, said in scores.items()},
+            None if advantages is None else advantages[number],
+        )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

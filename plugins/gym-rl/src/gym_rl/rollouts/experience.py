@@ -1,0 +1,149 @@
+"""The answers of one round of rollouts: what was sampled, how it was judged, and as what it is learnt from.
+
+What is known of every token stands in columns, by name: each stage of a round adds its own, and whoever learns reads those it
+needs. `sampled` and `advantages` are always there in the end.
+
+| Column | Holds, `[n]` fp32 |
+|---|---|
+| `sampled` | log-probability where the token was sampled |
+| `old` | log-probability under the policy when the round began, as training computes it; absent where that is the policy itself |
+| `reference` | log-probability under the reference, where departing from it costs |
+| `advantages` | how much better than expected, without a gradient |
+| `kept` | int64: how many tokens could be drawn where `top_p` is below 1, which stand in `Round.kept` |
+| `experts` | with routing replay, int16 `[n, layers, k]`: the experts that the token went to (`gym_torch.model.expert_routing`) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gym_torch.batch import Example
+from gym_torch.source import Examples
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One answer, an `Example` of which every token is learnt from."""
+
+    id: str  #: row of the prompt, and number of the answer
+    group: int  #: answers of one group answer one prompt
+    prompt: Example
+    tokens: npt.NDArray[np.int32]  #: of the answer alone, `[length]`, the one that ends it included
+    trained: npt.NDArray[np.bool_]  #: all of them, `[length]`
+    columns: Mapping[str, npt.NDArray[Any]]  #: by name, what is known of each token, `[length, ...]`
+    prompt_experts: npt.NDArray[np.int16] | None = None  #: those of the prompt, `[prompt, layers, k]`
+    kept: npt.NDArray[np.int32] | None = None  #: tokens that could be drawn, one token of the answer after another
+    number: int = 0  #: of the answer in its round
+    fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
+    share: float = 1.0  #: of the answers of its step: itself, and its part in those that are not learnt from
+
+
+@dataclass(frozen=True)
+class Round:
+    """All answers to the prompts of one round, group after group; what a checkpoint keeps of them is tensors."""
+
+    number: Tensor  #: [] int64, of the round, from 0
+    groups: Tensor  #: [answers] int64, number of the group, from 0
+    prompts: Tensor  #: [answers] int64, index of the prompt that each answers
+    lengths: Tensor  #: [answers] int64
+    tokens: Tensor  #: [sum of lengths] int32
+    finished: Tensor  #: [answers] bool, whether the model ended it
+    rewards: Tensor  #: [answers] fp64, weighted sums; NaN where nothing judged it
+    compared: Tensor | None = None
+    """[answers] fp64, what answers to one prompt are told apart by, NaN where nothing judged it; None: by the rewards."""
+    scores: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [answers] fp64; NaN where it says nothing
+    failed: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [answers] bool, whether it failed
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """By `reward/metric`, [answers] fp64, what rewards had logged when they judged each answer; NaN for nothing."""
+    columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
+    kept: Tensor | None = (
+        None  #: [sum of the column `kept`] int32, with `top_p` the tokens that could be drawn at each token
+    )
+    prompt_experts: Tensor | None = None  #: [groups, longest prompt, layers, k] int16, with routing replay
+
+    @property
+    def owner(self) -> Tensor:
+        """Number of the answer of each token, `[sum of lengths]` int64."""
+        return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
+
+    @property
+    def varied(self) -> Tensor:
+        """Whether the answers of each group earned different rewards, `[groups]` bool; only then can they be compared."""
+        return self._apart(self.rewards)
+
+    @property
+    def told_apart(self) -> Tensor:
+        """Whether the answers of each group differ in what dynamic sampling looks at, `[groups]` bool."""
+        return self._apart(self.rewards if self.compared is None else self.compared)
+
+    def _apart(self, values: Tensor) -> Tensor:
+        known = ~values.isnan()
+        some, groups = values[known], self.groups[known]
+        count = int(self.groups.max()) + 1 if len(self.groups) else 0
+        nothing = torch.full((count,), torch.inf, dtype=values.dtype)
+        least = nothing.scatter_reduce(0, groups, some, "amin")
+        return least < (-nothing).scatter_reduce(0, groups, some, "amax")
+
+    def having(self, columns: Mapping[str, Tensor]) -> Round:
+        """Return the round with more columns."""
+        return replace(self, columns={**self.columns, **columns})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all of it by name."""
+        plain = {each.name: value for each in fields(self) if isinstance(value := getattr(self, each.name), Tensor)}
+        tables = {f"{table}/{name}": value for table in _TABLES for name, value in getattr(self, table).items()}
+        return plain | tables
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Round:
+        """Return the round that `tensors` told."""
+        plain = {name: value for name, value in tensors.items() if "/" not in name}
+        tables: dict[str, dict[str, Tensor]] = {table: {} for table in _TABLES}
+        for name in sorted(tensors.keys() - plain.keys()):
+            table, _, column = name.partition("/")
+            tables[table][column] = tensors[name]
+        return cls(**plain, **tables)  # type: ignore[arg-type]  # names of fields, each with its type
+
+    def rollouts(self, prompts: Examples, fresh: bool = True) -> list[Rollout]:
+        """Return the answers as examples; `prompts` are those of the whole data set, `fresh` holds for all of them."""
+        bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
+        tokens, columns = self.tokens.numpy(), {name: column.numpy() for name, column in self.columns.items()}
+        experts = None if self.prompt_experts is None else self.prompt_experts.numpy()
+        kept = self._kept_of_answers()
+        made = []
+        for number, index in enumerate(self.prompts.tolist()):
+            part = slice(bounds[number], bounds[number + 1])
+            prompt = prompts[index]
+            group = int(self.groups[number])
+            made.append(
+                Rollout(
+                    f"{prompt.id}/{number}",
+                    group,
+                    prompt,
+                    tokens[part],
+                    np.ones(part.stop - part.start, dtype=np.bool_),
+                    {name: column[part] for name, column in columns.items()},
+                    None if experts is None else experts[group, : len(prompt.tokens)],
+                    None if kept is None else kept[number],
+                    number,
+                    fresh,
+                )
+            )
+        return made
+
+    def _kept_of_answers(self) -> list[npt.NDArray[np.int32]] | None:
+        if self.kept is None:
+            return None
+        counts = torch.zeros_like(self.lengths).index_add(0, self.owner, self.columns["kept"])
+        return [part.numpy() for part in self.kept.split(counts.tolist())]
+
+
+OF_ANSWERS = ("scores", "failed", "metrics")  #: tables with a value for each answer
+_TABLES = (*OF_ANSWERS, "columns")

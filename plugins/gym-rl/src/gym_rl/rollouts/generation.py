@@ -1,0 +1,165 @@
+"""The first stage of a round: prompts are answered, each process its share, and the answers judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import torch
+from accelerate.utils import gather_object
+
+from gym_core import GymError
+from gym_data.tokenizer import Tokenizer
+from gym_rl.config import PolicyGradient
+from gym_rl.reward import Answer
+from gym_rl.rewards.judge import Judgement
+from gym_rl.rewards.names import called
+from gym_rl.rollout_engine import Sampler
+from gym_rl.rollouts.completion_checks import check
+from gym_rl.rollouts.experience import Round
+from gym_rl.rollouts.routing_replay import kept
+from gym_torch.batch import Example
+from gym_torch.console import warn
+from gym_torch.generation.generator import Completion
+from gym_torch.packing import Ints
+from gym_torch.source import Examples
+
+
+class Prompt(Example, Protocol):
+    """A prompt as gym-data prepares it."""
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """Roles and contents."""
+        ...
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """All columns."""
+        ...
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What answers prompts and judges the answers."""
+
+    config: PolicyGradient
+    prompts: Examples
+    sampler: Sampler  #: answers with the weights that it was told of last
+    words: Tokenizer
+    judge: Callable[[Sequence[Answer]], Judgement]
+    seed: int = 0
+    told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed
+
+    def __call__(self, number: int, asked: Ints, streams: Sequence[int], rank: int = 0, world: int = 1) -> Round:
+        """Return the answers of round `number`, judged, the same in every process; each process gives its share.
+
+        Args:
+            number: of the round, from 0.
+            asked: indices of the prompts, `[answers]`; `group_size` equal ones in a row are a group.
+            streams: of the random numbers of each answer, `[answers]`.
+            rank: of this process.
+            world: how many there are.
+
+        """
+        size = self.config.group_size
+        mine = [place for place in range(len(asked)) if place // size % world == rank]
+        prompts = [cast(Prompt, self.prompts[int(asked[place])]) for place in mine]
+        made = self._answers(prompts, [streams[place] for place in mine])
+        judged = self.judge([self._read(*pair) for pair in zip(prompts, made, strict=True)])
+        compared = judged.totals if judged.compared is None else judged.compared
+        said = [_Verdict.of(judged, number) for number in range(len(mine))]
+        found, reasons = list(zip(mine, made, judged.totals, compared, said, strict=True)), [judged.reasons]
+        if world > 1:
+            found = sorted(gather_object(found), key=lambda answer: answer[0])
+            reasons = gather_object(reasons)
+        _, every, totals, apart, verdicts = zip(*found, strict=True)
+        tables = _Verdict.tables(verdicts)
+        if self.config.on_error == "stop":
+            tables.pop("failed")  # a failure would have ended the run
+        self._tell(tables.get("failed", {}), {name: why for each in reasons for name, why in each.items()})
+        experts, prompt_experts = kept(every, size) if self.config.routing_replay else (None, None)
+        sampled = torch.tensor([value for answer in every for value in answer.log_probs], dtype=torch.float32)
+        return Round(
+            number=torch.tensor(number),
+            groups=torch.arange(len(asked)) // size,
+            prompts=torch.from_numpy(asked.astype("int64")),
+            lengths=torch.tensor([len(answer.tokens) for answer in every]),
+            tokens=torch.tensor([token for answer in every for token in answer.tokens], dtype=torch.int32),
+            finished=torch.tensor([answer.finished for answer in every]),
+            rewards=_numbers(totals),
+            compared=_numbers(apart),
+            **tables,
+            columns={
+                "sampled": sampled,
+                **({"old": sampled.clone()} if self.sampler.exact else {}),
+                **({"experts": experts} if experts is not None else {}),
+            },
+            prompt_experts=prompt_experts,
+        )
+
+    def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int]) -> list[Completion]:
+        config = self.config
+        made = self.sampler.generate(
+            [prompt.tokens.tolist() for prompt in prompts],
+            config.max_new_tokens,
+            config.temperature,
+            config.top_p,
+            seed=self.seed,
+            streams=streams,
+        )
+        check(made, [prompt.id for prompt in prompts], config.max_new_tokens, called(config.rollouts))
+        return made
+
+    def _read(self, prompt: Prompt, made: Completion) -> Answer:
+        text = self.words.decode(made.tokens[:-1] if made.finished else made.tokens)
+        return Answer(text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished, made.tokens)
+
+    def _tell(self, failed: Mapping[str, torch.Tensor], reasons: Mapping[str, str]) -> None:
+        """Say once of each reward that it failed. Raises GymError where it did on every answer: it is broken."""
+        for name, where in failed.items():
+            if where.all():
+                raise GymError(
+                    f"{reasons[name]}, and failed on each of {len(where)} answers",
+                    key="algorithm.rewards",
+                    fix="correct the reward: `on_error: mask` leaves some answers out, not all",
+                )
+            if where.any() and name not in self.told:
+                self.told.add(name)
+                warn(f"{reasons[name]}; such answers are not learnt from")
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What the rewards say about one answer, by their names."""
+
+    scores: dict[str, float | None]
+    failed: dict[str, bool]
+    metrics: dict[str, float]
+
+    @classmethod
+    def of(cls, judged: Judgement, number: int) -> _Verdict:
+        """Return that of the answer of this number."""
+        return cls(
+            {name: scores[number] for name, scores in judged.scores.items()},
+            {name: number in places for name, places in judged.failed.items()},
+            dict(judged.metrics),
+        )
+
+    @staticmethod
+    def tables(verdicts: Sequence[_Verdict]) -> dict[str, dict[str, torch.Tensor]]:
+        """Return them as tables of a round."""
+        first = verdicts[0]
+        logged = sorted({name for one in verdicts for name in one.metrics})
+        return {
+            "scores": {name: _numbers([one.scores[name] for one in verdicts]) for name in first.scores},
+            "failed": {name: torch.tensor([one.failed[name] for one in verdicts]) for name in first.failed},
+            "metrics": {name: _numbers([one.metrics.get(name) for one in verdicts]) for name in logged},
+        }
+
+
+def _numbers(values: Sequence[float | None]) -> torch.Tensor:
+    """Return `[answers]` fp64, NaN for None."""
+    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)

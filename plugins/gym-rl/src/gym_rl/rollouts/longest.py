@@ -1,0 +1,126 @@
+"""Steps as large as those of a run may be, for a plan: the longest prompts there are, with answers as long as they may be.
+
+They go through the stages of a real round, so that nothing is said twice about how a round becomes batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gym_core import Train
+from gym_data.tokenizer import Tokenizer
+from gym_rl.config import PolicyGradient
+from gym_rl.reward import Answer
+from gym_rl.rewards.judge import Judgement
+from gym_rl.rollouts.experience import Round
+from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.source import Rollouts, prompts_in
+from gym_torch.batch import Example
+from gym_torch.generation.generator import Completion
+from gym_torch.packing import Layout
+from gym_torch.source import Examples, Source, Step
+
+
+class Bound(Source):
+    """The largest step, again and again."""
+
+    def __init__(self, config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> None:
+        """Lay out a run over these prompts. Raises RecipeError where a step cannot be cut into groups."""
+        # Nobody ends, and all earn the same.
+        everyone = config.model_copy(update={"max_resample": 0, "mask_truncated": False})
+        self.total = _rollouts(everyone, prompts, train, layout).total
+        longest = _Longest(prompts, prompts_in(train, config))
+        self.first = _rollouts(everyone, longest, train.model_copy(update={"max_steps": 1}), layout)
+        answers = f"answers of {config.max_new_tokens:,} tokens to the longest prompts"
+        self.note = f"at most: {answers}; what sampling needs comes on top"
+
+    def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
+        """Yield the steps from number `start` on."""
+        for _ in range(start, self.total):
+            yield from self.first.steps(0, rank, world)
+
+
+def _rollouts(config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> Rollouts:
+    free = config.model_copy(update={"routing_replay": False})  # nothing is routed here
+    words = cast(Tokenizer, _Mute())
+    return Rollouts(Asking(free, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
+
+
+class _Endless:
+    """Answers as long as it may."""
+
+    exact = True
+
+    def refresh(self) -> None:
+        """Do nothing: there are no weights."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        streams: Sequence[int] | None = None,
+    ) -> list[Completion]:
+        """Return a completion for each prompt."""
+        return [Completion([0] * max_new_tokens, [0.0] * max_new_tokens) for _ in prompts]
+
+
+class _Mute:
+    """Has no words for tokens."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return no text."""
+        return ""
+
+
+def _judged(answers: Sequence[Answer]) -> Judgement:
+    nothing: list[float | None] = [None] * len(answers)
+    return Judgement({"none": nothing}, nothing, {})
+
+
+def _scored(round_: Round, batches: object) -> Mapping[str, Tensor]:
+    """Return every column that a model may add."""
+    return {name: torch.zeros(len(round_.tokens)) for name in ("reference", "values")}
+
+
+class _Bare(NamedTuple):
+    """A prompt of which nothing is known but its tokens."""
+
+    id: str
+    tokens: npt.NDArray[np.int32]
+    trained: npt.NDArray[np.bool_]
+    messages: Sequence[Mapping[str, Any]] = ()
+    row: Mapping[str, Any] = {}
+
+
+class _Longest:
+    """The longest of some prompts."""
+
+    def __init__(self, prompts: Examples, count: int) -> None:
+        self.prompts = prompts
+        self.places = np.argsort(-np.asarray(prompts.lengths), kind="stable")[:count]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """Tokens of each."""
+        return np.asarray(self.prompts.lengths)[self.places]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.places)
+
+    def __getitem__(self, index: int, /) -> Example:
+        """Return one."""
+        found = self.prompts[int(self.places[index])]
+        return _Bare(found.id, found.tokens, found.trained)

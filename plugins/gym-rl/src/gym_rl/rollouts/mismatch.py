@@ -1,0 +1,29 @@
+"""How far the trained policy is from the one that sampled, before anything is learnt: by other arithmetic, or by mistake.
+
+Asked of the first answers of every round: weights that do not reach the sampler are like those that do as long as nothing was
+learnt.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gym_core import GymError
+from gym_rl.rewards.names import called
+from gym_rl.rollout_engine import Engine
+
+
+def check(trainer: Tensor, sampled: Tensor, bound: float, engine: Engine) -> float:
+    """Return the mean difference of log-probabilities `[n]` of sampled tokens; NaN where the trainer did not score them.
+
+    Raises GymError where it is above `bound`, in nats: then answers of another policy would be learnt from.
+    """
+    found = float((trainer - sampled).abs().nanmean())
+    if not found <= bound:
+        raise GymError(
+            f"rollouts {called(engine)} sampled with log-probabilities that differ from the trainer's by {found:.3g} on average; "
+            f"{bound:g} is the bound",
+            key="algorithm.max_mismatch",
+            fix="sample with the weights, template and temperature that are trained; `train: {precision: fp32}` is exact",
+        )
+    return found

@@ -1,0 +1,190 @@
+"""Steps over answers that the policy gives itself: prompts to groups of answers, to rewards, to advantages, to batches.
+
+Round `k` is a function of the recipe and of the weights when it begins: which prompts it asks, and the random numbers of every
+answer. With dynamic sampling, which asks until it has what it wants, it is one of all rounds before, too. A checkpoint in the
+middle of a round holds its answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from gym_core import RecipeError, Train
+from gym_core.component import load_object
+from gym_rl.config import PolicyGradient
+from gym_rl.rollouts.credit_assignment import Credit
+from gym_rl.rollouts.dynamic_sampling import Drawn, draw, learnt
+from gym_rl.rollouts.experience import Rollout, Round
+from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.log_probs import Scoring
+from gym_rl.rollouts.metrics import health
+from gym_torch.loop.train_loop import UNLEARNT
+from gym_torch.packing import Layout
+from gym_torch.source import Dataset, Source, Step, dealt
+
+Shares = Callable[[Round], Iterator[Sequence[Rollout]]]
+"""From a round to this process's batches of it, each answer in one batch of one process."""
+CARRIED = "carried "  #: how the names of tensors begin that belong to the next round
+
+
+class Rollouts(Source):
+    """A run's worth of optimizer steps over answers."""
+
+    def __init__(
+        self,
+        asking: Asking,
+        train: Train,
+        layout: Layout,
+        fingerprint: str = "",
+        scoring: Scoring = lambda round_, batches: {},
+        keep: Callable[[Round, tuple[int, int]], None] = lambda round_, steps: None,
+        sampled: Callable[[Round, Shares], Round] = lambda round_, shares: round_,
+    ) -> None:
+        """Plan the whole run.
+
+        `fingerprint` names the prompts, `scoring` adds columns to the answers of a round, `keep` is told of each finished round
+        before it is learnt from, and in which steps it is: the first and the last. `sampled` gets answers as soon as they are
+        there, while the policy is still the one that gave them, and returns them with what is known of them then.
+        """
+        config = asking.config
+        self.asking, self.config, self.prompts = asking, config, asking.prompts
+        self.train, self.layout, self.scoring, self.keep, self.sampled = train, layout, scoring, keep, sampled
+        self.step_size = train.batch_size * train.accumulate
+        rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
+        schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
+        self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
+        last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
+        whole = (self.order.total - 1) * config.mini_batches
+        self.total = train.max_steps or whole + math.ceil(last / self.step_size)
+        self.credit: Credit = load_object(type(config).credit)
+        self.round: Round | None = None
+        self.carried: tuple[Round, ...] = ()  #: groups too many, for the next round
+        self.begins = 0  #: step at which the round under way begins
+        self.begun = self.cursor = 0  #: prompts asked before the round under way, and up to its end
+        self.health: dict[str, float] = {}  #: of the round, logged with each of its steps
+        self.failures: dict[str, int] = {}  #: by reward, answers of the whole run that it failed on
+
+    def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
+        """Yield the steps from number `start` on; where a round begins, its prompts are answered first."""
+        for step in range(start, self.total):
+            number, part = divmod(step, self.config.mini_batches)
+            if self.round is None or int(self.round.number) != number:
+                self.round, self.health = self._round(number, rank, world)
+                first = number * self.config.mini_batches + 1
+                self.keep(self.round, (first, min(first + self.config.mini_batches - 1, self.total)))
+            yield self._step(self.round, part, rank, world)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
+        asked = [self.begun, self.cursor]
+        return {**self.order.state_dict(), "asked": asked, "health": self.health, "failures": self.failures}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the round that is under way, and what is carried over to the next."""
+        rounds = {"": (self.round,) if self.round else (), CARRIED: self.carried}
+        return {
+            at + name: value for at, some in rounds.items() for each in some for name, value in each.tensors().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take the round up again. Raises DataError when the prompts are others."""
+        self.order.load_state_dict(state, {})
+        later = {name.removeprefix(CARRIED): value for name, value in tensors.items() if name.startswith(CARRIED)}
+        now = {name: value for name, value in tensors.items() if not name.startswith(CARRIED)}
+        self.round = Round.of(now) if now else None
+        self.carried = (Round.of(later),) if later else ()
+        self.begun, self.cursor = state["asked"]
+        self.health, self.failures = dict(state["health"]), dict(state["failures"])
+
+    def _round(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
+        """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
+        self.begins = number * self.config.mini_batches
+        self.asking.sampler.refresh()
+        drawn = self._drawn(number, rank, world)
+        judged, self.carried = drawn.round, drawn.carried
+        scored = judged.having(self.scoring(judged, lambda: self._share(judged, rank, world)))
+        made = scored.having(self.credit(scored, self.config))
+        counted = learnt(made, self.config)[made.owner]
+        made = made.having({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
+        return made, health(made) | drawn.health
+
+    def _drawn(self, number: int, rank: int, world: int) -> Drawn:
+        """Return the answers to the prompts whose turn it is, judged, and those to others in place of what teaches nothing."""
+        first, end = map(int, self.order.bounds[number : number + 2])
+        again = self.config.max_resample
+        self.begun = self.cursor = self.cursor if again else first
+
+        def ask(count: int) -> Round:
+            places = range(self.cursor, self.cursor + count)
+            self.cursor = places.stop
+            asked = np.repeat(self.order.samples(places.start, places.stop), self.config.group_size)
+            streams = range(places.start * self.config.group_size, places.stop * self.config.group_size)
+            found = self.asking(number, asked, streams, rank, world)
+            for name, where in found.failed.items():
+                self.failures[name] = self.failures.get(name, 0) + int(where.sum())
+            return self.sampled(found, lambda round_: self._share(round_, rank, world))
+
+        if not again:
+            return Drawn(ask(end - first), {})
+        return draw(number, end - first, 1 + again, self.carried, ask)
+
+    def _share(self, round_: Round, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
+        """Yield this process's batches of a whole round, as its steps will have them, each answer once."""
+        for part in range(math.ceil(len(round_.prompts) / self.step_size)):
+            batches, spare = self._batches(self._part(round_, part), rank, world)
+            yield from batches[: len(batches) - spare]
+
+    def _step(self, round_: Round, part: int, rank: int, world: int) -> Step:
+        """Return mini-batch `part` of a round."""
+        answers, counted = self._part(round_, part), learnt(round_, self.config)
+        some = [answer for answer in answers if counted[answer.number]]
+        shared = [replace(answer, share=len(answers) / len(some)) for answer in some]
+        batches, spare = self._batches(shared or answers, rank, world)
+        share = min((part + 1) * self.step_size, len(round_.prompts)) / len(round_.prompts)
+        epoch = round((self.begun + (self.cursor - self.begun) * share) / len(self.prompts), 6)
+        return Step(batches, epoch, spare, {**self.health, UNLEARNT: float(not some)}, idle=not some)
+
+    def _part(self, round_: Round, part: int) -> list[Rollout]:
+        """Return the answers of mini-batch `part` of a round."""
+        chosen = slice(part * self.step_size, (part + 1) * self.step_size)
+        return round_.rollouts(self.prompts, fresh=part == 0)[chosen]
+
+    def _batches(self, rollouts: Sequence[Rollout], rank: int, world: int) -> tuple[list[list[Rollout]], int]:
+        """Cut answers into batches; those to one prompt stay together as far as they fit.
+
+        Returns those of this process, and how many of them at the end count for nothing.
+        """
+        size = min(self.config.group_size, self.train.batch_size)
+        units: list[Sequence[Rollout]] = []
+        for _, group in groupby(rollouts, key=lambda answer: answer.group):
+            members = list(group)
+            units += [members[start : start + size] for start in range(0, len(members), size)]
+        lengths = np.array([len(unit[0].prompt.tokens) + sum(len(each.tokens) for each in unit) for unit in units])
+        fitting = self.train.model_copy(update={"batch_size": max(1, self.train.batch_size // size)})
+        mine, spare = dealt(self.layout.cut(lengths, fitting), rank, world)
+        return [[answer for unit in batch for answer in units[int(unit)]] for batch in mine], spare
+
+
+def prompts_in(train: Train, config: PolicyGradient) -> int:
+    """Return the number of prompts in a round. Raises RecipeError where its answers do not make groups."""
+    if train.batch_tokens is not None:
+        raise RecipeError(
+            "a step is counted in answers here, whose tokens nobody knows before",
+            key="train.batch_tokens",
+            fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
+        )
+    answers = train.batch_size * train.accumulate * config.mini_batches
+    if answers % config.group_size:
+        raise RecipeError(
+            f"{answers} answers in a round do not make groups of {config.group_size}",
+            key="train.batch_size",
+            fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
+        )
+    return answers // config.group_size

@@ -1,0 +1,58 @@
+"""The tokens that could be drawn: with `top_p`, the set that each token of an answer was drawn from.
+
+What samples draws from a distribution that is cut and scaled up again. It is the one that is trained: the policy, the policy when
+the round began and the reference are compared over the very set that was drawn from (DeepSeek-V3.2, arXiv:2512.02556, section
+3.1). The set follows from the policy that answered, so it is found before anything is learnt, and stays with the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from gym_rl.rollouts.experience import Rollout, Round
+from gym_torch.batch import Batch
+
+
+def with_kept(
+    round_: Round,
+    batches: Iterable[Sequence[Rollout]],
+    collate: Callable[[Sequence[Rollout]], Batch],
+    tokens: Callable[[Batch], Tensor],
+    device: torch.device,
+    world: int = 1,
+) -> Round:
+    """Return a round that knows the tokens that could be drawn, the same in every process.
+
+    `tokens` returns those of a batch as `gym_torch.policy.Policy.kept` does. Together the `batches` of all processes hold each
+    answer once.
+    """
+    found: list[tuple[int, np.ndarray, np.ndarray]] = []
+    for answers in batches:
+        batch = collate(answers).to(device)
+        pairs = tokens(batch).cpu()
+        counts = torch.bincount(pairs[:, 0], minlength=len(batch.targets))
+        lengths = [len(answer.tokens) for answer in answers]
+        own = counts.split(lengths)
+        sets = pairs[:, 1].int().split([int(part.sum()) for part in own])
+        found += [(one.number, a.numpy(), b.numpy()) for one, a, b in zip(answers, own, sets, strict=True)]
+    if world > 1:
+        found = gather_object(found)
+    _, counted, drawable = zip(*sorted(found, key=lambda answer: answer[0]), strict=True)
+    made = round_.having({"kept": torch.from_numpy(np.concatenate(counted))})
+    return replace(made, kept=torch.from_numpy(np.concatenate(drawable)))
+
+
+def kept_of(answers: Sequence[Rollout]) -> Tensor | None:
+    """Return the tokens that could be drawn at the targets of a batch of answers, as `gym_torch.batch.Batch.kept`."""
+    sets = [answer.kept for answer in answers if answer.kept is not None]
+    if not sets:
+        return None
+    counts = torch.from_numpy(np.concatenate([answer.columns["kept"] for answer in answers]))
+    rows = torch.arange(len(counts)).repeat_interleave(counts)
+    return torch.stack([rows, torch.from_numpy(np.concatenate(sets)).long()], 1)

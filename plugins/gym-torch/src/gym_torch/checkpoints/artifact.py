@@ -1,0 +1,105 @@
+"""Opens what a run made: the model with its adapter beside the weights, and the head that was trained on its states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gym_core import Artifact, GymError, PluginError, locate
+from gym_core.discovery import entries
+from gym_core.loading import load
+from gym_torch.checkpoints import weight_shards
+from gym_torch.checkpoints.checkpoint import MANIFEST, problem
+from gym_torch.model import mapped_weights
+from gym_torch.model.adapted import Adapted, Full, Plain, skeleton
+from gym_torch.model.tasks import Task, built, headed, task_of
+from gym_torch.model.value_head import ScalarHead
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What an artifact holds, in memory or mapped."""
+
+    adapted: Adapted
+    task: Task
+    head: ScalarHead | None  #: where the task is to score
+
+    def plain(self) -> Plain:
+        """Return what computes the same without an adapter, as transformers keeps it; its weights come one after another.
+
+        Raises GymError where there is no such model.
+        """
+        return headed(self.adapted.merging(), self.task, self.head)
+
+
+def base_of(artifact: Artifact) -> Path:
+    """Return the directory of the model that an adapter belongs to, or of the model itself."""
+    return locate(artifact.base, artifact.details.get("revision")) if artifact.kind == "adapter" else artifact.path
+
+
+def opened(artifact: Artifact) -> Opened:
+    """Open what a run made with all that belongs to it, in the precision of its files, mapped.
+
+    Raises what `open_artifact` does, and GymError where it is for a task that nobody knows, or its head is missing.
+    """
+    task = task_of(artifact.task)
+    head = ScalarHead.read(artifact.path) if task.scores else None
+    return Opened(open_artifact(artifact, "auto"), task, head)
+
+
+def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) -> Adapted:
+    """Load the language model that a run made, with its adapter beside the weights, not merged.
+
+    With a `dtype` of `auto` it is mapped, in the precision of its files.
+
+    Raises:
+        GymError: it is no model and no adapter, does not say which adapter made it, or weights are missing.
+        PluginError: that adapter is not installed.
+
+    """
+    if (artifact.path / MANIFEST).is_file() and (wrong := problem(artifact.path)):
+        raise GymError(f"the checkpoint is damaged: {wrong}", where=str(artifact.path), fix="name another one")
+    if artifact.details.get("averaged"):
+        raise GymError(
+            "the optimizer averages: this checkpoint holds the weights that it trains, not those to use",
+            where=str(artifact.path),
+            fix="export the run; `train.load_best_model_at_end=true` makes that the best",
+        )
+    if artifact.kind == "model":
+        return Full(None, mapped_weights.load(artifact.path, dtype=dtype), trained=lambda name: False)
+    maker = artifact.details.get("adapter")
+    if artifact.kind != "adapter" or not maker:
+        raise GymError(f"this {artifact.kind} does not say what made it", where=str(artifact.path))
+    entry = next((entry for entry in entries("adapters") if entry.value == maker), None)
+    if entry is None:
+        raise PluginError(
+            f"the adapter was made by {maker}, which is not installed",
+            where=str(artifact.path),
+            fix="install its package",
+        )
+    changed = artifact.details.get("config", {})  # such as positions that were scaled for training
+    model = mapped_weights.load(base_of(artifact), changed, dtype=dtype)
+    adapted: Adapted = load(entry)(**artifact.details.get("options", {})).build(model=model)
+    adapted.load(adapted.read(artifact.path))
+    for weight in model.parameters():
+        mapped_weights.release(weight.detach())
+    return adapted
+
+
+def plain_model(artifact: Artifact) -> Plain:
+    """Return the plain model that an artifact stands for, its weights by their names in files of transformers.
+
+    An adapter is merged on the way, one layer at a time, and what was asked for is not kept: memory is that of the largest
+    layer. This is what an exporter to another format is made of.
+
+    Raises what `open_artifact` does, and GymError where the adapter cannot be merged or transformers has no such model.
+    """
+    whole = opened(artifact)
+    plain = whole.plain()
+    model = skeleton(plain.config, built(plain.config, whole.task))
+    plain.config.architectures = [type(model).__name__]
+    own = weight_shards.own_weights(model)
+    taken = ((name, weight.detach()) for name, weight in plain.weights if name in own)
+    return Plain(plain.config, weight_shards.on_disk(model, taken))

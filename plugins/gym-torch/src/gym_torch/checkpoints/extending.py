@@ -1,0 +1,49 @@
+"""A run that goes on: what must be the same, and what becomes of the learning rate where it now has more steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gym_core import Recipe, RecipeError, locate
+from gym_optim.config import Linear
+from gym_torch.config import TorchAlgorithm
+from gym_torch.loop.train_loop import Job
+from gym_torch.model import fingerprint
+from gym_torch.model.loading import LoadedModel
+
+
+def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:
+    """Return the factor of the learning rate after so many of `total` steps."""
+    warmup = recipe.train.warmup
+    steps = round(warmup * total) if warmup < 1 else round(warmup)
+    factor: Callable[[int], float] = (recipe.scheduler or Linear()).build(total=total, warmup=steps)
+    return factor
+
+
+def extended(recipe: Recipe, job: Job, before: int) -> str:
+    """Return what becomes of the learning rate of a run of `before` steps that now has more.
+
+    Raises RecipeError where an adapter has a part in every step: what it did followed from how many there were.
+    """
+    taken, total = job.progress.step, job.progress.total
+    if job.taking_part:
+        raise RecipeError(
+            f"this adapter shares out its work over all steps, of which there were {before}",
+            key="train.max_steps",
+            fix="make it what it was, or start over in another `output`",
+        )
+    old, new = schedule(recipe, before), schedule(recipe, total)
+    said = f"{before:,} steps become {total:,}"
+    if all(old(step) == new(step) for step in range(taken)):
+        return f"{said}; the learning rate goes on as it would have in a run of that length"
+    return (
+        f"{said}; the learning rate was that of the shorter run up to step {taken:,} ({old(max(0, taken - 1)):.3g} of its peak), "
+        f"and is that of the longer one from there on ({new(taken):.3g}): with `scheduler: constant` there is no such break"
+    )
+
+
+def bases(model: LoadedModel, config: TorchAlgorithm) -> dict[str, str]:
+    """Return what the models are that a run begins with and looks at, as conditions of going on: a change in any shows."""
+    named = {"the base model": model.path}
+    named |= {f"the model {other.path}": locate(other.path) for other in config.further() if other.path}
+    return {name: fingerprint.of_model(path) for name, path in named.items()}

@@ -1,0 +1,113 @@
+"""What a run leaves behind: checkpoints to go on from, and `output/model`, each with a word on what it is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gym_core import Artifact, Run
+from gym_core.location import is_hub_id, lasting
+from gym_data import DatasetConfig
+from gym_data.tokenizer import Tokenizer
+from gym_optim.schedule_free import Averaging, to_use
+from gym_torch.checkpoints import resume
+from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, to_disk, whole_or_gone
+from gym_torch.config import Transformers
+from gym_torch.export.safetensors import copy_tokenizer
+from gym_torch.loop.train_loop import Job
+from gym_torch.model import rope_scaling, stop_tokens
+from gym_torch.model.adapted import Adapted
+from gym_torch.model.loading import LoadedModel
+from gym_torch.policy import Policy
+
+
+@dataclass(frozen=True)
+class Results:
+    """Writes what a job has made so far."""
+
+    run: Run
+    model: LoadedModel
+    adapted: Adapted
+    policy: Policy
+    checkpoints: Checkpoints
+    conditions: Mapping[str, Any]  #: what must be the same when the run goes on, by the name a user would call it
+    stops: Tokenizer | None  #: of whose chat template the turns end where the model is now to stop
+
+    def checkpoint(self, job: Job) -> None:
+        """Write a checkpoint of a job as it is."""
+        self.run.ranks.at("")  # a large model takes its time
+        optimizer = job.spread.optimizer(job.optimizer, self.policy)
+        best = job.progress.best_step if job.train.keeps_best else None
+
+        def write(path: Path) -> None:
+            made = resume.write(path, job, self.adapted, self.policy, self._base, self.conditions, optimizer)
+            told = self._told(made, job, job.progress.step)
+            replace(told, details=told.details | {"averaged": isinstance(job.optimizer, Averaging)}).record()
+            self._copy_tokenizer(path)
+
+        with job.spread.whole(self.policy):
+            self.run.ranks.agree(lambda: self.checkpoints.save(job.progress.step, write, best).name)
+        if best not in (None, -1):
+            self.run.record.update(best_checkpoint=f"{PREFIX}{best:08d}")
+
+    def keep(self, job: Job) -> Artifact:
+        """Write what was made to `output/model`, all or nothing: the last step, or the best where that is asked for.
+
+        Raises GymError where the checkpoint of the best is gone.
+        """
+        self.run.ranks.at("")
+        best = job.train.load_best_model_at_end and job.progress.best_step not in (-1, job.progress.step)
+        with nullcontext() if best else to_use(job.optimizer), job.spread.whole(self.policy):
+            write = partial(self._best, job) if best else partial(self._write, job, job.progress.step)
+            made = self.run.ranks.agree(lambda: write().to_json())
+        return Artifact.from_json(made, self.run.output)
+
+    def _best(self, job: Job) -> Artifact:
+        found = self.checkpoints.at(job.progress.best_step)
+        resume.put_weights(found, self.adapted, self.policy)
+        if isinstance(job.optimizer, Averaging):
+            resume.put_optimizer(found, job, self.policy)
+        with to_use(job.optimizer):
+            return self._write(job, job.progress.best_step)
+
+    def _write(self, job: Job, step: int) -> Artifact:
+        path, building = self.run.output / "model", self.run.output / ".model.building"
+        shutil.rmtree(path, ignore_errors=True)
+        with whole_or_gone(building, path, "the model", "the last checkpoint"):
+            made = self._told(resume.save(building, self.adapted, self.policy, self._base), job, step)
+            self._copy_tokenizer(building)
+            to_disk(building)
+            building.rename(path)
+        return replace(made, path=path)
+
+    @property
+    def _base(self) -> str:
+        """What others open the base by: an id on the Hub, or the directory that it lies in here."""
+        return self.model.name if is_hub_id(self.model.name) else str(self.model.path.resolve())
+
+    def _told(self, made: Artifact, job: Job, step: int) -> Artifact:
+        """Return an artifact that says all there is to say: what it is for, of which step, and what it was made from."""
+        details = {**made.details, "step": step}
+        if made.kind == "adapter":
+            backend = self.run.recipe.model
+            own = backend if isinstance(backend, Transformers) else None
+            if own and own.rope_scaling is not None:  # a whole model has a configuration of its own
+                details["config"] = rope_scaling.written(self.model.model)
+            if own and own.revision:
+                details["revision"] = own.revision
+            made = replace(made, base=lasting(self.model.name))
+        return replace(made, details=details, task=job.objective.task)
+
+    def _copy_tokenizer(self, into: Path) -> None:
+        """Lay the tokenizer beside the weights, with the chat template that was trained on and where its turns end."""
+        copy_tokenizer(self.model.path, into)
+        data = self.run.recipe.data
+        if isinstance(data, DatasetConfig) and data.template is not None:
+            (into / "chat_template.jinja").write_text(data.template.build(), encoding="utf-8")
+        if self.stops:
+            stop_tokens.write(self.model.model, self.stops, into)

@@ -1,0 +1,60 @@
+"""The strategies as a recipe sees them: how a run is spread over processes. Nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, PositiveInt
+
+from gym_core import Flat, Recipe, RecipeError, Strategy
+from gym_core.component import load_object
+from gym_core.ranks import Ranks
+from gym_optim.config.base import TorchOptimizer
+
+
+class DDP(Strategy):
+    """Every process holds the whole model and works on its share of each step; gradients are summed over processes."""
+
+    target: ClassVar[str] = "gym_torch.distributed.ranks:Joined"
+    spread: ClassVar[str] = "gym_torch.distributed.ddp:Replicated"
+    """`module:class` that lays a model out over the processes (`gym_torch.distributed.ddp.Replicated`)."""
+
+    processes: PositiveInt | None = None
+    """Processes to start on this machine, as `--nproc` does; unset, those of torchrun, or one."""
+    timeout: Annotated[float, Field(gt=0), Flat("ddp_timeout", convert=float)] = 300.0
+    """Seconds for which the processes wait for one that does not come along; then the run ends and says which."""
+
+    def build(self, **context: Any) -> Ranks:
+        """Meet the other processes; a process alone needs no torch for it."""
+        alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+        ranks: Ranks = Ranks() if alone else super().build(**context)
+        return ranks
+
+    def launch(self, arguments: Sequence[str]) -> int | None:
+        """Start the processes, unless this is one of them or one is enough; return the exit code."""
+        if "RANK" in os.environ or self.processes in (None, 1):
+            return None
+        code: int = load_object("gym_torch.distributed.launcher:launch")(self, arguments)
+        return code
+
+
+class FSDP(DDP):
+    """Weights, gradients and optimizer state are cut into shards, one for each process (torch `fully_shard`)."""
+
+    spread: ClassVar[str] = "gym_torch.distributed.fsdp:Sharded"
+
+
+def check_cut(recipe: Recipe) -> None:
+    """Raise RecipeError where several processes would each hold a part of parameters that the optimizer must see whole."""
+    optimizer = recipe.optimizer
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(recipe.distributed, FSDP):
+        return
+    if isinstance(optimizer, TorchOptimizer) and not optimizer.numberwise:
+        name = next(item.name for item in recipe.resolved if item.path == ("optimizer",))
+        raise RecipeError(
+            f"{name} needs whole parameters, and fsdp cuts them up",
+            key="optimizer",
+            fix="set distributed: ddp, or an optimizer that works number by number: adamw, lion, sgd",
+        )

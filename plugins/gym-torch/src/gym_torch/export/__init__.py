@@ -1,0 +1,1 @@
+"""Exporters: artifacts as plain model directories."""

@@ -1,0 +1,88 @@
+"""`loss.png`, and a plot of what else an algorithm improves: over the steps, as measured and smoothed, with validation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gym_core import Artifact
+from gym_torch.loop.callbacks.json_lines import read_lines
+from gym_torch.loop.callbacks.metrics import FILE
+from gym_torch.observer import Observer, Progress
+
+PAUSE = 30.0  #: least seconds between two drawings during training
+SMOOTHING = 0.9  #: share of the running mean that each new point leaves
+
+
+class Curves(Observer):
+    """Draws from `metrics.jsonl`, so a resumed run shows all of its steps."""
+
+    def __init__(self, output: Path, measures: Sequence[str]) -> None:
+        """Draw each of these keys to `<key>.png` under the output directory, and where LLaMA-Factory's users look."""
+        self.output, self.measures = output, dict.fromkeys(measures)
+        self.drawn = time.monotonic()
+
+    def saving(self, progress: Progress) -> None:
+        """Draw what there is, not too often."""
+        if time.monotonic() - self.drawn > PAUSE:
+            self._draw()
+
+    def ended(self, progress: Progress, artifact: Artifact) -> None:
+        """Draw all of it."""
+        self._draw()
+
+    def _draw(self) -> None:
+        records = read_lines(self.output / FILE)
+        for measure in self.measures:
+            name = measure.replace("/", "_")
+            for path in (self.output / f"{name}.png", self.output / f"training_{name}.png"):
+                draw(records, path, measure)
+        self.drawn = time.monotonic()
+
+
+def draw(records: Sequence[dict[str, Any]], path: Path, measure: str = "loss") -> None:
+    """Write the plot of a measure to a PNG file, in one piece: training, validation, and the parts it is the sum of.
+
+    The parts of `reward` are `reward/<name>`; a single part, which is the whole, is not drawn.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(xlabel="optimizer step", ylabel=measure)
+    steps, values = _series(records, measure)
+    axes.plot(steps, values, color="tab:blue", alpha=0.35, label="training")
+    axes.plot(steps, smooth(values), color="tab:blue", label="training, smoothed")
+    steps, values = _series(records, f"eval_{measure}")
+    if values:
+        axes.plot(steps, values, color="tab:orange", marker="o", label="validation")
+    parts = sorted({name for record in records for name in record if name.startswith(f"{measure}/")})
+    for number, name in enumerate(parts if len(parts) > 1 else []):
+        colour = f"C{2 + number}"  # the first two are taken
+        steps, values = _series(records, name)
+        axes.plot(steps, smooth(values), color=colour, linewidth=1, label=name.removeprefix(f"{measure}/"))
+        steps, values = _series(records, f"eval_{name}")
+        axes.plot(steps, values, color=colour, linewidth=0, marker="o", markersize=4)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    part = path.with_name(f".{path.name}")
+    figure.savefig(part, dpi=120, format="png")
+    part.replace(path)
+
+
+def smooth(values: Sequence[float]) -> list[float]:
+    """Return the exponential running mean, without the pull of its start (as Adam corrects its moments)."""
+    smoothed, mean, weight = [], 0.0, 0.0
+    for value in values:
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * value
+        weight = SMOOTHING * weight + (1 - SMOOTHING)
+        smoothed.append(mean / weight)
+    return smoothed
+
+
+def _series(records: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
+    chosen = [record for record in records if key in record]
+    return [record["step"] for record in chosen], [record[key] for record in chosen]

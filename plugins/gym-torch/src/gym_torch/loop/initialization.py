@@ -1,0 +1,62 @@
+"""Lets adapters find their first values before the first step: what they ask for are the batches of that step.
+
+They are those the loop will take, laid out and scored as the loop does it, so this works with packing and any algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from gym_torch.batch import Batch
+from gym_torch.loop.train_loop import reseed
+from gym_torch.model.adapted import Adapted, Begins, First
+from gym_torch.objective import Objective
+from gym_torch.policy import Policy
+from gym_torch.source import Source
+
+
+def begin(adapted: Adapted, policy: Policy, first: Callable[[], Iterator[First]]) -> None:
+    """Have the adapter find its first values, where it does, and then what trains beside the model; the same in every process.
+
+    `first` is what `first_step` does; nothing of it happens where nobody looks at the first step. Raises what they raise.
+    """
+    for part in (adapted, *policy.companions):
+        if isinstance(part, Begins):
+            with torch.random.fork_rng():
+                part.begin(first())
+    policy.zero_grad()  # a part that looked at gradients of its own left some at the others
+
+
+def first_step(
+    policy: Policy,
+    objective: Objective,
+    source: Source,
+    accelerator: Accelerator,
+    seed: int,
+    ready: Callable[[], None],
+) -> Iterator[First]:
+    """Yield the batches of the first step one after another, from all processes.
+
+    `ready` is called before: from then on the objective can compute its loss.
+    """
+    ready()
+    step = next(source.steps(0, accelerator.process_index, accelerator.num_processes))
+    batches = [list(examples) for examples in step.batches[: len(step.batches) - step.spare]]
+    if accelerator.num_processes > 1:
+        batches = gather_object(batches)
+    device = next(policy.parameters()).device
+    policy.train()
+    for number, examples in enumerate(batches):
+        reseed(seed, 0, number)
+        batch = objective.collate(examples).to(device)
+        yield First(batch, partial(_loss, policy, objective, batch))
+
+
+def _loss(policy: Policy, objective: Objective, batch: Batch) -> Tensor:
+    return objective.loss(policy, batch)[0]

@@ -1,0 +1,1 @@
+"""The model: loaded, laid out, adapted, and what is computed with it."""

@@ -1,0 +1,166 @@
+"""Which experts each token of a mixture goes to: recorded where it is sampled, forced where it is learnt from.
+
+Between sampling and update a router may choose otherwise, by rounding or because another engine sampled, and the ratio of the
+two policies then says nothing: rollout routing replay, arXiv:2510.11370. Only the choice is forced. How much each chosen
+expert counts is computed anew, so the router learns.
+
+The routers are those that transformers declares. A router chooses by one `topk` over its experts, and that is what is watched
+and overruled here, so that each family keeps its own way to weigh them. It knows no rollouts and no losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from gym_core import GymError
+from gym_torch.batch import Example, Piece
+from gym_torch.model.gradient_checkpointing import recomputable
+from gym_torch.packing import Layout
+
+FREE = -1  #: in place of an expert, where the router chooses for itself
+
+T = TypeVar("T")
+_KINDS: dict[type[nn.Module], type[nn.Module]] = {}
+Experts = npt.NDArray[np.int16]
+
+
+class Routers:
+    """The routers of a model, made ready to be watched and overruled; they work as before until they are."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Find and prepare them. Raises GymError where the model has none, or chooses experts in a way not known here."""
+        recorder = (model._can_record_outputs or {}).get("router_logits")
+        kind = recorder.target_class if recorder else ()
+        self.routers: list[nn.Module] = []
+        for layer in recomputable(model):
+            for name, module in layer.named_modules():
+                if isinstance(module, kind):
+                    if not isinstance(module, _Replayed):
+                        module.__class__ = _replayed(type(module))
+                        layer.register_forward_pre_hook(_Hand(name, len(self.routers)), with_kwargs=True)
+                    self.routers.append(module)
+        if not self.routers:
+            raise GymError(
+                f"{type(model).__name__} has no routers: it is no mixture of experts, or one that Gym does not know",
+                key="algorithm.routing_replay",
+                fix="leave `routing_replay` out",
+            )
+        self.try_out(model)
+
+    @torch.no_grad()
+    def try_out(self, model: PreTrainedModel) -> None:
+        """Record the choice for three tokens, force another, and see that it is taken. Raises GymError where it is not."""
+        tokens = torch.arange(3, device=model.device)[None]
+        run = model.base_model
+        _, own = self.record(lambda: run(input_ids=tokens, use_cache=False))
+        other = (own + 1) % min(int(router.num_experts) for router in self.routers)
+        _, found = self.record(lambda: run(input_ids=tokens, use_cache=False, experts=other[None]))
+        if not torch.equal(found, other):
+            raise GymError(
+                f"{type(model).__name__} chooses its experts in a way that Gym does not know",
+                key="algorithm.routing_replay",
+                fix="leave `routing_replay` out",
+            )
+
+    def record(self, run: Callable[[], T]) -> tuple[T, Tensor]:
+        """Return what `run` returns, and the experts `[tokens, layers, k]` int16 that the tokens went to meanwhile.
+
+        `run` calls the model once; the tokens are those of all rows, row after row, padding included.
+        """
+        for router in self.routers:
+            router.watched, router.chosen = True, None
+        try:
+            result = run()
+            chosen = [router.chosen for router in self.routers]
+        finally:
+            for router in self.routers:
+                router.watched, router.chosen = False, None
+        if any(each is None for each in chosen):
+            raise GymError("a router chose without being seen", key="algorithm.routing_replay")
+        return result, torch.stack(chosen, dim=1).to(torch.int16)
+
+
+class _Replayed(nn.Module):
+    """A router whose choice can be watched and overruled; mixed into its class."""
+
+    watched = False  #: whether its choice is kept in `chosen`
+    chosen: Tensor | None = None  #: [tokens, k], of the last call that was watched
+    forced: Tensor | None = None  #: [tokens, k], experts of the call that follows; FREE where it chooses
+
+    @torch.compiler.disable
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Do what the router does, with the choice that is forced."""
+        if self.forced is None and not self.watched:
+            return super().forward(*args, **kwargs)
+        with _Choice(self):
+            return super().forward(*args, **kwargs)
+
+
+def _replayed(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return the class of routers of this class that can be watched; one for all layers, so that compiled code is shared."""
+    return _KINDS.setdefault(kind, type(kind.__name__, (_Replayed, kind), {}))
+
+
+class _Hand:
+    """Hands the experts that a model is called with to the router of one layer, again when the layer is computed again."""
+
+    def __init__(self, name: str, number: int) -> None:
+        """Take the router's name within its layer, and its place in the order of routers."""
+        self.name, self.number = name, number
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any]:
+        """Set the router's `forced`; the layer itself is not given the experts."""
+        rest = dict(options)
+        experts = rest.pop("experts", None)  # [rows, length, layers, k]
+        layer.get_submodule(self.name).forced = None if experts is None else experts[:, :, self.number].flatten(0, 1)
+        return inputs, rest
+
+
+class _Choice(TorchFunctionMode):
+    """Watches one router at work: the `topk` over its experts is where it chooses."""
+
+    def __init__(self, router: _Replayed) -> None:
+        """Take the router, which knows how many experts there are and how many it chooses."""
+        super().__init__()
+        self.router = router
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and overrule it where it is the choice."""
+        result = func(*args, **(kwargs or {}))
+        if func not in (torch.topk, Tensor.topk):
+            return result
+        router, scores, own = self.router, args[0], result.indices
+        if (scores.dim(), scores.shape[-1], own.shape[-1]) != (2, router.num_experts, router.top_k):
+            return result  # a first choice, of groups of experts
+        if router.forced is not None:
+            own = torch.where(router.forced == FREE, own, router.forced.to(own.dtype))
+            result = torch.return_types.topk((scores.gather(-1, own), own))
+        if router.watched:
+            router.chosen = own
+        return result
+
+
+def lay_out(
+    layout: Layout, pieces: Sequence[Example], prefixes: Sequence[int | None], experts: Sequence[Experts]
+) -> Tensor:
+    """Return the experts of each piece `[length, layers, k]` where `layout` lays out its tokens: `[rows, length, layers, k]`.
+
+    Padding is FREE.
+    """
+    ends = np.cumsum([len(piece.tokens) for piece in pieces])
+    places = [
+        Piece(piece.id, np.arange(end - len(piece.tokens) + 1, end + 1, dtype=np.int32), piece.trained)
+        for piece, end in zip(pieces, ends, strict=True)
+    ]
+    every = np.concatenate([np.full_like(experts[0][:1], FREE), *experts])
+    return torch.from_numpy(every)[layout.lay_out(places, prefixes).tokens]  # token 0 is padding

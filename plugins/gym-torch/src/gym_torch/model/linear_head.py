@@ -1,0 +1,151 @@
+"""Log-probabilities of labels under a linear head, with the gradients written out by hand.
+
+With `p` the probabilities of a row and `1` its label as a one-hot vector, the gradient of `-log p(label)` by the logits
+is `p - 1`. autograd would go there through three tensors of the size of the logits, and would make a gradient of the
+whole weight for every chunk of rows before adding them up. Here a chunk has one tensor, the logits, which is overwritten
+step by step, and its part of the weight's gradient is added in place.
+
+Where the weight is frozen, the gradient of a row is known up to a factor as soon as its logits are, so it is computed
+with them and nothing of the vocabulary's size is computed twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gym_core import GymError
+
+PARTS = 8  #: parts that a tensor is worked on in, where torch has no way to do it in place
+
+
+def linear_log_probs(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    """Return `log p(target)` for logits `hidden @ weight.T`: `[n]`, at least fp32, differentiable.
+
+    A derivative of its derivative is refused with GymError; `gym_torch.model.log_probs.map_logits` has one.
+
+    Args:
+        hidden: `[n, dim]`; under autocast the products run in its dtype, else in that of `hidden`.
+        weight: `[vocabulary, dim]`; the parts of its gradient are added up in fp32 at least.
+        targets: `[n]` int64.
+        chunk: most rows of logits at once; a single chunk is kept for the backward pass, more are computed again.
+
+    """
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    with torch.autocast(device, enabled=False):
+        if torch.is_grad_enabled() and weight.requires_grad:
+            found = _Trained.apply(hidden, weight, targets, chunk, dtype)  # type: ignore[no-untyped-call]
+        elif torch.is_grad_enabled() and hidden.requires_grad:
+            found = _Frozen.apply(hidden, weight, targets, chunk, dtype)  # type: ignore[no-untyped-call]
+        else:
+            matrix = weight.to(dtype)
+            pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
+            found = torch.cat([_at(_log_softmax(rows, matrix), labels) for rows, labels in pieces])
+    scores: Tensor = found
+    return scores
+
+
+class _Frozen(torch.autograd.Function):
+    """The weight is a constant: what a row's gradient is, up to the factor that comes from above, is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, dtype: torch.dtype) -> Tensor:
+        matrix = weight.to(dtype)
+
+        def work(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            logs = _log_softmax(rows, matrix)
+            return _at(logs, labels), (_residual(logs, labels).to(dtype) @ matrix).to(hidden.dtype)
+
+        pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
+        found, pulled = zip(*(work(rows, labels) for rows, labels in pieces), strict=True)
+        ctx.save_for_backward(torch.cat(pulled))
+        return torch.cat(found)
+
+    @staticmethod
+    def backward(ctx: Any, by_score: Tensor) -> tuple[Tensor | None, ...]:
+        _check_once()
+        (pulled,) = ctx.saved_tensors
+        return (pulled * -by_score[:, None]).to(pulled.dtype), None, None, None, None
+
+
+class _Trained(torch.autograd.Function):
+    """The weight learns as well: its gradient needs the factors from above, so the logits are computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, dtype: torch.dtype) -> Tensor:
+        matrix = weight.to(dtype)
+        kept: list[Tensor] = []
+
+        def work(rows: Tensor, labels: Tensor) -> Tensor:
+            logs = _log_softmax(rows, matrix)
+            scores = _at(logs, labels)
+            if len(hidden) <= chunk:
+                kept.append(_residual(logs, labels).to(dtype))
+            return scores
+
+        pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
+        found = torch.cat([work(rows, labels) for rows, labels in pieces])
+        ctx.chunk, ctx.dtype = chunk, dtype
+        ctx.save_for_backward(hidden, weight, targets, *kept)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, by_score: Tensor) -> tuple[Tensor | None, ...]:
+        _check_once()
+        hidden, weight, targets, *kept = ctx.saved_tensors
+        chunk, dtype = ctx.chunk, ctx.dtype
+        matrix = weight.to(dtype)
+        by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
+
+        def work(rows: Tensor, labels: Tensor, factors: Tensor) -> Tensor | None:
+            residual = kept[0] if kept else _residual(_log_softmax(rows.to(dtype), matrix), labels).to(dtype)
+            _add_product(by_weight, residual.T, (rows * factors).to(dtype))
+            return residual @ matrix * factors if ctx.needs_input_grad[0] else None
+
+        pieces = zip(*(tensor.split(chunk) for tensor in (hidden, targets, -by_score[:, None])), strict=True)
+        parts = [part for piece in pieces if (part := work(*piece)) is not None]
+        by_hidden = torch.cat(parts).to(hidden.dtype) if parts else None
+        return by_hidden, by_weight.to(weight.dtype), None, None, None
+
+
+def _log_softmax(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Return log-probabilities `[rows, vocabulary]`, fp32 or fp64."""
+    logits = rows @ matrix.T
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    for part in logits.split(max(1, -(-len(logits) // PARTS))):
+        part.copy_(part.log_softmax(1))  # one fused kernel on a CPU; logsumexp and a difference are five
+    return logits
+
+
+def _check_once() -> None:
+    """Raise GymError where autograd would go through a backward pass, which holds more than it could see."""
+    if torch.is_grad_enabled():
+        raise GymError(
+            "label_log_probs has no second derivative",
+            where="gym_torch.model.linear_head",
+            fix="compute the loss with gym_torch.model.log_probs.map_logits",
+        )
+
+
+def _at(logs: Tensor, labels: Tensor) -> Tensor:
+    return logs.gather(1, labels[:, None]).squeeze(1)
+
+
+def _residual(logs: Tensor, labels: Tensor) -> Tensor:
+    """Overwrite log-probabilities with `p - 1`."""
+    index = labels[:, None]
+    residual = logs.exp_()
+    return residual.scatter_(1, index, residual.gather(1, index) - 1)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add `left @ right` to `total` in place, rounding no sum to a lower precision than that of `total`."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+        return
+    size = max(1, -(-len(total) // PARTS))
+    for into, part in zip(total.split(size), left.split(size), strict=True):
+        into.add_(part @ right)

@@ -1,0 +1,276 @@
+"""Loads a causal language model through transformers: safetensors alone, no foreign code without consent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from gym_core import GymError, Run, locate
+from gym_torch.console import say
+from gym_torch.distributed.strategies import check_cut
+from gym_torch.model import precision_probe, rope_scaling
+from gym_torch.model.layout_support import fit
+from gym_torch.model.vocabulary import check_vocabulary
+from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
+from gym_torch.plan.machine import Meter
+
+if TYPE_CHECKING:
+    from gym_torch.config import Transformers
+
+PATH = "model.path"  #: the key of the recipe that names the model
+INDEX = "model.safetensors.index.json"
+AGAIN = "fetch the model again: the file is damaged"
+#: Parts of names of weights that text does not go through: other senses, drafts of further tokens, tables that follow from
+#: the configuration.
+_BESIDE = frozenset(
+    {"visual", "vision_tower", "vision_model", "audio_tower", "multi_modal_projector", "mtp", "inv_freq", "masked_bias"}
+)
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in memory and where it came from."""
+
+    model: PreTrainedModel
+    path: Path  #: local directory with its configuration and tokenizer
+    name: str  #: as the recipe calls it
+    precision: str = "fp32"  #: what the run computes in: `fp32` or `bf16`
+    layout: Layout = PADDED  #: how samples become batches that this model computes exactly
+    compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
+    neftune: float = 0.0  #: alpha of the noise on its embeddings in training
+    router_aux_loss_coef: float | None = (
+        None  #: of the load-balancing loss of its experts; None: as its configuration says
+    )
+
+
+def load(config: Transformers, run: Run) -> LoadedModel:
+    """Load the model that the recipe names, on the CPU.
+
+    Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
+    model wants to run code of its own and the recipe does not allow it; RecipeError where the optimizer cannot work on what
+    the strategy leaves of it.
+    """
+    check_cut(run.recipe)
+    run.notes["meter"] = Meter(precision_probe.device())
+    path, shape = _located(config, rope_scaling.longest(run.recipe))
+    width = shape.get_text_config().hidden_size
+    precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
+    model = _weights(config, path, shape, precision, run.recipe.train.seed)
+    found = fit(model, rope_scaling.longest(run.recipe), packs=config.attention == "auto")
+    if found.layout is PADDED:
+        say(f"samples are padded, not packed: {found.why}")
+    elif found.layout is ALONE:
+        say(f"samples are computed one by one, neither packed nor padded: {found.why}")
+    options = (config.compile, config.neftune, config.router_aux_loss_coef)
+    return LoadedModel(model, path, config.path, precision, found.layout, *options)
+
+
+def load_frozen(
+    config: Transformers, precision: str, layout: Layout, seed: int = 0, samples: int | None = None, key: str = PATH
+) -> LoadedModel:
+    """Load a further model, frozen, beside the one that is trained: for the same batches, and as it was before any training.
+
+    `precision` is what the run computes in, `layout` that of its batches, `seed` that of its random weights, `samples` are the
+    tokens of the longest sample where that is known, `key` is the key of the recipe that names it. Raises what `load` raises, and
+    GymError where the model cannot compute batches of that layout.
+    """
+    path, shape = _located(config, samples, key)
+    model = _weights(config, path, shape, precision, seed).requires_grad_(False).eval()
+    own = fit(model, samples, packs=layout is PACKED).layout
+    if ORDER.index(own) > ORDER.index(layout):
+        raise GymError(
+            f"{type(model).__name__} computes samples {own.name}, and the model that is trained computes them {layout.name}",
+            where=config.path,
+            key=key,
+            fix="set `model: {attention: sdpa}`: then samples are padded for both"
+            if own is PADDED
+            else "name another model",
+        )
+    return LoadedModel(model, path, config.path, precision, layout)
+
+
+def _located(config: Transformers, samples: int | None, key: str = PATH) -> tuple[Path, PretrainedConfig]:
+    """Return where a model lies, checked, and what its `config.json` says, with its positions scaled as asked."""
+    pretrained = config.init == "pretrained"
+    _no_adapter(Path(config.path).expanduser(), key)
+    path = locate(config.path, config.revision, weights=pretrained, key=key)
+    _check_code(path, config.trust_remote_code)
+    if pretrained:
+        check_weights(path, key)
+    with said(path):
+        shape = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, local_files_only=True)
+    if config.rope_scaling is not None:
+        rope_scaling.scale(shape, config.rope_scaling, samples)
+    return path, shape
+
+
+def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precision: str, seed: int) -> PreTrainedModel:
+    """Load the weights, or draw them."""
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
+    if config.attention != "auto":
+        options["attn_implementation"] = config.attention
+    pretrained = config.init == "pretrained"
+    with said(path):
+        options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
+        model = read_weights(path, {"config": shape, **options}) if pretrained else _random(shape, seed, options)
+    check_vocabulary(model, path, config.resize_vocab, seed)
+    rope_scaling.steady(model)
+    return model
+
+
+@contextmanager
+def said(path: Path) -> Iterator[None]:
+    """Say what transformers could not load; files that are damaged or of another kind can raise whatever there is."""
+    try:
+        yield
+    except GymError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:300]
+        kind = (
+            ""
+            if isinstance(error, OSError | ValueError | ImportError | SafetensorError)
+            else f"{type(error).__name__}: "
+        )
+        raise GymError(f"the model cannot be loaded: {kind}{reason}", where=str(path), key="model") from error
+
+
+def _object(file: Path, key: str) -> dict[str, Any]:
+    """Return the JSON object in a file of a model. Raises GymError where it holds none."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise GymError(f"not JSON: {str(error)[:200]}", where=str(file), key=key, fix=AGAIN) from None
+    if not isinstance(found, dict):
+        raise GymError(f"expected an object, not {type(found).__name__}", where=str(file), key=key, fix=AGAIN)
+    return found
+
+
+def _no_adapter(path: Path, key: str) -> None:
+    if (path / "adapter_config.json").exists():
+        why = "holds an adapter, not a whole model"
+        raise GymError(why, where=str(path), key=key, fix="merge it into its base first: gym export")
+
+
+def check_weights(path: Path, key: str = PATH) -> None:
+    """Raise GymError unless the directory holds a model in safetensors that needs no pickle; `key` is what names it."""
+    _no_adapter(path, key)
+    if (path / INDEX).exists():
+        named = _object(path / INDEX, key).get("weight_map")
+        if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+            raise GymError("`weight_map` names no files", where=str(path / INDEX), key=key, fix=AGAIN)
+        files = set(named.values())
+        odd = sorted(name for name in files if not name.endswith(".safetensors") or Path(name).name != name)
+        missing = sorted(name for name in files if not (path / name).exists())
+        if not odd and not missing:
+            return
+        why = f"{INDEX} names {odd[0]}" if odd else f"{missing[0]} is missing"
+        fix = "get the weights again, in safetensors"
+    elif (path / "model.safetensors").exists():
+        return
+    else:
+        pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES) if path.is_dir() else []
+        why = f"the weights in {pickles[0]} are a pickle, which can run any code" if pickles else "there are no weights"
+        fix = "use a copy in safetensors (model.safetensors)"
+    raise GymError(why, where=str(path), key=key, fix=fix)
+
+
+def _check_code(path: Path, allowed: bool) -> None:
+    file = path / "config.json"
+    if not file.exists():
+        raise GymError(
+            "there is no config.json",
+            where=str(path),
+            key="model.path",
+            fix="name a model directory or a Hub id",
+        )
+    if _object(file, PATH).get("auto_map") and not allowed:
+        raise GymError(
+            "the model brings Python code of its own (auto_map in config.json)",
+            where=str(path),
+            key="model.trust_remote_code",
+            fix="read that code; then set `trust_remote_code: true`, or use a model that transformers knows",
+        )
+
+
+def read_weights(
+    path: Path,
+    options: dict[str, Any],
+    kind: Any = AutoModelForCausalLM,
+    finite: Callable[[Tensor], bool] = lambda held: bool(held.isfinite().all()),
+) -> PreTrainedModel:
+    """Load weights quietly into a model of a kind.
+
+    Raises GymError for any that are missing, do not fit, are not `finite`, or that the model has no place for; what belongs to
+    parts that no text goes through is left out, and said.
+    """
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    report: dict[str, Any]
+    model, report = kind.from_pretrained(
+        path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
+    logging.set_verbosity(verbosity)
+    left = sorted(report["unexpected_keys"])
+    beside = [name for name in left if any(part in _BESIDE for part in name.split("."))]
+    if beside:
+        say(f"{len(beside)} weights are not loaded, which text does not need: {', '.join(beside[:3])}")
+    wrong = {
+        "weights that config.json has no place for": [name for name in left if name not in beside],
+        "missing weights": sorted(report["missing_keys"]),
+        "weights of another shape than config.json says": sorted(key for key, *_ in report["mismatched_keys"]),
+        "weights that are not finite": [key for key, held in model.named_parameters() if not finite(held)],
+    }
+    for what, names in wrong.items():
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise GymError(f"{what}: {', '.join(names[:3])}{more}", where=str(path), key="model.path")
+    return model
+
+
+def _random(shape: Any, seed: int, options: dict[str, Any]) -> PreTrainedModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        options.pop("local_files_only")
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
+    return model
+
+
+def _dtype(asked: str, precision: str) -> torch.dtype | str:
+    """Return the dtype of frozen weights; what is trained becomes fp32 later in any case."""
+    if asked == "auto":
+        return "auto" if precision == "bf16" else torch.float32
+    if asked == "bf16" and precision == "fp32":
+        raise GymError(
+            "weights in bf16 cannot be computed with in fp32",
+            key="model.dtype",
+            fix="set `train: {precision: bf16}`",
+        )
+    return torch.bfloat16 if asked == "bf16" else torch.float32
+
+
+def _precision(run: Run, width: int, dtype: str) -> str:
+    """Return `fp32` or `bf16`; a resumed run keeps what it began with."""
+    asked = run.recipe.train.precision
+    before = run.record.read().get("precision") if run.resuming else None
+    if before or asked != "auto" or dtype == "bf16":
+        chosen = str(before or (asked if asked != "auto" else dtype))
+        say(f"precision: {chosen}")
+    else:
+        found = precision_probe.trial(width)
+        chosen = found.precision
+        say(f"precision: {found}")
+    run.record.update(precision=chosen)
+    return chosen

@@ -1,0 +1,217 @@
+"""Log-probabilities of labels without ever holding all logits.
+
+The language-model head turns `[n, dim]` hidden states into `[n, vocabulary]` logits, by far the largest tensor of
+a training step. Here it is applied to a chunk of rows at a time, and applied again in the backward pass instead of
+keeping its output: at any moment the logits of one chunk exist. Where one chunk is all there is, it is kept. For a plain
+linear head, which nearly all are, `linear_head` does the same with less.
+
+This module knows nothing about batches, losses or which positions matter: callers select the rows first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from gym_core import GymError
+from gym_torch.generation.sampling import nucleus
+from gym_torch.model.hidden_states import backbone_states, no_cache, take_whole
+from gym_torch.model.linear_head import linear_log_probs
+
+CHUNK = 256  #: rows of logits held at once
+CHUNK_BYTES = 150 * 2**20  #: what they may take in fp32: 256 rows for a vocabulary of 150,000
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """Return how many rows of logits to hold: few rows would waste time on a small vocabulary, many memory on a large one."""
+    return max(64, CHUNK_BYTES // (4 * vocabulary))
+
+
+def map_logits(
+    hidden: Tensor,
+    head: Callable[[Tensor], Tensor],
+    fn: Callable[[Tensor, slice], Tensor],
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Apply `fn` to the logits of `hidden`, chunk by chunk, recomputing each chunk in the backward pass.
+
+    For whatever needs the whole vocabulary of a position: label log-probabilities, entropy, a KL divergence.
+
+    Args:
+        hidden: `[n, dim]`, any float type; `n` may be 0.
+        head: maps `[rows, dim]` to `[rows, vocabulary]`. Frozen, tied and adapter-wrapped heads all work, dropout
+            included: gradients reach whatever parameters it uses.
+        fn: gets fp32 logits `[rows, vocabulary]` (fp64 when the head computes in fp64) and the slice of `hidden`
+            they belong to, and returns `[rows, ...]`. It may close over tensors that need gradients.
+        chunk: most rows at once. It changes memory and speed, not the result beyond rounding.
+
+    Returns:
+        The results of `fn` concatenated along the rows, `[n, ...]`.
+
+    """
+
+    def apply(rows: Tensor, start: int) -> Tensor:
+        logits = head(rows)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return fn(logits, slice(start, start + len(rows)))
+
+    # One `split` rather than a slice a chunk: its backward joins the gradients once, where every slice would fill
+    # an [n, dim] tensor of its own.
+    pieces = hidden.split(chunk)
+    if len(pieces) == 1 or not torch.is_grad_enabled():
+        return torch.cat([apply(rows, index * chunk) for index, rows in enumerate(pieces)])
+    return torch.cat([checkpoint(apply, rows, index * chunk, use_reentrant=False) for index, rows in enumerate(pieces)])
+
+
+def label_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, chunk: int = CHUNK) -> Tensor:
+    """Return `log p(target)` of every row: `[n]`, fp32, differentiable in `hidden` and in the head's parameters.
+
+    Args:
+        hidden: `[n, dim]`, the hidden states that predict the targets.
+        head: maps `[rows, dim]` to logits `[rows, vocabulary]`; see `map_logits`.
+        targets: `[n]` int64 token ids.
+        chunk: most rows of logits at once.
+
+    """
+    whole = head if isinstance(head, Head) else Head(head)
+    weight = _plain(whole.project) if whole.softcap is None else None
+    if weight is not None:
+        factor = whole.scale / whole.temperature
+        states = hidden if factor == 1.0 else hidden * factor
+        return linear_log_probs(states, weight, targets, chunk)
+
+    def log_probs(logits: Tensor, rows: slice) -> Tensor:
+        # log_softmax is one fused kernel on a CPU; gather minus logsumexp is five, at half the speed.
+        return logits.log_softmax(1).gather(1, targets[rows, None]).squeeze(1)
+
+    return map_logits(hidden, head, log_probs, chunk)
+
+
+def kept_log_probs(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, kept: Tensor, chunk: int = CHUNK
+) -> Tensor:
+    """Return `log p(target)` of every row among the tokens that could be drawn there, `[n]`, as `label_log_probs` does.
+
+    The set of tokens is a constant (a sampling mask, DeepSeek-V3.2, arXiv:2512.02556, section 3.1): two policies that are
+    compared over one set are distributions over the same actions.
+
+    Args:
+        hidden: `[n, dim]`, the hidden states that predict the targets.
+        head: maps `[rows, dim]` to logits `[rows, vocabulary]`; see `map_logits`.
+        targets: `[n]` int64 token ids, each in the set of its row.
+        kept: `[m, 2]` int64, a row and a token of its set each, in the order of the rows; see `kept_tokens`.
+        chunk: most rows of logits at once.
+
+    """
+    rows_of = kept[:, 0].contiguous()
+
+    def log_probs(logits: Tensor, rows: slice) -> Tensor:
+        ends = torch.searchsorted(rows_of, torch.tensor([rows.start, rows.stop], device=rows_of.device))
+        own = kept[int(ends[0]) : int(ends[1])]
+        out = torch.ones_like(logits, dtype=torch.bool)
+        out[own[:, 0] - rows.start, own[:, 1]] = False
+        return logits.masked_fill(out, -torch.inf).log_softmax(1).gather(1, targets[rows, None]).squeeze(1)
+
+    return map_logits(hidden, head, log_probs, chunk)
+
+
+@torch.no_grad()
+def kept_tokens(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, top_p: float, chunk: int = CHUNK
+) -> Tensor:
+    """Return the tokens that `top_p` leaves at every row, and its target, as pairs `[m, 2]` int64 of a row and a token.
+
+    Arguments as those of `kept_log_probs`. What was drawn by other arithmetic may lie just outside, hence the target.
+    """
+    found = [torch.empty(0, 2, dtype=torch.int64, device=hidden.device)]
+    for number, (states, labels) in enumerate(zip(hidden.split(chunk), targets.split(chunk), strict=True)):
+        kept = nucleus(head(states).float().softmax(1), top_p).scatter(1, labels[:, None], True)
+        found.append(kept.nonzero() + torch.tensor([number * chunk, 0], device=hidden.device))
+    return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class Head:
+    """From the last hidden state to the logits a model reports: projection, then scale, then soft cap; then temperature."""
+
+    project: Callable[[Tensor], Tensor]  #: [rows, dim] -> [rows, vocabulary]
+    scale: float = 1.0
+    softcap: float | None = None  #: largest absolute logit, as in Gemma 2 (arXiv:2408.00118, section 2)
+    temperature: float = 1.0  #: divides the logits, where the distribution that was sampled from is to be trained
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Map `[rows, dim]` to logits `[rows, vocabulary]`."""
+        logits = self.project(hidden)
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits if self.temperature == 1.0 else logits / self.temperature
+
+
+def _plain(project: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """Return the weight where calling `project` is a product with it and nothing else happens or looks on."""
+    if not isinstance(project, nn.Linear) or type(project).forward is not nn.Linear.forward or project.bias is not None:
+        return None
+    if project._forward_hooks or project._forward_pre_hooks or is_traceable_wrapper_subclass(project.weight):
+        return None  # watched, quantized, or in shards
+    return project.weight
+
+
+#: What model families call the largest absolute logit.
+_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+#: What model families call the factor on their logits, and the power at which it enters.
+_SCALES = {"logit_scale": 1, "lm_head_multiplier": 1, "output_multiplier": 1, "logits_scaling": -1}
+
+
+def head_of(model: PreTrainedModel) -> Head:
+    """Return the head of a causal language model, checked against the model's own logits.
+
+    Raises:
+        GymError: the model does something after its projection that is not known here.
+
+    """
+    head = declared_head(model)
+    if not _agrees(model, head):
+        take_whole(type(model))
+        if not _agrees(model, head):
+            raise GymError(
+                f"{type(model).__name__} changes its logits in a way that Gym does not know",
+                where="gym_torch.model.log_probs",
+                fix="use a model of another family, or add its scale to gym_torch.model.log_probs",
+            )
+    return head
+
+
+def declared_head(model: PreTrainedModel) -> Head:
+    """Return the head as the configuration of the model describes it, unchecked."""
+    options = model.config.get_text_config().to_dict()
+    scale = 1.0
+    for name, power in _SCALES.items():
+        if options.get(name):
+            scale *= float(options[name]) ** power
+    softcap = next((float(options[name]) for name in _SOFTCAPS if options.get(name)), None)
+    return Head(model.get_output_embeddings(), scale, softcap)
+
+
+@torch.no_grad()
+def _agrees(model: PreTrainedModel, head: Head) -> bool:
+    """Compare `head` over the states with the model itself on two tokens."""
+    training = model.training
+    model.eval()
+    tokens = torch.tensor([[1, 2]], device=model.device)
+    expected = model(input_ids=tokens, **no_cache(type(model).forward)).logits.float()
+    states = backbone_states(model, input_ids=tokens)
+    model.train(training)
+    if isinstance(head.project, nn.Linear) and head.project.in_features != states.shape[-1]:
+        return False
+    found = head(states).float()
+    rounding = 1e-4 if model.dtype == torch.float32 else 2e-2
+    close = rounding * float(expected.abs().max()) + 1e-6
+    return torch.allclose(found, expected, rtol=0, atol=close)
