@@ -24,7 +24,7 @@ import json, sys, time
 from pathlib import Path
 from gym_core import Artifact
 from gym_torch import SafetensorsExporter
-import gym_adapters.lora, gym_torch.export.safetensors
+import gym_adapters.tuners.lora, gym_torch.export.safetensors
 told, into = json.loads(sys.argv[1]), Path(sys.argv[2])
 def peak():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))

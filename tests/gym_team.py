@@ -22,7 +22,7 @@ CONTEXT.set_forkserver_preload(
         "gym_torch.distributed.fsdp",
         "gym_torch.distributed.ranks",
         "gym_sft.objective",
-        "gym_adapters.lora",
+        "gym_adapters.tuners.lora",
         "gym_core.cli.recipes",
         "gym_data.prepare",
         "gym_data.sources.readers",

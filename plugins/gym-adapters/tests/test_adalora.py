@@ -13,7 +13,7 @@ from peft import PeftModel
 from pydantic import ValidationError
 
 from gym_adapters import AdaLoRA
-from gym_adapters.adalora import Adalora
+from gym_adapters.tuners.adalora import Adalora
 from gym_core import GymError
 
 

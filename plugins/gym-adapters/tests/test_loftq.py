@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gym_adapters import LoftQ, nf4
-from gym_adapters.loftq import loftq
+from gym_adapters.tuners.loftq import loftq
 from gym_core import GymError
 
 #: NF4 as published with QLoRA (arXiv:2305.14314, appendix E).

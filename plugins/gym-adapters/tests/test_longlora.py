@@ -10,7 +10,7 @@ from gym_adapters_families import FULL, family, samples
 from torch import nn
 
 from gym_adapters import LongLoRA
-from gym_adapters.longlora import grouped, shifted_attention
+from gym_adapters.tuners.longlora import grouped, shifted_attention
 from gym_core import GymError
 from gym_torch.batch import packed, padded
 from gym_torch.model.attention import Spans, segment_attention

@@ -12,7 +12,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from gym_adapters import LoRA
-from gym_adapters.lora import Lora
+from gym_adapters.tuners.lora import Lora
 from gym_core import GymError
 
 KINDS = [

@@ -1,0 +1,71 @@
+"""AdaLoRA: LoRA whose ranks go where they matter."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from gym_adapters.config.base import LowRankOptions
+from gym_core import Flat
+
+Decay = Annotated[float, Field(gt=0, lt=1)]
+Steps = Annotated[float, Field(ge=0)]  #: a number of steps, or below 1 a share of all
+
+
+class AdaLoRA(LowRankOptions):
+    """LoRA with orthogonal directions, of which the least important ones are let go while it trains.
+
+        y = W x + scaling B diag(E) A x           scaling = alpha / (rank + 1e-5)
+        loss + orthogonality * mean of |A A^T - 1| and |B^T B - 1| over all layers
+        s(w) = I(w) U(w)                          I: running mean of |w g|, g the gradient of w; U: of ||w g| - I|
+        S_i = s(E_i) + mean s(A_i) + mean s(B_i)  how important row i of A, with column i of B, is
+        b(t) = target_rank + (rank - target_rank) (1 - (t - warmup) / (T - final - warmup))^3
+
+    W `[out, in]` stays; A `[rank, in]` and B `[out, rank]` begin normal, of deviation 0.02, and E `[rank]` as zeros. After step
+    `warmup` of T, and every `every` steps, E_i of the least important directions of all layers together becomes zero, so that
+    b(t) a layer are left on average; in the last `final` steps the same ones stay. In the paper B, E, A are P, Lambda, Q.
+
+    Trains: `rank (out + in + 1)` numbers for a layer `[out, in]`; E of what is gone stays zero.
+
+    Code: peft's layers and allocation of ranks; penalty, state and files ours: peft adds the penalty only to a loss that its
+    own wrapper computes, and drops what a resumed run needs.
+
+    Differs: the paper adds up squared norms; its code and peft take the mean of the norms themselves, as here.
+
+    On the disk: what is left, as peft loads it, and in adalora.safetensors all there is, from which Gym goes on. Merges; left
+    out, it leaves the base to the bit, so the base is its own reference.
+
+    Not with: `fsdp`, for it weighs whole gradients; optimizers that leave none, as in the backward pass; other adapters beside
+    it; a run too short for `warmup` and `final`; GPT-2's layers; quantized weights, where it is merged.
+
+    Proof: the ranks left are those asked for (`test_the_ranks_left_are_those_asked_for`); the penalty in NumPy
+    (`test_the_penalty_is_the_mean_distance_from_orthogonal`); it goes on to the bit from before, while and after ranks go
+    (`test_it_goes_on_to_the_bit_from_any_step`); peft loads what is left (`test_peft_loads_what_is_left`); without gradients it
+    is refused (`test_adalora_needs_the_gradients`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.adalora:Adalora"
+
+    rank: Annotated[PositiveInt, Flat("lora_rank")] = 12
+    """Rank of every layer at first."""
+    target_rank: PositiveInt = 8
+    """Mean rank in the end."""
+    warmup: Steps = 0.1
+    """Steps before the first rank goes: a number, or below 1 a share of all."""
+    final: Steps = 0.3
+    """Steps after the last one went."""
+    every: PositiveInt = 1
+    """Steps between two times that ranks go."""
+    beta1: Decay = 0.85
+    """Decay of the running mean of how sensitive the loss is to a weight."""
+    beta2: Decay = 0.85
+    """Decay of the running mean of how much that varies."""
+    orthogonality: Annotated[float, Field(ge=0)] = 0.5
+    """Weight of the penalty on directions that are not orthogonal."""
+
+    @model_validator(mode="after")
+    def _fewer(self) -> Self:
+        if self.target_rank >= self.rank:
+            raise ValueError(f"target_rank must be below the rank of {self.rank}")
+        return self

@@ -1,0 +1,51 @@
+"""What the options of several adapters have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from gym_core import Adapter, Flat
+
+Names = str | tuple[str, ...]  #: a list, or one string with commas between
+
+
+class PeftOptions(Adapter):
+    """Trains a little beside some modules of a model, and leaves the model itself alone. `target` is a `PeftAdapter`.
+
+    The class must be importable from the package it belongs to under its own name, and be an entry point by that:
+    `gym_adapters:LoRA`. What it makes says so, and is opened again by it.
+    """
+
+    modules: Names = "all"
+    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
+    extra: Annotated[Names, Flat("additional_target")] = ()
+    """Modules trained whole beside the adapter and saved in it, such as `embed_tokens`."""
+
+    def uniform(self) -> bool:
+        """No name singles out a layer by its number."""
+        return not any(letter.isdigit() for name in (*self.modules, *self.extra) for letter in name)
+
+
+class LowRankOptions(PeftOptions):
+    """The options that every low-rank update of linear layers has."""
+
+    rank: Annotated[PositiveInt, Flat("lora_rank")] = 8
+    """Rank of the update."""
+    alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
+    """The update is scaled by alpha / rank; without it alpha is twice the rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1), Flat("lora_dropout")] = 0.0
+    """Share of a layer's inputs that the update does not see in a training step."""
+    modules: Annotated[Names, Flat("lora_target")] = "all"
+    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
+
+
+class VirtualTokenOptions(Adapter):
+    """Base of what trains virtual tokens, which no weight of a model can compute."""
+
+    starts_unchanged: ClassVar[bool] = False
+    merges: ClassVar[bool] = False
+
+    tokens: Annotated[PositiveInt, Field(examples=[4])] = 20
+    """Number of virtual tokens."""

@@ -1,0 +1,59 @@
+"""LoRA of the experts of a mixture."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import PositiveFloat, PositiveInt
+
+from gym_adapters.config.base import Names, PeftOptions
+from gym_core import Flat
+
+
+class ExpertLoRA(PeftOptions):
+    """Trains a low-rank update of each expert of a mixture, whose layers hold the matrices of all experts in one tensor.
+
+        W_e + scaling B_e A_e                     for each expert e, scaling = alpha / rank
+
+    The tensor W `[experts, out, in]`, in which transformers keeps the matrices of all experts of a layer, stays as it is; A_e
+    `[rank, in]` and B_e `[out, rank]` train. Every A_e begins uniform within 1 / sqrt(in) of zero, every B_e as zeros.
+    `parameters` names some tensors (`experts.down_proj`, or `layers.3.mlp.experts.down_proj` for those of one layer), `modules`
+    linear layers beside them, which are adapted as by `lora`.
+
+    Trains: `experts rank (out + in)` numbers for a tensor `[experts, out, in]`.
+
+    Code: peft's for first values, files and merging; ours runs the experts, for peft adds the update to all of them before
+    every pass, which takes their size in memory again, and in bf16 loses what is smaller than the rounding of the weights.
+
+    Differs: routers and linear layers are left alone unless `modules` names them. Experts that transformers does not run by its
+    interface for them (Llama 4, JetMoe) run in peft's way. There is no dropout.
+
+    On the disk: the A of all experts in one matrix `[experts rank, in]`, and their B in one `[out, rank experts]`, by peft's
+    names, which peft loads. Merges; left out, it leaves the base to the bit, so the base is its own reference.
+
+    Not with: models without experts in tensors of their own.
+
+    Proof: every expert has its own update, by the formula (`test_each_expert_has_its_own_update`); values and gradients are
+    those of whole matrices in float64, in five families (`test_value_and_gradients_are_those_of_whole_matrices`); bf16 does not
+    hide small updates (`test_over_bf16_an_update_smaller_than_the_rounding_of_weights_is_seen`); nothing of the size of all
+    experts is kept (`test_nothing_as_large_as_all_experts_is_kept`); unchanged at first, merged = unmerged, and the same from
+    the files, in peft too (`test_unchanged_merged_saved_and_restored`); packed and recomputed it has the same gradients
+    (`test_packed_and_checkpointed`); a convolution is no mixture (`test_a_convolution_is_no_mixture`); what is not there is
+    named (`test_what_is_not_there_is_named`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.expert_lora:Experts"
+    mixtures: ClassVar[bool] = True
+
+    rank: Annotated[PositiveInt, Flat("lora_rank")] = 8
+    """Rank of the update of one expert."""
+    alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
+    """The update is scaled by alpha / rank; without it alpha is twice the rank."""
+    parameters: Names = "all"
+    """Tensors of experts to adapt, such as `experts.down_proj`; `all` is every one."""
+    modules: Names = ()
+    """Linear layers to adapt beside them, such as `q_proj,v_proj`; none by default, `all` is every one but the head."""
+
+    def uniform(self) -> bool:
+        """No name singles out a layer by its number."""
+        return super().uniform() and not any(letter.isdigit() for name in self.parameters for letter in name)

@@ -1,0 +1,56 @@
+"""Partial training: some layers of the model, the rest is frozen."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import field_validator
+
+from gym_adapters.config.base import Names
+from gym_core import Adapter, Flat
+
+
+class Freeze(Adapter):
+    """Trains some layers of the model and freezes the rest.
+
+        layers: N                                 the last N layers train; -N: the first N
+        layers: N, spread: true                   the last of each of N equal parts
+
+    Trains: the weights of `modules` in these layers, and of `extra` outside of them, in fp32; everything else stays as it is,
+    in its own precision. So below fp32 it needs `train: {precision: bf16}`.
+
+    Code: ours.
+
+    Differs: LLaMA-Factory's `use_llama_pro` with `finetuning_type: freeze` is `spread`: it goes on with a model into which
+    `llama_pro`, or their script, has put blocks.
+
+    On the disk: a plain model, which transformers loads, each weight in the precision that it came in. It is no adapter: there
+    is nothing to merge, and since it changes the base, a reference is a second model.
+
+    Not with: more layers than there are, parts that are not equal, names that are not there; quantized weights among those that
+    train.
+
+    Proof: the last or first layers change, and no others (`test_last_or_first_layers`), or the modules named
+    (`test_some_modules_and_some_outside`); saved and restored it has the same bits (`test_saved_restored_and_merged`); what is
+    frozen keeps its precision (`test_bf16_is_kept_where_frozen_and_trains_under_autocast`); blocks of LLaMA-Pro go on training
+    (`test_freeze_goes_on_training_the_new_blocks`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.freeze:Freeze"
+
+    layers: Annotated[int, Flat("freeze_trainable_layers")] = 2
+    """How many layers train: the last ones, or the first ones where it is negative."""
+    modules: Annotated[Names, Flat("freeze_trainable_modules")] = "all"
+    """Modules of those layers that train, such as `mlp,self_attn`, or `all`."""
+    extra: Annotated[Names, Flat("freeze_extra_modules")] = ()
+    """Modules outside the layers that train too, such as `embed_tokens`."""
+
+    spread: Annotated[bool, Flat("use_llama_pro")] = False
+    """Whether they are the last of as many equal parts of the model, as the blocks are that LLaMA-Pro put in, not its end."""
+
+    @field_validator("layers")
+    @classmethod
+    def _some_layers(cls, layers: int) -> int:
+        if layers == 0:
+            raise ValueError("0 layers leave nothing to train")
+        return layers

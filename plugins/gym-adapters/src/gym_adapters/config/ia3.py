@@ -1,0 +1,44 @@
+"""(IA)3: factors of keys, values and hidden units."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gym_adapters.config.base import Names, PeftOptions
+
+
+class IA3(PeftOptions):
+    """Trains a factor for each key, each value, and each hidden unit of the feed-forward layers.
+
+        y = l * (W x + bias)                      projections to keys and values, l `[out]` (section 3.3)
+        y = W (l * x) + bias                      projections out of feed-forward layers (`inputs`), l `[in]`
+
+    W and the bias stay as they are; l trains, and begins as ones.
+
+    Trains: `out` numbers for a layer `[out, in]`, or `in` where its inputs are scaled.
+
+    Code: peft's, which is right; the layers are found by what they are usually called (k_proj, value, down_proj, fc2, ...), not
+    by the name of the family, of which peft knows some.
+
+    Differs: from peft and the paper in nothing that is computed. `modules` and `inputs` may name other linear layers than those
+    of the paper.
+
+    On the disk: the factors by peft's names, which peft loads. Merges; left out, it leaves the base, so the base is its own
+    reference.
+
+    Not with: models whose keys and values have no projections by a name known here, unless `modules` names linear layers;
+    GPT-2's layers; `inputs` that are not among `modules`; quantized weights, where it is merged.
+
+    Proof: merged weights are those of the base times the factors (`test_ia3_scales_keys_values_and_hidden_units`); inputs of
+    feed-forward layers are found by any name (`test_inputs_of_feed_forward_layers_are_found_by_any_name`); unknown names are
+    asked for (`test_ia3_asks_for_names_it_does_not_know`); the output begins as the base's
+    (`test_it_begins_unchanged_and_only_what_it_declares_trains`); peft computes the same from the files
+    (`test_plain_peft_loads_it`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.ia3:Ia3"
+
+    modules: Names = "all"
+    """Linear layers whose outputs are scaled; `all` is the projections to keys, to values, and out of the feed-forward layers."""
+    inputs: Names = "all"
+    """Those among `modules` whose inputs are scaled in place of the outputs; `all` is those out of the feed-forward layers."""

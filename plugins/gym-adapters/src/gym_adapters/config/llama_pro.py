@@ -1,0 +1,42 @@
+"""LLaMA-Pro: new blocks between those of the model."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveInt
+
+from gym_core import Adapter
+
+
+class LLaMAPro(Adapter):
+    """Puts new blocks between those of the model, which change nothing at first, and trains them alone: a larger model.
+
+        h = x + Wo attention(norm(x))
+        y = h + Wd feed_forward(norm(h))          a block; in a new one Wo = 0 and Wd = 0 at first, so y = x
+
+    After each of `blocks` equal parts of the model comes a copy of the last block there, with zeros where it writes to the
+    residual stream, weights and biases (section 3.2). The model itself stays as it is.
+
+    Trains: every weight of the new blocks, in fp32; nothing is drawn at random.
+
+    Code: ours; peft has nothing of the kind. Lists of the configuration with an entry for each layer are laid out anew, and
+    each layer has a cache of its own.
+
+    On the disk: a plain model with more layers, which transformers loads. `freeze: {layers: 8, spread: true}` goes on training
+    eight such blocks. Left out, it leaves the base to the bit, so the base is its own reference.
+
+    Not with: a number of blocks that does not divide the layers; blocks whose projections have no name known here (o_proj,
+    down_proj, c_proj, ...).
+
+    Proof: the output begins as the base's to the bit, and the new blocks train alone
+    (`test_new_blocks_train_alone_and_the_output_is_unchanged`); what is saved is a larger plain model
+    (`test_what_is_saved_is_a_larger_plain_model`); it is so in every family, packed and decoded (`test_every_family`); `freeze`
+    goes on with it (`test_freeze_goes_on_training_the_new_blocks`); numbers that do not divide are refused
+    (`test_numbers_that_do_not_divide_are_refused`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.llama_pro:LlamaPro"
+
+    blocks: Annotated[PositiveInt, Field(examples=[1])] = 8
+    """Number of new blocks; must divide the number of layers: one comes after each equal part of the model."""

@@ -1,0 +1,37 @@
+"""LN-tuning: the weights of the normalization layers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gym_adapters.config.base import Names, PeftOptions
+
+
+class LNTuning(PeftOptions):
+    """Trains the weights of the normalization layers, and nothing else.
+
+        y = g * x / sqrt(mean(x^2) + eps)         or what the model has for a norm, such as LayerNorm with g and a bias
+
+    Each norm is copied, the copy takes its place and trains (section 2), and begins as what it is of.
+
+    Trains: `hidden` numbers for each norm, twice as many with a bias, and `head_dim` for those of heads.
+
+    Code: peft's, which is right; the layers are found by what they are, modules of a class with `norm` in its name that hold
+    vectors alone, not by the name of the family.
+
+    Differs: every norm trains, those of heads (q_norm, k_norm) and the last one too; `modules` names fewer.
+
+    On the disk: the copies by peft's names, which peft loads. Merges, to the bit: the copies take the place of the norms. Left
+    out, it leaves the base, so the base is its own reference.
+
+    Not with: names that are no norms.
+
+    Proof: norms change in the merged model, and nothing else (`test_ln_tuning_trains_norms_and_nothing_else`); a layer is no
+    norm (`test_a_layer_is_no_norm`); as many numbers train (`test_trainable_counts_are_those_of_the_papers`); left out, it
+    leaves the base (`test_left_out_it_leaves_the_base`); peft computes the same from the files (`test_plain_peft_loads_it`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.ln_tuning:LnTuning"
+
+    modules: Names = "all"
+    """Normalization layers to train, such as `input_layernorm`; `all` is every one."""

@@ -1,0 +1,53 @@
+"""LoftQ: LoRA over rounded weights, which begins as the best correction of the rounding."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import PositiveInt
+
+from gym_adapters.config.base import LowRankOptions
+
+
+class LoftQ(LowRankOptions):
+    """LoRA over weights rounded to a few bits, which begins as the best correction of the rounding.
+
+        y = Q x + scaling B A x                   scaling = alpha / rank
+        Q = round(W - scaling B A)                in turns, from B A = 0 on
+        scaling B A = the best of this rank for W - Q, from its singular values, shared between A and B
+
+    Q takes the place of W `[out, in]`; A `[rank, in]` and B `[out, rank]` train. Rounding is to the levels of NormalFloat
+    (2305.14314, appendix E), times the largest magnitude of each `block`. That changes with every turn, which can therefore be
+    worse than the one before: the best of `iterations` turns by the norm of W - Q - scaling B A is taken.
+
+    Trains: `rank (out + in)` numbers for a layer `[out, in]`.
+
+    Code: peft's layers, the rest ours: peft's runs on a GPU only, and leaves the scaling out, so it is right for alpha = rank
+    alone.
+
+    Differs: the paper takes the last turn. Scales are not rounded a second time. Q is held in the precision of the base, so
+    that rounding alone saves no memory here.
+
+    On the disk: A and B by peft's names, and in loftq.safetensors the pair that W was rounded beside, from which Gym makes the
+    same Q of the original model. On that model as it was, peft computes something else; for other programs, `gym export` merges
+    it. A reference has the rounded base and the first update: scores from before training, or a second model.
+
+    Not with: other adapters beside it, and a place in a stack; GPT-2's layers, embeddings and weights that are quantized
+    already; a rank above what a weight has.
+
+    Proof: the levels are those published (`test_the_levels_are_those_published`); the error is below that of rounding alone,
+    never worse for more turns (`test_it_is_better_than_rounding_and_never_worse_for_more_turns`), and the same for any scaling
+    (`test_it_is_as_good_for_any_scaling`); the model is closer to the base than a rounded one
+    (`test_begun_it_is_closer_to_the_base_than_rounding_is`); opened again it is the same to the bit
+    (`test_merged_it_computes_the_same_and_opened_again_too`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.loftq:Loftq"
+    starts_unchanged: ClassVar[bool] = False
+
+    bits: Literal[2, 3, 4] = 4
+    """Bits of a weight: NormalFloat, with a scale for each block."""
+    block: PositiveInt = 64
+    """Weights that share a scale."""
+    iterations: PositiveInt = 5
+    """Turns of rounding and correcting; the best is taken."""

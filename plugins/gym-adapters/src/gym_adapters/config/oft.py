@@ -1,0 +1,61 @@
+"""OFT: block-diagonal rotations of the inputs of a layer."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveInt, model_validator
+
+from gym_adapters.config.base import Names, PeftOptions
+from gym_core import Flat
+
+
+class OFT(PeftOptions):
+    """Trains a rotation of the inputs of each linear layer, block by block (OFTv2: the inputs are turned, not the weights).
+
+        y = W R^T x                               R: block-diagonal, a block for each `block` inputs
+        block = 1 + 2 Q + 2 Q^2 + 2 Q^3 + Q^4     five terms of (1 + Q)(1 - Q)^-1 (equation 6)
+        block = (1 - Q)(1 + Q)^-1                 with `exact`
+
+    W `[out, in]` and the bias stay as they are. Each Q `[block, block]` is skew-symmetric; the numbers above its diagonal train
+    and begin as zeros, so that R is 1. The five terms are orthogonal up to `2 |Q|^4`: below 1e-3 while no block turns far,
+    which is measured at every save, and warned of. `exact` solves a system instead.
+
+    Trains: `in (block - 1) / 2` numbers for a layer `[out, in]`.
+
+    Code: peft's, which is right in what it computes.
+
+    Differs: peft's dropout of blocks is never applied, so there is no such option; a block size that does not fit, which it
+    replaces unsaid, is refused.
+
+    On the disk: the numbers by peft's names, and which kind of rotation they are for, since the two turn in opposite
+    directions; peft loads both. Merges, as W R^T; left out, it leaves the base, so the base is its own reference.
+
+    Not with: layers whose inputs the blocks do not divide; GPT-2's layers and embeddings; quantized weights, where it is
+    merged.
+
+    Proof: trained rotations are orthogonal to 1e-3, and keep the angles between rows of W
+    (`test_trained_rotations_are_orthogonal_and_keep_angles`); far ones are warned of, and exact ones are not
+    (`test_rotations_that_became_large_are_reported_unless_exact`); the output begins as the base's, 1e-5
+    (`test_it_begins_unchanged_and_only_what_it_declares_trains`); peft computes the same from the files
+    (`test_plain_peft_loads_it`); blocks that do not fit are refused (`test_blocks_that_do_not_fit_are_refused`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.oft:Oft"
+
+    block: Annotated[
+        PositiveInt | None, Field(examples=[8]), Flat("oft_block_size", convert=lambda size: size or None)
+    ] = None
+    """Inputs that are rotated together, 32 by default; must divide the inputs of every adapted layer."""
+    blocks: Annotated[PositiveInt | None, Flat("oft_rank", convert=lambda count: count or None)] = None
+    """Number of blocks of each layer, in place of their size."""
+    exact: bool = False
+    """Whether rotations are exact, by solving a system, rather than five terms of a series: right where they become large."""
+    modules: Annotated[Names, Flat("oft_target"), Flat("lora_target")] = "all"
+    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> OFT:
+        if self.block and self.blocks:
+            raise ValueError("set block or blocks, not both")
+        return self

@@ -1,0 +1,40 @@
+"""OLoRA: LoRA that begins as the leading part of each weight's QR decomposition."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gym_adapters.config.lora import LoRA
+
+
+class OLoRA(LoRA):
+    """LoRA that begins as the leading part of each weight's QR decomposition, so with orthonormal B.
+
+        y = W x + scaling (B A - B0 A0) x         scaling = alpha / rank
+        W = Q R                                   Q: orthonormal columns, R: upper triangular
+        A0 = the first rows of R                  B0 = the first columns of Q
+
+    W `[out, in]` stays as it is, and so do A0 `[rank, in]` and B0 `[out, rank]`; A and B begin as they are and train.
+
+    Trains: `rank (out + in)` numbers for a layer `[out, in]`; as many stay beside them.
+
+    Code: peft's layers, first values ours.
+
+    Differs: the paper and peft write W - scaling B0 A0 in the place of W; here the second pair takes it away, which is the same
+    sum, and the base keeps its bits. As in peft, the scaling is not taken out of A0 and B0, so for alpha other than the rank
+    more or less than the leading part is trained.
+
+    On the disk: one plain LoRA of twice the rank, [B, -B0] and [A; A0], for the original base, which peft, vLLM and others
+    load. Merges; left out, it leaves the base to the bit, so the base is its own reference.
+
+    Not with: GPT-2's layers, embeddings and quantized weights; a rank above what a weight has; an adapter of `adapters` that is
+    to go on, which has begun already (`anew` stands beside it).
+
+    Proof: what it begins with and what is left of W are peft's, 1e-4 (`test_what_begins_and_what_is_left_are_those_of_peft`);
+    the output begins as the base's, and peft computes the same from the files
+    (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`); merged = unmerged, and opened again it is the same
+    to the bit (`test_merged_it_computes_the_same_and_opened_again_too`); a rank that a weight does not have is an error
+    (`test_a_rank_that_a_weight_does_not_have_is_an_error`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.olora:Olora"

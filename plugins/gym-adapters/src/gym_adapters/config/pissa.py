@@ -1,0 +1,59 @@
+"""PiSSA: LoRA that begins as the leading part of each weight."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import field_validator
+
+from gym_adapters.config.lora import LoRA
+from gym_core import Flat
+
+
+def _nothing(value: Any) -> None:
+    """Accept a key that has no meaning here."""
+
+
+class PiSSA(LoRA):
+    """LoRA that begins as the leading part of each weight, and trains that.
+
+        y = W x + scaling (B A - B0 A0) x         scaling = alpha / rank
+        W = U S V^T                               its singular values, the largest first
+        A0 = sqrt(S_r / scaling) V_r^T            B0 = U_r sqrt(S_r / scaling)
+
+    W `[out, in]` stays as it is, and so do A0 `[rank, in]` and B0 `[out, rank]`, whose product is the best of this rank for W;
+    A and B begin as they are and train. The decomposition is that of `iterations` power iterations with 8 directions to spare,
+    or exact.
+
+    Trains: `rank (out + in)` numbers for a layer `[out, in]`; as many stay beside them.
+
+    Code: peft's layers, first values ours.
+
+    Differs: the paper and peft write W - scaling B0 A0 in the place of W, which costs a base in bf16 some bits, fits no other
+    base, and needs the same seed again; here the second pair takes it away, which is the same sum. peft has no directions to
+    spare. The paper has alpha = rank; any other begins the same here.
+
+    On the disk: one plain LoRA of twice the rank, [B, -B0] and [A; A0], for the original base, which peft, vLLM and others
+    load; there is nothing to convert. Merges; left out, it leaves the base to the bit, so the base is its own reference.
+
+    Not with: GPT-2's layers, embeddings and quantized weights; a rank above what a weight has; an adapter of `adapters` that is
+    to go on, which has begun already (`anew` stands beside it).
+
+    Proof: it begins as the leading part in NumPy (`test_pissa_begins_as_the_leading_part`); that and the rest are peft's, 1e-4
+    (`test_what_begins_and_what_is_left_are_those_of_peft`); the output begins as the base's, and peft computes the same from
+    the files (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`); opened with another seed it is the same
+    to the bit (`test_merged_it_computes_the_same_and_opened_again_too`); a base in bf16 keeps every bit
+    (`test_a_bf16_base_keeps_its_weights_and_the_output_stays`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.pissa:Pissa"
+
+    iterations: Annotated[int, Flat("pissa_iter"), Flat("pissa_convert", convert=_nothing)] = 16
+    """Power iterations that find the leading part; -1 decomposes the weight exactly, which takes longer."""
+
+    @field_validator("iterations")
+    @classmethod
+    def _some(cls, iterations: int) -> int:
+        if iterations < 1 and iterations != -1:
+            raise ValueError("takes at least 1 iteration, or -1 for an exact decomposition")
+        return iterations

@@ -1,0 +1,42 @@
+"""rsLoRA: LoRA scaled by alpha / sqrt(rank)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import PositiveFloat
+
+from gym_adapters.config.lora import LoRA
+from gym_core import Flat
+
+
+class RsLoRA(LoRA):
+    """LoRA scaled by alpha / sqrt(rank), so that a higher rank does not learn more slowly.
+
+        y = W x + scaling B A x        scaling = alpha / sqrt(rank)
+
+    As in `lora`, W `[out, in]` stays, A `[rank, in]` begins uniform within 1 / sqrt(in) of zero, and B `[out, rank]` as zeros.
+    So scaled, the update and its gradients keep their size as the rank grows, for one alpha.
+
+    Trains: `rank (out + in)` numbers for a layer `[out, in]`.
+
+    Code: peft's, by its option `use_rslora`, which is right.
+
+    Differs: without `alpha` it is twice the rank, as for `lora` and in LLaMA-Factory, and the scaling is 2 sqrt(rank), which
+    grows. Where ranks are compared, set `alpha`.
+
+    On the disk: A and B by peft's names, which peft, vLLM and others load. Merges; left out, it leaves the base to the bit, so
+    the base is its own reference.
+
+    Not with: what `lora` refuses, and `use_dora` in the same file of LLaMA-Factory.
+
+    Proof: the scaling is alpha / sqrt(rank) in every layer (`test_rslora_is_scaled_by_the_root_of_the_rank`); the output begins
+    as the base's, and peft computes the same from the files
+    (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`); merged = unmerged, and opened again it is the same
+    to the bit (`test_merged_it_computes_the_same_and_opened_again_too`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.rslora:RsLora"
+
+    alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
+    """The update is scaled by alpha / sqrt(rank); without it alpha is twice the rank."""

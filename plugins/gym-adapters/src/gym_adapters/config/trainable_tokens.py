@@ -1,0 +1,46 @@
+"""Single tokens: those of a new vocabulary, or some that a model has not learnt well."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gym_core import Adapter
+
+
+class TrainableTokens(Adapter):
+    """Trains the rows of some tokens in the embeddings, and in the head, and nothing else.
+
+        embedding of token i = E_i                R_i in its place for the tokens named
+        logit of token i = H_i h + bias_i         R_i, or a row of its own where the head is not tied
+
+    The rows R `[tokens, hidden]` stand in place of those of the base, and begin as they are; embeddings and head stay. Ids past
+    the weights make both grow at first, by the mean of the other rows, so a tokenizer that was extended is all there need be.
+    Embeddings that a model scales inside are scaled too.
+
+    Trains: `tokens hidden` numbers, twice as many where the head is not tied.
+
+    Code: ours: peft lets an untied head alone, so that new tokens are read and never written, and copies the whole embedding
+    matrix for each pass through a layer, so once for each chunk of the head.
+
+    On the disk: whole rows, not differences, by peft's names: they mean the same whatever stood there before. peft loads them,
+    new ones only over a base that was made as large. Merges into the rows; what was tied stays tied. Left out, it leaves the
+    base, grown where it grew.
+
+    Not with: a text that is no token of the tokenizer beside the model (`gym tokens` makes it one).
+
+    Proof: their rows change in the merged model, at both ends, and no other (`test_only_their_rows_change`); new tokens make it
+    grow, are learnt, and are in the model merged (`test_new_tokens_make_the_model_grow`); from the command to the export
+    (`test_a_new_vocabulary_from_command_to_export`); an embedding that is scaled stays so
+    (`test_a_scaled_embedding_is_scaled`); peft computes the same from the files (`test_plain_peft_loads_it`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.trainable_tokens:Tokens"
+
+    tokens: Annotated[tuple[str | Annotated[int, Field(ge=0)], ...], Field(min_length=1, examples=[[97, 98]])]
+    """Tokens by their text or their id, as the tokenizer beside the model knows them. Ids past its weights make those grow."""
+
+    def uniform(self) -> bool:
+        """No layer is touched."""
+        return True

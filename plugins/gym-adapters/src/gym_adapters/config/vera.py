@@ -1,0 +1,51 @@
+"""VeRA: two vectors for each layer, which scale random matrices that all layers share."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from gym_adapters.config.base import PeftOptions
+
+
+class VeRA(PeftOptions):
+    """Trains two vectors for each linear layer, which scale random matrices that all layers share.
+
+        y = W x + diag(b) B diag(d) A x           equation 2
+
+    W `[out, in]` stays as it is, and so do A and B, drawn once from `draw` for all layers: A `[rank, most in]` uniform within
+    sqrt(6 / most in), B `[most out, rank]` within sqrt(6 / rank); a layer takes the first rows and columns that it needs. b
+    `[out]` begins as zeros, d `[rank]` as `scale`; both train.
+
+    Trains: `out + rank` numbers for a layer `[out, in]`.
+
+    Code: peft's, which is right.
+
+    Differs: from peft in nothing that is computed. It has the option not to save A and B, and to draw them anew, which differs
+    between machines; here they are always saved.
+
+    On the disk: b and d by peft's names, with A and B, so that peft draws nothing. Gym draws them, and refuses a folder with
+    others. Merges; left out, it leaves the base, so the base is its own reference.
+
+    Not with: a folder whose A and B another `draw`, or another kind of machine, made (peft takes it); GPT-2's layers and
+    embeddings; quantized weights, where it is merged.
+
+    Proof: what merging adds is the formula, with one A and B for all layers
+    (`test_vera_scales_matrices_that_all_layers_share`); other matrices are refused
+    (`test_vera_with_other_matrices_is_refused`); the seed of a run has no part in them
+    (`test_vera_needs_no_seed_to_be_read_again`); the output begins as the base's
+    (`test_it_begins_unchanged_and_only_what_it_declares_trains`); peft computes the same from the files
+    (`test_plain_peft_loads_it`).
+    """
+
+    target: ClassVar[str] = "gym_adapters.tuners.vera:Vera"
+
+    rank: PositiveInt = 256
+    """Rank of the random matrices; each layer trains this many numbers, and one for each of its outputs."""
+    scale: PositiveFloat = 0.1
+    """First value of the vector between the two matrices; the one after them is zero at first."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of a layer's inputs that the update does not see in a training step."""
+    draw: Annotated[int, Field(ge=0)] = 0
+    """Seed of the random matrices, which are no part of what trains: another one is another adapter."""

@@ -1,0 +1,112 @@
+"""The base of adapters of our own: parameters beside those of a model, and hooks that compute with them.
+
+The modules of the model stay what they are, so whatever looks for a linear layer or an embedding finds it, and taking the
+hooks away leaves the base. It keeps the promise `gym_torch.model.adapted.Adapted`, and writes what plain peft loads.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from peft import PeftConfig
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gym_adapters.adapter_files import PREFIX, WEIGHTS, artifact
+from gym_core import Adapter, Artifact
+from gym_torch.model.adapted import Plain, assembled, check_state
+
+Options = TypeVar("Options", bound=Adapter)
+
+
+class Handle(Protocol):
+    """What torch gives for a hook."""
+
+    def remove(self) -> None:
+        """Take the hook away."""
+
+
+class HookAdapter(ABC, Generic[Options]):
+    """A model with hooks. A subclass says what trains (`put`), how it computes (`hooks`) and what peft calls it."""
+
+    def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
+        """Put the adapter into `model`, in place; `seed` alone determines its first values. Raises what `put` raises."""
+        self.config, self.model = config, model
+        model.requires_grad_(False)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.put()
+        self._handles = self.hooks()
+
+    @abstractmethod
+    def put(self) -> None:
+        """Register what trains, in fp32, by the names that peft gives it. Raises GymError where the model does not fit."""
+
+    @abstractmethod
+    def hooks(self) -> list[Handle]:
+        """Register the hooks."""
+
+    @abstractmethod
+    def options(self) -> PeftConfig:
+        """Return what peft is to read beside the weights."""
+
+    def change(self, name: str, weight: Tensor) -> Tensor:
+        """Return what a weight of the model becomes where the adapter is merged, by its name. Default: it stays."""
+        return weight
+
+    def merging(self) -> Plain:
+        """Return the model with what trains in its weights. Raises GymError where no weights compute the same."""
+        own = {name.removeprefix(PREFIX) for name in self.state()}
+        weights = (
+            (name, self.change(name, weight)) for name, weight in self.model.state_dict().items() if name not in own
+        )
+        return Plain(copy.deepcopy(self.model.config), weights)
+
+    def merged(self) -> PreTrainedModel:
+        """Return a model with what trains in its weights; it shares with this one what the adapter leaves alone."""
+        return assembled(self.merging(), type(self.model))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the adapter by peft's names, in fp32."""
+        return {
+            PREFIX + name: weight.detach() for name, weight in self.model.named_parameters() if weight.requires_grad
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Copy the adapter back."""
+        own = self.state()
+        check_state(own, state)
+        for name, weight in own.items():
+            weight.copy_(state[name])
+
+    def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
+        """Write what `peft.PeftModel.from_pretrained` loads. It is small, so it stays fp32 and exact in any case."""
+        path.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: weight.cpu().contiguous() for name, weight in self.state().items()}, path / WEIGHTS, {"format": "pt"}
+        )
+        options = self.options()
+        options.base_model_name_or_path, options.inference_mode = base, True
+        options.save_pretrained(str(path))
+        return artifact(self.config, path, base)
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """Return the adapter of a directory that `save` wrote."""
+        return load_file(path / WEIGHTS)
+
+    @contextmanager
+    def without(self) -> Iterator[None]:
+        """Leave the adapter out."""
+        for handle in self._handles:
+            handle.remove()
+        try:
+            yield
+        finally:
+            self._handles = self.hooks()

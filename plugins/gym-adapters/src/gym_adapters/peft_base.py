@@ -1,0 +1,262 @@
+"""The base of every adapter that peft puts into a model: it keeps the promise `gym_torch.model.adapted.Adapted`."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+import torch
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_adapters.adapter_files import WEIGHTS, artifact
+from gym_adapters.config.base import PeftOptions
+from gym_adapters.target_modules import ends, require, split
+from gym_core import Artifact, GymError
+from gym_torch.console import warn
+from gym_torch.model.adapted import Plain, assembled, check_state
+from gym_torch.model.mapped_weights import release
+
+Options = TypeVar("Options", bound=PeftOptions)
+CHANGED = (BaseTunerLayer, AuxiliaryTrainingWrapper)  #: what peft puts in the place of a module
+
+
+class PeftAdapter(ABC, Generic[Options]):
+    """A model with layers of peft inside. A subclass says with `options` which; the rest is the same for all."""
+
+    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    """Kinds of module that `modules` may name."""
+
+    def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
+        """Put the layers into `model`, in place; `seed` alone determines their first values.
+
+        Raises:
+            GymError: a module to adapt is not in the model.
+
+        """
+        self.config = config
+        modules, extra = split(config.modules), split(config.extra)
+        fitting = self.fitting(model)
+        require(() if modules == ("all",) else modules, fitting, "adapter.modules")
+        require(extra, [name for name, _ in model.named_modules() if name], "adapter.extra")
+        targets = self.every(model) if modules == ("all",) else ends(modules, fitting)
+        options = self.options(targets, list(extra) or None)
+        with torch.random.fork_rng(), quiet(), as_named(options, model):
+            torch.manual_seed(seed)
+            try:
+                self._peft = cast(PeftModel, get_peft_model(model, options))
+            except ValueError as error:  # of layers that peft knows to be read past it
+                why = f"peft: {' '.join(str(error).split())}"
+                raise GymError(
+                    why, key="adapter.modules", fix="name other layers, such as modules: self_attn"
+                ) from error
+        # The layers now sit inside the model itself, so whatever works on a transformers model works on this one.
+        self.model: PreTrainedModel = model
+        for weight in self.model.parameters():
+            if weight.requires_grad:
+                weight.data = weight.data.float()
+
+    @abstractmethod
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+        """Return what peft is to put into modules whose paths end so; the modules named `extra` train whole beside it."""
+
+    def fitting(self, model: PreTrainedModel) -> list[str]:
+        """Return the paths of what `modules` may name. Default: what is of a kind in `fits`."""
+        return [name for name, module in model.named_modules() if isinstance(module, self.fits)]
+
+    def every(self, model: PreTrainedModel) -> list[str]:
+        """Return what `modules: all` means. Default: all linear layers but the head. Raises GymError where there is none.
+
+        peft's own `all-linear` would take routers and experts of some mixtures too, and experts with twice the rank.
+        """
+        head = model.get_output_embeddings()
+        found = [
+            name
+            for name, layer in model.named_modules()
+            if isinstance(layer, self.fits) and not isinstance(layer, nn.Embedding) and layer is not head
+        ]
+        if not found:
+            kinds = " or ".join(kind.__name__ for kind in self.fits)
+            raise GymError(
+                f"{type(model).__name__} has no layers that this adapter can change: none is {kinds}",
+                key="adapter.modules",
+                fix="set adapter: lora, or freeze",
+            )
+        return found
+
+    def trained(self) -> dict[str, Tensor]:
+        """Return what trains by peft's names, in fp32, sharing memory with the model."""
+        return dict(get_peft_model_state_dict(self._peft, save_embedding_layers=False))
+
+    def put(self, trained: Mapping[str, Tensor]) -> None:
+        """Copy what trains back. Raises `GymError` where it belongs to another model or adapter."""
+        check_state(self.trained(), trained)
+        set_peft_model_state_dict(self._peft, dict(trained))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the adapter: what trains. A subclass that needs more to go on overrides this, `load`, `save` and `read`."""
+        return self.trained()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Copy the adapter back."""
+        self.put(state)
+
+    def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
+        """Write what `peft.PeftModel.from_pretrained` loads. It is small, so it stays fp32 and exact in any case."""
+        options = cast(Any, self._peft.peft_config["default"])
+        options.base_model_name_or_path = base
+        options.target_modules = sorted(options.target_modules or ())  # a set's order differs between processes
+        self._peft.save_pretrained(
+            str(path), safe_serialization=True, save_embedding_layers=False, selected_adapters=["default"]
+        )
+        return self.artifact(path, base)
+
+    def artifact(self, path: Path, base: str) -> Artifact:
+        """Return what a directory is that holds this adapter: it says what opens it again. Warns where peft cannot."""
+        if misread(self._peft.peft_config["default"], self.model):
+            kind = type(self.model).__name__
+            warn(
+                f"peft takes layers of {kind} for its experts and opens a part of this; Gym opens it, `gym export` merges it"
+            )
+        return artifact(self.config, path, base)
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """Return the adapter of a directory that `save` wrote."""
+        return load_file(path / WEIGHTS)
+
+    def merging(self) -> Plain:
+        """Return the model with the update added to its weights, one layer at a time.
+
+        Tied embeddings come apart where the adapter changed one side: the update of the input embedding is no update
+        of the head, and adding it to the weight they share would change both.
+
+        Raises GymError where a weight is quantized: it has no room for the update.
+        """
+        changed = {name: layer for name, layer in self.model.named_modules() if isinstance(layer, CHANGED)}
+        outermost = {name: layer for name, layer in changed.items() if not _inside(name, changed)}
+        for name, layer in changed.items():
+            if isinstance(layer, BaseTunerLayer):
+                check_floating(name, layer.get_base_layer(), "merged into")
+        config = copy.deepcopy(self.model.config)
+        ends = (self.model.get_output_embeddings(), self.model.get_input_embeddings())
+        if config.tie_word_embeddings and any(isinstance(end, CHANGED) for end in ends):
+            config.tie_word_embeddings = False
+        return Plain(config, self._weights(outermost))
+
+    def _weights(self, changed: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+        for name, weight in self.model.state_dict().items():
+            if not _inside(name, changed):
+                yield name, weight
+        for name, layer in changed.items():
+            yield from _merged(layer).state_dict(prefix=f"{name}.").items()
+
+    def merged(self) -> PreTrainedModel:
+        """Return a model with the update in its weights; it shares with this one what the adapter leaves alone."""
+        return assembled(self.merging(), type(self.model))
+
+    @property
+    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What leaves the update out for a while, and the modules trained whole too."""
+        return self._left_out
+
+    def describe(self) -> str:
+        """Return the kinds of module that are adapted, and those that train whole."""
+        tuned = [
+            name.rpartition(".")[2] for name, layer in self.model.named_modules() if isinstance(layer, BaseTunerLayer)
+        ]
+        whole = [f"{name} whole" for name in split(self.config.extra)]
+        return ", ".join(dict.fromkeys(tuned + whole))
+
+    @contextmanager
+    def _left_out(self) -> Iterator[None]:
+        marks = [(weight, weight.requires_grad) for weight in self.model.parameters()]
+        try:
+            with self._peft.disable_adapter():
+                yield
+        finally:
+            for weight, trains in marks:  # peft marks what it enables
+                weight.requires_grad_(trains)
+
+
+def misread(options: PeftConfig, model: PreTrainedModel) -> bool:
+    """Return whether peft would take names of layers for the experts of a mixture, which once were called so."""
+    if not isinstance(options, LoraConfig):
+        return False
+    read = copy.deepcopy(options)
+    convert_peft_config_for_transformers(read, model, None)
+    return bool({*(read.target_parameters or ())} - {*(options.target_parameters or ())})
+
+
+@contextmanager
+def as_named(options: PeftConfig, model: PreTrainedModel) -> Iterator[None]:
+    """Have peft put in what the options name, as they name it: it translates them for kinds of model that it knows."""
+    if not misread(options, model):
+        yield
+        return
+    kind, model.config.model_type = model.config.model_type, ""
+    try:
+        yield
+    finally:
+        model.config.model_type = kind
+
+
+def check_floating(name: str, layer: nn.Module, done: str) -> None:
+    """Raise GymError where a layer holds its weight quantized, which cannot be `done` to it."""
+    for weight in layer.parameters(recurse=False):
+        if not weight.is_floating_point():
+            raise GymError(
+                f"{name} is quantized ({str(weight.dtype).removeprefix('torch.')}) and cannot be {done}",
+                key="adapter",
+                fix="load the model unquantized",
+            )
+
+
+@torch.no_grad()
+def _merged(layer: nn.Module) -> nn.Module:
+    """Return the plain layer that computes what one with an adapter inside does, which stays as it is."""
+    alone: Any = copy.deepcopy(layer)
+    for weight in layer.parameters():
+        release(weight.detach())
+    for part in alone.modules():
+        if isinstance(part, BaseTunerLayer):
+            part.get_base_layer().float()  # so that the sum is rounded once
+    with quiet():
+        if hasattr(alone, "unload_and_optionally_merge_module"):  # what peft asks of layers inside one another
+            plain = alone.unload_and_optionally_merge_module(merge=True, safe_merge=True, adapter_names=None)
+        else:
+            alone.merge(safe_merge=True)
+            plain = alone.get_base_layer()
+    before: Any = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else cast(Any, layer).original_module
+    stored = {name: weight.dtype for name, weight in before.named_parameters()}
+    for name, weight in plain.named_parameters():
+        weight.data = weight.data.to(stored[name])
+    return cast(nn.Module, plain)
+
+
+def _inside(name: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Return whether a module or weight of this path lies in one of the modules."""
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in modules for end in range(1, len(parts)))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence peft on tied embeddings, which `merged` takes care of, norms, which it merges, its finds and its old names."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Model (with|has) `tie_word_embeddings=True`")
+        warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
+        warnings.filterwarnings("ignore", message="Unsupported layer type .*Norm")
+        warnings.filterwarnings("ignore", message="Adapter 'default': .* LoRA tensor")
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        yield

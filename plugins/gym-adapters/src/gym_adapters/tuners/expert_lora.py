@@ -1,0 +1,67 @@
+"""LoRA of the experts of a mixture through peft, which takes the 3-D tensors that transformers keeps them in."""
+
+from __future__ import annotations
+
+from peft import LoraConfig, PeftConfig
+from peft.tuners.lora import Linear
+from peft.tuners.lora.layer import ParamWrapper
+from torch import nn
+from transformers import PreTrainedModel
+
+from gym_adapters.config.expert_lora import ExpertLoRA
+from gym_adapters.grouped_mm_experts import LowRankExperts, runs_beside
+from gym_adapters.peft_base import PeftAdapter
+from gym_adapters.target_modules import split, within
+from gym_core import GymError
+
+
+class Experts(PeftAdapter[ExpertLoRA]):
+    """`W_e + (alpha / rank) B_e A_e` for each expert e of tensors `[experts, out, in]`; every B_e is zero at first."""
+
+    def __init__(self, config: ExpertLoRA, model: PreTrainedModel, seed: int = 0) -> None:
+        """Put the updates in. Raises GymError where the model has no such tensors."""
+        wanted = split(config.parameters)
+        fused = [
+            f"{place}.{name}"
+            for place, module in model.named_modules()
+            for name, weight in module.named_parameters(recurse=False)
+            if weight.dim() == 3 and not isinstance(module, nn.Conv1d)
+        ]
+        self._tensors = [name for name in fused if wanted == ("all",) or any(within(name, part) for part in wanted)]
+        missing = (
+            [] if wanted == ("all",) else [part for part in wanted if not any(within(name, part) for name in fused)]
+        )
+        if missing or not self._tensors:
+            have = sorted({".".join(name.split(".")[-2:]) for name in fused})
+            raise GymError(
+                f"the model has no experts `{missing[0]}`"
+                if missing
+                else "the model has no experts in tensors of their own",
+                key="adapter.parameters" if missing else "adapter",
+                fix=f"it has: {', '.join(have)}" if have else "set adapter: lora",
+            )
+        super().__init__(config, model, seed)
+        for layer in model.modules():
+            if isinstance(layer, ParamWrapper) and runs_beside(layer.get_base_layer()):
+                layer.__class__ = LowRankExperts  # what it holds, peft goes on to save, load and merge
+
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+        """Return the options of LoRA on parameters."""
+        config = self.config
+        return LoraConfig(
+            r=config.rank,
+            lora_alpha=config.alpha or 2 * config.rank,
+            target_modules=modules,
+            target_parameters=self._tensors,
+            modules_to_save=extra,
+            task_type="CAUSAL_LM",
+        )
+
+    def describe(self) -> str:
+        """Return rank, alpha, and the tensors and layers that are adapted."""
+        config = self.config
+        tensors = dict.fromkeys(".".join(name.split(".")[-2:]) for name in self._tensors)
+        layers = [name for name, layer in self.model.named_modules() if isinstance(layer, Linear)]
+        kinds = [*tensors, *dict.fromkeys(name.rpartition(".")[2] for name in layers)]
+        whole = [f"{name} whole" for name in split(config.extra)]
+        return f"rank {config.rank}, alpha {config.alpha or 2 * config.rank:g}: {', '.join(kinds + whole)}"

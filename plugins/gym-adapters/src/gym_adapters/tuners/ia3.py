@@ -1,0 +1,53 @@
+"""(IA)3 through peft (arXiv:2205.05638), which is right once it is told which layers."""
+
+from __future__ import annotations
+
+from peft import IA3Config, PeftConfig
+from torch import nn
+from transformers import PreTrainedModel
+
+from gym_adapters.config.ia3 import IA3
+from gym_adapters.peft_base import PeftAdapter
+from gym_adapters.target_modules import split, within
+from gym_core import GymError
+
+#: what model families call the projections to keys and values, and those out of the feed-forward layers
+KEYS_VALUES = frozenset({"k_proj", "v_proj", "key", "value", "wk", "wv"})
+FEED_FORWARD = frozenset({"down_proj", "fc2", "w2", "dense_4h_to_h"})
+
+
+class Ia3(PeftAdapter[IA3]):
+    """Keys, values and hidden units times a vector each (arXiv:2205.05638, section 3.3); all are one at first.
+
+    peft knows the layers of some families by name; here any model will do whose projections have the usual names.
+    """
+
+    def every(self, model: PreTrainedModel) -> list[str]:
+        """Return the projections of these kinds that the model has."""
+        found = _linear(model) & (KEYS_VALUES | FEED_FORWARD)
+        if not found & KEYS_VALUES:
+            raise GymError(
+                f"{type(model).__name__} has no projections to keys and values by a name known here",
+                key="adapter.modules",
+                fix="name the layers to scale, such as `modules: qkv_proj`",
+            )
+        return sorted(found)
+
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+        """Return the options of (IA)3."""
+        inputs = split(self.config.inputs)
+        wanted = FEED_FORWARD if inputs == ("all",) else inputs
+        chosen = [path for path in modules if any(within(path, name) for name in wanted)]
+        outside = [name for name in inputs if name != "all" and not any(within(path, name) for path in modules)]
+        if outside:
+            raise GymError(f"`{outside[0]}` is not among the modules", key="adapter.inputs", fix=", ".join(modules))
+        return IA3Config(
+            target_modules=modules,
+            feedforward_modules=chosen,
+            modules_to_save=extra,
+            task_type="CAUSAL_LM",
+        )
+
+
+def _linear(model: nn.Module) -> set[str]:
+    return {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}

@@ -1,0 +1,26 @@
+"""LN-tuning through peft (arXiv:2312.11420), which is right once it is told which layers."""
+
+from __future__ import annotations
+
+from peft import LNTuningConfig, PeftConfig
+from transformers import PreTrainedModel
+
+from gym_adapters.config.ln_tuning import LNTuning
+from gym_adapters.peft_base import PeftAdapter
+from gym_adapters.target_modules import norm_names, norm_paths
+
+
+class LnTuning(PeftAdapter[LNTuning]):
+    """Normalization layers are copied and the copies train (arXiv:2312.11420, section 2); merging puts the copies in place."""
+
+    def fitting(self, model: PreTrainedModel) -> list[str]:
+        """Return the paths of all normalization layers."""
+        return norm_paths(model)
+
+    def every(self, model: PreTrainedModel) -> list[str]:
+        """Return their names."""
+        return norm_names(model)
+
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+        """Return the options of LN-tuning."""
+        return LNTuningConfig(target_modules=modules, modules_to_save=extra, task_type="CAUSAL_LM")

@@ -1,0 +1,23 @@
+"""LoHa through peft, which is right (arXiv:2108.06098)."""
+
+from __future__ import annotations
+
+from peft import LoHaConfig, PeftConfig
+
+from gym_adapters.config.loha import LoHa
+from gym_adapters.lycoris_base import LycorisAdapter
+
+
+class Loha(LycorisAdapter[LoHa]):
+    """`W + (alpha / rank) (B1 A1) * (B2 A2)`, element-wise (FedPara, arXiv:2108.06098, section 2.2); A2 is zero at first."""
+
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+        """Return the options of LoHa."""
+        rank = self.config.rank
+        return LoHaConfig(
+            r=rank,
+            alpha=self.config.alpha or rank,
+            target_modules=modules,
+            modules_to_save=extra,
+            task_type="CAUSAL_LM",
+        )

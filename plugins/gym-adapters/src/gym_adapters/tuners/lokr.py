@@ -1,0 +1,25 @@
+"""LoKr through peft, which is right (arXiv:2309.14859)."""
+
+from __future__ import annotations
+
+from peft import LoKrConfig, PeftConfig
+
+from gym_adapters.config.lokr import LoKr
+from gym_adapters.lycoris_base import LycorisAdapter
+
+
+class Lokr(LycorisAdapter[LoKr]):
+    """`W + (alpha / rank) C (x) (B A)`, a Kronecker product (LyCORIS, arXiv:2309.14859, section 3.4); C is zero at first."""
+
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+        """Return the options of LoKr."""
+        rank = self.config.rank
+        return LoKrConfig(
+            r=rank,
+            alpha=self.config.alpha or rank,
+            decompose_factor=self.config.factor,
+            decompose_both=self.config.both,
+            target_modules=modules,
+            modules_to_save=extra,
+            task_type="CAUSAL_LM",
+        )

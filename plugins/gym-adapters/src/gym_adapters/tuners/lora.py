@@ -1,0 +1,216 @@
+"""LoRA (arXiv:2106.09685): `W + scaling B A`, where B is zero at first; alone, or beside others that do not train.
+
+What is saved is one LoRA: all of them, side by side.
+
+`scaling (B1 A1 + B2 A2) = scaling [B1 B2] [A1; A2]`, so as a LoRA of the sum of their ranks it needs nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_adapters.adapter_files import WEIGHTS, Saved, saved
+from gym_adapters.config.lora import LoRA
+from gym_adapters.lora_base import LowRankAdapter
+from gym_adapters.peft_base import as_named, quiet
+from gym_adapters.target_modules import split
+from gym_core import Artifact, GymError
+from gym_torch.model.adapted import Begins, check_state
+
+TRAINED = "default"  #: what peft calls the adapter that trains
+BEFORE = "before"  #: begins the names of those that were there before
+AGAIN = "again"  #: what the one that goes on training was, for when training is left out
+
+Plain = TypeVar("Plain", bound=LoRA)
+
+
+class Lora(LowRankAdapter[Plain]):
+    """A low-rank update beside others that stay as they are: those that `adapters` of the options names."""
+
+    def __init__(self, config: Plain, model: PreTrainedModel, seed: int = 0) -> None:
+        """Put the layers into `model`, and what the adapters hold that are named.
+
+        Raises GymError where a module is not in the model, or an adapter is no LoRA that fits, or has begun already.
+        """
+        if isinstance(self, Begins) and config.adapters and not config.anew:
+            raise GymError(
+                "an adapter that goes on has begun already", key="adapter.anew", fix="set anew: true, or adapter: lora"
+            )
+        super().__init__(config, model, seed)
+        self._parts: dict[str, int] = {}
+        """The adapters beside the one that trains, by peft's name, and their ranks."""
+        self._stay: list[str] = []
+        """Those that still work when training is left out."""
+        folders = [Path(name).expanduser() for name in split(config.adapters)]
+        kept = folders if config.anew else folders[:-1]
+        for number, folder in enumerate(kept):
+            name, given = f"{BEFORE}{number}", saved(folder)
+            self.attach(name, given.rank)
+            self._fill(name, given)
+            self._stay.append(name)
+        if folders != kept:
+            self._go_on(saved(folders[-1]))
+
+    def attach(self, name: str, rank: int, works: bool = True) -> None:
+        """Put another pair beside every layer, of zeros, which does not train and has the scaling of the one that does."""
+        modules = sorted(cast(LoraConfig, self._peft.peft_config[TRAINED]).target_modules or ())
+        options = LoraConfig(r=rank, target_modules=modules, task_type="CAUSAL_LM")
+        with torch.random.fork_rng(), quiet(), as_named(options, self.model):
+            self._peft.add_adapter(name, options)
+        if works:
+            self._parts[name] = rank
+        for layer in self.layers().values():
+            layer.scaling[name] = layer.scaling[TRAINED]
+            layer.set_adapter([TRAINED, *self._parts])
+            for part in layer.r:
+                for weight in pair(layer, part).values():
+                    weight.requires_grad_(part == TRAINED)
+            for weight in pair(layer, name).values():
+                nn.init.zeros_(weight)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the adapter by peft's names, and those beside it by the same names under their own."""
+        found = self.trained()
+        for part in self._parts:
+            tensors = get_peft_model_state_dict(self._peft, adapter_name=part, save_embedding_layers=False)
+            found |= {f"{part}.{name}": tensor for name, tensor in tensors.items()}
+        return found
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Copy all of them back."""
+        check_state(self.state(), state)
+        taken = {part: _named(f"{part}.", state) for part in self._parts}
+        self.put({name: tensor for name, tensor in state.items() if not name.startswith(tuple(f"{p}." for p in taken))})
+        for part, tensors in taken.items():
+            set_peft_model_state_dict(self._peft, tensors, adapter_name=part)
+
+    def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
+        """Write one plain LoRA for the base, of the sum of all ranks, which `peft.PeftModel.from_pretrained` loads."""
+        if not self._parts:
+            return super().save(path, base, exact)
+        state = self.state()
+        whole = self.trained()
+        for name in whole:
+            pieces = [state[f"{part}.{name}"] for part in self._parts if f"{part}.{name}" in state]
+            whole[name] = torch.cat([whole[name], *pieces], dim=_side(name)) if pieces else whole[name]
+        rank = self.config.rank + sum(self._parts.values())
+        options = copy.deepcopy(cast(Any, self._peft.peft_config[TRAINED]))
+        options.base_model_name_or_path, options.inference_mode = base, True
+        options.target_modules = sorted(options.target_modules or ())
+        options.r, options.lora_alpha, options.use_rslora = rank, self.scaling * rank, False
+        path.mkdir(parents=True, exist_ok=True)
+        options.save_pretrained(str(path))
+        save_file(
+            {name: tensor.contiguous() for name, tensor in whole.items()}, path / WEIGHTS, metadata={"format": "pt"}
+        )
+        return self.artifact(path, base)
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """Take apart what `save` put together."""
+        found, own = dict[str, Tensor](), self.state()
+        for name, tensor in load_file(path / WEIGHTS).items():
+            parts = [part for part in self._parts if f"{part}.{name}" in own]
+            ranks = [self.config.rank, *(self._parts[part] for part in parts)]
+            pieces = tensor.split(ranks, dim=_side(name)) if parts else (tensor,)
+            found[name] = pieces[0]
+            for part, piece in zip(parts, pieces[1:], strict=True):
+                found[f"{part}.{name}"] = piece
+        return found
+
+    def artifact(self, path: Path, base: str) -> Artifact:
+        """Return what a directory is that holds this adapter; one that holds others too is a LoRA like any."""
+        if not self.config.adapters:
+            return super().artifact(path, base)
+        rank = self.config.rank + sum(self._parts.values())
+        shared = self.config.model_dump(mode="json", include={"modules", "extra"})
+        details = {"adapter": "gym_adapters:LoRA", "options": shared | {"rank": rank, "alpha": self.scaling * rank}}
+        return Artifact(path, "adapter", base=base, details=details)
+
+    @property
+    def scaling(self) -> float:
+        """What B A is multiplied by."""
+        return float(next(iter(self.layers().values())).scaling[TRAINED])
+
+    @contextmanager
+    def _left_out(self) -> Iterator[None]:
+        """Leave out what training changed; adapters that were there before stay."""
+        if not self._stay:
+            with super()._left_out():
+                yield
+            return
+        marks = [(weight, weight.requires_grad) for weight in self.model.parameters()]
+        whole = [module for module in self.model.modules() if isinstance(module, AuxiliaryTrainingWrapper)]
+        try:
+            self._switch(self._stay, whole, enabled=False)
+            yield
+        finally:
+            self._switch([TRAINED, *self._parts], whole, enabled=True)
+            for weight, trains in marks:
+                weight.requires_grad_(trains)
+
+    def _switch(self, parts: list[str], whole: list[AuxiliaryTrainingWrapper], enabled: bool) -> None:
+        for layer in self.layers().values():
+            layer.set_adapter(parts)
+        for module in whole:
+            module.enable_adapters(enabled)
+
+    def _go_on(self, given: Saved) -> None:
+        """Let the one that trains begin as a saved one, which is kept for when training is left out."""
+        if given.rank != self.config.rank or not math.isclose(given.scaling, self.scaling, rel_tol=1e-6):
+            raise GymError(
+                f"the adapter to go on with has rank {given.rank} and scaling {given.scaling:g}, the recipe has "
+                f"{self.config.rank} and {self.scaling:g}",
+                where=str(given.path),
+                key="adapter.rank",
+                fix=f"set rank: {given.rank} and alpha: {given.scaling * given.rank:g}, or anew: true",
+            )
+        self._fill(TRAINED, given)
+        self.attach(AGAIN, given.rank, works=False)
+        self._fill(AGAIN, given)
+        self._stay.append(AGAIN)
+
+    @torch.no_grad()
+    def _fill(self, part: str, given: Saved) -> None:
+        """Copy a saved adapter; a layer that it leaves alone gets zeros, and one that is not adapted here is an error."""
+        layers = self.layers()
+        strange = sorted(given.pairs.keys() - layers.keys())
+        if strange:
+            raise GymError(
+                f"an adapter to begin with changes {strange[0]}, which this one does not",
+                where=str(given.path),
+                key="adapter.modules",
+                fix=f"add {strange[0].rpartition('.')[2]} to the modules",
+            )
+        for name, layer in layers.items():
+            for half, weight in pair(layer, part).items():
+                tensor = given.pairs.get(name, {}).get(half, torch.zeros_like(weight))
+                weight.copy_(tensor * (given.scaling / self.scaling) if half.endswith("B") else tensor)
+
+
+def pair(layer: LoraLayer, part: str) -> dict[str, Tensor]:
+    """Return A and B of an adapter of a layer, by the names they have in files."""
+    inside = {"lora_embedding_A": layer.lora_embedding_A, "lora_embedding_B": layer.lora_embedding_B}
+    found: dict[str, Tensor] = {half: pairs[part] for half, pairs in inside.items() if part in pairs}
+    return found or {"lora_A": layer.lora_A[part].weight, "lora_B": layer.lora_B[part].weight}
+
+
+def _named(mark: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(mark): tensor for name, tensor in state.items() if name.startswith(mark)}
+
+
+def _side(name: str) -> int:
+    """Return the dimension of the rank: the first of A, the second of B."""
+    return 0 if {"lora_A", "lora_embedding_A"} & {*name.split(".")} else 1

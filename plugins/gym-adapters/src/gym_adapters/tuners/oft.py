@@ -1,0 +1,89 @@
+"""OFTv2 through peft: `y = W R^T x`, where R is block-diagonal and orthogonal, and the inputs are turned rather than the weights.
+
+peft is right in what it computes. It is not asked for what it leaves out or changes unsaid: its `module_dropout` is never
+applied, a block size that does not fit is replaced by another, and its exact rotations turn the other way than its series, so
+that an adapter of the one kind cannot be read as the other (which `exact`, saved with it, keeps apart).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from peft import OFTConfig, PeftConfig
+from peft.tuners.oft.layer import OFTRotationModule
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_adapters.config.oft import OFT
+from gym_adapters.peft_base import PeftAdapter
+from gym_adapters.target_modules import split, within
+from gym_core import Artifact, GymError
+from gym_torch.console import warn
+
+BLOCK = 32  #: inputs rotated together unless the recipe says otherwise
+ENOUGH = 1e-3  #: largest entry of R^T R - I at which angles count as kept
+
+
+class Oft(PeftAdapter[OFT]):
+    """Rotations by the Cayley transform `(I + Q)(I - Q)^-1` of a skew-symmetric Q that is zero at first (arXiv:2506.19847).
+
+    The inverse is five terms of its Neumann series (equation 6 there), orthogonal up to `2 |Q|^4`: exact enough while the
+    rotations are small, which `orthogonality` measures and `save` warns of.
+    """
+
+    def __init__(self, config: OFT, model: PreTrainedModel, seed: int = 0) -> None:
+        """Put the rotations in. Raises GymError where blocks do not divide the inputs of a layer, or a layer is not there."""
+        size = config.blocks or config.block or BLOCK
+        modules = split(config.modules)
+        head = model.get_output_embeddings()
+        for name, layer in model.named_modules():
+            chosen = modules == ("all",) or any(within(name, module) for module in modules)
+            if isinstance(layer, nn.Linear) and layer is not head and chosen and layer.in_features % size:
+                what = f"{size} blocks" if config.blocks else f"blocks of {size}"
+                raise GymError(
+                    f"{what} do not divide the {layer.in_features} inputs of {name}",
+                    key="adapter.blocks" if config.blocks else "adapter.block",
+                    fix="name a number that divides the inputs of every adapted layer, or fewer `modules`",
+                )
+        super().__init__(config, model, seed)
+
+    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+        """Return the options of OFTv2."""
+        config = self.config
+        return OFTConfig(
+            r=config.blocks or 0,
+            oft_block_size=0 if config.blocks else config.block or BLOCK,
+            use_cayley_neumann=not config.exact,
+            target_modules=modules,
+            modules_to_save=extra,
+            task_type="CAUSAL_LM",
+        )
+
+    @torch.no_grad()
+    def orthogonality(self) -> float:
+        """Return the largest entry of `|R^T R - I|` over all rotations: 0 where they keep angles exactly."""
+        worst = [
+            float(_error(module.weight, module.block_size))
+            for module in self.model.modules()
+            if isinstance(module, OFTRotationModule) and module.use_cayley_neumann
+        ]
+        return max(worst, default=0.0)
+
+    def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
+        """Write the adapter, and warn where its rotations are none any more."""
+        error = self.orthogonality()
+        if error > ENOUGH:
+            warn(f"the rotations are off by {error:.1g}: set `exact: true` in `adapter`, or a smaller learning rate")
+        return super().save(path, base, exact)
+
+
+def _error(weight: Tensor, size: int) -> Tensor:
+    """Return the largest entry of `|R^T R - I|` for the upper triangles `weight` `[blocks, size * (size - 1) / 2]` of Q."""
+    rows, columns = torch.triu_indices(size, size, 1)
+    skew = weight.new_zeros(len(weight), size, size)
+    skew[:, rows, columns] = weight
+    skew = skew - skew.mT
+    square, unit = skew @ skew, torch.eye(size, device=weight.device)
+    rotation = unit + 2 * (skew + square + square @ skew) + square @ square
+    return (rotation.mT @ rotation - unit).abs().max()

@@ -1,0 +1,181 @@
+"""Adapters beside one another: their updates add up, any of them can rest, and merging can be taken back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from adapters_bench import Bench
+from peft import LoraConfig, PeftModel, get_peft_model
+
+from gym_adapters import EVA, AdaLoRA, DoRA, LoftQ, LoRA, PiSSA, RsLoRA
+from gym_adapters.multi_adapter import MultiAdapter
+from gym_core import Adapter, GymError, RecipeError, load_recipe
+from gym_torch.checkpoints.artifact import open_artifact
+
+KINDS = {"one": LoRA(rank=3), "two": RsLoRA(rank=2, alpha=5.0, modules="q_proj,embed_tokens"), "three": PiSSA(rank=2)}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Return a tied Qwen3, for ties are what merging gets wrong."""
+    return Bench("qwen3", True, tmp_path / "base")
+
+
+@pytest.fixture
+def folders(bench: Bench, tmp_path: Path) -> dict[str, Path]:
+    for number, (name, config) in enumerate(KINDS.items()):
+        adapted = bench.begun(config, seed=number)
+        bench.train(adapted.model, steps=2 + number)
+        adapted.save(tmp_path / name, str(tmp_path / "base"))
+    return {name: tmp_path / name for name in KINDS}
+
+
+def alone(bench: Bench, folder: Path) -> torch.Tensor:
+    return bench.logits(PeftModel.from_pretrained(bench.base(), str(folder)))
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool((one - other).abs().max() < 1e-5 * other.abs().max())
+
+
+def test_switching_gives_what_each_gives_alone(bench: Bench, folders: dict[str, Path]) -> None:
+    stack = MultiAdapter(bench.base(), folders)
+    for name, folder in folders.items():
+        stack.use(**{name: 1.0})
+        assert close(bench.logits(stack.model), alone(bench, folder))
+    stack.use()
+    assert torch.equal(bench.logits(stack.model), bench.logits(bench.base()))
+
+
+def test_weights_multiply_the_updates(bench: Bench, folders: dict[str, Path], tmp_path: Path) -> None:
+    """The model with the updates added to its weights by hand, in float64, computes the same; so does the one saved."""
+    stack, weights = MultiAdapter(bench.base(), folders), {"one": 0.7, "two": -0.3, "three": 1.2}
+    stack.use(**weights)
+    by_hand, updates = bench.base(), {}
+    for name, weight in weights.items():
+        merged = PeftModel.from_pretrained(bench.base(), str(folders[name])).merge_and_unload()
+        plain = dict(bench.base().named_parameters())
+        for key, tensor in merged.named_parameters():
+            if key in plain:
+                updates[key] = updates.get(key, 0) + weight * (tensor.double() - plain[key].double())
+    if by_hand.config.tie_word_embeddings:  # the update of the input embedding is none of the head
+        by_hand.lm_head.weight = torch.nn.Parameter(by_hand.lm_head.weight.detach().clone())
+    for key, weight in by_hand.named_parameters():
+        if key in updates and key != "lm_head.weight":
+            weight.data = (weight.double() + updates[key]).detach().float()
+    assert close(bench.logits(stack.model), bench.logits(by_hand))
+    stack.save(tmp_path / "joined", str(tmp_path / "base"))
+    assert close(alone(bench, tmp_path / "joined"), bench.logits(stack.model))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merging_says_how_far_off_it_is_and_can_be_taken_back(
+    bench: Bench, folders: dict[str, Path], capsys: pytest.CaptureFixture[str], dtype: torch.dtype
+) -> None:
+    stack = MultiAdapter(bench.base(dtype=dtype), folders)
+    before, weights = bench.logits(stack.model), {name: w.clone() for name, w in stack.model.state_dict().items()}
+    difference = stack.merge()
+    assert difference < (2e-5 if dtype == torch.float32 else 1.0) * float(before.abs().max())
+    assert "merged one, two, three: the logits differ by at most" in capsys.readouterr().err
+    with pytest.raises(GymError, match="merged"):
+        stack.use(one=1.0)
+    place = "model.layers.1.self_attn.q_proj"
+    merged, exact = (
+        stack.model.get_submodule(place).get_base_layer().weight,
+        weights[f"{place}.base_layer.weight"].double(),
+    )
+    for part in stack.saved.values():
+        exact = exact + part.scaling * part.pairs[place]["lora_B"].double() @ part.pairs[place]["lora_A"].double()
+    assert merged.dtype == dtype
+    if dtype == torch.bfloat16:  # the sum is rounded, and not each of its parts
+        assert (merged == exact.bfloat16()).float().mean() > 0.99
+    stack.unmerge()
+    assert torch.equal(bench.logits(stack.model), before)
+    assert all(torch.equal(weight, weights[name]) for name, weight in stack.model.state_dict().items())
+    head, embedding = stack.model.get_output_embeddings(), stack.model.get_input_embeddings()
+    assert (head.weight is embedding.base_layer.weight) == stack.model.config.tie_word_embeddings
+    stack.use(two=0.5)
+    assert stack.merge() >= 0.0
+
+
+def test_names_that_are_not_there_are_refused(bench: Bench, folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(GymError, match=r"no adapter `four`[^\n]*\n.*one, two, three"):
+        MultiAdapter(bench.base(), folders).use(four=1.0)
+    stack = MultiAdapter(bench.base(), folders)
+    stack.use()
+    with pytest.raises(GymError, match="nothing to save"):
+        stack.save(tmp_path / "nothing", "base")
+    with pytest.raises(GymError, match="no adapter of peft here"):
+        MultiAdapter(bench.base(), {"four": tmp_path / "nothing"})
+    bench.begun(DoRA(rank=3)).save(tmp_path / "dora", "base")
+    with pytest.raises(GymError, match=r"only a plain LoRA.*use_dora"):
+        MultiAdapter(bench.base(), {"dora": tmp_path / "dora"})
+
+
+@pytest.mark.parametrize("theirs", ["pissa", "pissa_niter_4", "olora"])
+def test_an_adapter_whose_base_was_changed_is_refused(bench: Bench, tmp_path: Path, theirs: str) -> None:
+    """peft would change the base once more, and what stands beside it with it."""
+    options = LoraConfig(r=3, target_modules=["q_proj"], init_lora_weights=theirs, task_type="CAUSAL_LM")
+    get_peft_model(bench.base(), options).save_pretrained(str(tmp_path / "theirs"))
+    with pytest.raises(GymError, match="belongs to a base that was changed") as caught:
+        LoRA(rank=3, modules="q_proj", adapters=str(tmp_path / "theirs")).build(model=bench.base(), seed=0)
+    assert "path_initial_model_for_weight_conversion" in caught.value.problems[0].fix
+    bench.begun(LoftQ(rank=3)).save(tmp_path / "rounded", "base")
+    with pytest.raises(GymError, match="belongs to a base that was changed"):
+        MultiAdapter(bench.base(), {"rounded": tmp_path / "rounded"})
+
+
+@pytest.mark.parametrize("kind", [LoRA, PiSSA])
+def test_a_new_one_trains_beside_those_that_are_there(
+    bench: Bench, folders: dict[str, Path], tmp_path: Path, kind: type[LoRA]
+) -> None:
+    """At first it computes what they do, they stay as they are, and the file needs none of them."""
+    named = (str(folders["one"]), str(folders["two"]))
+    config = kind(rank=3, modules="all")
+    with pytest.raises(GymError, match=r"changes model\.embed_tokens"):
+        config.model_copy(update={"adapters": named, "anew": True}).build(model=bench.base(), seed=0)
+    config = config.model_copy(update={"adapters": (str(folders["one"]), str(folders["three"])), "anew": True})
+    both = MultiAdapter(bench.base(), {"one": folders["one"], "three": folders["three"]})
+    adapted = bench.begun(config)
+    assert close(bench.logits(adapted.model), bench.logits(both.model))
+    bench.train(adapted.model)
+    with adapted.without():
+        assert close(bench.logits(adapted.model), bench.logits(both.model))
+    artifact = adapted.save(tmp_path / "saved", str(tmp_path / "base"), exact=True)
+    assert close(alone(bench, tmp_path / "saved"), bench.logits(adapted.model))
+    again = config.build(model=bench.base(), seed=9)
+    again.load(again.read(tmp_path / "saved"))
+    assert torch.equal(bench.logits(again.model), bench.logits(adapted.model))
+    for folder in folders.values():
+        (folder / "adapter_config.json").unlink()
+    assert close(bench.logits(open_artifact(artifact).model), bench.logits(adapted.model))
+
+
+def test_the_last_one_goes_on(bench: Bench, folders: dict[str, Path], tmp_path: Path) -> None:
+    config = LoRA(rank=3, adapters=f"{folders['three']},{folders['one']}")
+    adapted = bench.begun(config)
+    both = MultiAdapter(bench.base(), {"one": folders["one"], "three": folders["three"]})
+    assert close(bench.logits(adapted.model), bench.logits(both.model))
+    bench.train(adapted.model)
+    assert not close(bench.logits(adapted.model), bench.logits(both.model))
+    with adapted.without():  # before it was trained, it was there already
+        assert close(bench.logits(adapted.model), bench.logits(both.model))
+    adapted.save(tmp_path / "saved", str(tmp_path / "base"))
+    assert close(alone(bench, tmp_path / "saved"), bench.logits(adapted.model))
+    assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["r"] == 3 + 4
+    with pytest.raises(GymError, match=r"has rank 3 and scaling 2, the recipe has 4 and 2[^\n]*(\n.*)*rank: 3"):
+        LoRA(rank=4, adapters=str(folders["one"])).build(model=bench.base(), seed=0)
+    for kind in (PiSSA, EVA):
+        with pytest.raises(GymError, match="has begun already"):
+            kind(rank=3, adapters=str(folders["one"])).build(model=bench.base(), seed=0)
+
+
+@pytest.mark.parametrize("kind", [DoRA, AdaLoRA, LoftQ])
+def test_what_cannot_stand_beside_others_has_no_option_for_them(kind: type[Adapter]) -> None:
+    assert not {"adapters", "anew"} & kind.model_fields.keys()
+    recipe = {"model": "tiny", "data": "some.jsonl", "algorithm": "sft"}
+    with pytest.raises(RecipeError, match="adapters"):
+        load_recipe(recipe | {"adapter": {"name": kind.__name__.lower(), "adapters": "somewhere"}})

@@ -1,0 +1,106 @@
+"""OFT and BOFT: rotations that keep lengths and angles, and say where they do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft.tuners.oft.layer import OFTRotationModule
+
+from gym_adapters import BOFT, OFT
+from gym_adapters.tuners.boft import rotate
+from gym_core import GymError
+
+
+def matrices(model: Any) -> list[torch.Tensor]:
+    return [module.get_weight().detach() for module in model.modules() if isinstance(module, OFTRotationModule)]
+
+
+def test_trained_rotations_are_orthogonal_and_keep_angles(bench: Any) -> None:
+    adapted = OFT(block=8).build(model=bench.base(), seed=0)
+    bench.train(adapted.model, steps=1)
+    found = matrices(adapted.model)
+    errors = [float((each.T @ each - torch.eye(len(each))).abs().max()) for each in found]
+    assert 0 < max(errors) < 1e-3
+    assert adapted.orthogonality() == pytest.approx(max(errors), abs=1e-6)
+    assert max(float((each - torch.eye(len(each))).abs().max()) for each in found) > 0.01, "nothing was rotated"
+    own, merged = bench.base().model.layers[0].self_attn.q_proj, adapted.merged().model.layers[0].self_attn.q_proj
+    assert not torch.allclose(own.weight, merged.weight, atol=1e-3)
+    assert torch.allclose(own.weight @ own.weight.T, merged.weight @ merged.weight.T, atol=1e-3)  # between neurons
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_rotations_that_became_large_are_reported_unless_exact(
+    bench: Any, exact: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapted = OFT(block=8, exact=exact).build(model=bench.base(), seed=0)
+    bench.train(adapted.model, steps=20)  # at a rate that turns them far
+    errors = [float((each.T @ each - torch.eye(len(each))).abs().max()) for each in matrices(adapted.model)]
+    adapted.save(tmp_path / "adapter", "base")
+    assert (max(errors) < 1e-5) == exact
+    assert ("set `exact: true`" in capsys.readouterr().err) != exact
+
+
+def dense(weight: torch.Tensor) -> torch.Tensor:
+    """Build a butterfly as matrices: P_i D_i P_i^T, the last on the left, with chunks of half a block 2^i apart together."""
+    factors, blocks, size, _ = weight.shape
+    count, half, whole = blocks * size, size // 2, torch.eye(blocks * size, dtype=weight.dtype)
+    for number in range(factors):
+        skew = (weight[number] - weight[number].mT) / 2
+        turns = torch.linalg.inv(torch.eye(size, dtype=weight.dtype) + skew)
+        turns = (torch.eye(size, dtype=weight.dtype) - skew) @ turns
+        chunks = [
+            group * 2 ** (number + 1) + low + side * 2**number
+            for group in range(2 * blocks // 2 ** (number + 1))
+            for low in range(2**number)
+            for side in (0, 1)
+        ]
+        order = [chunk * half + at for chunk in chunks for at in range(half)]
+        permuted = torch.eye(count, dtype=weight.dtype)[order].T
+        whole = permuted @ torch.block_diag(*turns) @ permuted.T @ whole
+    return whole
+
+
+@pytest.mark.parametrize(("factors", "blocks", "size"), [(1, 3, 4), (2, 4, 2), (3, 8, 4), (4, 8, 2)])
+def test_a_butterfly_is_the_product_of_its_factors(factors: int, blocks: int, size: int) -> None:
+    weight = torch.randn(factors, blocks, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(2, 5, blocks * size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    matrix = dense(weight)
+    torch.testing.assert_close(rotate(inputs, weight), inputs @ matrix)
+    torch.testing.assert_close(matrix.T @ matrix, torch.eye(len(matrix), dtype=torch.float64))
+    assert (matrix.abs() > 1e-9).sum(1).min() == min(
+        size * 2 ** (factors - 1), blocks * size
+    )  # each output sees so many
+
+
+def test_it_is_the_butterfly_of_peft() -> None:
+    from peft.tuners.boft.layer import BOFTLayer
+
+    order = BOFTLayer.block_butterfly_perm
+    for number, blocks, size in ((1, 8, 4), (2, 8, 4), (3, 8, 2)):
+        count = blocks * size
+        matrix = torch.eye(count)[
+            order(None, count, blocks // 2**number, size // 2, 3)
+        ]  # what peft calls boft_P[number]
+        weight = torch.zeros(number + 1, blocks, size, size)
+        weight[number] = torch.randn(blocks, size, size, generator=torch.Generator().manual_seed(number))
+        skew = (weight[number] - weight[number].mT) / 2
+        turns = (torch.eye(size) - skew) @ torch.linalg.inv(torch.eye(size) + skew)
+        wanted = matrix @ torch.block_diag(*turns) @ matrix.T
+        torch.testing.assert_close(rotate(torch.eye(count), weight), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        (OFT(block=5), "blocks of 5 do not divide the 16 inputs of .*q_proj"),
+        (OFT(), "blocks of 32 do not divide the 16 inputs"),
+        (OFT(blocks=3), "3 blocks do not divide"),
+        (BOFT(block=8, factors=3), "3 factors of blocks of 8 need a multiple of 32 inputs, and .*q_proj has 16"),
+    ],
+)
+def test_blocks_that_do_not_fit_are_refused(bench: Any, config: Any, error: str) -> None:
+    with pytest.raises(GymError, match=error):
+        config.build(model=bench.base(), seed=0)

@@ -1,0 +1,156 @@
+"""What the names of a recipe stand for: layers, what holds layers, and never anything else without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gym_adapters_families import family
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from gym_adapters import (
+    BOFT,
+    EVA,
+    IA3,
+    OFT,
+    DoRA,
+    ExpertLoRA,
+    LNTuning,
+    LoftQ,
+    LoHa,
+    LongLoRA,
+    LoRA,
+    OLoRA,
+    PiSSA,
+    RsLoRA,
+    VeRA,
+)
+from gym_adapters.multi_adapter import MultiAdapter
+from gym_core import Adapter, GymError
+from gym_testkit.architectures import SHAPE
+from gym_torch.checkpoints.artifact import open_artifact
+
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+
+
+def adapted(config: Adapter, model: PreTrainedModel) -> set[str]:
+    """Return the paths of what a built adapter trains."""
+    built = config.build(model=model, seed=0)
+    marks = ("lora_", "hada_", "oft_R", "ia3_l", "vera_lambda")
+    names = [name for name, weight in built.model.named_parameters() if weight.requires_grad]
+    return {min(name[: name.index(mark) - 1] for mark in marks if mark in name) for name in names}
+
+
+@pytest.mark.parametrize("kind", [LoRA, PiSSA, LoHa, OFT])
+def test_what_is_in_a_module_that_is_named_is_adapted(bench: Any, kind: type[Adapter]) -> None:
+    options: dict[str, Any] = {"block": 8} if kind is OFT else {"rank": 2}
+    found = adapted(kind(modules="mlp", **options), bench.base())
+    assert found == {f"model.layers.{n}.mlp.{name}_proj" for n in range(3) for name in ("gate", "up", "down")}
+    found = adapted(kind(modules="layers.1.self_attn,layers.2.mlp.up_proj", **options), bench.base())
+    assert found == {f"model.layers.1.self_attn.{name}" for name in ATTENTION} | {"model.layers.2.mlp.up_proj"}
+
+
+def test_a_layer_is_no_norm(bench: Any) -> None:
+    with pytest.raises(GymError, match=r"no module `mlp`[^\n]*\n.*input_layernorm"):
+        LNTuning(modules="mlp").build(model=bench.base(), seed=0)
+
+
+def test_inputs_of_feed_forward_layers_are_found_by_any_name(bench: Any) -> None:
+    state = IA3(modules="k_proj,mlp.down_proj").build(model=bench.base(), seed=0).state()
+    assert {tuple(weight.shape) for name, weight in state.items() if "down_proj" in name} == {(1, 32)}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [LoRA(rank=2, dropout=0.1), DoRA(rank=2), PiSSA(rank=2), OLoRA(rank=2), EVA(rank=2), LoftQ(rank=2), VeRA()],
+)
+def test_neither_experts_nor_routers_are_linear_layers(config: Adapter) -> None:
+    """peft would take both for them, the experts with twice the rank, and fail where there is dropout or a length."""
+    found = adapted(config, family("qwen3_moe"))
+    assert found == {f"model.layers.{n}.self_attn.{name}" for n in range(2) for name in ATTENTION}
+
+
+ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+#: beside experts in one tensor these have a dense layer, and one expert in layers of its own, called as experts once were
+MIXTURES: dict[str, dict[str, Any]] = {
+    "glm4_moe": ROUTED,
+    "deepseek_v3": ROUTED | LATENT | {"n_group": 1, "topk_group": 1, "num_key_value_heads": 4},
+}
+FEED = {"gate_proj", "up_proj", "down_proj"}
+DENSE = {f"model.layers.0.mlp.{name}" for name in FEED} | {f"model.layers.1.mlp.shared_experts.{name}" for name in FEED}
+
+
+@pytest.fixture(params=MIXTURES)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    config = AutoConfig.for_model(request.param, **SHAPE | MIXTURES[request.param])
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def test_names_that_peft_takes_for_experts_are_those_of_layers(shared: Path) -> None:
+    def model() -> PreTrainedModel:
+        return AutoModelForCausalLM.from_pretrained(shared)
+
+    layers = {name for name, layer in model().named_modules() if isinstance(layer, nn.Linear)}
+    attending = {name for name in layers if ".self_attn." in name}
+    for kind in (LoRA, DoRA, PiSSA, EVA):
+        assert adapted(kind(rank=2), model()) == DENSE | attending
+    assert adapted(LoRA(rank=2, modules="mlp.shared_experts"), model()) == {name for name in DENSE if "shared" in name}
+    experts = {"model.layers.1.mlp.experts", "model.layers.1.mlp.experts.base_layer"}
+    assert adapted(ExpertLoRA(rank=2, modules="all"), model()) == DENSE | attending | experts
+
+
+@torch.no_grad()
+def test_what_peft_misreads_is_opened_merged_and_stacked_here(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def model() -> PreTrainedModel:
+        return AutoModelForCausalLM.from_pretrained(shared).eval()
+
+    tokens = torch.arange(3, 35).view(2, 16)
+    first = LoRA(rank=2).build(model=model(), seed=0)
+    for weight in first.state().values():
+        weight.add_(0.05)
+    wanted = first.model(tokens).logits
+    torch.testing.assert_close(first.merged()(tokens).logits, wanted, atol=1e-5, rtol=1e-5)
+    artifact = first.save(tmp_path / "first", str(shared), exact=True)
+    assert first.model.config.model_type == model().config.model_type
+    assert f"peft takes layers of {type(first.model).__name__} for its experts" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert torch.equal(open_artifact(artifact).model(tokens).logits, wanted)
+    plain = LoRA(rank=2, modules="self_attn").build(model=model(), seed=0)
+    plain.save(tmp_path / "plain", str(shared), exact=True)
+    stack = MultiAdapter(model(), {"plain": tmp_path / "plain", "first": artifact.path})
+    stack.use(first=1.0)
+    assert torch.equal(stack.model(tokens).logits, wanted)
+    both = LoRA(rank=2, adapters=str(artifact.path), anew=True).build(model=model(), seed=0)
+    assert torch.equal(both.model(tokens).logits, wanted)
+
+
+def test_layers_that_peft_knows_to_be_read_past_it_are_named() -> None:
+    options = {"layers_block_type": ["mamba", "attention"], "mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 1}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("nemotron_h", **SHAPE, **options))
+    with pytest.raises(GymError, match="'out_proj' is incompatible") as caught:
+        LoRA(rank=2).build(model=model, seed=0)
+    assert caught.value.problems[0].key == "adapter.modules"
+
+
+def test_the_layers_of_gpt2_are_taken_by_lora_and_refused_by_name_elsewhere() -> None:
+    tokens = torch.tensor([[5, 9, 7, 5]])
+    for config in (LoRA(rank=2), LoRA(rank=2, modules="c_attn"), RsLoRA(rank=2), DoRA(rank=2), LongLoRA(rank=2)):
+        model = config.build(model=family("gpt2"), seed=0)
+        with torch.no_grad():
+            for weight in model.state().values():
+                weight.add_(0.1)
+            torch.testing.assert_close(model.merged()(tokens).logits, model.model(tokens).logits, atol=1e-4, rtol=1e-4)
+        kinds = {"c_attn", "c_proj", "c_fc"} if config.modules == "all" else {"c_attn"}
+        assert {name.split(".")[-3] for name in model.state() if "lora_A" in name} == kinds
+    for config in (PiSSA(rank=2), LoftQ(rank=2), EVA(rank=2), LoHa(rank=2), OFT(block=8), BOFT(block=8)):
+        with pytest.raises(GymError, match="has no layers that this adapter can change"):
+            config.build(model=family("gpt2"), seed=0)
