@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Outcome, locate
 from gym_data.tokenizer import Tokenizer
-from gym_rl.reward import Answer, Reward
-from gym_rl.rewards import Model, ProcessModel
+from gym_rewards.reward import Answer, Reward
+from gym_rl.reward_models import Model, ProcessModel
 from gym_tiny.preferences import PREFERENCES, Pair, pairs
 from gym_tiny.tasks.task import user
 from gym_torch.batch import Piece, padded

@@ -21,7 +21,7 @@ from gym_core.discovery import PREFIX
 from gym_core.hooks import Seams
 from gym_core.kinds import KINDS, ArtifactWriter, Rows, Trainer
 from gym_core.sections import SECTION_OF, SLOTS
-from gym_rl.reward import Answer, Score
+from gym_rewards.reward import Answer, Score
 from gym_torch.model.loading import LoadedModel
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ KIND_OF_ONES_OWN = [
     "",
     "```toml",
     '[project.entry-points."gym.kinds"]',
-    'rewards = "gym_rl.reward:Reward"',
+    'rewards = "gym_rewards.reward:Reward"',
     "```",
     "",
     "```python",

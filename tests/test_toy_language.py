@@ -17,11 +17,12 @@ from gym_core import Train
 from gym_core.component import load_object
 from gym_core.loading import load_component
 from gym_data.tokenizer import Tokenizer
-from gym_rl import Answer, Local, PolicyGradient
+from gym_rewards import Answer
+from gym_rewards.builtin import Length
+from gym_rewards.reward_manager import Judgement
+from gym_rl import Local, PolicyGradient
 from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import PolicyObjective
-from gym_rl.rewards import Length
-from gym_rl.rewards.judge import Judgement
 from gym_rl.rollouts.generation import Asking
 from gym_rl.rollouts.source import Rollouts
 from gym_testkit import tiny

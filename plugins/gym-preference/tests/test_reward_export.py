@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from gym_core import Artifact, GymError
 from gym_core.cli.recipes import export
-from gym_rl import Answer
-from gym_rl.rewards import Model, ProcessModel
+from gym_rewards import Answer
+from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
 from gym_torch import SafetensorsExporter
 from gym_torch.checkpoints.artifact import opened

@@ -20,8 +20,8 @@ from gym_preference.reward_models import oracle as score_oracles
 from gym_preference.reward_models.outcome import RewardLoss
 from gym_preference.reward_models.process import ProcessLoss
 from gym_preference.reward_models.scoring import Scored
-from gym_rl import Answer
-from gym_rl.rewards import Model, ProcessModel
+from gym_rewards import Answer
+from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.value_head import FILE, ScalarHead

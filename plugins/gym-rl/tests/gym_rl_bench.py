@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import Train
 from gym_data.tokenizer import Tokenizer
-from gym_rl import RLOO, Answer, PolicyGradient
+from gym_rewards import Answer
+from gym_rewards.builtin import Length
+from gym_rewards.reward_manager import Judgement
+from gym_rl import RLOO, PolicyGradient
 from gym_rl.local_engine import LocalSampler
-from gym_rl.rewards import Length
-from gym_rl.rewards.judge import Judgement
 from gym_rl.rollout_engine import Local
 from gym_rl.rollouts.generation import Asking
 from gym_rl.rollouts.source import Rollouts

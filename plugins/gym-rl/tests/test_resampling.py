@@ -11,7 +11,7 @@ import pytest
 import torch
 from gym_rl_bench import algorithm, arbitrary, rounds
 
-from gym_rl import Answer
+from gym_rewards import Answer
 from gym_rl.rollouts.dynamic_sampling import draw, groups_of, joined, learnt, only
 from gym_rl.rollouts.experience import Round
 from gym_rl.rollouts.source import Rollouts

@@ -15,10 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from gym_core.errors import GymError
 from gym_data.templates import Qwen
 from gym_data.tokenizer import Tokenizer
-from gym_rl import Answer
-from gym_rl.rewards import Model
-from gym_rl.rewards.judge import Judge
-from gym_rl.rewards.names import named
+from gym_rewards import Answer
+from gym_rewards.reward_manager import Judge
+from gym_rewards.reward_names import named
+from gym_rl.reward_models import Model
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
 from gym_torch.model.value_head import FILE, ScalarHead

@@ -16,12 +16,13 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausal
 
 from gym_core import GymError, Train
 from gym_data.tokenizer import Tokenizer
-from gym_rl import RLOO, Answer, Local
+from gym_rewards import Answer
+from gym_rewards.builtin import Length
+from gym_rewards.reward_manager import Judgement
+from gym_rl import RLOO, Local
 from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
-from gym_rl.rewards import Length
-from gym_rl.rewards.judge import Judgement
 from gym_rl.rollouts.dynamic_sampling import groups_of, joined, only
 from gym_rl.rollouts.generation import Asking
 from gym_rl.rollouts.source import Rollouts

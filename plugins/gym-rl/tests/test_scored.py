@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from gym_core.component import load_object
+from gym_rewards.builtin import Length
 from gym_rl import RLOO, PolicyGradient, ReinforcePP
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.formulas.kl import ESTIMATORS
 from gym_rl.formulas.off_policy_correction import CORRECTIONS
-from gym_rl.rewards import Length
 from gym_rl.rollouts.experience import Rollout
 from gym_torch.batch import Piece
 

@@ -52,7 +52,7 @@ def test_name_that_no_package_can_have(name, tmp_path):
         ("algorithm", "grpo", "gym-grpo is"),
         ("algorithm", "dpo", "gym-preference brings a component of that name"),
         ("optimizer", "adamw", "gym-optim brings a component of that name"),
-        ("reward", "regex", "gym-rl brings a component of that name"),
+        ("reward", "regex", "gym-rewards brings a component of that name"),
         ("merger", "lying", "there is a module gym_lying"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 gym_rl = pytest.importorskip("gym_rl")
 
-from gym_rl import Answer, Reward  # noqa: E402 - it may be absent
+from gym_rewards import Answer, Reward  # noqa: E402 - it may be absent
 from gym_testkit.distribution import Brought  # noqa: E402
 from gym_testkit.laws import rewards  # noqa: E402
 

@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
+from gym_rewards.builtin import Length
 from gym_rl import RLOO, Local
 from gym_rl.local_engine import LocalSampler
-from gym_rl.rewards import Length
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import readme, rollouts
 from gym_torch.model.adapted import Full

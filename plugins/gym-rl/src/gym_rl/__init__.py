@@ -1,4 +1,4 @@
-"""gym-rl: learning from rewards. What a recipe names stands here and in `gym_rl.rewards`; nothing heavy is imported."""
+"""gym-rl: learning from rewards. What a recipe names stands here and in `gym_rl.reward_models`; nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from gym_rl.config import Clipping, PolicyGradient
-from gym_rl.reward import Answer, Reward
 from gym_rl.rollout_engine import Engine, Local
 from gym_torch.config import Further
 
@@ -16,14 +15,12 @@ __version__ = "0.1.0"
 __all__ = [
     "PPO",
     "RLOO",
-    "Answer",
     "Clipping",
     "Engine",
     "Local",
     "PolicyGradient",
     "ReinforcePP",
     "ReinforcePPBaseline",
-    "Reward",
 ]
 
 

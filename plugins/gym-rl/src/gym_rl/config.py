@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Flat, Slot
-from gym_rl.reward import Reward
-from gym_rl.rewards.names import named
+from gym_rewards.reward import Reward
+from gym_rewards.reward_names import named
 from gym_rl.rollout_engine import Engine, Local
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further

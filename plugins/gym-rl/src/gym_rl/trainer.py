@@ -12,10 +12,10 @@ from torch import Tensor
 
 from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
+from gym_rewards.reward_manager import Judge
+from gym_rewards.reward_names import named
 from gym_rl.config import PolicyGradient
 from gym_rl.objective import PolicyObjective
-from gym_rl.rewards.judge import Judge
-from gym_rl.rewards.names import named
 from gym_rl.rollout_engine import Sampler
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, Kept
 from gym_rl.rollout_log.samples import samples

@@ -12,10 +12,10 @@ from accelerate.utils import gather_object
 
 from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
+from gym_rewards.reward import Answer
+from gym_rewards.reward_manager import Judgement
+from gym_rewards.reward_names import called
 from gym_rl.config import PolicyGradient
-from gym_rl.reward import Answer
-from gym_rl.rewards.judge import Judgement
-from gym_rl.rewards.names import called
 from gym_rl.rollout_engine import Sampler
 from gym_rl.rollouts.completion_checks import check
 from gym_rl.rollouts.experience import Round

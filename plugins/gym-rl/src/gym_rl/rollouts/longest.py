@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gym_core import Train
 from gym_data.tokenizer import Tokenizer
+from gym_rewards.reward import Answer
+from gym_rewards.reward_manager import Judgement
 from gym_rl.config import PolicyGradient
-from gym_rl.reward import Answer
-from gym_rl.rewards.judge import Judgement
 from gym_rl.rollouts.experience import Round
 from gym_rl.rollouts.generation import Asking
 from gym_rl.rollouts.source import Rollouts, prompts_in

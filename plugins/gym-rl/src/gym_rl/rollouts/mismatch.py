@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gym_core import GymError
-from gym_rl.rewards.names import called
+from gym_rewards.reward_names import called
 from gym_rl.rollout_engine import Engine
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from gym_rl.reward import Answer, Reward, Score
+from gym_rewards.reward import Answer, Reward, Score
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of

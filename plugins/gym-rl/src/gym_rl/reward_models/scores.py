@@ -1,0 +1,202 @@
+"""Scores from reward models: the numbers that a linear head makes of states of a language model.
+
+It reads what its own chat template makes of the messages and the answer. For a whole answer a value head looks at the token that
+ends it, where it was trained; a classifier of transformers at the last token of the text, whatever a template puts behind the
+answer. For an answer in steps it looks at the token that ends each of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
+
+from gym_core import Artifact, GymError, locate
+from gym_core.record import RunRecord
+from gym_data.formats.parts import tools_of
+from gym_data.tokenizer import Tokenizer, Tokens
+from gym_rewards.reward import Answer
+from gym_torch.batch import Piece, padded
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.export.safetensors import CERTIFICATE
+from gym_torch.model import precision_probe
+from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.layout_support import layout_for
+from gym_torch.model.loading import check_weights, read_weights
+from gym_torch.model.value_head import ScalarHead
+
+if TYPE_CHECKING:
+    from gym_rl.reward_models import Model, ProcessModel
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A reward model in memory."""
+
+    model: PreTrainedModel
+    head: ScalarHead
+    path: Path  #: where its tokenizer is
+    to_the_end: bool  #: whether it looks at what the template puts behind an answer
+
+
+class _Scorer(ABC):
+    """Scores places of texts, a few texts at a time."""
+
+    def __init__(self, config: Model) -> None:
+        """Load the model. Raises GymError where there is none, or none that makes one number of a text."""
+        opened = _open(config)
+        self.config, self.words, self.to_the_end = config, Tokenizer(opened.path), opened.to_the_end
+        self.layout = layout_for(opened.model)
+        self.model = opened.model.to(precision_probe.device()).requires_grad_(False).eval()
+        self.head = opened.head.to(precision_probe.device())
+
+    @abstractmethod
+    def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
+        """Return the tokens of an answer after its prompt, and where among them it is scored."""
+
+    def tools(self, answer: Answer) -> Sequence[Mapping[str, Any]]:
+        """Return what the prompt of an answer offered. Raises ValueError where its row holds no such thing."""
+        return tools_of(answer.row.get(self.config.tools))
+
+    @torch.no_grad()
+    def scores(self, answers: Sequence[Answer]) -> list[list[float]]:
+        """Return the scores of each answer, one for each of its places."""
+        read = [self.read(answer) for answer in answers]
+        order = sorted(range(len(read)), key=lambda number: len(read[number][0]))
+        found: list[list[float]] = [[] for _ in read]
+        for start in range(0, len(order), self.config.batch):
+            chosen = order[start : start + self.config.batch]
+            batch = self.layout.lay_out([_text(answers[number].id, read[number][0]) for number in chosen], ())
+            places = batch.places([read[number][1] for number in chosen]).to(self.model.device)
+            scores = iter(self.head(hidden_states(self.model, batch.to(self.model.device), places)).tolist())
+            for number in chosen:
+                found[number] = [next(scores) for _ in read[number][1]]
+        return found
+
+
+class ModelScore(_Scorer):
+    """Scores whole answers."""
+
+    def __call__(self, answers: Sequence[Answer]) -> list[float]:
+        """Return a score for each answer."""
+        return [score for (score,) in self.scores(answers)]
+
+    def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
+        """Return prompt and answer up to the token that is scored."""
+        said = {"role": "assistant", "content": answer.text}
+        tokens, own = self.words.chat([*map(dict, answer.messages), said], self.tools(answer))
+        if not self.to_the_end:
+            tokens = tokens[: int(np.flatnonzero(own)[-1]) + 1]
+        return tokens, [len(tokens) - 1]
+
+
+class ProcessScore(_Scorer):
+    """Scores the steps of answers, and combines what it finds into one number."""
+
+    def __init__(self, config: ProcessModel) -> None:
+        """Load the model. Raises GymError where there is none, or none that makes one number of a state."""
+        super().__init__(config)
+        self.separator, self.combine = config.separator, COMBINED[config.combine]
+
+    def __call__(self, answers: Sequence[Answer]) -> list[float]:
+        """Return a number from 0 to 1 for each answer; one without a step has none that is right."""
+        chances = [torch.tensor(scores).double().sigmoid().tolist() for scores in self.scores(answers)]
+        return [self.combine(steps) if steps else 0.0 for steps in chances]
+
+    def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
+        """Return prompt and steps, and where each step ends."""
+        steps = [step for step in answer.text.split(self.separator) if step.strip()]
+        tokens, ends = self.words.steps([*map(dict, answer.messages)], self.tools(answer), steps, self.separator)
+        return tokens, ends.tolist()
+
+
+#: From how likely each step is right to what the answer earns.
+COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "product": prod,
+    "last": lambda chances: chances[-1],
+    "mean": fmean,
+}
+
+
+def _text(id: str, tokens: Tokens) -> Piece:
+    return Piece(id, tokens, np.zeros(len(tokens), dtype=np.bool_))
+
+
+#: what ends the names of the classes that make one number of each text, or of each token
+CLASSIFIERS = {
+    "ForSequenceClassification": AutoModelForSequenceClassification,
+    "ForTokenClassification": AutoModelForTokenClassification,
+}
+
+
+def _open(config: Model) -> _Opened:
+    folder = Path(config.path).expanduser()
+    made = RunRecord(folder / "run.json").read().get("artifact")
+    if made:
+        artifact = Artifact.from_json(made, folder)
+        return _Opened(open_artifact(artifact).model, ScalarHead.read(artifact.path), artifact.path, False)
+    path = locate(config.path, config.revision)
+    check_weights(path)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    dtype = torch.float32 if precision_probe.device().type == "cpu" else "auto"
+    try:
+        shape = AutoConfig.from_pretrained(path, **options)
+        kind = next(
+            (kind for name in shape.architectures or () for end, kind in CLASSIFIERS.items() if name.endswith(end)),
+            None,
+        )
+        if kind is None:
+            return _Opened(read_weights(path, {**options, "dtype": dtype}), ScalarHead.read(path), path, False)
+        if shape.num_labels != 1:
+            raise _error(path, f"has {shape.num_labels} labels, and a reward is one number")
+        model = read_weights(path, {**options, "dtype": dtype}, kind)
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        raise _error(path, f"cannot be loaded: {str(error).strip().splitlines()[0][:300]}") from error
+    ours = (path / CERTIFICATE).is_file()  # then it learnt to look at the token that ends an answer
+    return _Opened(model, _head_of(model, path), path, not ours)
+
+
+@torch.no_grad()
+def _head_of(model: PreTrainedModel, path: Path) -> ScalarHead:
+    """Return the head of a classifier, checked against what the classifier says itself."""
+    score = dict(model.named_children()).get("score")
+    if not isinstance(score, nn.Linear):
+        raise _error(path, f"is a {type(model).__name__}, whose score is no linear map of its last state")
+    head = ScalarHead(score.in_features)
+    head.weight.copy_(score.weight)
+    if score.bias is not None:
+        head.bias.copy_(score.bias)
+    tokens = np.array([token for token in range(1, 6) if token != model.config.pad_token_id][:3], dtype=np.int32)
+    batch = padded([Piece("probe", tokens, np.zeros(3, dtype=np.bool_))])
+    model.eval()
+    expected = model(input_ids=batch.tokens).logits.flatten()[-1:].float()
+    found = head(hidden_states(model, batch, batch.ends))
+    rounding = 1e-4 if model.dtype == torch.float32 else 5e-2
+    if not torch.allclose(found, expected, rtol=rounding, atol=rounding):
+        raise _error(path, f"is a {type(model).__name__}, which does more than a linear map of its last state")
+    return head
+
+
+def _error(path: Path, why: str) -> GymError:
+    return GymError(
+        f"the reward model {why}",
+        where=str(path),
+        key="algorithm.rewards",
+        fix="name a run that trained a value head, or a sequence classifier with one label",
+    )
