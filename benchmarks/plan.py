@@ -117,10 +117,10 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_torch.loop.train_loop import Job, optimizer_step
     from gym_torch.model.adapted import adapt
     from gym_torch.model.layout_support import layout_for
+    from gym_torch.model.memory_meter import Meter
     from gym_torch.model.precision_probe import device
     from gym_torch.observer import Observer, Progress
     from gym_torch.plan.batch import Blank, lengths_of, planned
-    from gym_torch.plan.machine import Meter
     from gym_torch.plan.memory import objective_of, predict
     from gym_torch.plan.skeleton import skeleton
     from gym_torch.policy import Policy

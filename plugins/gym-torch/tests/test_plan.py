@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import gym_torch.plan.auto
 from gym_core import GymError
+from gym_torch.model.memory_meter import Meter
 from gym_torch.plan.auto import SMALLEST, largest, settle
 from gym_torch.plan.batch import lengths_of, planned
 from gym_torch.plan.commands import plan
-from gym_torch.plan.machine import Meter
 from gym_torch.plan.memory import Prediction, predict
 from gym_torch.plan.skeleton import skeleton
 from gym_torch.plan.trace import Trace

@@ -44,13 +44,13 @@ from gym_torch.model.dropout import check_same_in_training, disable_dropout
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel
+from gym_torch.model.memory_meter import Meter
 from gym_torch.model.neftune import Noise
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers, Progress
 from gym_torch.packing import Layout
 from gym_torch.plan.auto import settle
-from gym_torch.plan.machine import Meter
 from gym_torch.plan.memory import predict
 from gym_torch.plan.skeleton import skeleton
 from gym_torch.plan.workload import of_examples

@@ -8,7 +8,7 @@ import gym_torch.model.adapted
 from gym_adapters.config.freeze import Freeze as Options
 from gym_adapters.target_modules import require, split, within
 from gym_core import GymError
-from gym_torch.plan.layers import layers_of
+from gym_torch.model.decoder_layers import layers_of
 
 
 class Freeze(gym_torch.model.adapted.Full):

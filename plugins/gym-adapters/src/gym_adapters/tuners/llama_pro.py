@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 import gym_torch.model.adapted
 from gym_adapters.config.llama_pro import LLaMAPro
 from gym_core import GymError
-from gym_torch.plan.layers import layers_of
+from gym_torch.model.decoder_layers import layers_of
 
 #: what model families call the projections out of attention and out of the feed-forward layers
 OUTPUTS = frozenset({"o_proj", "down_proj", "out_proj", "dense", "fc2", "c_proj", "wo", "w2", "dense_4h_to_h"})

@@ -20,9 +20,9 @@ from gym_torch.console import say
 from gym_torch.distributed.strategies import check_cut
 from gym_torch.model import precision_probe, rope_scaling
 from gym_torch.model.layout_support import fit
+from gym_torch.model.memory_meter import Meter
 from gym_torch.model.vocabulary import check_vocabulary
 from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
-from gym_torch.plan.machine import Meter
 
 if TYPE_CHECKING:
     from gym_torch.config import Transformers

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_core import GymError
+from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.parameter_groups import groups_of
 
 _SCALARS = (bool, int, float, str, type(None))
@@ -74,16 +74,6 @@ def left_out(model: PreTrainedModel, numbers: range) -> Iterator[None]:
         setattr(parent, name, layers)
         for key, value in before.items():
             setattr(options, key, value)
-
-
-def layers_of(model: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return the list of decoder layers, with the module and the name it is found under."""
-    count = model.config.get_text_config().num_hidden_layers
-    for parent in model.base_model.modules():
-        for name, module in parent.named_children():
-            if isinstance(module, nn.ModuleList) and len(module) == count:
-                return parent, name, module
-    raise GymError(f"{type(model).__name__} has no list of layers", key="model")
 
 
 def tensors_of(model: PreTrainedModel, repeat: Repeat) -> list[Tensor]:

@@ -1,9 +1,7 @@
-"""What this machine has and what a run took of it."""
+"""What memory this machine has for a run."""
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -29,45 +27,3 @@ def memory_at_hand(device: torch.device) -> int:
         text = file.read_text(encoding="ascii").strip() if file.is_file() else "max"
         limits += [int(text)] if text.isdigit() else []
     return min(limits)
-
-
-class Meter:
-    """Measures the most memory in use since it was made, beyond what was in use then.
-
-    On CUDA, tensors alone: what torch's allocator handed out at most. On a CPU, the resident memory of the process: all
-    pages, so also code loaded meanwhile, thread stacks, mapped files and what malloc does not give back.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        """Start measuring."""
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        self.before = self._now()
-        clear = Path("/proc/self/clear_refs")
-        if device.type != "cuda" and os.access(clear, os.W_OK):
-            clear.write_text("5", encoding="ascii")  # the peak starts again at what is resident now (proc(5))
-
-    def peak(self) -> int:
-        """Return the bytes."""
-        if self.device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated()) - self.before
-        return max(0, _peak_resident() - self.before)
-
-    def _now(self) -> int:
-        if self.device.type == "cuda":
-            return int(torch.cuda.memory_allocated())
-        return int(psutil.Process().memory_info().rss)
-
-
-def _peak_resident() -> int:
-    """Return the most bytes of memory that this process had resident."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))
-        return 1024 * int(line.split()[1])
-    if sys.platform == "win32":
-        return int(psutil.Process().memory_info().peak_wset)
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
