@@ -190,7 +190,7 @@ def memory(subject: Subject, adapter: str, optimizer: Optimizer) -> Cell:
 def held_gradients(subject: Subject, adapter: str, optimizer: Optimizer) -> int | None:
     """Return the bytes of gradients that an optimizer holds at a time; None where all stay until a step."""
     groups = rest(subject, adapter, False)[1]
-    return optimizer.held_gradients(groups) if isinstance(optimizer, TorchOptimizer) else None
+    return None if optimizer.keeps_gradients() else optimizer.gradient_bytes(groups)
 
 
 @lru_cache(maxsize=1)

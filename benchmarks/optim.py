@@ -28,9 +28,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 from workers import workers
 
 from gym_core import Optimizer
-from gym_optim import InBackward
 from gym_optim import config as optim
-from gym_optim.schedule_free import to_use
 from gym_torch.model.parameter_groups import groups_of
 
 DATA = Path(os.environ.get("GYM_DATA", Path(__file__).parents[2] / "shared" / "data")) / "tinyshakespeare.txt"
@@ -188,13 +186,13 @@ def fit(
             group["lr"] = peak * scale * factor
         began = time.perf_counter()
         loss(step).backward()
-        if not isinstance(optimizer, InBackward):
+        if not config.updates_in_backward():
             torch.nn.utils.clip_grad_norm_(every, 1.0)
         optimizer.step()
         stepped(step + 1)
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
-    with torch.no_grad(), to_use(optimizer):
+    with torch.no_grad(), config.evaluation_weights(optimizer):
         mean = sum(float(each()) for each in held) / len(held)
     tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     state = sum(tensor.nbytes for tensor in tensors if tensor.dim())

@@ -155,10 +155,11 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     spread.place(model)
     policy = spread.wrap(Policy(model, bf16=options["precision"] == "bf16")).train()
     samples = [Blank(str(number), length) for number, length in enumerate(lengths)]
-    optimizer = build_optimizer(AdamW(), policy, 1e-4)
+    config = AdamW()
+    optimizer = build_optimizer(config, policy, 1e-4)
     job = Job(
         train=recipe.train, accelerator=accelerator, ranks=Ranks(), spread=spread, policy=policy, objective=objective,
-        optimizer=optimizer, factor=lambda step: 1.0, source=None, evaluation=None, observer=Observer(),
+        optimizer=optimizer, optimizer_config=config, factor=lambda step: 1.0, source=None, evaluation=None, observer=Observer(),
         save=lambda: None, signals=Signals(), progress=Progress(total=2),
     )  # fmt: skip
     for _ in range(2):

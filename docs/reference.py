@@ -101,6 +101,11 @@ def kinds() -> str:
         declared = declarations(base)
         if declared:
             lines += ["Declared as data on the class:", "", *declared, ""]
+        methods = {name: found for name, found in vars(base).items() if inspect.isfunction(found) and name[0] != "_"}
+        if methods:
+            lines += ["Methods of the component:", ""]
+            lines += [f"* `{signature(name, found)}`: {inspect.getdoc(found)}" for name, found in methods.items()]
+            lines += [""]
     lines += ["## A kind of your own", "", *KIND_OF_ONES_OWN, "## What they hand to each other", ""]
     for cls in HANDED:
         lines += [f"### `{cls.__module__}.{cls.__name__}`", "", "```python", inspect.getsource(cls).strip(), "```", ""]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gym_core import Adapter, GymError, Optimizer
+from gym_optim import LISA, InBackward, ScheduleFreeAdamW
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import adapters, optimizers
 from gym_torch.model.adapted import Full
@@ -89,6 +90,99 @@ def test_optimizer(bench, kind, law):
 
     with pytest.raises(AssertionError):
         law(Brought("optimizers", "faulty", Faulty), bench)
+
+
+class FollowsTheMean(torch.optim.SGD):
+    """Divides by the size of the whole gradient."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for point in group["params"]:
+                point.data.add_(point.grad / point.grad.norm(), alpha=-group["lr"])
+
+
+class LetsGo(torch.optim.SGD):
+    """Clears gradients in its step."""
+
+    def step(self, closure=None):
+        super().step()
+        self.zero_grad()
+
+
+class Scales(torch.optim.SGD):
+    """Takes the weights to use from elsewhere, and leaves them."""
+
+    @contextmanager
+    def averaged(self):
+        for group in self.param_groups:
+            for point in group["params"]:
+                point.data.mul_(1.01)
+        yield
+
+
+def in_backward(parameters, lr):
+    return InBackward(torch.optim.SGD(parameters, lr=lr))
+
+
+@pytest.mark.parametrize(
+    ("build", "law", "declared"),
+    [
+        (FollowsTheMean, optimizers.elementwise, {}),
+        (LetsGo, optimizers.gradients_stay, {}),
+        (in_backward, optimizers.gradients_stay, {}),
+        (LISA, optimizers.gradients_stay, {"keeps_gradients": False, "gradient_bytes": 120}),
+        (torch.optim.SGD, optimizers.gradients_stay, {"keeps_gradients": False}),
+        (in_backward, optimizers.in_backward, {}),
+        (torch.optim.SGD, optimizers.in_backward, {"updates_in_backward": True}),
+        (Scales, optimizers.evaluation, {"averages": True}),
+        (ScheduleFreeAdamW, optimizers.evaluation, {}),
+        (torch.optim.SGD, optimizers.evaluation, {"averages": True}),
+    ],
+)
+def test_what_an_optimizer_declares(bench, build, law, declared):
+    class Liar(Optimizer):
+        """Says what plain gradient descent would say, unless told otherwise."""
+
+        def build(self, parameters, learning_rate):
+            return build(parameters, lr=learning_rate)
+
+        def elementwise(self):
+            return True
+
+        def keeps_gradients(self):
+            return declared.get("keeps_gradients", True)
+
+        def updates_in_backward(self):
+            return declared.get("updates_in_backward", False)
+
+        def gradient_bytes(self, parameters):
+            return declared.get("gradient_bytes", 0)
+
+        def averages(self):
+            return declared.get("averages", False)
+
+        def evaluation_weights(self, optimizer):
+            return optimizer.averaged() if hasattr(optimizer, "averaged") else nullcontext()
+
+    with pytest.raises(AssertionError):
+        law(Brought("optimizers", "liar", Liar), bench)
+
+
+def test_what_an_optimizer_does_not_declare_is_refused(bench):
+    class Silent(Optimizer):
+        """Declares nothing."""
+
+        def build(self, parameters, learning_rate):
+            return torch.optim.SGD(parameters, lr=learning_rate)
+
+    for law, method in (
+        (optimizers.elementwise, "elementwise"),
+        (optimizers.gradients_stay, "keeps_gradients"),
+        (optimizers.in_backward, "updates_in_backward"),
+    ):
+        with pytest.raises(GymError, match=rf"Silent does not declare `{method}`") as caught:
+            law(Brought("optimizers", "silent", Silent), bench)
+        assert f"write `def {method}(self) -> bool: return ...` in Silent" in str(caught.value)
 
 
 class WrongMerge(Full):

@@ -6,6 +6,7 @@ A kind is a base class: its docstring is the contract of `build`. A plugin may a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
@@ -72,9 +73,45 @@ class Optimizer(Component):
     general: ClassVar[bool] = True
     """Whether it works on any parameters, and not on those of one adapter or of one kind of device alone."""
 
+    def elementwise(self) -> bool:
+        """Whether each number moves by its own gradient alone, so that parameters may be cut into shards."""
+        raise _undeclared(self, "elementwise(self) -> bool: return ...")
+
+    def keeps_gradients(self) -> bool:
+        """Whether every gradient is there, whole, until the end of `step`; not so in-backward or block-wise."""
+        raise _undeclared(self, "keeps_gradients(self) -> bool: return ...")
+
+    def updates_in_backward(self) -> bool:
+        """Whether updates happen during backward: then no accumulation, no clipping and one process."""
+        raise _undeclared(self, "updates_in_backward(self) -> bool: return ...")
+
+    def gradient_bytes(self, parameters: Sequence[Mapping[str, Any]]) -> int:
+        """Return the bytes of the gradients that `step` finds, where that is not all of them; groups as below."""
+        if self.updates_in_backward():
+            return 0
+        raise _undeclared(self, "gradient_bytes(self, parameters) -> int: return ...")
+
+    def averages(self) -> bool:
+        """Whether the weights to evaluate and save differ from those that train, as in schedule-free."""
+        return False
+
+    def evaluation_weights(self, optimizer: Any) -> AbstractContextManager[None]:
+        """Have the parameters of what `build` returned hold the weights to use, and then again what they held, bit for bit."""
+        return nullcontext()
+
     def declared_bytes(self, parameters: Sequence[Mapping[str, Any]]) -> int:
         """Return the bytes of state after a step for groups with shapes of fp32 parameters in their place; no scalars."""
         raise TypeError(f"{type(self).__name__} does not declare the size of its state")
+
+
+def _undeclared(component: Component, signature: str) -> GymError:
+    name, method = type(component).__name__, signature.partition("(")[0]
+    return GymError(
+        f"{name} does not declare `{method}`",
+        where=f"{type(component).__module__}.{name}",
+        key="optimizer",
+        fix=f"write `def {signature}` in {name}; docs/kinds.md says what it returns",
+    )
 
 
 class Scheduler(Component):

@@ -11,7 +11,6 @@ from torch import nn
 from gym_optim import SOAP, AdamMini, AdamW8bit, ScheduleFreeAdamW
 from gym_optim.config import AdamW
 from gym_optim.quantized import code, read, stored
-from gym_optim.schedule_free import to_use
 
 
 def test_adamw_is_its_formula() -> None:
@@ -125,7 +124,7 @@ def test_schedule_free_is_its_formula_and_gives_the_average() -> None:
         follow(optimizer, parameter, [gradient])
     close(parameter.detach(), trains)
     before = parameter.detach().clone()
-    with to_use(optimizer):
+    with optimizer.averaged():
         close(parameter.detach(), average)
     assert torch.equal(parameter.detach(), before)
 
@@ -144,7 +143,7 @@ def test_schedule_free_is_the_reference_class(power: float) -> None:
         follow(theirs, other, [other.detach() - goal])
     close(one.detach(), other.detach(), 1e-6)
     theirs.eval()
-    with to_use(free):
+    with free.averaged():
         close(one.detach(), other.detach(), 1e-6)
 
 
@@ -158,7 +157,7 @@ def test_schedule_free_of_next_to_no_beta_averages_the_iterates_of_adam() -> Non
         follow(free, one, [one.detach() - goal])
         iterates.append(follow(adam, other, [other.detach() - goal]))
     close(one.detach(), iterates[-1], 1e-6)
-    with to_use(free):
+    with free.averaged():
         close(one.detach(), torch.stack(iterates).mean(0), 1e-6)
 
 

@@ -227,6 +227,6 @@ def test_an_average_survives_a_schedule_of_beta() -> None:
             if cycled:
                 optimizer.param_groups[0]["betas"] = (0.85 + 0.02 * number, 0.999)
             optimizer.step()
-        with gym_optim.schedule_free.to_use(optimizer):
+        with optimizer.averaged():
             found.append(weight.detach().clone())
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)

@@ -214,7 +214,7 @@ def test_the_gradients_that_stay_are_those_declared(kind: Any, options: Any) -> 
         optimizer.step()
         optimizer.zero_grad()
     shapes = [(name, tuple(weight.shape)) for name, weight in model.named_parameters()]
-    assert isinstance(optimizer, kind) and max(held) == options.held_gradients([{"params": shapes}])
+    assert isinstance(optimizer, kind) and max(held) == options.gradient_bytes([{"params": shapes}])
 
 
 def test_a_block_to_begin_with_must_be_there() -> None:

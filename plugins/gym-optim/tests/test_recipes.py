@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers.training_args import OptimizerNames
 
 import gym_optim
 import gym_torch.loop.train_loop
-from gym_core import GymError, Recipe, RecipeError, execute, load_recipe
+from gym_core import GymError, Optimizer, Recipe, RecipeError, execute, load_recipe
 from gym_core.discovery import entries
 from gym_optim.config import (
     APOLLO,
@@ -294,6 +295,8 @@ def test_a_plan_knows_which_gradients_an_optimizer_holds(bench: Any, tmp_path: P
 
 #: Compared with one process in `tests/test_processes.py`.
 IN_SHARDS = {"adamw", "lion", "lora_plus", "schedule_free_adamw", "sgd"}
+#: Elementwise, and refused for another reason, which `ddp` has too.
+IN_ONE_PROCESS = {"lomo"}
 
 
 @pytest.mark.parametrize("name", sorted(entry.name for entry in entries("optimizers") if entry.dist == "gym-optim"))
@@ -302,12 +305,23 @@ def test_fsdp_takes_what_was_compared_and_refuses_the_others_by_name(name: str, 
     base = {"model": "tiny", "data": "none.jsonl", "algorithm": "sft", "optimizer": name}
     check_cut(load_recipe(base | {"distributed": "ddp"}))
     cut = load_recipe(base | {"distributed": "fsdp"})
-    if name in IN_SHARDS:
+    if name in IN_SHARDS | IN_ONE_PROCESS:
         check_cut(cut)
         return
     with pytest.raises(RecipeError, match=f"{name} needs whole parameters") as caught:
         check_cut(cut)
     assert caught.value.problems[0].key == "optimizer" and "distributed: ddp" in caught.value.problems[0].fix
+
+
+def test_fsdp_refuses_an_optimizer_that_does_not_say_whether_it_is_elementwise(monkeypatch: Any) -> None:
+    class Silent(Optimizer):
+        """Of a package that declares nothing."""
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    recipe = load_recipe({"model": "tiny", "data": "none.jsonl", "algorithm": "sft", "distributed": "fsdp"})
+    check_cut(recipe)  # the default
+    with pytest.raises(GymError, match="Silent does not declare `elementwise`"):
+        check_cut(replace(recipe, optimizer=Silent()))
 
 
 def test_what_needs_whole_parameters_refuses_shards() -> None:

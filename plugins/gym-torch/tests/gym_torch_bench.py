@@ -187,6 +187,15 @@ class _Event(Observer):
 class SGD(Optimizer):
     """Plain gradient descent: its weights show the gradient, unlike those of Adam."""
 
+    def elementwise(self) -> bool:
+        return True
+
+    def keeps_gradients(self) -> bool:
+        return True
+
+    def updates_in_backward(self) -> bool:
+        return False
+
     def build(self, **context: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(context["parameters"], lr=context["learning_rate"])
 

@@ -268,5 +268,5 @@ def refuse_shards(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
             raise GymError(
                 f"{type(optimizer).__name__} needs whole parameters, and fsdp cuts them up",
                 key="optimizer",
-                fix="set distributed: ddp, or an optimizer that works number by number: adamw, lion, sgd",
+                fix="set distributed: ddp, or an optimizer that works elementwise: adamw, lion, sgd",
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -105,8 +105,3 @@ def _update(parameter: Tensor, gradient: Tensor, state: State, group: dict[str, 
 def _move(parameter: Tensor, z: Tensor, share: float) -> None:
     """Move a parameter a share of its way to z, in the dtype of z."""
     parameter.copy_(parameter.to(z.dtype).lerp(z, share))
-
-
-def to_use(optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
-    """Have the parameters of any optimizer hold the weights to use."""
-    return optimizer.averaged() if isinstance(optimizer, Averaging) else nullcontext()

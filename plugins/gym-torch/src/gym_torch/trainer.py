@@ -15,10 +15,7 @@ from gym_core.component import load_object
 from gym_data import DatasetConfig
 from gym_data.prepare import open_tokenizer
 from gym_data.tokenizer import Tokenizer
-from gym_optim import InBackward
-from gym_optim.blockwise import Blockwise
 from gym_optim.config import AdamW, Linear
-from gym_optim.schedule_free import Averaging
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints
 from gym_torch.checkpoints.extending import bases, extended, schedule
@@ -185,20 +182,21 @@ class Trainer:
         self._compile(source)
         policy = spread.wrap(self.policy)
         policy.train()
-        optimizer = build_optimizer(run.recipe.optimizer or AdamW(), self.policy, train.learning_rate)
-        if isinstance(optimizer, InBackward):
+        optimizer_config = run.recipe.optimizer or AdamW()
+        optimizer = build_optimizer(optimizer_config, self.policy, train.learning_rate)
+        if optimizer_config.updates_in_backward():
             check_in_backward(train, accelerator.num_processes)
         taking_part = self.adapted if isinstance(self.adapted, TakesPart) else None
         if taking_part:
-            check_gradients_stay(isinstance(optimizer, InBackward | Blockwise), spread.cuts)
+            check_gradients_stay(not optimizer_config.keeps_gradients(), spread.cuts)
         scheduler = run.recipe.scheduler or Linear()
-        if isinstance(optimizer, Averaging) and train.load_best_model_at_end and spread.cuts:
+        if optimizer_config.averages() and train.load_best_model_at_end and spread.cuts:
             raise RecipeError(
                 "fsdp leaves no process what an optimizer that averages would make of its best checkpoint",
                 key="train.load_best_model_at_end",
                 fix="set `distributed: ddp`, or leave it out",
             )
-        if isinstance(optimizer, Averaging) and scheduler.ends_at != 1.0:
+        if optimizer_config.averages() and scheduler.ends_at != 1.0:
             warn(
                 "the average of this optimizer stands in for a falling rate, and the rate falls; set scheduler: constant"
             )
@@ -210,6 +208,7 @@ class Trainer:
             policy=policy,
             objective=objective,
             optimizer=optimizer,
+            optimizer_config=optimizer_config,
             factor=schedule(run.recipe, source.total),
             source=source,
             evaluation=self.evaluation(validation, layout) if validation else None,

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from math import prod
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt
 
 from gym_core import Flat
-from gym_optim.config.base import AdamOptions, Alone, Beta1, Beta2, Decay, Groups, coded, each, only, optim
+from gym_optim.config.base import (
+    AdamOptions,
+    AfterBackward,
+    Alone,
+    Beta1,
+    Beta2,
+    Decay,
+    Elementwise,
+    Groups,
+    Whole,
+    coded,
+    each,
+    only,
+    optim,
+)
 from gym_optim.roles import is_inside, is_matrix
 
 _NOT_HERE = (
@@ -29,7 +44,7 @@ _NO_8BIT = dict.fromkeys(
 ) | dict.fromkeys(("paged_adamw_32bit", "paged_ademamix_8bit"), "optim: paged_adamw_8bit")
 
 
-class AdamW(AdamOptions, Alone):
+class AdamW(AdamOptions, Alone, Elementwise):
     """Adam with decoupled weight decay, fused.
 
         m = beta1 m + (1 - beta1) G
@@ -59,14 +74,13 @@ class AdamW(AdamOptions, Alone):
     """
 
     target: ClassVar[str] = "gym_optim.adamw:AdamW"
-    numberwise: ClassVar[bool] = True
 
     in_backward: Annotated[bool, optim(_NO_ADAMW)] = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
     clipping and further processes."""
 
 
-class AdamW8bit(AdamOptions, Alone):
+class AdamW8bit(AdamOptions, Alone, Whole):
     """AdamW whose moments are 8-bit codes: a quarter of its state.
 
         m = beta1 decode(m8) + (1 - beta1) G,    m8 = encode(m)
@@ -154,7 +168,7 @@ class PagedAdamW8bit(AdamW8bit):
         )
 
 
-class AdamMini(AdamOptions, Alone):
+class AdamMini(AdamOptions, Alone, Whole):
     """AdamW with one second moment for each head of queries and keys, row of another matrix, or vector: half its state.
 
         m   = beta1 m + (1 - beta1) G
@@ -193,7 +207,7 @@ class AdamMini(AdamOptions, Alone):
         )
 
 
-class ScheduleFreeAdamW(AdamOptions):
+class ScheduleFreeAdamW(AdamOptions, AfterBackward, Elementwise):
     """AdamW that averages its iterates in place of a falling rate; set `scheduler: constant`, with warm-up.
 
         v = beta2 v + (1 - beta2) G^2
@@ -226,7 +240,6 @@ class ScheduleFreeAdamW(AdamOptions):
     """
 
     target: ClassVar[str] = "gym_optim.schedule_free:ScheduleFreeAdamW"
-    numberwise: ClassVar[bool] = True
 
     beta1: Annotated[Beta1, Field(gt=0)] = 0.9
     """Share of the average, as against the newest iterate, at which gradients are taken."""
@@ -239,8 +252,17 @@ class ScheduleFreeAdamW(AdamOptions):
     ] = 0.0
     """In the average, step t counts t ** power times the square of the largest learning rate so far."""
 
+    def averages(self) -> bool:
+        """The average stands in for a falling learning rate."""
+        return True
 
-class SOAP(AdamOptions, Alone):
+    def evaluation_weights(self, optimizer: Any) -> AbstractContextManager[None]:
+        """Have the parameters hold the average; takes the memory of one more copy of them."""
+        averaged: AbstractContextManager[None] = optimizer.averaged()
+        return averaged
+
+
+class SOAP(AdamOptions, Alone, Whole):
     """Adam in the eigenbasis of Shampoo's preconditioner, for matrices inside the model.
 
         M = beta1 M + (1 - beta1) G

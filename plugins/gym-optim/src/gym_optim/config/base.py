@@ -52,8 +52,6 @@ class TorchOptimizer(Optimizer):
 
     device: ClassVar[str] = ""
     """Kind of device that parameters must be on, such as `cuda`; empty for any."""
-    numberwise: ClassVar[bool] = False
-    """Whether each number moves by its own gradient alone, so that parameters may be cut into shards."""
     torch_names: ClassVar[Mapping[str, tuple[str, int | None]]] = {
         "beta1": ("betas", 0),
         "beta2": ("betas", 1),
@@ -84,9 +82,45 @@ class TorchOptimizer(Optimizer):
         given = {name: (group[key], place) for name, (key, place) in places.items() if key in group}
         return cls(**{name: value if place is None else value[place] for name, (value, place) in given.items()})
 
-    def held_gradients(self, parameters: Groups) -> int | None:
-        """Return the bytes of gradients that stay until the step, where the others go as they come; None: all of them stay."""
-        return None
+
+class Whole(TorchOptimizer):
+    """Base of optimizers that need all numbers of a parameter."""
+
+    def elementwise(self) -> bool:
+        """Shards would not do."""
+        return False
+
+
+class Elementwise(TorchOptimizer):
+    """Base of optimizers that move each number by its own gradient alone."""
+
+    def elementwise(self) -> bool:
+        """Shards will do."""
+        return True
+
+
+class AfterBackward(TorchOptimizer):
+    """Base of optimizers that update everything in `step`."""
+
+    def keeps_gradients(self) -> bool:
+        """All of them."""
+        return True
+
+    def updates_in_backward(self) -> bool:
+        """Never."""
+        return False
+
+
+class InBackwardAlways(TorchOptimizer):
+    """Base of optimizers that work in the backward pass and nowhere else."""
+
+    def keeps_gradients(self) -> bool:
+        """None of them."""
+        return False
+
+    def updates_in_backward(self) -> bool:
+        """Always."""
+        return True
 
 
 class Alone(TorchOptimizer):
@@ -105,9 +139,13 @@ class Alone(TorchOptimizer):
         """Return the options by their names in torch; where it works is none of them."""
         return {name: value for name, value in super().keywords().items() if name != "in_backward"}
 
-    def held_gradients(self, parameters: Groups) -> int | None:
-        """Return 0 where each parameter is updated when its gradient is there."""
-        return 0 if self.in_backward else None
+    def keeps_gradients(self) -> bool:
+        """All of them, unless it works in the backward pass."""
+        return not self.in_backward
+
+    def updates_in_backward(self) -> bool:
+        """Where that is asked for."""
+        return self.in_backward
 
 
 class AdamOptions(TorchOptimizer):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from gym_core import Flat
-from gym_optim.config.base import AdamOptions, Alone, Epsilon, Groups, Shape, coded, each, only, optim
+from gym_optim.config.base import AdamOptions, Alone, Epsilon, Groups, Shape, Whole, coded, each, only, optim
 from gym_optim.roles import Names, is_matrix, is_named
 
 Side = Literal["short", "long", "left", "right"]
@@ -27,7 +27,7 @@ def _targets(value: Any) -> Any:
     raise ValueError("a pattern is not taken here: list names, such as [q_proj, v_proj], or say `all-linear`")
 
 
-class _Projected(AdamOptions, Alone):
+class _Projected(AdamOptions, Alone, Whole):
     """The options of optimizers that project a gradient onto its leading singular vectors."""
 
     rank: PositiveInt = 128
@@ -231,7 +231,7 @@ class QGaLore(_Projected):
         return prod(shape[:-2]) * (coded(rank * dim, bits=4) + 2 * coded(rank * other) + 4 * rank)
 
 
-class APOLLO(AdamOptions, Alone):
+class APOLLO(AdamOptions, Alone, Whole):
     """The gradient itself, each channel scaled by what Adam does to a random projection of it.
 
         R = P G,  P drawn from N(0, 1/r), another one every `interval` steps

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from gym_core import Flat
-from gym_optim.config.base import AdamOptions, Groups
+from gym_optim.config.base import AdamOptions, AfterBackward, Elementwise, Groups, Whole
 from gym_optim.roles import badam_block, block_of
 
 
@@ -23,7 +23,23 @@ def _nothing(value: Any) -> None:
     """Accept a key that has no meaning here."""
 
 
-class LISA(AdamOptions):
+class _Blockwise(AdamOptions, Whole):
+    """AdamW on some parameters at a time; the gradients of the others go during the backward pass."""
+
+    def keeps_gradients(self) -> bool:
+        """Those of what works at a time."""
+        return False
+
+    def updates_in_backward(self) -> bool:
+        """Never."""
+        return False
+
+    def gradient_bytes(self, parameters: Groups) -> int:
+        """Return the bytes of the gradients of what works at a time: half of its moments."""
+        return self.declared_bytes(parameters) // 2
+
+
+class LISA(_Blockwise):
     """AdamW on what stands outside the layers and on a few layers, drawn anew every so many steps.
 
         A = what stands outside the layers, and `layers` of them, drawn for each period of `interval` steps
@@ -67,12 +83,8 @@ class LISA(AdamOptions):
         sizes = _sizes(parameters, lambda group, name: block_of(name))
         return sizes.pop("", 0) + sum(sorted(sizes.values())[-self.layers :])
 
-    def held_gradients(self, parameters: Groups) -> int | None:
-        """Return the bytes of the gradients of what works at a time: half of its moments."""
-        return self.declared_bytes(parameters) // 2
 
-
-class BAdam(AdamOptions):
+class BAdam(_Blockwise):
     """AdamW on one layer after another.
 
         B = the block whose turn it is, for `interval` steps
@@ -134,12 +146,8 @@ class BAdam(AdamOptions):
         sizes.pop(None, None)
         return max(sizes.values(), default=0)
 
-    def held_gradients(self, parameters: Groups) -> int | None:
-        """Return the bytes of the gradients of what works at a time: half of its moments."""
-        return self.declared_bytes(parameters) // 2
 
-
-class LoRAPlus(AdamOptions):
+class LoRAPlus(AdamOptions, AfterBackward, Elementwise):
     """AdamW with a higher learning rate for the B of each LoRA pair than for its A.
 
         B, and vectors:          AdamW with learning rate eta ratio
@@ -167,7 +175,6 @@ class LoRAPlus(AdamOptions):
     """
 
     target: ClassVar[str] = "gym_optim.lora:lora_plus"
-    numberwise: ClassVar[bool] = True
     general: ClassVar[bool] = False
 
     ratio: Annotated[PositiveFloat, Flat("loraplus_lr_ratio", convert=float)] = 16.0
@@ -176,7 +183,7 @@ class LoRAPlus(AdamOptions):
     """Learning rate of the adapters of embeddings."""
 
 
-class LoRAPro(AdamOptions):
+class LoRAPro(AdamOptions, AfterBackward, Whole):
     """A and B of each LoRA pair move so that their product moves as the full matrix would; its moments are full size.
 
         K = (B^T B + delta I)^-1,  H = (A A^T + delta I)^-1

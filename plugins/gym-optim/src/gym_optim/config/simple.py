@@ -9,11 +9,23 @@ from typing import Annotated, ClassVar
 from pydantic import Field, PositiveFloat, ValidationInfo, field_validator
 
 from gym_core import Flat
-from gym_optim.config.base import AdamOptions, Alone, Beta1, Decay, Groups, TorchOptimizer, each, only, optim
+from gym_optim.config.base import (
+    AdamOptions,
+    Alone,
+    Beta1,
+    Decay,
+    Elementwise,
+    Groups,
+    InBackwardAlways,
+    Whole,
+    each,
+    only,
+    optim,
+)
 from gym_optim.roles import is_matrix
 
 
-class SGD(Alone):
+class SGD(Alone, Elementwise):
     """Gradient descent, with momentum where it is asked for.
 
         g = G + lambda W
@@ -37,7 +49,6 @@ class SGD(Alone):
     """
 
     target: ClassVar[str] = "gym_optim.sgd:SGD"
-    numberwise: ClassVar[bool] = True
 
     momentum: Annotated[
         float,
@@ -63,7 +74,7 @@ class SGD(Alone):
         return nesterov
 
 
-class Lion(Alone):
+class Lion(Alone, Elementwise):
     """The sign of an interpolated momentum: half the state of AdamW, and about a tenth of its learning rate.
 
         d = sign(beta1 m + (1 - beta1) G)
@@ -86,7 +97,6 @@ class Lion(Alone):
     """
 
     target: ClassVar[str] = "gym_optim.lion:Lion"
-    numberwise: ClassVar[bool] = True
 
     beta1: Beta1 = 0.9
     """Share of the momentum in the direction."""
@@ -105,7 +115,7 @@ class Lion(Alone):
         return each(parameters, lambda group, name, shape: 4 * prod(shape))
 
 
-class _Factored(TorchOptimizer):
+class _Factored(Whole):
     """The options of Adafactor."""
 
     torch_names: ClassVar[Mapping[str, tuple[str, int | None]]] = {
@@ -171,7 +181,7 @@ class Adafactor(_Factored, Alone):
     """Whether the learning rate is times the root mean square of each weight."""
 
 
-class AdaLomo(_Factored):
+class AdaLomo(_Factored, InBackwardAlways):
     """Adafactor with steps relative to the weights, in the backward pass: one gradient at a time, and hardly a state.
 
         in the backward pass, as soon as G is there:
@@ -203,12 +213,8 @@ class AdaLomo(_Factored):
 
     target: ClassVar[str] = "gym_optim.in_backward:adalomo"
 
-    def held_gradients(self, parameters: Groups) -> int | None:
-        """None stays."""
-        return 0
 
-
-class LOMO(TorchOptimizer):
+class LOMO(InBackwardAlways, Elementwise):
     """Gradient descent in the backward pass: one gradient at a time, and no state.
 
         in the backward pass, as soon as G is there:
@@ -241,12 +247,8 @@ class LOMO(TorchOptimizer):
         """There is none."""
         return 0
 
-    def held_gradients(self, parameters: Groups) -> int | None:
-        """None stays."""
-        return 0
 
-
-class Muon(AdamOptions, Alone):
+class Muon(AdamOptions, Alone, Whole):
     """Momentum, orthogonalized, for matrices inside the model, at AdamW's learning rate; AdamW for the rest.
 
         M = mu M + (1 - mu) G

@@ -161,6 +161,84 @@ def schedules(brought: Brought, bench: Bench) -> None:
     assert max(group["lr"] for group in optimizer.param_groups) < top
 
 
+@laws("what it declares elementwise trains the same in shards", _general)
+def elementwise(brought: Brought, bench: Bench) -> None:
+    """Steps of matrices cut into rows are the cuts of the steps of whole ones, and it does not matter where a number stands.
+
+    Matrices are long enough for rules that leave small parameters to another.
+    """
+    for config in _variants(brought):
+        if not config.elementwise():
+            continue
+        shape, places = (128, 48), torch.randperm(128 * 48, generator=torch.Generator().manual_seed(5))
+        value = _random(shape, 7)
+        whole, moved = _parameters([value.clone(), value.flatten()[places].view(shape)])
+        parts = _parameters([part.clone() for part in value.chunk(4)])
+        sets = [[whole], [moved], parts]
+        optimizers = [config.build(parameters=_groups(points), learning_rate=0.01) for points in sets]
+        for number in range(4):
+            gradient = _random(shape, number) * torch.linspace(0.1, 10.0, 128)[:, None]
+            given = [[gradient], [gradient.flatten()[places].view(shape)], gradient.chunk(4)]
+            for points, gradients, optimizer in zip(sets, given, optimizers, strict=True):
+                _pass(points, gradients)
+                optimizer.step()
+                optimizer.zero_grad()
+        goal = whole.detach()
+        torch.testing.assert_close(torch.cat([part.detach() for part in parts]), goal, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(moved.detach().flatten(), goal.flatten()[places], rtol=1e-5, atol=1e-6)
+
+
+@laws("gradients stay as declared", _general)
+def gradients_stay(brought: Brought, bench: Bench) -> None:
+    """From the backward pass to the end of `step` every gradient is whole where that is declared, and else as many bytes."""
+    for config in _variants(brought):
+        points = _parameters([_random((6, 5), seed) for seed in range(6)])
+        optimizer, most, all_stay = config.build(parameters=_groups(points, layers=True), learning_rate=0.01), 0, True
+        for number in range(4):
+            gradients = [_random((6, 5), 10 * number + place) for place in range(6)]
+            _pass(points, gradients)
+            most = max(most, sum(point.grad.nbytes for point in points if point.grad is not None))
+            all_stay &= _there(points, gradients)
+            optimizer.step()
+            all_stay &= _there(points, gradients)
+            optimizer.zero_grad()
+        assert config.keeps_gradients() == all_stay, f"declared {config.keeps_gradients()}, found {all_stay}"
+        if not all_stay:
+            shapes = [{"params": [(f"layers.{place}.weight", (6, 5)) for place in range(6)], "role": "matrix"}]
+            assert config.gradient_bytes(shapes) == most, (
+                f"declared {config.gradient_bytes(shapes)} bytes, found {most}"
+            )
+
+
+@laws("updates in the backward pass are declared", _general)
+def in_backward(brought: Brought, bench: Bench) -> None:
+    """Parameters move between the backward pass and `step` where that is declared, and nowhere else."""
+    for config in _variants(brought):
+        points = _parameters([_random(shape, 7) for shape in SHAPES])
+        before = [point.detach().clone() for point in points]
+        optimizer = config.build(parameters=_groups(points), learning_rate=0.01)
+        _pass(points, [_random(shape, 3) for shape in SHAPES])
+        moved = not all(torch.equal(*pair) for pair in zip(before, points, strict=True))
+        optimizer.step()
+        assert config.updates_in_backward() == moved, f"declared {config.updates_in_backward()}, found {moved}"
+
+
+@laws("the weights to evaluate are declared", _general)
+def evaluation(brought: Brought, bench: Bench) -> None:
+    """`evaluation_weights` changes parameters where `averages` says so, and leaves them as they were, bit for bit."""
+    for config in _variants(brought):
+        points = _parameters([_random(shape, 7) for shape in SHAPES])
+        optimizer = config.build(parameters=_groups(points), learning_rate=0.01)
+        _steps(optimizer, points, range(5))
+        before = [point.detach().clone() for point in points]
+        with config.evaluation_weights(optimizer):
+            others = not all(torch.equal(*pair) for pair in zip(before, points, strict=True))
+        assert config.averages() == others, f"declared {config.averages()}, found {others}"
+        assert all(torch.equal(*pair) for pair in zip(before, points, strict=True)), (
+            "they are not what they were before"
+        )
+
+
 #: What no option of such a name may be.
 WRONG: Mapping[str, Sequence[float]] = {
     **dict.fromkeys(("beta1", "beta2", "momentum"), (-0.1, 1.0, 2.0)),
@@ -196,9 +274,35 @@ def _build(brought: Brought, points: Sequence[Tensor], rate: float) -> torch.opt
     return cast(torch.optim.Optimizer, brought.sample().build(parameters=_groups(points), learning_rate=rate))
 
 
-def _groups(points: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Tell an optimizer of matrices and vectors as the trainer does."""
-    named = [(f"layers.0.{number}.weight", point) for number, point in enumerate(points)]
+def _variants(brought: Brought) -> Iterator[Optimizer]:
+    """Yield the sample, and one with each boolean option flipped where that is allowed: options decide what is declared."""
+    sample = cast(Optimizer, brought.sample())
+    yield sample
+    for name, value in sample:
+        flipped = sample.model_copy(update={name: not value})
+        groups = _groups(_parameters([_random(shape, 7) for shape in SHAPES]))
+        if isinstance(value, bool) and not _refused(flipped.build, parameters=groups, learning_rate=0.01):
+            yield flipped
+
+
+def _pass(points: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """Go back through something whose gradients are those given."""
+    torch.stack([(point * gradient).sum() for point, gradient in zip(points, gradients, strict=True)]).sum().backward()
+
+
+def _there(points: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+    return all(
+        point.grad is not None and torch.equal(point.grad, gradient)
+        for point, gradient in zip(points, gradients, strict=True)
+    )
+
+
+def _groups(points: Sequence[Tensor], layers: bool = False) -> list[dict[str, Any]]:
+    """Tell an optimizer of matrices and vectors as the trainer does; all in one layer, or each in a layer of its own."""
+    named = [
+        (f"layers.{number}.weight" if layers else f"layers.0.{number}.weight", point)
+        for number, point in enumerate(points)
+    ]
     roles = {
         "matrix": [(name, point) for name, point in named if point.dim() >= 2],
         "vector": [(name, point) for name, point in named if point.dim() < 2],

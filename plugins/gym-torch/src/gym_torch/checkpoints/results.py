@@ -14,7 +14,6 @@ from gym_core import Artifact, Run
 from gym_core.location import is_hub_id, lasting
 from gym_data import DatasetConfig
 from gym_data.tokenizer import Tokenizer
-from gym_optim.schedule_free import Averaging, to_use
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import Transformers
@@ -47,7 +46,7 @@ class Results:
         def write(path: Path) -> None:
             made = resume.write(path, job, self.adapted, self.policy, self._base, self.conditions, optimizer)
             told = self._told(made, job, job.progress.step)
-            replace(told, details=told.details | {"averaged": isinstance(job.optimizer, Averaging)}).record()
+            replace(told, details=told.details | {"averaged": job.optimizer_config.averages()}).record()
             self._copy_tokenizer(path)
 
         with job.spread.whole(self.policy):
@@ -62,7 +61,8 @@ class Results:
         """
         self.run.ranks.at("")
         best = job.train.load_best_model_at_end and job.progress.best_step not in (-1, job.progress.step)
-        with nullcontext() if best else to_use(job.optimizer), job.spread.whole(self.policy):
+        weights = nullcontext() if best else job.optimizer_config.evaluation_weights(job.optimizer)
+        with weights, job.spread.whole(self.policy):
             write = partial(self._best, job) if best else partial(self._write, job, job.progress.step)
             made = self.run.ranks.agree(lambda: write().to_json())
         return Artifact.from_json(made, self.run.output)
@@ -70,9 +70,9 @@ class Results:
     def _best(self, job: Job) -> Artifact:
         found = self.checkpoints.at(job.progress.best_step)
         resume.put_weights(found, self.adapted, self.policy)
-        if isinstance(job.optimizer, Averaging):
+        if job.optimizer_config.averages():
             resume.put_optimizer(found, job, self.policy)
-        with to_use(job.optimizer):
+        with job.optimizer_config.evaluation_weights(job.optimizer):
             return self._write(job, job.progress.best_step)
 
     def _write(self, job: Job, step: int) -> Artifact:

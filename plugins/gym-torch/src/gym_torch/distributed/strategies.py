@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt
 from gym_core import Flat, Recipe, RecipeError, Strategy
 from gym_core.component import load_object
 from gym_core.ranks import Ranks
-from gym_optim.config.base import TorchOptimizer
+from gym_optim.config import AdamW
 
 
 class DDP(Strategy):
@@ -48,13 +48,12 @@ class FSDP(DDP):
 
 def check_cut(recipe: Recipe) -> None:
     """Raise RecipeError where several processes would each hold a part of parameters that the optimizer must see whole."""
-    optimizer = recipe.optimizer
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(recipe.distributed, FSDP):
         return
-    if isinstance(optimizer, TorchOptimizer) and not optimizer.numberwise:
+    if not (recipe.optimizer or AdamW()).elementwise():
         name = next(item.name for item in recipe.resolved if item.path == ("optimizer",))
         raise RecipeError(
             f"{name} needs whole parameters, and fsdp cuts them up",
             key="optimizer",
-            fix="set distributed: ddp, or an optimizer that works number by number: adamw, lion, sgd",
+            fix="set distributed: ddp, or an optimizer that works elementwise: adamw, lion, sgd",
         )

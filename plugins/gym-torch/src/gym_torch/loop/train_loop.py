@@ -19,10 +19,8 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from gym_core import DataError, Interrupted, Train
+from gym_core import DataError, Interrupted, Optimizer, Train
 from gym_core.ranks import Ranks
-from gym_optim import InBackward
-from gym_optim.schedule_free import to_use
 from gym_torch.batch import Example
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.loop.nonfinite import check_weights, explain
@@ -51,6 +49,7 @@ class Job:
     policy: nn.Module  #: a `Policy`, as `spread` wraps it
     objective: Objective
     optimizer: torch.optim.Optimizer
+    optimizer_config: Optimizer  #: what `optimizer` was built from, which says what it can do
     factor: Callable[[int], float]  #: learning-rate factor after so many steps
     source: Source
     evaluation: Evaluation | None  #: None where nothing was held out
@@ -83,7 +82,7 @@ def run(job: Job) -> None:
         if job.window and (evaluating or _due(progress, train.log_every)):
             _log(job)
         if job.evaluation and evaluating:
-            with to_use(job.optimizer):
+            with job.optimizer_config.evaluation_weights(job.optimizer):
                 evaluate(job, job.evaluation)
         asked = _agree_to_stop(job)
         best = train.keeps_best and progress.best_step == progress.step
@@ -134,6 +133,7 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     """
     began = time.monotonic()
     train, progress, world = job.train, job.progress, job.accelerator.num_processes
+    in_backward = job.optimizer_config.updates_in_backward()
     # Each batch is seeded by its number in the whole step, so dropout does not depend on which process has it.
     seeds = range(job.accelerator.process_index, world * len(step.batches), world)
     batches = []
@@ -168,7 +168,7 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
                 total = total + job.taking_part.penalty()
             job.accelerator.backward(total)
         add(sums, {"loss": loss, **metrics}, share, job.objective.largest)
-        if job.signals.received and world == 1 and not isinstance(job.optimizer, InBackward):
+        if job.signals.received and world == 1 and not in_backward:
             job.optimizer.zero_grad()
             return False
     trained = [weight for group in job.optimizer.param_groups for weight in group["params"]]
@@ -180,7 +180,7 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         policy = job.accelerator.unwrap_model(job.policy)
         check_weights(policy, job.last, train.skip_steps)
         raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, partial(_gathered, job))
-    learnt = norm_value > 0 or isinstance(job.optimizer, InBackward)
+    learnt = norm_value > 0 or in_backward
     if learnt:
         job.optimizer.step()
     if learnt and job.taking_part:

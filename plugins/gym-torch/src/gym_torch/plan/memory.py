@@ -22,7 +22,6 @@ from torch import Tensor
 from gym_core import Recipe
 from gym_core.component import load_object
 from gym_optim.config import AdamW
-from gym_optim.config.base import TorchOptimizer
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
 from gym_torch.model.log_probs import declared_head
@@ -70,7 +69,7 @@ def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
     """Return the memory and the work of one batch of a recipe."""
     objective, optimizer = objective_of(recipe, built.layout), recipe.optimizer or AdamW()
     groups = [*built.groups, *(group for other in built.beside for group in other.named("beside"))]
-    held = optimizer.held_gradients(groups) if isinstance(optimizer, TorchOptimizer) else None
+    held = None if optimizer.keeps_gradients() else optimizer.gradient_bytes(groups)
     timeline = _timeline(built, objective, batch, held is not None)
     every, state = [built, *built.beside], optimizer.declared_bytes(groups)
     weights, gradients = sum(each.weights for each in every), sum(each.gradients for each in every)
