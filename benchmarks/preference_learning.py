@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Outcome, locate
 from gym_data.tokenizer import Tokenizer
-from gym_rewards.reward import Answer, Reward
+from gym_rewards.reward import Reward, RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_tiny.preferences import PREFERENCES, Pair, pairs
 from gym_tiny.tasks.task import user
@@ -64,7 +64,7 @@ def likelihood(model: PreTrainedModel) -> Judge:
 def score(reward: Reward) -> Judge:
     """Return what says how good a reward model finds an answer."""
     judge = reward.build()
-    return lambda texts: judge([Answer(answer, messages=user(question)) for question, answer in texts])
+    return lambda texts: judge([RewardInput(answer, messages=user(question)) for question, answer in texts])
 
 
 def accuracy(judge: Judge) -> dict[str, float]:

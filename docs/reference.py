@@ -21,12 +21,12 @@ from gym_core.discovery import PREFIX
 from gym_core.hooks import Seams
 from gym_core.kinds import KINDS, ArtifactWriter, Rows, Trainer
 from gym_core.sections import SECTION_OF, SLOTS
-from gym_rewards.reward import Answer, Score
+from gym_rewards.reward import RewardInput, Score
 from gym_torch.model.loading import LoadedModel
 
 ROOT = Path(__file__).parents[1]
 #: What `build` is given and returns, where that is a class or a protocol.
-HANDED = (Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, Answer, Score)
+HANDED = (Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, RewardInput, Score)
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
     "subclass of `gym_core.Component` with `kind: ClassVar[str]`. Components of the kind stand in the group `gym.<kind>`, in",

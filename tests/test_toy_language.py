@@ -17,9 +17,8 @@ from gym_core import Train
 from gym_core.component import load_object
 from gym_core.loading import load_component
 from gym_data.tokenizer import Tokenizer
-from gym_rewards import Answer
-from gym_rewards.builtin import Length
-from gym_rewards.reward_manager import Judgement
+from gym_rewards import Length, RewardInput
+from gym_rewards.reward_manager import RewardResult
 from gym_rl import Local, PolicyGradient
 from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import PolicyObjective
@@ -64,9 +63,9 @@ class Prompts(list[Prompt]):
         return np.array([len(prompt.tokens) for prompt in self])
 
 
-def judge(answers: Sequence[Answer]) -> Judgement:
+def judge(answers: Sequence[RewardInput]) -> RewardResult:
     scores: list[float | None] = [answer.text.count(WANTED) / LENGTH for answer in answers]
-    return Judgement({"wanted": scores}, scores, {})
+    return RewardResult({"wanted": scores}, scores, {})
 
 
 def setting(config: PolicyGradient, path: Path) -> tuple[Policy, PolicyObjective, Rollouts]:

@@ -23,7 +23,7 @@ from gym_grpo import CISPO, DAPO, GRPO, DrGRPO
 from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
 from gym_gspo import GSPO
 from gym_gspo.objective import GSPOLoss
-from gym_rewards.builtin import Length
+from gym_rewards import Length
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.experience import Rollout

@@ -17,7 +17,7 @@ from gym_core import GymError, load_recipe
 from gym_core.component import load_object
 from gym_grpo import BNPO, CISPO, DAPO, GRPO, DrGRPO
 from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
-from gym_rewards.builtin import Length, Overlong
+from gym_rewards import Length, Overlong
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.experience import Rollout, Round

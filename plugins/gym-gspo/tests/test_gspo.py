@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_gspo import GSPO, GSPOToken
 from gym_gspo.objective import GSPOLoss, GSPOTokenLoss
-from gym_rewards.builtin import Length
+from gym_rewards import Length
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.experience import Rollout
 from gym_testkit import tiny

@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from gym_core import Artifact, GymError
 from gym_core.cli.recipes import export
-from gym_rewards import Answer
+from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
 from gym_torch import SafetensorsExporter
@@ -26,7 +26,7 @@ from gym_torch.model.value_head import FILE, PREFIX
 
 torch.set_num_threads(1)
 TEXTS = [torch.tensor([[72, 105, 32, 109, 101, 258]]), torch.arange(40, 60)[None]]
-ANSWERS = [Answer(text, messages=[{"role": "user", "content": "2 + 2?"}]) for text in ("4", "I do not know.\nNo.")]
+ANSWERS = [RewardInput(text, messages=[{"role": "user", "content": "2 + 2?"}]) for text in ("4", "I do not know.\nNo.")]
 SHAPES = {"reward_model": "preference", "process_reward_model": "stepwise"}
 
 

@@ -20,7 +20,7 @@ from gym_preference.reward_models import oracle as score_oracles
 from gym_preference.reward_models.outcome import RewardLoss
 from gym_preference.reward_models.process import ProcessLoss
 from gym_preference.reward_models.scoring import Scored
-from gym_rewards import Answer
+from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
 from gym_torch.model.layout_support import layout_for
@@ -126,11 +126,14 @@ def test_what_a_reward_says_is_what_was_trained(bench: Bench, adapter: dict[str,
     assert (folder / "adapter_model.safetensors").exists() == bool(adapter)
     assert not list(folder.rglob("*.bin")) and not list(folder.rglob("*.pt"))
     asked = [
-        (Answer(row["chosen"], messages=[user(row["prompt"])]), Answer(row["rejected"], messages=[user(row["prompt"])]))
+        (
+            RewardInput(row["chosen"], messages=[user(row["prompt"])]),
+            RewardInput(row["rejected"], messages=[user(row["prompt"])]),
+        )
         for row in PAIRS[:1]
     ]
     asked += [
-        tuple(Answer(row[side][-1]["content"], messages=row[side][:-1]) for side in ("chosen", "rejected"))  # type: ignore[misc]
+        tuple(RewardInput(row[side][-1]["content"], messages=row[side][:-1]) for side in ("chosen", "rejected"))  # type: ignore[misc]
         for row in PAIRS[1:]
     ]
     reward = Model(path=str(made.outcome.output)).build()
@@ -155,7 +158,7 @@ def test_what_a_process_reward_says_is_what_was_trained(bench: Bench) -> None:
     policy = Scored(AutoModelForCausalLM.from_pretrained(Path(output) / "model"), beside={"head": model.head})
     with torch.no_grad():
         trained = policy(batch).double().sigmoid().tolist()
-    answers = [Answer("\n".join(row["completions"]), messages=[user(row["prompt"])]) for row in STEPS]
+    answers = [RewardInput("\n".join(row["completions"]), messages=[user(row["prompt"])]) for row in STEPS]
     steps = [trained[:2], trained[2:]]
     wanted = {
         "min": [min(each) for each in steps],
@@ -165,9 +168,9 @@ def test_what_a_process_reward_says_is_what_was_trained(bench: Bench) -> None:
     }
     for way, reward in rewards.items():
         assert reward(answers) == pytest.approx(wanted[way], abs=1e-5), way
-    blank = Answer("2 + 2 is 4.\n\n \n4 + 3 is 8.\n", messages=[user(STEPS[0]["prompt"])])  # type: ignore[arg-type]
+    blank = RewardInput("2 + 2 is 4.\n\n \n4 + 3 is 8.\n", messages=[user(STEPS[0]["prompt"])])  # type: ignore[arg-type]
     assert model([blank]) == pytest.approx(wanted["min"][:1], abs=1e-5)
-    assert model([Answer("", messages=[user("a")]), Answer(" \n", messages=[user("a")])]) == [0.0, 0.0]
+    assert model([RewardInput("", messages=[user("a")]), RewardInput(" \n", messages=[user("a")])]) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("algorithm", ["reward_model", "process_reward_model"])
@@ -265,7 +268,7 @@ def test_llamafactory_calls_it_rm(bench: Bench) -> None:
     file.write_text(json.dumps(flat))
     assert isinstance(load_recipe(file).algorithm, RewardModel)
     assert bench.gym("train", str(file)).returncode == 0
-    assert Model(path=str(bench.root / "saves")).build()([Answer("a", messages=[user("b")])]) != [0.0]
+    assert Model(path=str(bench.root / "saves")).build()([RewardInput("a", messages=[user("b")])]) != [0.0]
 
 
 def daring(number: int) -> dict[str, str]:
@@ -289,7 +292,7 @@ def test_grpo_earns_more_of_what_a_model_made_here_gives(bench: Bench) -> None:
     policy = bench.run(tiny | {"data": data, "algorithm": grpo, "train": tiny["train"] | train}, "policy")
     earned = policy.series("reward/model")
     shrug, number = Model(path=str(reward.outcome.output)).build()(
-        [Answer(text, messages=[user("What is 3 plus 4?")]) for text in ("I am not sure.", "7")]
+        [RewardInput(text, messages=[user("What is 3 plus 4?")]) for text in ("I am not sure.", "7")]
     )
     assert np.mean(earned[-2:]) > np.mean(earned[:2]) + 0.2 * (number - shrug)
 

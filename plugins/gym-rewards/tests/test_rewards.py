@@ -12,12 +12,11 @@ from pydantic import ValidationError
 
 from gym_core.errors import GymError, PluginError, RecipeError
 from gym_core.recipe import load_recipe
-from gym_rewards import Answer
-from gym_rewards.builtin import Exact, JsonText, Layout, Length, Overlong, PythonFunction, Regex, ToolCall
+from gym_rewards import Exact, Format, JsonText, Length, Overlong, PythonFunction, Regex, RewardInput, ToolCall
 
 
 def scores(reward, *texts, row=None, **known):
-    return reward.build()([Answer(text, row or {}, **known) for text in texts])
+    return reward.build()([RewardInput(text, row or {}, **known) for text in texts])
 
 
 def test_the_rewards_import_nothing_heavy():
@@ -65,9 +64,9 @@ def test_regex():
 
 def test_a_pattern_that_backtracks_forever_costs_its_time_and_earns_nothing():
     score = Regex(pattern=r"(a+)+$", timeout=0.3).build()
-    assert score([Answer("aaa")]) == [1]
+    assert score([RewardInput("aaa")]) == [1]
     began = time.monotonic()
-    assert score([Answer("a" * 40 + "!"), Answer("aaa")]) == [0, 1]
+    assert score([RewardInput("a" * 40 + "!"), RewardInput("aaa")]) == [0, 1]
     assert time.monotonic() - began < 5
 
 
@@ -92,21 +91,21 @@ def test_a_pattern_that_backtracks_forever_costs_its_time_and_earns_nothing():
     ids=range(14),
 )
 def test_format(text, value):
-    assert scores(Layout(), text) == [value]
+    assert scores(Format(), text) == [value]
 
 
 def test_format_with_text_after_the_sections_and_with_a_section_that_the_prompt_opened():
-    reward = Layout(sections=("think",), rest=True, opened=True)
+    reward = Format(sections=("think",), rest=True, opened=True)
     assert scores(reward, "a</think>b", "a</think>", "<think>a</think>b", "b") == [1, 0, 0, 0]
     with pytest.raises(ValidationError):
-        Layout(sections=())
+        Format(sections=())
 
 
 def test_length():
     reward = Length(minimum=10, maximum=20, slack=5)
-    assert [reward.build()([Answer("", tokens=n)])[0] for n in (0, 5, 7, 10, 15, 20, 21, 25, 10**9)] == pytest.approx(
-        [0, 0, 0.4, 1, 1, 1, 0.8, 0, 0]
-    )
+    assert [
+        reward.build()([RewardInput("", tokens=n)])[0] for n in (0, 5, 7, 10, 15, 20, 21, 25, 10**9)
+    ] == pytest.approx([0, 0, 0.4, 1, 1, 1, 0.8, 0, 0])
     with pytest.raises(ValidationError, match="larger"):
         Length(minimum=30, maximum=20)
 
@@ -118,9 +117,9 @@ def test_overlong_is_equation_13():
         return ((most - cache) - length) / cache if length <= most else -1.0
 
     lengths = (0, 1, 15, 16, 17, 18, 19, 20, 21, 1000)
-    found = Overlong(maximum=20, buffer=4).build()([Answer("", tokens=n) for n in lengths])
+    found = Overlong(maximum=20, buffer=4).build()([RewardInput("", tokens=n) for n in lengths])
     assert found == [equation(n, 20, 4) for n in lengths] == [0, 0, 0, 0, -0.25, -0.5, -0.75, -1, -1, -1]
-    assert Overlong().build()([Answer("", tokens=16_384 + 1024)]) == [-0.25]
+    assert Overlong().build()([RewardInput("", tokens=16_384 + 1024)]) == [-0.25]
     with pytest.raises(ValidationError, match="larger"):
         Overlong(maximum=3, buffer=4)
 
@@ -250,8 +249,8 @@ def trl_chat(prompts, completions, **kwargs) -> list[float]:
 def several(texts, tokens, finished, ids, messages, scale=1):
     return [scale * t * f for t, f in zip(tokens, finished)]
 
-def whole(answers, /):
-    return [None if not one.text else len(one.text) for one in answers]
+def whole(inputs, /):
+    return [None if not one.text else len(one.text) for one in inputs]
 
 def everything(**columns):
     return [sorted(columns) == sorted(set(columns)) and "answer" in columns and "prompts" in columns]
@@ -271,7 +270,10 @@ def function(tmp_path):
 
 def test_functions_get_what_they_ask_for(function):
     prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
-    answers = [Answer("4", {"answer": "4"}, prompt, "r1", 1), Answer("", {"answer": "4"}, prompt, "r2", 9, False)]
+    answers = [
+        RewardInput("4", {"answer": "4"}, prompt, "r1", 1),
+        RewardInput("", {"answer": "4"}, prompt, "r2", 9, False),
+    ]
     assert function("trl").build()(answers) == [1, 0]
     assert function("trl_chat", conversational=True).build()(answers) == [3, 2]
     assert function("several", options={"scale": 3}).build()(answers) == [3, 0]
@@ -287,7 +289,7 @@ def test_the_same_function_with_prompts_as_text(tmp_path):
         "def f(prompts, completions): return [float(p == 'a\\n\\nb') + (c == 'x') for p, c in zip(prompts, completions)]"
     )
     messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
-    assert PythonFunction(function=f"{path}:f").build()([Answer("x", messages=messages)]) == [2]
+    assert PythonFunction(function=f"{path}:f").build()([RewardInput("x", messages=messages)]) == [2]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ def test_the_same_function_with_prompts_as_text(tmp_path):
 )
 def test_functions_that_do_not_fit_are_explained(function, name, why):
     with pytest.raises(GymError, match=why) as raised:
-        function(name).build()([Answer("4", {"answer": "4"})])
+        function(name).build()([RewardInput("4", {"answer": "4"})])
     assert len(str(raised.value).splitlines()) <= 4
 
 
@@ -344,6 +346,6 @@ def test_a_function_stands_beside_the_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loaded = load_recipe("project/recipe.yaml")
     (reward,) = loaded.algorithm.rewards
-    assert reward.function == "project/mine.py:score" and reward.build()([Answer("a")]) == [1.0]
+    assert reward.function == "project/mine.py:score" and reward.build()([RewardInput("a")]) == [1.0]
     again = load_recipe(loaded.canonical())  # as a finished run is read again, for which nothing need be there
     assert again.fingerprint() == loaded.fingerprint()

@@ -13,9 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import Train
 from gym_data.tokenizer import Tokenizer
-from gym_rewards import Answer
-from gym_rewards.builtin import Length
-from gym_rewards.reward_manager import Judgement
+from gym_rewards import Length, RewardInput
+from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, PolicyGradient
 from gym_rl.local_engine import LocalSampler
 from gym_rl.rollout_engine import Local
@@ -25,7 +24,7 @@ from gym_torch.model.adapted import Full
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 
-Judging = Callable[[Sequence[Answer]], Sequence[float | None]]
+Judging = Callable[[Sequence[RewardInput]], Sequence[float | None]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def prompts(number: int) -> Prompts:
     return made
 
 
-def arbitrary(answers: Sequence[Answer]) -> list[float]:
+def arbitrary(answers: Sequence[RewardInput]) -> list[float]:
     """Judge by the text, and by nothing that matters."""
     return [float(sum(map(ord, answer.text)) % 7) for answer in answers]
 
@@ -68,9 +67,9 @@ def rounds(path: Path, judging: Judging = arbitrary, count: int = 6, **options: 
     assert layout_for(model) is PACKED
     train = Train(**{"batch_size": 4, "accumulate": 2, **options.pop("train", {})})
 
-    def judge(answers: Sequence[Answer]) -> Judgement:
+    def judge(answers: Sequence[RewardInput]) -> RewardResult:
         scores = list(judging(answers))
-        return Judgement({"judging": scores}, scores, {})
+        return RewardResult({"judging": scores}, scores, {})
 
     sampler = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
     asking = Asking(algorithm(**options), prompts(count), sampler, words, judge, train.seed)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gym_rewards.builtin import Length
+from gym_rewards import Length
 from gym_rl import RLOO, PolicyGradient, ReinforcePP, ReinforcePPBaseline
 from gym_rl.rollouts.credit_assignment import of_answers, to_go
 from gym_rl.rollouts.experience import Round

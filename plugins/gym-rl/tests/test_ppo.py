@@ -19,7 +19,7 @@ from gym_adapters import LoRA
 from gym_core import Callback, GymError, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_core.run import Run
-from gym_rewards.builtin import Length
+from gym_rewards import Length
 from gym_rl import PPO
 from gym_rl.critic import ActorCritic, SharedCritic
 from gym_rl.ppo import PPOLoss, estimated

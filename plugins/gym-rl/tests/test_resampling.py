@@ -11,7 +11,7 @@ import pytest
 import torch
 from gym_rl_bench import algorithm, arbitrary, rounds
 
-from gym_rewards import Answer
+from gym_rewards import RewardInput
 from gym_rl.rollouts.dynamic_sampling import draw, groups_of, joined, learnt, only
 from gym_rl.rollouts.experience import Round
 from gym_rl.rollouts.source import Rollouts
@@ -126,7 +126,7 @@ def test_where_enough_is_carried_over_nothing_is_asked() -> None:
     assert not ask.counts and groups_of(found.round) == 2 and groups_of(found.carried[0]) == 1
 
 
-def solved(answers: Sequence[Answer]) -> list[float | None]:
+def solved(answers: Sequence[RewardInput]) -> list[float | None]:
     """Judge prompts of even numbers by their answers, and say the same to all answers to the others."""
     return [
         score if int(one.id.split()[1]) % 2 == 0 else 1.0

@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from gym_core.errors import GymError
 from gym_data.templates import Qwen
 from gym_data.tokenizer import Tokenizer
-from gym_rewards import Answer
-from gym_rewards.reward_manager import Judge
+from gym_rewards import RewardInput
+from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
 from gym_rl.reward_models import Model
 from gym_testkit import tiny
@@ -26,7 +26,9 @@ from gym_torch.model.value_head import FILE, ScalarHead
 torch.set_num_threads(1)
 
 ASKED = [{"role": "user", "content": "Name a city."}]
-ANSWERS = [Answer(text, messages=ASKED, id=text) for text in ("Rome", "", "Paris, and Lyon, and Lille.", "<|im_end|>")]
+ANSWERS = [
+    RewardInput(text, messages=ASKED, id=text) for text in ("Rome", "", "Paris, and Lyon, and Lille.", "<|im_end|>")
+]
 
 
 def head(seed: int = 0) -> ScalarHead:
@@ -98,7 +100,7 @@ def test_the_template_is_given_the_tools_of_the_row(valued: Path, tmp_path: Path
     end = int(own.nonzero()[0][-1])
     wanted = head()(model.base_model(input_ids=torch.tensor(tokens[None].tolist())).last_hidden_state[0, end]).item()
     reward = Model(path=str(path)).build()
-    asked = [Answer("Rome", row, messages=ASKED) for row in ({"tools": tools}, {"tools": json.dumps(tools)}, {})]
+    asked = [RewardInput("Rome", row, messages=ASKED) for row in ({"tools": tools}, {"tools": json.dumps(tools)}, {})]
     offered, as_text, bare = reward(asked)
     assert [offered, as_text] == pytest.approx([wanted, wanted], abs=1e-5)
     assert bare != pytest.approx(wanted, abs=1e-3)
@@ -112,7 +114,7 @@ def test_neither_company_nor_order_matters(valued: Path) -> None:
 
 
 def test_the_judge_asks_it_beside_others(valued: Path) -> None:
-    judge = Judge(named([Model(path=str(valued), weight=2.0)]))
+    judge = RewardManager(named([Model(path=str(valued), weight=2.0)]))
     found = judge(ANSWERS)
     assert found.totals == pytest.approx([2 * score for score in found.scores["model"]])
 

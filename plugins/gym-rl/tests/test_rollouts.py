@@ -13,9 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import DataError, Train
 from gym_data.tokenizer import Tokenizer
-from gym_rewards import Answer
-from gym_rewards.builtin import Length
-from gym_rewards.reward_manager import Judgement
+from gym_rewards import Length, RewardInput
+from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, Local
 from gym_rl.formulas.loss_aggregation import Constant
 from gym_rl.local_engine import LocalSampler
@@ -35,14 +34,14 @@ torch.set_num_threads(1)
 LIMIT = 6
 
 
-def judge(answers: Sequence[Answer]) -> Judgement:
+def judge(answers: Sequence[RewardInput]) -> RewardResult:
     scores = [float(sum(map(ord, answer.text)) % 7) for answer in answers]
-    return Judgement({"seven": scores}, scores)
+    return RewardResult({"seven": scores}, scores)
 
 
-def judge_some(answers: Sequence[Answer]) -> Judgement:
+def judge_some(answers: Sequence[RewardInput]) -> RewardResult:
     said = judge(answers)
-    return Judgement(said.scores, [None if score == 6 else score for score in said.totals])
+    return RewardResult(said.scores, [None if score == 6 else score for score in said.totals])
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def source(
     path: Path,
     fingerprint: str = "a",
     scoring: Scoring = lambda round_, batches: {},
-    judge: Callable[[Sequence[Answer]], Judgement] = judge,
+    judge: Callable[[Sequence[RewardInput]], RewardResult] = judge,
     **options: Any,
 ) -> Rollouts:
     words = Tokenizer(path)
@@ -204,7 +203,7 @@ def test_what_is_not_learnt_from_leaves_a_constant_as_it_is(model, path) -> None
 
 
 def test_where_nothing_is_judged_a_step_is_idle(model, path) -> None:
-    nothing = source(model, path, judge=lambda answers: Judgement({}, [None] * len(answers)))
+    nothing = source(model, path, judge=lambda answers: RewardResult({}, [None] * len(answers)))
     for step in nothing.steps(0):
         assert step.idle and step.metrics["steps_without_update"] == 1
 

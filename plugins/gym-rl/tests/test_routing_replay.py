@@ -16,9 +16,8 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausal
 
 from gym_core import GymError, Train
 from gym_data.tokenizer import Tokenizer
-from gym_rewards import Answer
-from gym_rewards.builtin import Length
-from gym_rewards.reward_manager import Judgement
+from gym_rewards import Length, RewardInput
+from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, Local
 from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import RolloutBatch
@@ -56,9 +55,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def judge(answers: Sequence[Answer]) -> Judgement:
+def judge(answers: Sequence[RewardInput]) -> RewardResult:
     scores = arbitrary(answers)
-    return Judgement({"arbitrary": scores}, scores, {})
+    return RewardResult({"arbitrary": scores}, scores, {})
 
 
 class Case:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gym_core.component import load_object
-from gym_rewards.builtin import Length
+from gym_rewards import Length
 from gym_rl import RLOO, PolicyGradient, ReinforcePP
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.formulas.kl import ESTIMATORS

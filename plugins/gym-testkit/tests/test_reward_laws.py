@@ -10,7 +10,7 @@ import pytest
 
 gym_rl = pytest.importorskip("gym_rl")
 
-from gym_rewards import Answer, Reward  # noqa: E402 - it may be absent
+from gym_rewards import Reward, RewardInput  # noqa: E402 - it may be absent
 from gym_testkit.distribution import Brought  # noqa: E402
 from gym_testkit.laws import rewards  # noqa: E402
 
@@ -18,7 +18,7 @@ from gym_testkit.laws import rewards  # noqa: E402
 class Polite(Reward):
     """1 for an answer that says please."""
 
-    better: ClassVar = (Answer("Yes, please.", {"answer": "yes"}), Answer("Yes.", {"answer": "yes"}))
+    better: ClassVar = (RewardInput("Yes, please.", {"answer": "yes"}), RewardInput("Yes.", {"answer": "yes"}))
 
     def build(self):
         return lambda answers: [self.one(answer) for answer in answers]
@@ -28,15 +28,17 @@ class Polite(Reward):
 
 
 class Punctual(Polite):
-    keeps_time: ClassVar = True
+    takes_deadline: ClassVar = True
 
     def build(self):
-        return lambda answers, until=math.inf: [self.one(answer) for answer in answers]
+        return lambda answers, deadline=math.inf: [self.one(answer) for answer in answers]
 
 
 class GivesUp(Punctual):
     def build(self):
-        return lambda answers, until=math.inf: [self.one(answer) for answer in answers if time.monotonic() < until]
+        return lambda answers, deadline=math.inf: [
+            self.one(answer) for answer in answers if time.monotonic() < deadline
+        ]
 
 
 class GoesOn(Punctual):
@@ -106,7 +108,7 @@ class Tires(Polite):
 class Right(Polite):
     """1 for the answer of the row."""
 
-    better: ClassVar = (Answer("yes", {"answer": "yes"}), Answer("no", {"answer": "yes"}))
+    better: ClassVar = (RewardInput("yes", {"answer": "yes"}), RewardInput("no", {"answer": "yes"}))
 
     def one(self, answer):
         return float(bool(answer.row["answer"]) and answer.text == answer.row["answer"])

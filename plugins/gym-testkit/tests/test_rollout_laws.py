@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
-from gym_rewards.builtin import Length
+from gym_rewards import Length
 from gym_rl import RLOO, Local
 from gym_rl.local_engine import LocalSampler
 from gym_testkit.distribution import Brought

@@ -6,8 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gym_rewards import Reward
-from gym_rewards.builtin import Overlong
+from gym_rewards import Overlong, Reward
 from gym_rl import Clipping, PolicyGradient
 
 __version__ = "0.1.0"

@@ -1,34 +1,36 @@
-"""What a reward is: a component that judges answers. It knows no tensors and no algorithm."""
+"""What a reward is: a component that judges completions. It knows no tensors and no algorithm."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import Field
 
 from gym_core.component import Component
 
+Seconds = Annotated[float, Field(gt=0, le=3600)]  #: a time limit among the options of a reward
+
 
 @dataclass(frozen=True)
-class Answer:
-    """What a model said to a prompt, and all that is known of it."""
+class RewardInput:
+    """What a reward is given for one completion: the completion itself, its prompt, and the row that the prompt comes from."""
 
-    text: str  #: without the token that ended it
+    text: str  #: the completion, without the token that ended it
     row: Mapping[str, Any] = field(default_factory=dict)  #: columns of the row that the prompt comes from
     messages: Sequence[Mapping[str, Any]] = ()  #: the prompt: roles and contents
-    id: str = ""  #: names the row in messages
-    tokens: int = 0  #: length of the answer
+    id: str = ""  #: names the row in error messages
+    tokens: int = 0  #: length of the completion, in tokens
     finished: bool = True  #: whether the model ended it, rather than the limit of its length
-    token_ids: Sequence[int] = ()  #: of the answer, the one that ended it included
+    token_ids: Sequence[int] = ()  #: of the completion, the one that ended it included
 
 
 class Score(Protocol):
     """What a reward builds."""
 
-    def __call__(self, answers: Sequence[Answer]) -> Sequence[float | None]:
-        """Return a number for each answer; None where this reward has nothing to say about it."""
+    def __call__(self, inputs: Sequence[RewardInput]) -> Sequence[float | None]:
+        """Return a number for each completion; None where this reward has nothing to say about it."""
         ...
 
 
@@ -41,10 +43,10 @@ class Logging(Protocol):
 
 
 @runtime_checkable
-class Reading(Logging, Protocol):
+class TrainingAware(Logging, Protocol):
     """A score that says what it reads, is told how far training is, and may have something logged.
 
-    Of rewards that declare `apart`: it decides what goes to the process of their own, and what comes back.
+    Of rewards that declare `separate_process`: it decides what goes to the process of their own, and what comes back.
     """
 
     @property
@@ -52,32 +54,32 @@ class Reading(Logging, Protocol):
         """Columns of rows that it reads; None for all that can be handed to another process."""
         ...
 
-    def score(self, answers: Sequence[Answer], state: Mapping[str, Any]) -> Sequence[float | None]:
-        """Return what a call does; `state` is how far training is, see `gym_rewards.reward_manager.Judge`."""
+    def score(self, inputs: Sequence[RewardInput], state: Mapping[str, Any]) -> Sequence[float | None]:
+        """Return what a call does; `state` is how far training is, see `gym_rewards.reward_manager.RewardManager`."""
         ...
 
 
 class Reward(Component):
-    """Judges answers. An item of an algorithm's `rewards`. `build()` returns a `gym_rewards.reward.Score`.
+    """Judges completions. An item of an algorithm's `rewards`. `build()` returns a `gym_rewards.reward.Score`.
 
-    A score may take its time and may raise; it must return as many numbers as it was given answers, none of them NaN.
+    A score may take its time and may raise; it must return as many numbers as it was given completions, none of them NaN.
     """
 
     kind: ClassVar[str] = "rewards"
-    better: ClassVar[tuple[Answer, Answer] | None] = None
-    """Two answers of which the first earns more than the second, with the options' defaults; for documentation and tests."""
+    better: ClassVar[tuple[RewardInput, RewardInput] | None] = None
+    """Two completions of which the first earns more than the second, with the options' defaults; for documentation and tests."""
 
-    apart: ClassVar[bool] = False
+    separate_process: ClassVar[bool] = False
     """Whether it runs code that may hang or crash the process it runs in, and so is given one of its own."""
 
-    bounded: ClassVar[bool] = False
-    """Whether it gives each answer a limited time of its own, and so always returns: `reward_timeout` is for the others."""
+    own_timeout: ClassVar[bool] = False
+    """Whether it gives each completion a limited time of its own, and so always returns: `reward_timeout` is for the others."""
 
     judges_length: ClassVar[bool] = False
-    """Whether it looks at how long an answer is, not at what it says: dynamic sampling does not compare answers by it."""
+    """Whether it looks at how long a completion is, not at what it says: dynamic sampling does not compare completions by it."""
 
-    keeps_time: ClassVar[bool] = False
-    """Whether its score is called with `until`, a time of `time.monotonic`, by which it returns what it has, rather than hang."""
+    takes_deadline: ClassVar[bool] = False
+    """Whether its score is called with `deadline`, a time of `time.monotonic`: it returns by then what it has."""
 
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """What its score counts in the sum of all rewards; negative for a penalty."""

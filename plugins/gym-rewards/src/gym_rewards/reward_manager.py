@@ -1,4 +1,4 @@
-"""Several rewards over one list of answers: what each says, their weighted sum, and what happens when one of them fails.
+"""Several rewards over one list of completions: what each says, their weighted sum, and what happens when one of them fails.
 
 Nothing here knows a particular reward, tensors or an algorithm.
 """
@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import Any, Literal
 
 from gym_core.errors import GymError, PluginError
-from gym_rewards.reward import Answer, Logging, Reward, Score
+from gym_rewards.reward import Logging, Reward, RewardInput, Score
 from gym_rewards.reward_names import label
-from gym_rewards.separate_process import Apart, plain
+from gym_rewards.separate_process import SeparateProcess, plain
 from gym_rewards.worker_process import Raised
 
 Scores = list[float | None]
@@ -25,46 +25,46 @@ _MARGIN = 0.9  #: of the time limit, for rewards that keep it themselves
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What the rewards say about a list of answers."""
+class RewardResult:
+    """What the rewards say about a list of completions."""
 
     scores: dict[str, Scores]  #: by reward, before its weight; None where it says nothing or failed
     totals: Scores
     """Weighted sums. None where no reward says anything but of the length, and where one failed: such are not learnt from."""
     failed: Mapping[str, Collection[int]] = field(
         default_factory=dict
-    )  #: by reward, positions of the answers it failed on
+    )  #: by reward, positions of the completions it failed on
     reasons: Mapping[str, str] = field(
         default_factory=dict
     )  #: by reward that failed: its name, its package and why it did
     metrics: Mapping[str, float] = field(default_factory=dict)  #: by `reward/metric`, what rewards had logged
-    compared: Scores | None = None  #: what answers to one prompt are told apart by; by default the totals
+    compared: Scores | None = None  #: what completions to one prompt are told apart by; by default the totals
 
     @property
     def failures(self) -> dict[str, int]:
-        """How many answers each reward failed on."""
+        """How many completions each reward failed on."""
         return {name: len(places) for name, places in self.failed.items()}
 
 
 @dataclass(frozen=True)
 class _Fault:
-    """Why a reward gives no numbers for some answers."""
+    """Why a reward gives no numbers for some completions."""
 
     why: str
-    where: tuple[int, ...]  #: positions of the answers
+    where: tuple[int, ...]  #: positions of the completions
     fix: str = ""
 
 
 @dataclass
 class _Outcome:
-    """What a reward made of the answers: numbers, and faults where there are none."""
+    """What a reward made of the completions: numbers, and faults where there are none."""
 
     scores: Scores
     faults: list[_Fault] = field(default_factory=list)
 
 
-class Judge:
-    """Asks all rewards at once. A reward that declares `apart` gets a process of its own, the others a thread."""
+class RewardManager:
+    """Asks all rewards at once. A reward that declares `separate_process` gets a process of its own, the others a thread."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class Judge:
 
         Args:
             rewards: what judges.
-            timeout: seconds for all answers of one call, of rewards that do not bound them themselves.
+            timeout: seconds for all completions of one call, of rewards that do not bound them themselves.
             on_error: whether a failure is raised, or counted.
-            metric: the reward by which answers are told apart; by default all that do not judge their length.
+            metric: the reward by which completions are told apart; by default all that do not judge their length.
             state: how far training is: `global_step`, `max_steps` and `epoch`, for those who want to know.
 
         Raises:
@@ -99,25 +99,25 @@ class Judge:
             self.close()
             raise
 
-    def __call__(self, answers: Sequence[Answer]) -> Judgement:
-        """Judge answers.
+    def __call__(self, inputs: Sequence[RewardInput]) -> RewardResult:
+        """Judge completions.
 
-        Where a reward raises, does not return in time, or returns anything but a finite number or None for each answer,
-        raises GymError with the name of the reward and the row; with `on_error="mask"` counts such answers instead.
+        Where a reward raises, does not return in time, or returns anything but a finite number or None for each completion,
+        raises GymError with the name of the reward and the row; with `on_error="mask"` counts such completions instead.
         """
-        outcomes = self._ask_all(answers) if answers else {name: _Outcome([]) for name in self.rewards}
+        outcomes = self._ask_all(inputs) if inputs else {name: _Outcome([]) for name in self.rewards}
         for name, outcome in outcomes.items():
             if outcome.faults and self.on_error == "stop":
-                raise _error(label(name, self.rewards[name]), outcome.faults[0], answers)
+                raise _error(label(name, self.rewards[name]), outcome.faults[0], inputs)
         failed = {name: {i for fault in one.faults for i in fault.where} for name, one in outcomes.items()}
         lost = set().union(*failed.values()) if failed else set()
         scores = {name: outcome.scores for name, outcome in outcomes.items()}
 
         def sums(names: Sequence[str]) -> Scores:
-            return [None if i in lost else self._total(i, names, scores) for i in range(len(answers))]
+            return [None if i in lost else self._total(i, names, scores) for i in range(len(inputs))]
 
         judged, totals = sums(self._judging), sums(list(scores))
-        return Judgement(
+        return RewardResult(
             scores,
             [None if said is None else total for said, total in zip(judged, totals, strict=True)],
             failed,
@@ -133,7 +133,7 @@ class Judge:
     def close(self) -> None:
         """End the processes."""
         for score in self._score.values():
-            if isinstance(score, Apart):
+            if isinstance(score, SeparateProcess):
                 score.close()
 
     def _logged(self) -> dict[str, float]:
@@ -150,33 +150,33 @@ class Judge:
         parts = [weight * score for weight, score in said if score is not None]
         return math.fsum(parts) if parts else None
 
-    def _ask_all(self, answers: Sequence[Answer]) -> dict[str, _Outcome]:
-        every = tuple(range(len(answers)))
+    def _ask_all(self, inputs: Sequence[RewardInput]) -> dict[str, _Outcome]:
+        every = tuple(range(len(inputs)))
         late = _Fault(
             f"did not return within {self.timeout:g} s", every, "raise `reward_timeout`, or find out what it waits for"
         )
-        outcomes = {name: _Outcome([None] * len(answers), [late]) for name in self.rewards}
+        outcomes = {name: _Outcome([None] * len(inputs), [late]) for name in self.rewards}
 
-        until = time.monotonic() + _MARGIN * self.timeout
+        deadline = time.monotonic() + _MARGIN * self.timeout
 
         def ask(name: str) -> None:
             outcomes[name] = _outcome(
-                self._score[name], answers, late, until if self.rewards[name].keeps_time else None
+                self._score[name], inputs, late, deadline if self.rewards[name].takes_deadline else None
             )
 
         threads = {name: threading.Thread(target=ask, args=(name,), daemon=True) for name in self.rewards}
         for thread in threads.values():
             thread.start()
         for name, thread in threads.items():
-            # A worker keeps the time itself. Who bounds each answer returns, however many of them are hostile.
-            own = isinstance(self._score[name], Apart) or self.rewards[name].bounded
+            # A worker keeps the time itself. Who bounds each completion returns, however many of them are hostile.
+            own = isinstance(self._score[name], SeparateProcess) or self.rewards[name].own_timeout
             thread.join(None if own else self.timeout)
         return dict(outcomes)
 
 
 def _built(name: str, reward: Reward, timeout: float, state: Callable[[], Mapping[str, Any]]) -> Score:
     try:
-        return Apart(reward, timeout, state) if reward.apart else reward.build()
+        return SeparateProcess(reward, timeout, state) if reward.separate_process else reward.build()
     except Exception as error:  # the border to the plugin
         fault = _fault(error, ())
         raise PluginError(
@@ -187,38 +187,38 @@ def _built(name: str, reward: Reward, timeout: float, state: Callable[[], Mappin
 
 
 def _outcome(
-    score: Callable[..., Any], answers: Sequence[Answer], late: _Fault, until: float | None = None
+    score: Callable[..., Any], inputs: Sequence[RewardInput], late: _Fault, deadline: float | None = None
 ) -> _Outcome:
-    """Ask a reward; where it raises for all answers together, ask for each alone, to learn which it is.
+    """Ask a reward; where it raises for all completions together, ask for each alone, to learn which it is.
 
-    One that keeps the time itself is told `until` when, each answer alone an equal part of it.
+    One that keeps the time itself is told `deadline`, each completion alone an equal part of it.
     """
-    every = tuple(range(len(answers)))
+    every = tuple(range(len(inputs)))
     try:
-        scores = plain(score(answers) if until is None else score(answers, until=until))
+        scores = plain(score(inputs) if deadline is None else score(inputs, deadline=deadline))
     except TimeoutError:
-        return _Outcome([None] * len(answers), [late])
+        return _Outcome([None] * len(inputs), [late])
     except Exception as error:  # the border to the plugin: what it raises becomes a fault with a name
         whole = _fault(error, every)
     else:
-        if len(scores) != len(answers):
-            why = f"returned {len(scores)} scores for {len(answers)} answers"
-            return _Outcome([None] * len(answers), [_Fault(why, every, "return one for each answer, in order")])
+        if len(scores) != len(inputs):
+            why = f"returned {len(scores)} scores for {len(inputs)} completions"
+            return _Outcome([None] * len(inputs), [_Fault(why, every, "return one for each completion, in order")])
         odd = [i for i in every if (value := scores[i]) is not None and not math.isfinite(value)]
         faults = [_Fault(f"returned {scores[i]}", (i,), "return a finite number, or None to say nothing") for i in odd]
         return _Outcome([None if i in odd else scores[i] for i in every], faults)
-    if len(answers) == 1:
+    if len(inputs) == 1:
         return _Outcome([None], [whole])
     alone = []
-    for place, answer in enumerate(answers):
+    for place, item in enumerate(inputs):
         now = time.monotonic()
-        part = None if until is None else now + (until - now) / (len(answers) - place)
-        alone.append(_outcome(score, [answer], late, part))
+        part = None if deadline is None else now + (deadline - now) / (len(inputs) - place)
+        alone.append(_outcome(score, [item], late, part))
     faults = [_Fault(fault.why, (i,), fault.fix) for i, outcome in enumerate(alone) for fault in outcome.faults]
     return (
         _Outcome([outcome.scores[0] for outcome in alone], faults)
         if faults
-        else _Outcome([None] * len(answers), [whole])
+        else _Outcome([None] * len(inputs), [whole])
     )
 
 
@@ -229,13 +229,13 @@ def _fault(error: Exception, where: tuple[int, ...]) -> _Fault:
     return _Fault(f"raised {first[:300]}", where, fix[:300])
 
 
-def _error(name: str, fault: _Fault, answers: Sequence[Answer]) -> GymError:
-    rows = list(dict.fromkeys(answers[i].id for i in fault.where))
+def _error(name: str, fault: _Fault, inputs: Sequence[RewardInput]) -> GymError:
+    rows = list(dict.fromkeys(inputs[i].id for i in fault.where))
     where = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
     fix = fault.fix or "correct the row or the reward"
     return GymError(
         f"reward {name} {fault.why}",
         where=where,
         key="algorithm.rewards",
-        fix=f"{fix}; `on_error: mask` leaves such answers out",
+        fix=f"{fix}; `on_error: mask` leaves such completions out",
     )

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, cast
 
 from gym_core.component import load_object
-from gym_rewards.reward import Answer, Reading, Reward, Score
+from gym_rewards.reward import Reward, RewardInput, Score, TrainingAware
 from gym_rewards.worker_process import Worker
 
 MARK = "gym value"  #: key of a mapping that stands for one value
@@ -29,7 +29,7 @@ _KINDS: dict[str, tuple[type, Any, Any]] = {
 }
 
 
-class Apart:
+class SeparateProcess:
     """A score that another process computes. It is there, and what it runs is imported, when this is built."""
 
     def __init__(self, reward: Reward, timeout: float, state: Any = dict) -> None:
@@ -43,11 +43,9 @@ class Apart:
         self.columns: list[str] | None = self.worker.open()
         self.metrics: dict[str, list[float]] = {}  #: by name, what the reward had logged since somebody took it
 
-    def __call__(self, answers: Sequence[Answer]) -> list[float | None]:
-        """Return a number for each answer, or None. Raises as a worker does."""
-        told = [
-            {**vars(answer), "row": self._row(answer.row), "messages": _sent(answer.messages, [])} for answer in answers
-        ]
+    def __call__(self, inputs: Sequence[RewardInput]) -> list[float | None]:
+        """Return a number for each completion, or None. Raises as a worker does."""
+        told = [{**vars(item), "row": self._row(item.row), "messages": _sent(item.messages, [])} for item in inputs]
         found, metrics = self.worker("scores", self.reference, self.options, told, dict(self.state()))
         self.metrics = {name: [*self.metrics.get(name, ()), *values] for name, values in metrics.items()}
         return cast(list[float | None], found)
@@ -100,16 +98,16 @@ def _unpacked(value: Any) -> Any:
 
 
 def serve(what: str, reference: str, options: str, *more: Any) -> Any:
-    """Do what `Apart` asks for, in the process that it made: say what columns are read, or score answers."""
+    """Do what `SeparateProcess` asks for, in the process that it made: say what columns are read, or score completions."""
     score = _built(reference, options)
     if what == "columns":
-        return list(score.columns) if isinstance(score, Reading) and score.columns is not None else None
+        return list(score.columns) if isinstance(score, TrainingAware) and score.columns is not None else None
     told, state = more
-    answers = [Answer(**each | {name: _unpacked(each[name]) for name in ("row", "messages")}) for each in told]
-    if not isinstance(score, Reading):
-        return plain(score(answers)), {}
+    inputs = [RewardInput(**each | {name: _unpacked(each[name]) for name in ("row", "messages")}) for each in told]
+    if not isinstance(score, TrainingAware):
+        return plain(score(inputs)), {}
     score.metrics.clear()
-    return plain(score.score(answers, state)), dict(score.metrics)
+    return plain(score.score(inputs, state)), dict(score.metrics)
 
 
 @cache

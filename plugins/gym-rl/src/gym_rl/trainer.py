@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gym_core import Artifact, RecipeError, Run
 from gym_data.tokenizer import Tokenizer
-from gym_rewards.reward_manager import Judge
+from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
 from gym_rl.config import PolicyGradient
 from gym_rl.objective import PolicyObjective
@@ -45,7 +45,7 @@ class RolloutTrainer(Trainer):
         self.config = config
         self._measured = False  #: whether it was said how far the sampler is from the trainer
         judges = named(config.judges())
-        self.judge = Judge(judges, config.reward_timeout, config.on_error, config.filter_metric, self._state)
+        self.judge = RewardManager(judges, config.reward_timeout, config.on_error, config.filter_metric, self._state)
         try:
             super().__init__(config, run, model)
         except BaseException:

@@ -1,4 +1,4 @@
-"""The score of programs: find the code in an answer and run it against the tests of its row."""
+"""The score of programs: find the code in a completion and run it against the tests of its row."""
 
 from __future__ import annotations
 
@@ -9,21 +9,61 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
 
 from gym_rewards import sandbox
 from gym_rewards.builtin.time_budget import Pace
 from gym_rewards.builtin.unit_tests import Test, tests
-from gym_rewards.reward import Answer
+from gym_rewards.reward import Reward, RewardInput, Seconds
 from gym_rewards.row_columns import column
 from gym_rewards.sandbox import Verdict
-
-if TYPE_CHECKING:
-    from gym_rewards.builtin import Code
 
 _log = logging.getLogger(__name__)
 _FENCE = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _LONGEST = 200_000  #: characters of a program
+
+
+class Code(Reward):
+    """1 where the Python program in the completion passes the tests of the row, in a sandbox; 0 where it does not.
+
+    The program is the last fenced block, or the whole completion where there is none. What the sandbox keeps out is written in
+    docs/rewards.md. It needs Linux.
+    """
+
+    target: ClassVar[str] = "gym_rewards.builtin.code_execution:CodeScore"
+    own_timeout: ClassVar[bool] = True
+    takes_deadline: ClassVar[bool] = True
+    better: ClassVar[tuple[RewardInput, RewardInput] | None] = (
+        RewardInput("```python\ndef double(x):\n    return 2 * x\n```", {"tests": ["assert double(4) == 8"]}),
+        RewardInput("```python\ndef double(x):\n    return x ** 2\n```", {"tests": ["assert double(4) == 8"]}),
+    )
+
+    tests: str = "tests"
+    """Column of the tests: code with assertions, with `check(candidate)` or with `unittest`, `{input, output}` pairs,
+    `{inputs: [...], outputs: [...]}` and with `fn_name` calls of a function; or a list of such; or any of these as JSON text."""
+    entry_point: str = "entry_point"
+    """Column that names the function which `check(candidate)` is called with, where rows have one."""
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-6
+    """How far a printed or returned number may be from an expected decimal (0.25, not 25), absolutely or in parts of it."""
+    setup: str = "test_setup_code"
+    """Column of code that comes before every test that is code, where rows have one."""
+    partial: bool = False
+    """Whether the share of passed tests is earned rather than all or nothing."""
+    timeout: Seconds = 5.0
+    """Seconds for one test; less where all completions together would not be done within `reward_timeout`."""
+    memory: Annotated[int, Field(ge=64)] = 512
+    """MiB of address space for a program."""
+    threads: PositiveInt = 4
+    """Threads that a program may have; other processes it never has."""
+    output: PositiveInt = 1
+    """MiB that a program may print; more fails the test."""
+    parallel: PositiveInt = 2
+    """Completions that are tested at once."""
+    isolation: Literal["namespaces", "landlock"] = "namespaces"
+    """What confines programs beside the filter of system calls; where it is missing, the run refuses to start.
+    `landlock` is weaker: programs see which files there are, and can write none."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +76,7 @@ class Scored:
 
 
 class CodeScore:
-    """Runs every test in a sandbox of its own, some answers at once."""
+    """Runs every test in a sandbox of its own, some completions at once."""
 
     def __init__(self, config: Code) -> None:
         """Raise GymError where the isolation that was asked for cannot be had."""
@@ -49,28 +89,28 @@ class CodeScore:
         ] = {}  #: shares of programs by which earn nothing, and not by their own fault
         self._limits = sandbox.Limits(config.timeout, config.memory, config.threads, config.output)
 
-    def __call__(self, answers: Sequence[Answer], until: float = math.inf) -> list[float]:
-        """Return the share of passed tests, or 1 or 0, for each answer, by a time of `time.monotonic`.
+    def __call__(self, inputs: Sequence[RewardInput], deadline: float = math.inf) -> list[float]:
+        """Return the share of passed tests, or 1 or 0, for each completion, by a time of `time.monotonic`.
 
         What is not done by then earns 0. Raises ValueError for a row without tests.
         """
-        sources = [program(answer.text) for answer in answers]
-        suites = [self._tests(answer) for answer in answers]
+        sources = [program(item.text) for item in inputs]
+        suites = [self._tests(item) for item in inputs]
         found: dict[int, Scored] = {}
         with ThreadPoolExecutor(self.config.parallel) as pool:
             # Who was cut short so that all get their turn gets another one in the time that the others left.
             for _ in range(2):
-                again = [place for place in range(len(answers)) if place not in found or found[place].cut]
-                pace = Pace(until, self.config.parallel, len(again))
+                again = [place for place in range(len(inputs)) if place not in found or found[place].cut]
+                pace = Pace(deadline, self.config.parallel, len(again))
                 scored = pool.map(lambda place: self._score(sources[place], suites[place], pace), again)  # noqa: B023
                 found |= dict(zip(again, scored, strict=True))
         self._tell(list(found.values()))
-        return [found[place].score for place in range(len(answers))]
+        return [found[place].score for place in range(len(inputs))]
 
-    def _tests(self, answer: Answer) -> list[Test]:
-        row, config = answer.row, self.config
+    def _tests(self, item: RewardInput) -> list[Test]:
+        row, config = item.row, self.config
         return tests(
-            column(answer, config.tests), str(row.get(config.entry_point) or ""), str(row.get(config.setup) or "")
+            column(item, config.tests), str(row.get(config.entry_point) or ""), str(row.get(config.setup) or "")
         )
 
     def _score(self, source: str, suite: Sequence[Test], pace: Pace) -> Scored:

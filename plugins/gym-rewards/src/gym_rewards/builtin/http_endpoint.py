@@ -7,14 +7,13 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
-from gym_core.errors import GymError
-from gym_rewards.reward import Answer
+from pydantic import Field, PositiveInt
 
-if TYPE_CHECKING:
-    from gym_rewards.builtin import Http
+from gym_core.errors import GymError
+from gym_rewards.reward import Reward, RewardInput, Seconds
 
 _PASSING = frozenset({429, 500, 502, 503, 504})
 _LARGEST = 64 * 2**20  #: bytes of a reply
@@ -23,6 +22,25 @@ _CHUNK = 1 << 16
 
 class _Passing(Exception):
     """A failure that may be gone when the request is sent again."""
+
+
+class Http(Reward):
+    """What an endpoint of yours says: it gets JSON by POST and returns `{"scores": [...]}`."""
+
+    target: ClassVar[str] = "gym_rewards.builtin.http_endpoint:HttpScore"
+
+    url: Annotated[str, Field(pattern=r"^https?://", examples=["http://127.0.0.1:8000/score"])]
+    """Address; redirects are not followed."""
+    token: str = ""
+    """Name of an environment variable whose value is sent as a bearer token."""
+    batch: PositiveInt = 64
+    """Completions in one request."""
+    timeout: Seconds = 30.0
+    """Seconds for one request, to the last byte of the reply."""
+    retries: Annotated[int, Field(ge=0, le=20)] = 3
+    """Times a request is sent again after a broken connection, a timeout or status 429, 500, 502, 503 or 504."""
+    backoff: Annotated[float, Field(ge=0, le=60)] = 0.5
+    """Seconds before the first repetition; twice as long before each further one."""
 
 
 _SENT = frozenset({"text", "messages", "row", "id", "tokens", "finished"})
@@ -34,7 +52,7 @@ def _plain(value: Any) -> Any:
 
 
 class HttpScore:
-    """Sends answers in batches: `{"answers": [{"text", "messages", "row", "id", "tokens", "finished"}, ...]}`."""
+    """Sends completions in batches: `{"inputs": [{"text", "messages", "row", "id", "tokens", "finished"}, ...]}`."""
 
     def __init__(self, config: Http) -> None:
         """Raise GymError where the variable with the token is not set."""
@@ -49,13 +67,13 @@ class HttpScore:
                 )
             self._headers["Authorization"] = f"Bearer {os.environ[config.token]}"
 
-    def __call__(self, answers: Sequence[Answer]) -> list[float | None]:
+    def __call__(self, inputs: Sequence[RewardInput]) -> list[float | None]:
         """Return the endpoint's scores. Raises GymError when it cannot be reached or does not reply as agreed."""
         scores: list[float | None] = []
-        for start in range(0, len(answers), self.config.batch):
-            batch = answers[start : start + self.config.batch]
+        for start in range(0, len(inputs), self.config.batch):
+            batch = inputs[start : start + self.config.batch]
             told = [{name: value for name, value in vars(one).items() if name in _SENT} for one in batch]
-            scores += self._scores(self._send(json.dumps({"answers": told}, default=_plain)), len(batch))
+            scores += self._scores(self._send(json.dumps({"inputs": told}, default=_plain)), len(batch))
         return scores
 
     def _send(self, body: str) -> bytes:
@@ -109,7 +127,9 @@ class HttpScore:
         if not valid:
             raise self._error(f"replied with {reply[:100]!r}", 'reply {"scores": [number or null, ...]}')
         if len(scores) != count:
-            raise self._error(f"replied with {len(scores)} scores for {count} answers", "return one for each, in order")
+            raise self._error(
+                f"replied with {len(scores)} scores for {count} completions", "return one for each, in order"
+            )
         return [None if score is None else float(score) for score in scores]
 
     def _error(self, why: str, fix: str) -> GymError:

@@ -1,27 +1,47 @@
-r"""The score of verifiable mathematics: find the result of an answer, and compare it with that of the row."""
+r"""The score of verifiable mathematics: find the result of a completion, and compare it with that of the row."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from gym_core.errors import PluginError
 from gym_rewards.builtin.number_parsing import numbers_in, plain, readings
-from gym_rewards.reward import Answer
+from gym_rewards.reward import Reward, RewardInput, Seconds
 from gym_rewards.row_columns import several
 from gym_rewards.worker_process import Raised, Worker
 
-if TYPE_CHECKING:
-    from gym_rewards.builtin import Math
-
-_LONGEST = 100_000  #: characters from the end of an answer that are looked at
+_LONGEST = 100_000  #: characters from the end of a completion that are looked at
 _BOXED = re.compile(r"\\f?boxed\s*\{")
 _SAID = re.compile(r"answer\s{0,9}(?:is|=|:)(?:\s{0,9}:)?", re.IGNORECASE)
 _SENTENCE = re.compile(r"[.!?](?:\s|$)|\n")
 _CHOICE = re.compile(r"\(?([A-Za-z])\)?\.?")
 _SAME = re.compile(r"\\(?:d|t|c)frac")
+
+
+class Math(Reward):
+    r"""1 where the completion's result is that of the row, 0 where it is not; numbers are compared exactly, as fractions.
+
+    The result is the last `\boxed{}`, else what follows the last `####`, else the last "the answer is", else the last number.
+    """
+
+    target: ClassVar[str] = "gym_rewards.builtin.math_verifier:MathScore"
+    own_timeout: ClassVar[bool] = True
+    better: ClassVar[tuple[RewardInput, RewardInput] | None] = (
+        RewardInput("Half of 84 is \\boxed{42}.", {"answer": "84 / 2 = 42\n#### 42"}),
+        RewardInput("Half of 84 is \\boxed{41}.", {"answer": "84 / 2 = 42\n#### 42"}),
+    )
+
+    answer: str = "answer"
+    """Column of the true result: a number, its text, or a solution that marks it as a completion does; or a list of them."""
+    marked: bool = False
+    """Whether only a marked result counts: boxed, after `####` or after "the answer is"."""
+    latex: bool = False
+    """Whether what is no number is compared as mathematics, through math-verify (`pip install gym-rewards[math]`)."""
+    timeout: Seconds = 5.0
+    """Seconds for math-verify to compare one completion; one that takes longer earns 0."""
 
 
 class MathScore:
@@ -38,13 +58,13 @@ class MathScore:
             )
         self._verify = Worker("gym_rewards.builtin.latex_equivalence:verified", config.timeout)
 
-    def __call__(self, answers: Sequence[Answer]) -> list[float]:
-        """Return 1 or 0 for each answer. Raises ValueError for a row without a result."""
-        return [float(self._right(answer)) for answer in answers]
+    def __call__(self, inputs: Sequence[RewardInput]) -> list[float]:
+        """Return 1 or 0 for each completion. Raises ValueError for a row without a result."""
+        return [float(self._right(item)) for item in inputs]
 
-    def _right(self, answer: Answer) -> bool:
-        expected = [reference(str(value)) for value in several(answer, self.config.answer)]
-        found = results(answer.text, self.config.marked)
+    def _right(self, item: RewardInput) -> bool:
+        expected = [reference(str(value)) for value in several(item, self.config.answer)]
+        found = results(item.text, self.config.marked)
         return any(equal(one, other) for one in found for other in expected) or (
             self.config.latex and any(self._verified(one, other) for one in found for other in expected)
         )
@@ -67,7 +87,7 @@ def reference(text: str) -> str:
 
 
 def results(text: str, marked: bool = False) -> list[str]:
-    """Return what may be the result of an answer: the marked one, else the whole of a short answer and its last number."""
+    """Return what may be the result of a completion: the marked one, else the whole of a short completion and its last number."""
     text = text[-_LONGEST:]
     found = _marked(text)
     if found is not None:

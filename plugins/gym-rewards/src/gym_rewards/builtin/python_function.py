@@ -9,25 +9,54 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from gym_core.component import load_object
 from gym_core.errors import GymError
-from gym_rewards.reward import Answer
+from gym_rewards.reward import Reward, RewardInput
+from gym_rewards.source_check import located
 
-if TYPE_CHECKING:
-    from gym_rewards.builtin import PythonFunction
+
+class PythonFunction(Reward):
+    """What a function of yours says. It is called with what its parameters ask for; functions written for TRL work unchanged.
+
+    Parameters: `completions` or `texts`, `prompts`, `messages`, `ids`, `tokens`, `finished`, `inputs` (all of this together:
+    `gym_rewards.RewardInput`), or the name of a column; each a list with an item for each completion. `**kwargs` gets all.
+    """
+
+    target: ClassVar[str] = "gym_rewards.builtin.python_function:FunctionScore"
+    separate_process: ClassVar[bool] = True
+    better: ClassVar[tuple[RewardInput, RewardInput] | None] = (
+        RewardInput("Done.", finished=True),
+        RewardInput("Do", finished=False),
+    )
+
+    function: Annotated[str, Field(pattern=r".:.", examples=["gym_rewards.builtin.python_function:ended"])]
+    """`package.module:function`, or `path/to/file.py:function`; a relative path starts at the recipe, or, where that is no
+    file, where the command runs."""
+    conversational: bool = False
+    """Whether `prompts` and `completions` are lists of messages, as TRL passes them for conversational data, and no texts."""
+    options: dict[str, Any] = {}
+    """Further arguments, by name."""
+
+    @field_validator("function")
+    @classmethod
+    def _stands(cls, function: str, info: ValidationInfo) -> str:
+        folder = (info.context or {}).get("folder")
+        return function if folder is None else located(function, folder)
 
 
 #: what is offered to every function, beside columns and options
 OFFERED = (
-    "answers", "texts", "completions", "completion_ids", "prompts", "messages", "ids", "tokens", "finished",
+    "inputs", "texts", "completions", "completion_ids", "prompts", "messages", "ids", "tokens", "finished",
     "trainer_state", "log_metric", "log_extra",
 )  # fmt: skip
 
 
 class FunctionScore:
-    """Calls a function once for all answers."""
+    """Calls a function once for all completions."""
 
     def __init__(self, config: PythonFunction) -> None:
         """Import the function. Raises GymError where there is none."""
@@ -44,21 +73,21 @@ class FunctionScore:
 
     @property
     def columns(self) -> Sequence[str] | None:
-        """What it asks for by a name of its own; all there are for a function that takes `**kwargs` or whole answers."""
+        """What it asks for by a name of its own; all there are for a function that takes `**kwargs` or whole completions."""
         names = [parameter.name for parameter in self._named]
-        if self._takes_all or "answers" in names:
+        if self._takes_all or "inputs" in names:
             return None
         return [name for name in names if name not in OFFERED and name not in self.config.options]
 
-    def __call__(self, answers: Sequence[Answer]) -> list[float | None]:
+    def __call__(self, inputs: Sequence[RewardInput]) -> list[float | None]:
         """Return what the function returns, before any training; see `score`."""
-        return self.score(answers, {})
+        return self.score(inputs, {})
 
-    def score(self, answers: Sequence[Answer], state: Mapping[str, Any]) -> list[float | None]:
+    def score(self, inputs: Sequence[RewardInput], state: Mapping[str, Any]) -> list[float | None]:
         """Return what the function returns, as numbers. Raises GymError where it asks for what there is not."""
-        if not answers:
+        if not inputs:
             return []
-        offered = self._offered(answers, state) | self.config.options
+        offered = self._offered(inputs, state) | self.config.options
         missing = [
             parameter.name
             for parameter in self._named
@@ -80,28 +109,28 @@ class FunctionScore:
         except (TypeError, ValueError):
             raise GymError(
                 f"{self.config.function} returned {str(scores)[:60]!r}",
-                fix="return a list of numbers, one for each answer",
+                fix="return a list of numbers, one for each completion",
             ) from None
 
     def _log(self, name: str, value: float) -> None:
         self.metrics.setdefault(str(name), []).append(float(value))
 
-    def _offered(self, answers: Sequence[Answer], state: Mapping[str, Any]) -> dict[str, Any]:
-        columns = {name: [answer.row.get(name) for answer in answers] for answer in answers for name in answer.row}
-        texts = [answer.text for answer in answers]
-        messages = [list(answer.messages) for answer in answers]
+    def _offered(self, inputs: Sequence[RewardInput], state: Mapping[str, Any]) -> dict[str, Any]:
+        columns = {name: [item.row.get(name) for item in inputs] for item in inputs for name in item.row}
+        texts = [item.text for item in inputs]
+        messages = [list(item.messages) for item in inputs]
         said = [[{"role": "assistant", "content": text}] for text in texts]
         asked = ["\n\n".join(str(part.get("content") or "") for part in prompt) for prompt in messages]
         return columns | {
-            "answers": list(answers),
+            "inputs": list(inputs),
             "texts": texts,
             "completions": said if self.config.conversational else texts,
             "prompts": messages if self.config.conversational else asked,
             "messages": messages,
-            "ids": [answer.id for answer in answers],
-            "tokens": [answer.tokens for answer in answers],
-            "finished": [answer.finished for answer in answers],
-            "completion_ids": [list(answer.token_ids) for answer in answers],
+            "ids": [item.id for item in inputs],
+            "tokens": [item.tokens for item in inputs],
+            "finished": [item.finished for item in inputs],
+            "completion_ids": [list(item.token_ids) for item in inputs],
             "trainer_state": SimpleNamespace(**{"global_step": 0, "max_steps": 0, "epoch": 0.0, **state}),
             "log_metric": self._log,
             "log_extra": lambda column, values: None,
@@ -140,5 +169,5 @@ def _from_file(path: Path, name: str) -> Any:
 
 
 def ended(finished: Sequence[bool]) -> list[float]:
-    """Return 1 for each answer that the model ended itself; an example of such a function."""
+    """Return 1 for each completion that the model ended itself; an example of such a function."""
     return [float(one) for one in finished]

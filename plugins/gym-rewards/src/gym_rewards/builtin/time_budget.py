@@ -10,10 +10,10 @@ _COST = 0.2  #: seconds that a program takes which wastes none, as long as none 
 
 
 class Pace:
-    """The time until `until` (of `time.monotonic`), for some programs of which `lanes` run at once."""
+    """The time until `deadline` (of `time.monotonic`), for some programs of which `lanes` run at once."""
 
-    def __init__(self, until: float, lanes: int, programs: int) -> None:
-        self._until, self._lanes, self._left = until, lanes, programs
+    def __init__(self, deadline: float, lanes: int, programs: int) -> None:
+        self._deadline, self._lanes, self._left = deadline, lanes, programs
         self._costs: list[float] = []
         self._lock = threading.Lock()
 
@@ -32,4 +32,4 @@ class Pace:
 
     def left(self) -> float:
         """Return the seconds until the end."""
-        return self._until - time.monotonic()
+        return self._deadline - time.monotonic()

@@ -12,7 +12,7 @@ __all__ = ["Model", "ProcessModel"]
 
 
 class Model(Reward):
-    """What a reward model says of prompt and answer.
+    """What a reward model says of prompt and completion.
 
     A causal language model with a value head (`value_head.safetensors`), or a sequence classifier of transformers with one
     label and a linear head on its last state. It is held in memory beside the model that is trained.
@@ -27,15 +27,15 @@ class Model(Reward):
     tools: str = "tools"
     """Column of the tools that the prompt offers, where the rows have one."""
     batch: PositiveInt = 16
-    """Answers in one forward pass."""
+    """Completions in one forward pass."""
 
 
 class ProcessModel(Model):
-    """How likely the steps of an answer are right, says a process reward model: a causal language model with a value head."""
+    """How likely the steps of a completion are right, says a process reward model: a causal language model with a value head."""
 
     target: ClassVar[str] = "gym_rl.reward_models.scores:ProcessScore"
 
     separator: Annotated[str, Field(min_length=1)] = "\n"
     """What ends a step, as in the rows that it learnt from; blank steps do not count."""
     combine: Literal["min", "product", "last", "mean"] = "min"
-    """What the answer earns: the chance of its weakest step, of all steps together, of the last one, or the mean."""
+    """What the completion earns: the chance of its weakest step, of all steps together, of the last one, or the mean."""

@@ -1,8 +1,8 @@
 """Scores from reward models: the numbers that a linear head makes of states of a language model.
 
-It reads what its own chat template makes of the messages and the answer. For a whole answer a value head looks at the token that
-ends it, where it was trained; a classifier of transformers at the last token of the text, whatever a template puts behind the
-answer. For an answer in steps it looks at the token that ends each of them.
+It reads what its own chat template makes of the messages and the completion. Of a whole completion, a value head looks at the
+token that ends it, where it was trained; a classifier of transformers looks at the last token of the text, whatever a template
+puts behind the completion. Of a completion in steps it looks at the token that ends each of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gym_core import Artifact, GymError, locate
 from gym_core.record import RunRecord
 from gym_data.formats.parts import tools_of
 from gym_data.tokenizer import Tokenizer, Tokens
-from gym_rewards.reward import Answer
+from gym_rewards.reward import RewardInput
 from gym_torch.batch import Piece, padded
 from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.export.safetensors import CERTIFICATE
@@ -51,7 +51,7 @@ class _Opened:
     model: PreTrainedModel
     head: ScalarHead
     path: Path  #: where its tokenizer is
-    to_the_end: bool  #: whether it looks at what the template puts behind an answer
+    to_the_end: bool  #: whether it looks at what the template puts behind a completion
 
 
 class _Scorer(ABC):
@@ -66,22 +66,22 @@ class _Scorer(ABC):
         self.head = opened.head.to(precision_probe.device())
 
     @abstractmethod
-    def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
-        """Return the tokens of an answer after its prompt, and where among them it is scored."""
+    def read(self, item: RewardInput) -> tuple[Tokens, list[int]]:
+        """Return the tokens of a completion after its prompt, and where among them it is scored."""
 
-    def tools(self, answer: Answer) -> Sequence[Mapping[str, Any]]:
-        """Return what the prompt of an answer offered. Raises ValueError where its row holds no such thing."""
-        return tools_of(answer.row.get(self.config.tools))
+    def tools(self, item: RewardInput) -> Sequence[Mapping[str, Any]]:
+        """Return what the prompt of a completion offered. Raises ValueError where its row holds no such thing."""
+        return tools_of(item.row.get(self.config.tools))
 
     @torch.no_grad()
-    def scores(self, answers: Sequence[Answer]) -> list[list[float]]:
-        """Return the scores of each answer, one for each of its places."""
-        read = [self.read(answer) for answer in answers]
+    def scores(self, inputs: Sequence[RewardInput]) -> list[list[float]]:
+        """Return the scores of each completion, one for each of its places."""
+        read = [self.read(item) for item in inputs]
         order = sorted(range(len(read)), key=lambda number: len(read[number][0]))
         found: list[list[float]] = [[] for _ in read]
         for start in range(0, len(order), self.config.batch):
             chosen = order[start : start + self.config.batch]
-            batch = self.layout.lay_out([_text(answers[number].id, read[number][0]) for number in chosen], ())
+            batch = self.layout.lay_out([_text(inputs[number].id, read[number][0]) for number in chosen], ())
             places = batch.places([read[number][1] for number in chosen]).to(self.model.device)
             scores = iter(self.head(hidden_states(self.model, batch.to(self.model.device), places)).tolist())
             for number in chosen:
@@ -90,42 +90,42 @@ class _Scorer(ABC):
 
 
 class ModelScore(_Scorer):
-    """Scores whole answers."""
+    """Scores whole completions."""
 
-    def __call__(self, answers: Sequence[Answer]) -> list[float]:
-        """Return a score for each answer."""
-        return [score for (score,) in self.scores(answers)]
+    def __call__(self, inputs: Sequence[RewardInput]) -> list[float]:
+        """Return a score for each completion."""
+        return [score for (score,) in self.scores(inputs)]
 
-    def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
-        """Return prompt and answer up to the token that is scored."""
-        said = {"role": "assistant", "content": answer.text}
-        tokens, own = self.words.chat([*map(dict, answer.messages), said], self.tools(answer))
+    def read(self, item: RewardInput) -> tuple[Tokens, list[int]]:
+        """Return prompt and completion up to the token that is scored."""
+        said = {"role": "assistant", "content": item.text}
+        tokens, own = self.words.chat([*map(dict, item.messages), said], self.tools(item))
         if not self.to_the_end:
             tokens = tokens[: int(np.flatnonzero(own)[-1]) + 1]
         return tokens, [len(tokens) - 1]
 
 
 class ProcessScore(_Scorer):
-    """Scores the steps of answers, and combines what it finds into one number."""
+    """Scores the steps of completions, and combines what it finds into one number."""
 
     def __init__(self, config: ProcessModel) -> None:
         """Load the model. Raises GymError where there is none, or none that makes one number of a state."""
         super().__init__(config)
         self.separator, self.combine = config.separator, COMBINED[config.combine]
 
-    def __call__(self, answers: Sequence[Answer]) -> list[float]:
-        """Return a number from 0 to 1 for each answer; one without a step has none that is right."""
-        chances = [torch.tensor(scores).double().sigmoid().tolist() for scores in self.scores(answers)]
+    def __call__(self, inputs: Sequence[RewardInput]) -> list[float]:
+        """Return a number from 0 to 1 for each completion; one without a step has none that is right."""
+        chances = [torch.tensor(scores).double().sigmoid().tolist() for scores in self.scores(inputs)]
         return [self.combine(steps) if steps else 0.0 for steps in chances]
 
-    def read(self, answer: Answer) -> tuple[Tokens, list[int]]:
+    def read(self, item: RewardInput) -> tuple[Tokens, list[int]]:
         """Return prompt and steps, and where each step ends."""
-        steps = [step for step in answer.text.split(self.separator) if step.strip()]
-        tokens, ends = self.words.steps([*map(dict, answer.messages)], self.tools(answer), steps, self.separator)
+        steps = [step for step in item.text.split(self.separator) if step.strip()]
+        tokens, ends = self.words.steps([*map(dict, item.messages)], self.tools(item), steps, self.separator)
         return tokens, ends.tolist()
 
 
-#: From how likely each step is right to what the answer earns.
+#: From how likely each step is right to what the completion earns.
 COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "product": prod,
@@ -168,7 +168,7 @@ def _open(config: Model) -> _Opened:
         model = read_weights(path, {**options, "dtype": dtype}, kind)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise _error(path, f"cannot be loaded: {str(error).strip().splitlines()[0][:300]}") from error
-    ours = (path / CERTIFICATE).is_file()  # then it learnt to look at the token that ends an answer
+    ours = (path / CERTIFICATE).is_file()  # then it learnt to look at the token that ends a completion
     return _Opened(model, _head_of(model, path), path, not ours)
 
 

@@ -12,8 +12,8 @@ from accelerate.utils import gather_object
 
 from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
-from gym_rewards.reward import Answer
-from gym_rewards.reward_manager import Judgement
+from gym_rewards.reward import RewardInput
+from gym_rewards.reward_manager import RewardResult
 from gym_rewards.reward_names import called
 from gym_rl.config import PolicyGradient
 from gym_rl.rollout_engine import Sampler
@@ -49,7 +49,7 @@ class Asking:
     prompts: Examples
     sampler: Sampler  #: answers with the weights that it was told of last
     words: Tokenizer
-    judge: Callable[[Sequence[Answer]], Judgement]
+    judge: Callable[[Sequence[RewardInput]], RewardResult]
     seed: int = 0
     told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed
 
@@ -113,9 +113,9 @@ class Asking:
         check(made, [prompt.id for prompt in prompts], config.max_new_tokens, called(config.rollouts))
         return made
 
-    def _read(self, prompt: Prompt, made: Completion) -> Answer:
+    def _read(self, prompt: Prompt, made: Completion) -> RewardInput:
         text = self.words.decode(made.tokens[:-1] if made.finished else made.tokens)
-        return Answer(text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished, made.tokens)
+        return RewardInput(text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished, made.tokens)
 
     def _tell(self, failed: Mapping[str, torch.Tensor], reasons: Mapping[str, str]) -> None:
         """Say once of each reward that it failed. Raises GymError where it did on every answer: it is broken."""
@@ -140,7 +140,7 @@ class _Verdict:
     metrics: dict[str, float]
 
     @classmethod
-    def of(cls, judged: Judgement, number: int) -> _Verdict:
+    def of(cls, judged: RewardResult, number: int) -> _Verdict:
         """Return that of the answer of this number."""
         return cls(
             {name: scores[number] for name, scores in judged.scores.items()},

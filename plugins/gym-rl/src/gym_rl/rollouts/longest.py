@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gym_core import Train
 from gym_data.tokenizer import Tokenizer
-from gym_rewards.reward import Answer
-from gym_rewards.reward_manager import Judgement
+from gym_rewards.reward import RewardInput
+from gym_rewards.reward_manager import RewardResult
 from gym_rl.config import PolicyGradient
 from gym_rl.rollouts.experience import Round
 from gym_rl.rollouts.generation import Asking
@@ -84,9 +84,9 @@ class _Mute:
         return ""
 
 
-def _judged(answers: Sequence[Answer]) -> Judgement:
+def _judged(answers: Sequence[RewardInput]) -> RewardResult:
     nothing: list[float | None] = [None] * len(answers)
-    return Judgement({"none": nothing}, nothing, {})
+    return RewardResult({"none": nothing}, nothing, {})
 
 
 def _scored(round_: Round, batches: object) -> Mapping[str, Tensor]:

@@ -1,80 +1,38 @@
-"""Scores of answers that programs read: `json` and `tool-call`."""
+"""The reward `tool-call`: the tool calls that the row expects."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import re
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from gym_core.errors import PluginError
-from gym_rewards.reward import Answer
+from gym_rewards.builtin.json_schema import parse
+from gym_rewards.reward import Reward, RewardInput
 from gym_rewards.row_columns import column
 
-if TYPE_CHECKING:
-    from gym_rewards.builtin import JsonText, ToolCall
-
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 
-def parse(text: str) -> Any:
-    """Return what strict JSON holds: `NaN` and `Infinity` are none. Raises ValueError."""
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+class ToolCall(Reward):
+    """1 where the completion makes the tool calls of the row, in any order, with the same names and arguments; else 0.
 
+    Calls are `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` blocks, as Hermes and Qwen write them, or a completion
+    that is nothing but such JSON.
+    """
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    target: ClassVar[str] = "gym_rewards.builtin.tool_calls:ToolCallScore"
+    better: ClassVar[tuple[RewardInput, RewardInput] | None] = (
+        RewardInput(
+            '<tool_call>\n{"name": "get_time", "arguments": {"city": "Rome"}}\n</tool_call>',
+            {"tool_calls": [{"name": "get_time", "arguments": {"city": "Rome"}}]},
+        ),
+        RewardInput("I do not know.", {"tool_calls": [{"name": "get_time", "arguments": {"city": "Rome"}}]}),
+    )
 
-
-class JsonScore:
-    """Parses answers, and validates them where there is a schema."""
-
-    def __init__(self, config: JsonText) -> None:
-        """Raise PluginError where a schema is given and jsonschema is not installed, ValueError for a wrong schema."""
-        self.config = config
-        if (config.json_schema is not None or config.column) and importlib.util.find_spec("jsonschema") is None:
-            raise PluginError(
-                "a schema needs jsonschema, which is not installed",
-                key="algorithm.rewards",
-                fix="pip install 'gym-rewards[json]'",
-            )
-        self._validator = None if config.json_schema is None else _validator(config.json_schema)
-
-    def __call__(self, answers: Sequence[Answer]) -> list[float]:
-        """Return 1 or 0 for each answer. Raises ValueError for a row whose schema is missing or wrong."""
-        return [float(self._holds(answer)) for answer in answers]
-
-    def _holds(self, answer: Answer) -> bool:
-        validator = self._validator
-        if self.config.column:
-            schema = column(answer, self.config.column)
-            validator = _validator(parse(schema) if isinstance(schema, str) else schema)
-        text = answer.text.strip()
-        fenced = _FENCE.fullmatch(text)
-        try:
-            value = parse(fenced[1] if fenced else text)
-        except ValueError:
-            return False
-        return validator is None or bool(validator.is_valid(value))
-
-
-def _validator(schema: Any) -> Any:
-    from jsonschema import validators  # an extra
-    from jsonschema.exceptions import SchemaError
-    from referencing import Registry
-
-    cls = validators.validator_for(schema, default=validators.Draft202012Validator)
-    try:
-        cls.check_schema(schema)
-    except SchemaError as error:
-        raise ValueError(f"the schema is none: {error.message}") from None
-    return cls(schema, registry=Registry())  # an empty one: nothing is fetched
+    calls: str = "tool_calls"
+    """Column of the expected calls: a list, one call, or the JSON text or `<tool_call>` blocks of them; OpenAI's form too."""
+    partial: bool = False
+    """Whether a call counts in part: half for the name, half for the share of right arguments; too many calls cost."""
 
 
 class ToolCallScore:
@@ -83,16 +41,16 @@ class ToolCallScore:
     def __init__(self, config: ToolCall) -> None:
         self.config = config
 
-    def __call__(self, answers: Sequence[Answer]) -> list[float]:
-        """Return a number from 0 to 1 for each answer. Raises ValueError for a row whose calls cannot be read."""
-        return [self._score(answer) for answer in answers]
+    def __call__(self, inputs: Sequence[RewardInput]) -> list[float]:
+        """Return a number from 0 to 1 for each completion. Raises ValueError for a row whose calls cannot be read."""
+        return [self._score(item) for item in inputs]
 
-    def _score(self, answer: Answer) -> float:
-        if answer.row.get(self.config.calls) is None:
-            column(answer, self.config.calls)
-        expected = calls(answer.row[self.config.calls])
+    def _score(self, item: RewardInput) -> float:
+        if item.row.get(self.config.calls) is None:
+            column(item, self.config.calls)
+        expected = calls(item.row[self.config.calls])
         try:
-            made = calls(answer.text, wholly=False)
+            made = calls(item.text, wholly=False)
         except ValueError:
             return 0.0
         if not expected or not made:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from gym_core.errors import PluginError
-from gym_rewards import Answer
-from gym_rewards.builtin import Math
+from gym_rewards import Math, RewardInput
 from gym_rewards.builtin.math_verifier import equal, reference, results
 from gym_rewards.builtin.number_parsing import readings
 
@@ -179,19 +178,19 @@ def test_what_is_equal(found, expected, same):
 def test_scores_against_the_row():
     row = {"answer": "48/2 = <<48/2=24>>24 clips.\n#### 72"}
     said = ["It is \\boxed{72}.", "#### 72", "so 72 clips", "72.0", "**72**", "71", "", "\\boxed{}", "72 and then 71"]
-    assert Math().build()([Answer(text, row) for text in said]) == [1, 1, 1, 1, 1, 0, 0, 0, 0]
+    assert Math().build()([RewardInput(text, row) for text in said]) == [1, 1, 1, 1, 1, 0, 0, 0, 0]
 
 
 def test_marked_alone_counts_where_that_is_asked_for():
-    answers = [Answer("72", {"answer": 72}), Answer("The answer is 72", {"answer": 72})]
+    answers = [RewardInput("72", {"answer": 72}), RewardInput("The answer is 72", {"answer": 72})]
     assert Math(marked=True).build()(answers) == [0, 1]
 
 
 def test_the_column_may_hold_a_number_or_several_results_and_have_another_name():
     answers = [
-        Answer("0.1", {"solution": 0.1}),
-        Answer("-3", {"solution": ["3", "-3"]}),
-        Answer("1", {"solution": [2, 3]}),
+        RewardInput("0.1", {"solution": 0.1}),
+        RewardInput("-3", {"solution": ["3", "-3"]}),
+        RewardInput("1", {"solution": [2, 3]}),
     ]
     assert Math(answer="solution").build()(answers) == [1, 1, 0]
 
@@ -201,7 +200,7 @@ def test_the_column_may_hold_a_number_or_several_results_and_have_another_name()
 )
 def test_a_row_without_a_result_is_an_error_that_says_so(row):
     with pytest.raises(ValueError, match=r"answer|blank"):
-        Math().build()([Answer("1", row)])
+        Math().build()([RewardInput("1", row)])
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,7 @@ def test_a_row_without_a_result_is_an_error_that_says_so(row):
 )
 def test_hostile_text_takes_no_time_and_earns_nothing(text):
     began = time.monotonic()
-    assert Math().build()([Answer(text, {"answer": "43"})]) == [0.0]
+    assert Math().build()([RewardInput(text, {"answer": "43"})]) == [0.0]
     assert time.monotonic() - began < 2
 
 
@@ -235,8 +234,8 @@ def test_every_solution_of_gsm8k_is_right_by_its_own_reference_and_wrong_by_the_
     rows = [json.loads(line) for line in GSM8K.read_text(encoding="utf-8").splitlines()]
     assert all(len(readings(reference(row["answer"]))) == 1 for row in rows)
     score = Math().build()
-    assert sum(score([Answer(row["answer"], row) for row in rows])) == len(rows) == 7473
-    moved = [Answer(row["answer"].split("####")[0], {"answer": str(-(10**9))}) for row in rows]
+    assert sum(score([RewardInput(row["answer"], row) for row in rows])) == len(rows) == 7473
+    moved = [RewardInput(row["answer"].split("####")[0], {"answer": str(-(10**9))}) for row in rows]
     assert sum(score(moved)) == 0
 
 
@@ -251,12 +250,12 @@ def test_latex_is_compared_by_math_verify():
     pytest.importorskip("math_verify")
     score = Math(latex=True, timeout=3).build()
     pairs = [("\\sqrt{8}", "2\\sqrt{2}"), ("x+1", "1+x"), ("\\{2, 1\\}", "\\{1, 2\\}"), ("\\sqrt{8}", "3"), ("5x", "5")]
-    assert score([Answer(f"\\boxed{{{said}}}", {"answer": true}) for said, true in pairs]) == [1, 1, 1, 0, 0]
-    bomb = Answer("\\boxed{9^{9^{9^{9}}}!}", {"answer": "x+1"})
+    assert score([RewardInput(f"\\boxed{{{said}}}", {"answer": true}) for said, true in pairs]) == [1, 1, 1, 0, 0]
+    bomb = RewardInput("\\boxed{9^{9^{9^{9}}}!}", {"answer": "x+1"})
     began = time.monotonic()
-    assert score([bomb, Answer("\\boxed{x+1}", {"answer": "1+x"})]) == [0, 1]
+    assert score([bomb, RewardInput("\\boxed{x+1}", {"answer": "1+x"})]) == [0, 1]
     assert time.monotonic() - began < 30
 
 
 def test_latex_changes_nothing_unless_it_is_asked_for():
-    assert Math().build()([Answer("\\boxed{\\sqrt{8}}", {"answer": "2\\sqrt{2}"})]) == [0]
+    assert Math().build()([RewardInput("\\boxed{\\sqrt{8}}", {"answer": "2\\sqrt{2}"})]) == [0]

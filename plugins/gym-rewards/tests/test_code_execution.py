@@ -9,12 +9,11 @@ import time
 import pytest
 
 from gym_core.errors import GymError
-from gym_rewards import Answer, sandbox
-from gym_rewards.builtin import Code
+from gym_rewards import Code, RewardInput, sandbox
 from gym_rewards.builtin.code_execution import program
 from gym_rewards.builtin.unit_tests import Assertions, Call, Dialogue
 from gym_rewards.builtin.unit_tests import tests as read
-from gym_rewards.reward_manager import Judge
+from gym_rewards.reward_manager import RewardManager
 from gym_rewards.sandbox import Verdict
 from gym_rewards.sandbox import seccomp as calls
 
@@ -27,7 +26,7 @@ AMPLE = sandbox.Limits(seconds=20)
 
 def score(source, test=TEST, row=None, **options):
     config = Code(timeout=options.pop("timeout", 10), **options)
-    return config.build()([Answer(f"Here:\n```python\n{source}\n```\nDone.", {"tests": test, **(row or {})})])[0]
+    return config.build()([RewardInput(f"Here:\n```python\n{source}\n```\nDone.", {"tests": test, **(row or {})})])[0]
 
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
@@ -100,9 +99,9 @@ def test_a_program_that_fails_earns_nothing(source):
 
 
 def test_an_empty_answer_earns_nothing_and_a_row_without_tests_is_an_error():
-    assert Code().build()([Answer("", {"tests": TEST})]) == [0]
+    assert Code().build()([RewardInput("", {"tests": TEST})]) == [0]
     with pytest.raises(ValueError, match="tests"):
-        Code().build()([Answer("x", {})])
+        Code().build()([RewardInput("x", {})])
 
 
 def test_the_share_of_passed_tests_or_all_or_nothing():
@@ -115,7 +114,7 @@ def test_the_share_of_passed_tests_or_all_or_nothing():
 
 def test_answers_keep_their_order_when_they_are_tested_at_once():
     texts = [DOUBLE, "def double(x): return 0", "while True: pass", DOUBLE, ""]
-    answers = [Answer(f"```python\n{text}\n```", {"tests": TEST}) for text in texts]
+    answers = [RewardInput(f"```python\n{text}\n```", {"tests": TEST}) for text in texts]
     assert Code(timeout=1, parallel=3).build()(answers) == [1, 0, 0, 1, 0]
 
 
@@ -274,7 +273,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_tests_tells_right_from_wrong(form):
     row = {"tests": FORMS[form], "entry_point": "double"}
-    answers = [Answer(f"```python\n{source}\n```", row) for source in (RIGHT, WRONG)]
+    answers = [RewardInput(f"```python\n{source}\n```", row) for source in (RIGHT, WRONG)]
     assert Code(timeout=10).build()(answers) == [1, 0]
 
 
@@ -496,13 +495,13 @@ def test_a_test_that_hands_over_what_is_no_data_earns_nothing_and_is_told(test, 
     config = Code(timeout=10).build()
     source = f"{DOUBLE}def apply(f):\n    return f(2)\n"
     with caplog.at_level(logging.WARNING):
-        assert config([Answer(f"```python\n{source}\n```", {"tests": test})]) == [0]
+        assert config([RewardInput(f"```python\n{source}\n```", {"tests": test})]) == [0]
     assert config.metrics["checked_nothing"] == [1] and "no data" in caplog.text
 
 
 def test_a_program_without_the_function_is_itself_to_blame():
     config = Code(timeout=10).build()
-    assert config([Answer("x = 1", {"tests": TEST})]) == [0] and config.metrics["checked_nothing"] == [0]
+    assert config([RewardInput("x = 1", {"tests": TEST})]) == [0] and config.metrics["checked_nothing"] == [0]
 
 
 VALUES = (
@@ -549,7 +548,9 @@ def test_data_of_the_program_can_be_tested_without_a_call():
 
 
 def answers_of(*sources):
-    return [Answer(f"```python\n{source}\n```", {"tests": TEST}, id=f"row-{i}") for i, source in enumerate(sources)]
+    return [
+        RewardInput(f"```python\n{source}\n```", {"tests": TEST}, id=f"row-{i}") for i, source in enumerate(sources)
+    ]
 
 
 def test_programs_that_loop_cost_their_own_time_and_no_run(caplog):
@@ -557,7 +558,7 @@ def test_programs_that_loop_cost_their_own_time_and_no_run(caplog):
     loops = ["import time\nwhile True: time.sleep(1)"] * 8
     began = time.monotonic()
     with caplog.at_level(logging.WARNING):
-        judged = Judge({"code": Code(timeout=10, parallel=2)}, timeout=8)(answers_of(DOUBLE, *loops, DOUBLE))
+        judged = RewardManager({"code": Code(timeout=10, parallel=2)}, timeout=8)(answers_of(DOUBLE, *loops, DOUBLE))
     assert judged.scores["code"] == [1, *[0] * 8, 1] and judged.failures == {"code": 0}
     assert time.monotonic() - began < 8
     assert "8 of 10 programs" in caplog.text
@@ -567,8 +568,8 @@ def test_programs_that_loop_cost_their_own_time_and_no_run(caplog):
 def test_a_row_that_is_wrong_costs_no_other_program_its_time():
     """It makes the judge ask for each answer alone; what loops still gets its share and no more."""
     answers = answers_of(*["import time\nwhile True: time.sleep(1)"] * 3, DOUBLE, DOUBLE)
-    answers[0] = Answer("x", {"tests": "double(1) == 2"}, id="wrong")
-    judged = Judge({"code": Code(timeout=10)}, timeout=6, on_error="mask")(answers)
+    answers[0] = RewardInput("x", {"tests": "double(1) == 2"}, id="wrong")
+    judged = RewardManager({"code": Code(timeout=10)}, timeout=6, on_error="mask")(answers)
     assert judged.scores["code"] == [None, 0, 0, 1, 1] and judged.failures == {"code": 1}
 
 
@@ -576,10 +577,10 @@ def test_a_slow_program_gets_the_time_that_others_leave():
     """The first share is a second and more; only the second turn is long enough."""
     slow = f"import time\ntime.sleep(1.5)\n{DOUBLE}"
     quick = [DOUBLE] * 6
-    assert Code(timeout=5, parallel=2).build()(answers_of(slow, *quick), until=time.monotonic() + 5) == [1] * 7
+    assert Code(timeout=5, parallel=2).build()(answers_of(slow, *quick), deadline=time.monotonic() + 5) == [1] * 7
 
 
 def test_without_time_nothing_is_run():
     began = time.monotonic()
-    assert Code().build()(answers_of(DOUBLE, DOUBLE), until=began) == [0, 0]
+    assert Code().build()(answers_of(DOUBLE, DOUBLE), deadline=began) == [0, 0]
     assert time.monotonic() - began < 1

@@ -12,10 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from gym_core.errors import GymError
-from gym_rewards import Answer
-from gym_rewards.builtin import Http
+from gym_rewards import Http, RewardInput
 
-ANSWERS = [Answer("a" * n, {"answer": str(n)}, [{"role": "user", "content": "?"}], f"r{n}", n) for n in range(5)]
+ANSWERS = [RewardInput("a" * n, {"answer": str(n)}, [{"role": "user", "content": "?"}], f"r{n}", n) for n in range(5)]
 
 
 class Endpoint(ThreadingHTTPServer):
@@ -49,7 +48,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def scores(handler, body):
-    handler.reply(200, json.dumps({"scores": [len(one["text"]) for one in body["answers"]]}).encode())
+    handler.reply(200, json.dumps({"scores": [len(one["text"]) for one in body["inputs"]]}).encode())
 
 
 def says(status, body=b"", **headers):
@@ -90,12 +89,12 @@ def reward(endpoint, **options):
 
 def test_answers_are_sent_in_batches_and_scores_come_back_in_order(endpoint):
     assert reward(endpoint, batch=2)(ANSWERS) == [0, 1, 2, 3, 4]
-    assert [len(body["answers"]) for _, _, body in endpoint.requests] == [2, 2, 1]
+    assert [len(body["inputs"]) for _, _, body in endpoint.requests] == [2, 2, 1]
     path, headers, body = endpoint.requests[0]
     assert (
         path == "/score?model=mine" and headers["Content-Type"] == "application/json" and "Authorization" not in headers
     )
-    assert body["answers"][1] == {
+    assert body["inputs"][1] == {
         "text": "a",
         "row": {"answer": "1"},
         "messages": [{"role": "user", "content": "?"}],
@@ -106,8 +105,8 @@ def test_answers_are_sent_in_batches_and_scores_come_back_in_order(endpoint):
 
 
 def test_a_date_in_a_row_goes_there_as_text(endpoint):
-    reward(endpoint)([Answer("a", {"day": date(2026, 1, 2)})])
-    assert endpoint.requests[0][2]["answers"][0]["row"] == {"day": "2026-01-02"}
+    reward(endpoint)([RewardInput("a", {"day": date(2026, 1, 2)})])
+    assert endpoint.requests[0][2]["inputs"][0]["row"] == {"day": "2026-01-02"}
 
 
 def test_no_answers_need_no_request(endpoint):
@@ -154,7 +153,7 @@ def test_what_may_pass_is_tried_again(endpoint, behaviour):
         (says(200, b"[1, 2, 3, 4, 5]"), "replied with", 1),
         (says(200, b"[" * 100_000), "replied with", 1),
         (says(200, b""), "replied with b''", 1),
-        (says(200, b'{"scores": [1, 2]}'), "2 scores for 5 answers", 1),
+        (says(200, b'{"scores": [1, 2]}'), "2 scores for 5 completions", 1),
         (says(302, Location="file:///etc/passwd"), "redirects to file:///etc/passwd", 1),
         (says(307, Location="http://127.0.0.1:9/"), "redirects to", 1),
     ],

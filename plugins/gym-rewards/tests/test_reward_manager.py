@@ -1,4 +1,4 @@
-"""Several rewards over one list of answers, and every way in which one of them can fail."""
+"""Several rewards over one list of completions, and every way in which one of them can fail."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import ClassVar
 import pytest
 
 from gym_core.errors import GymError
-from gym_rewards import Answer
-from gym_rewards.builtin import Exact, Layout, Length, Math, Overlong, PythonFunction
+from gym_rewards import Exact, Format, Length, Math, Overlong, PythonFunction, RewardInput
 from gym_rewards.reward import Reward
-from gym_rewards.reward_manager import Judge
+from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
 from gym_rewards.worker_process import Raised, Worker
 
-ANSWERS = [Answer(text, {"answer": "4"}, id=f"row-{n}", tokens=n) for n, text in enumerate(["4", "5", "", "four 4"])]
+ANSWERS = [
+    RewardInput(text, {"answer": "4"}, id=f"row-{n}", tokens=n) for n, text in enumerate(["4", "5", "", "four 4"])
+]
 
 FAULTS = """
 import os, re, sys, time
@@ -64,7 +65,7 @@ def judge():
     made = []
 
     def make(rewards, **options):
-        made.append(Judge(rewards, **options))
+        made.append(RewardManager(rewards, **options))
         return made[-1]
 
     yield make
@@ -91,15 +92,15 @@ def test_scores_by_reward_and_their_weighted_sum(judge, function):
 
 
 def test_what_the_page_about_rewards_shows(judge):
-    one = judge({"math": Math(), "format": Layout(weight=0.2)}, timeout=60, on_error="mask")
-    found = one([Answer("<think>6 * 7</think><answer>42</answer>", row={"answer": "#### 42"}, id="row-1")])
+    one = judge({"math": Math(), "format": Format(weight=0.2)}, timeout=60, on_error="mask")
+    found = one([RewardInput("<think>6 * 7</think><answer>42</answer>", row={"answer": "#### 42"}, id="row-1")])
     assert found.scores == {"math": [1.0], "format": [1.0]} and found.totals == [1.2]
     assert found.failures == {"math": 0, "format": 0}
 
 
 def test_no_answers_and_no_opinion(judge, function):
     assert judge({"some": function("says_nothing")})([]).totals == []
-    assert judge({"some": function("says_nothing")})([Answer("")]).totals == [None]
+    assert judge({"some": function("says_nothing")})([RewardInput("")]).totals == [None]
 
 
 def test_a_function_keeps_its_state_between_calls(judge, function):
@@ -115,7 +116,7 @@ def test_a_function_keeps_its_state_between_calls(judge, function):
         ("column", "wants `nosuch`", "row row-0"),
         ("nan", "returned nan", "row row-1"),
         ("infinite", "returned inf", "row row-1"),
-        ("count", "returned 1 scores for 4 answers", "rows row-0 to row-3"),
+        ("count", "returned 1 scores for 4 completions", "rows row-0 to row-3"),
         ("hangs", "did not return within 1 s", "rows row-0 to row-3"),
         ("backtracks", "did not return within 1 s", "rows row-0 to row-3"),
         ("leaves", "exit status 7", "row row-0"),
@@ -164,9 +165,9 @@ def test_a_reward_in_this_process_that_fails_is_named_too(judge):
         with pytest.raises(
             GymError, match=r"reward `math` \(gym-rewards \S+\) raised ValueError: column `answer`"
         ) as raised:
-            judge({"math": Math()})([ANSWERS[0], Answer("5", row, id="bad")])
+            judge({"math": Math()})([ANSWERS[0], RewardInput("5", row, id="bad")])
         assert str(raised.value).startswith("row bad")
-    masked = judge({"math": Math()}, on_error="mask")([ANSWERS[0], Answer("5", {}, id="bad")])
+    masked = judge({"math": Math()}, on_error="mask")([ANSWERS[0], RewardInput("5", {}, id="bad")])
     assert masked.totals == [1, None] and masked.failures == {"math": 1}
 
 
@@ -182,7 +183,7 @@ def test_a_row_goes_to_another_process_as_far_as_it_is_asked_for(judge, function
         "tags": {1, 2},
         "nested": [{"day": date(2026, 1, 2)}],
     }
-    answers = [ANSWERS[0], Answer("x", row, id="odd")]
+    answers = [ANSWERS[0], RewardInput("x", row, id="odd")]
     assert judge({"mine": function("fine")})(answers).totals == [1, 1]
     assert judge({"mine": function("typed")})(answers[1:]).totals == [1]
     assert judge({"mine": function("everything")})(answers[1:]).totals == [4]
@@ -216,16 +217,16 @@ def test_a_function_written_for_trl_works_unchanged(judge, tmp_path):
     (tmp_path / "mine.py").write_text(TRL)
     rewards = {"mine": PythonFunction(function=f"{tmp_path}/mine.py:checks")}
     one = judge(rewards, state=lambda: {"global_step": 7, "max_steps": 9, "epoch": 0.5})
-    found = one([Answer(each.text, each.row, token_ids=[5] * n) for n, each in enumerate(ANSWERS)])
+    found = one([RewardInput(each.text, each.row, token_ids=[5] * n) for n, each in enumerate(ANSWERS)])
     assert found.totals == [8, 7, None, 7] and found.metrics == {"mine/mean_length": 1.5}
 
 
 def test_a_hang_does_not_keep_the_process_from_ending(function):
     reference = function("backtracks").function
     script = (
-        "from gym_rewards import Answer\nfrom gym_rewards.reward_manager import Judge\n"
-        "from gym_rewards.builtin import PythonFunction\n"
-        f"Judge({{'mine': PythonFunction(function={reference!r})}}, timeout=0.5)([Answer('a', id='r')])"
+        "from gym_rewards import RewardInput\nfrom gym_rewards.reward_manager import RewardManager\n"
+        "from gym_rewards import PythonFunction\n"
+        f"RewardManager({{'mine': PythonFunction(function={reference!r})}}, timeout=0.5)([RewardInput('a', id='r')])"
     )
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
@@ -250,7 +251,7 @@ def test_a_reward_in_this_process_that_hangs_does_not_hang_the_run(judge):
 class Patient(Waits):
     """Gives each answer a time of its own."""
 
-    bounded: ClassVar[bool] = True
+    own_timeout: ClassVar[bool] = True
 
     def build(self):
         """Return a score that needs longer than all answers together may."""
@@ -270,18 +271,18 @@ def test_answers_are_told_apart_by_what_does_not_judge_their_length(judge):
         def build(self):
             return lambda answers: [-0.1 * answer.tokens for answer in answers]
 
-    wrong = [Answer("5", {"answer": "4"}, tokens=n) for n in range(3)]
+    wrong = [RewardInput("5", {"answer": "4"}, tokens=n) for n in range(3)]
     rewards = {"math": Math(weight=2), "overlong": Overlong(maximum=2, buffer=2), "brief": Brief()}
     found = judge(rewards)(wrong)
     assert len(set(found.totals)) == 3 and found.compared == [0, 0, 0]
-    assert judge(rewards)([*wrong, Answer("4", {"answer": "4"})]).compared == [0, 0, 0, 2]
+    assert judge(rewards)([*wrong, RewardInput("4", {"answer": "4"})]).compared == [0, 0, 0, 2]
     assert judge(rewards, metric="brief")(wrong).compared == [0, -0.1, -0.2]
     assert judge({"brief": Brief()})(wrong).compared == [0, -0.1, -0.2]  # nothing else is there
 
 
 def test_an_answer_of_which_only_the_length_is_judged_is_not_judged(judge, function):
     rewards = {"mine": function("says_nothing"), "overlong": Overlong(maximum=2, buffer=2)}
-    assert judge(rewards)([Answer("", tokens=2), Answer("a", tokens=1)]).totals == [None, 0.5]
+    assert judge(rewards)([RewardInput("", tokens=2), RewardInput("a", tokens=1)]).totals == [None, 0.5]
 
 
 def test_names_are_those_of_recipes():
