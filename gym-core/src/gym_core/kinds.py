@@ -66,7 +66,7 @@ class Adapter(Component):
 class Optimizer(Component):
     """Updates parameters. Section `optimizer`. `build(parameters=groups, learning_rate=float)` returns an optimizer.
 
-    A group is `{"params": [(name, parameter), ...], "role": str, ...}`; what the roles are: `gym_optim.groups`.
+    A group is `{"params": [(name, parameter), ...], "role": str, ...}`; what the roles are: `gym_optim.param_groups`.
     """
 
     kind: ClassVar[str] = "optimizers"

@@ -9,8 +9,8 @@ from schedulefree import AdamWScheduleFree
 from torch import nn
 
 from gym_optim import SOAP, AdamMini, AdamW8bit, ScheduleFreeAdamW
+from gym_optim.blockwise_quantization import code, read, stored
 from gym_optim.config import AdamW
-from gym_optim.quantized import code, read, stored
 
 
 def test_adamw_is_its_formula() -> None:

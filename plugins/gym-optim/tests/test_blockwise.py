@@ -14,7 +14,7 @@ from gym_core import GymError
 from gym_optim import LISA, BAdam
 from gym_optim.config import LISA as LisaOptions
 from gym_optim.config import BAdam as BAdamOptions
-from gym_optim.roles import block_of
+from gym_optim.parameter_roles import block_of
 from gym_testkit.architectures import build
 
 

@@ -7,7 +7,7 @@ from peft import IA3Config, LoraConfig, TrainableTokensConfig, inject_adapter_in
 from torch import nn
 
 from gym_optim import parameter_groups
-from gym_optim.roles import block_of, is_named
+from gym_optim.parameter_roles import block_of, is_named
 
 
 def roles(groups: list[dict[str, object]]) -> dict[str, set[str]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_optim import LoRAPro, lora_plus, parameter_groups
-from gym_optim.lora import adjusted
+from gym_optim.optimizers.lora_pro import adjusted
 from gym_testkit.architectures import build
 
 A, B, FULL = (3, 7), (5, 3), (5, 7)

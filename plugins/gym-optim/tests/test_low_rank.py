@@ -12,10 +12,10 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_optim import APOLLO, APOLLOMini, Fira, GaLore, QGaLore
-from gym_optim.apollo import drawn
-from gym_optim.fira import limited
-from gym_optim.galore import leading
-from gym_optim.q_galore import packed, unpacked
+from gym_optim.optimizers.apollo import drawn
+from gym_optim.optimizers.fira import limited
+from gym_optim.optimizers.galore import leading
+from gym_optim.optimizers.q_galore import packed, unpacked
 
 
 def turned(basis: Tensor, grads: list[Tensor]) -> list[Tensor]:

@@ -8,7 +8,7 @@ from optim_bench import close, follow, gradients, random, weight
 from torch import nn
 
 from gym_optim import Muon
-from gym_optim.muon import orthogonal
+from gym_optim.optimizers.muon import orthogonal
 
 
 def test_the_rest_is_torchs_adamw() -> None:

@@ -18,8 +18,8 @@ from torch.optim.adamw import adamw
 
 from gym_core import GymError
 from gym_optim.config.base import TorchOptimizer
-from gym_optim.groups import parameter_groups
-from gym_optim.roles import Names, is_matrix, is_named, parts
+from gym_optim.param_groups import parameter_groups
+from gym_optim.parameter_roles import Names, is_matrix, is_named, parts
 
 Parameters = (
     Any  #: a model; or tensors, pairs of name and tensor, or groups of them, as every torch optimizer takes them
@@ -58,6 +58,11 @@ class Checked(torch.optim.Optimizer):
             for key, value in state_dict["state"].get(number, {}).items():
                 if isinstance(value, Tensor):
                     self.state[parameter][key] = value.to(parameter.device)
+
+
+def per_parameter(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the state of an optimizer is each parameter's own; others than those here are taken to be such."""
+    return not isinstance(optimizer, Checked) or optimizer.options.per_parameter
 
 
 class EachParameter(Checked):
@@ -144,6 +149,18 @@ class Mixed(Checked):
 def told(params: Parameters) -> Any:
     """Return parameters as torch takes them: a model becomes groups by role."""
     return parameter_groups(params) if isinstance(params, nn.Module) else params
+
+
+def named_groups(params: Parameters) -> list[dict[str, Any]]:
+    """Return groups of named parameters; raises GymError where names are missing."""
+    given = list(told(params))
+    groups = [{**group, "params": list(group["params"])} for group in given] if isinstance(given[0], dict) else []
+    groups = groups or [{"params": given}]
+    if not all(isinstance(item, tuple) for group in groups for item in group["params"]):
+        raise GymError(
+            "LoRA pairs are told by the names of parameters", key="params", fix="give the model, or (name, parameter)"
+        )
+    return groups
 
 
 def check(options: type[TorchOptimizer], group: dict[str, Any]) -> None:

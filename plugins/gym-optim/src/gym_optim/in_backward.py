@@ -14,12 +14,7 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_optim.adafactor import Adafactor
-from gym_optim.base import Parameters, value_of
-from gym_optim.blockwise import Blockwise
-from gym_optim.lora import LoRAPro
-from gym_optim.schedule_free import Averaging
-from gym_optim.sgd import SGD
+from gym_optim.base import per_parameter, value_of
 
 
 class InBackward(torch.optim.Optimizer):
@@ -33,7 +28,7 @@ class InBackward(torch.optim.Optimizer):
 
         Raises GymError for one that looks at several parameters, or counts steps for all of them.
         """
-        if isinstance(optimizer, Averaging | Blockwise | LoRAPro):
+        if not per_parameter(optimizer):
             raise GymError(
                 f"{type(optimizer).__name__} looks at more than one parameter at a time",
                 key="optimizer",
@@ -79,20 +74,3 @@ class InBackward(torch.optim.Optimizer):
         self.optimizer.param_groups = [{**self.param_groups[self._group_of[parameter]], "params": [parameter]}]
         self.optimizer.step()
         parameter.grad = None
-
-
-def lomo(params: Parameters, lr: float = 1e-3, weight_decay: float = 0.0) -> InBackward:
-    """Return LOMO (arXiv:2306.09782): gradient descent in the backward pass, without any state."""
-    return InBackward(SGD(params, lr=lr, weight_decay=weight_decay))
-
-
-def adalomo(
-    params: Parameters,
-    lr: float = 1e-3,
-    beta2_decay: float = -0.8,
-    eps: tuple[float, float] = (1e-30, 1e-3),
-    d: float = 1.0,
-    weight_decay: float = 0.0,
-) -> InBackward:
-    """Return AdaLomo (arXiv:2310.10195): Adafactor with steps relative to the weights, in the backward pass."""
-    return InBackward(Adafactor(params, lr, beta2_decay, eps, d, relative=True, weight_decay=weight_decay))

@@ -30,6 +30,15 @@ def only(*meant: Any) -> Callable[[Any], None]:
     return said
 
 
+def target_modules(value: Any) -> Any:
+    """Transformers takes a list of names, a pattern, or a word for all linear layers."""
+    if not isinstance(value, str):
+        return value
+    if value.replace("_", "-") == "all-linear":
+        return "all"
+    raise ValueError("a pattern is not taken here: list names, such as [q_proj, v_proj], or say `all-linear`")
+
+
 def optim(instead: Mapping[str, str], in_backward: str = "") -> Flat:
     """Return the mark of transformers' `optim`: the value that means the backward pass, and those that are not here.
 
@@ -52,6 +61,8 @@ class TorchOptimizer(Optimizer):
 
     device: ClassVar[str] = ""
     """Kind of device that parameters must be on, such as `cuda`; empty for any."""
+    per_parameter: ClassVar[bool] = False
+    """Whether it looks at one parameter at a time, and can so be called for each in the backward pass."""
     torch_names: ClassVar[Mapping[str, tuple[str, int | None]]] = {
         "beta1": ("betas", 0),
         "beta2": ("betas", 1),
@@ -83,7 +94,7 @@ class TorchOptimizer(Optimizer):
         return cls(**{name: value if place is None else value[place] for name, (value, place) in given.items()})
 
 
-class Whole(TorchOptimizer):
+class WholeParameters(TorchOptimizer):
     """Base of optimizers that need all numbers of a parameter."""
 
     def elementwise(self) -> bool:
@@ -111,7 +122,7 @@ class AfterBackward(TorchOptimizer):
         return False
 
 
-class InBackwardAlways(TorchOptimizer):
+class AlwaysInBackward(TorchOptimizer):
     """Base of optimizers that work in the backward pass and nowhere else."""
 
     def keeps_gradients(self) -> bool:
@@ -123,8 +134,10 @@ class InBackwardAlways(TorchOptimizer):
         return True
 
 
-class Alone(TorchOptimizer):
+class PerParameter(TorchOptimizer):
     """Base of optimizers that look at one parameter at a time."""
+
+    per_parameter: ClassVar[bool] = True
 
     in_backward: bool = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gym_optim import config
 from gym_optim.base import EachParameter, Parameters, State
-from gym_optim.roles import is_stack
+from gym_optim.parameter_roles import is_stack
 
 
 class Adafactor(EachParameter):

@@ -14,8 +14,8 @@ from torch.nn.functional import cosine_similarity, pad
 
 from gym_optim import config
 from gym_optim.base import State
-from gym_optim.galore import GaLore, leading, rotated, unbiased
-from gym_optim.quantized import BLOCK, read, stored
+from gym_optim.blockwise_quantization import BLOCK, read, stored
+from gym_optim.optimizers.galore import GaLore, leading, rotated, unbiased
 
 MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  #: and whether they have a sign
 

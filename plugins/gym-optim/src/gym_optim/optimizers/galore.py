@@ -17,7 +17,7 @@ from torch import Tensor
 from gym_optim import config
 from gym_optim.base import Mixed, Parameters, State, refuse_unnamed
 from gym_optim.config.base import TorchOptimizer
-from gym_optim.roles import Names, is_matrix, is_named
+from gym_optim.parameter_roles import Names, is_matrix, is_named
 
 Side = Literal["short", "long", "left", "right"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gym_optim import config
 from gym_optim.base import State
-from gym_optim.galore import GaLore, projected_direction
+from gym_optim.optimizers.galore import GaLore, projected_direction
 
 GROWTH = 1.01  #: most that the norm of the rest may grow in a step
 TINY = 1e-8  #: added to norms that divide

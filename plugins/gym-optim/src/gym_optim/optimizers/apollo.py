@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gym_optim import config
 from gym_optim.base import Mixed, Parameters, State, adam_direction, refuse_unnamed
-from gym_optim.fira import TINY, limited
-from gym_optim.roles import Names, is_matrix, is_named
+from gym_optim.optimizers.fira import TINY, limited
+from gym_optim.parameter_roles import Names, is_matrix, is_named
 
 Per = Literal["channel", "tensor"]
 
@@ -95,16 +95,6 @@ class APOLLO(Mixed):
         scaled = limited(wide * factor, state)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(scaled if upright else scaled.mT, alpha=-group["lr"] * group["scale"] ** 0.5)
-
-
-class APOLLOMini(APOLLO):
-    """APOLLO of rank 1 with one factor for a whole matrix: the state of gradient descent, nearly."""
-
-    options = config.APOLLOMini
-
-    def __init__(self, params: Parameters, lr: float = 1e-2, scale: float = 128.0, **options: Any) -> None:
-        """Hold parameters; the other options are those of `APOLLO` but for `rank` and `per`."""
-        super().__init__(params, lr=lr, rank=1, scale=scale, per="tensor", **options)
 
 
 def drawn(gradient: Tensor, rank: int, seed: str) -> Tensor:

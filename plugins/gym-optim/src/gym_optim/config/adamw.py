@@ -1,0 +1,57 @@
+"""The options of AdamW."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from gym_optim.config.base import AdamOptions, Elementwise, PerParameter, optim
+
+_NOT_HERE = (
+    *(
+        "adamw_torch_xla",
+        "adamw_torch_npu_fused",
+        "adamw_apex_fused",
+        "adamw_anyprecision",
+        "grokadamw",
+        "stable_adamw",
+    ),
+    *("ademamix", "paged_ademamix_32bit", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit"),
+)
+#: What leads to AdamW and is none, with what to set.
+_NO_ADAMW = dict.fromkeys(_NOT_HERE, "optim: adamw_torch") | {"adagrad": "optim: adafactor"}
+
+
+class AdamW(AdamOptions, PerParameter, Elementwise):
+    """Adam with decoupled weight decay, fused.
+
+        m = beta1 m + (1 - beta1) G
+        v = beta2 v + (1 - beta2) G^2
+        W = (1 - eta lambda) W - eta (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+
+    W is a parameter of any shape, G its gradient; m and v have its shape and begin at zero, t counts steps from 1, eta is the
+    learning rate, lambda `weight_decay`, and everything is number by number. All parameters get this; norms and biases do not
+    decay.
+
+    State: 8 m n bytes for a matrix m x n, the two moments in fp32; 8 a number of everything else.
+
+    Code: torch's, all parameters in one kernel; it is right and kept. Ours around it keeps m and v in fp32 where parameters
+    are not.
+
+    Differs: decay is times the learning rate, as in torch. In the paper (algorithm 2) it is times the schedule alone, so a
+    lambda from there is to be divided by the peak learning rate.
+
+    Not with: `in_backward: true` refuses `accumulate` above 1, `max_grad_norm` above 0, a second process and AdaLoRA; without
+    it, `ddp` and `fsdp` are fine.
+
+    Proof: equals the formula in float64 with all options set (`test_adamw_is_its_formula`); what other optimizers leave to it
+    is torch's bit for bit (`test_the_rest_is_torchs_adamw`); in the backward pass it takes the same steps and holds no
+    gradient (`test_in_backward_is_the_same_step_and_holds_no_gradient`); several processes, in shards too, train as one does
+    (`test_any_number_of_processes_trains_the_same`); a checkpoint goes on bit for bit
+    (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
+
+    target: ClassVar[str] = "gym_optim.optimizers.adamw:AdamW"
+
+    in_backward: Annotated[bool, optim(_NO_ADAMW)] = False
+    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
+    clipping and further processes."""

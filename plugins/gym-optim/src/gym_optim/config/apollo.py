@@ -1,0 +1,101 @@
+"""The options of APOLLO."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from gym_core import Flat
+from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, each, only, optim, target_modules
+from gym_optim.parameter_roles import Names, is_matrix, is_named
+
+
+class APOLLO(AdamOptions, PerParameter, WholeParameters):
+    """The gradient itself, each channel scaled by what Adam does to a random projection of it.
+
+        R = P G,  P drawn from N(0, 1/r), another one every `interval` steps
+        M = beta1 M + (1 - beta1) R,  V = beta2 V + (1 - beta2) R^2
+        N = (M / (1 - beta1^t)) / (sqrt(V / (1 - beta2^t)) + epsilon)
+        s_j = |N_j| / (|R_j| + 1e-8)     for each column j; `per: tensor`: for all
+        U = G diag(s),  U = U min(1, 1.01 |U of the step before| / |U|)
+        W = (1 - eta lambda) W - eta sqrt(scale) U
+
+    W, G and U are m x n with m <= n, else all is transposed; P is r x m, R, M, V and N are r x n, and r is `rank`, or m where
+    that is less. sqrt(scale) is the alpha of the paper. Each expert of a stack is a matrix of its own. Embeddings, head, norms,
+    biases, single rows or columns and what `modules` does not name get AdamW.
+
+    State: 8 r max + 4 bytes for a matrix whose long side is max; 8 a number of everything else.
+
+    Code: ours, from the paper: the reference has a licence against commercial use.
+
+    Differs: P is drawn again from a seed in each step and never stored; each matrix and each interval has its own.
+
+    Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
+    above 0, a second process and AdaLoRA.
+
+    Proof: equals the formula over several projections (`test_apollo_is_its_formula`); a projection follows from its seed and
+    keeps lengths (`test_the_projection_follows_from_the_seed_and_keeps_lengths`); the norm grows by a hundredth at most
+    (`test_the_norm_of_an_update_grows_by_a_hundredth_at_most`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
+
+    target: ClassVar[str] = "gym_optim.optimizers.apollo:APOLLO"
+
+    rank: Annotated[
+        PositiveInt,
+        Flat("apollo_rank", default=16, chosen_by="use_apollo"),
+        Flat("optim_args.rank", convert=int, default=128, chosen_by="optim"),
+    ] = 256
+    """Dimensions of the projected gradient; a quarter of the model's is usual."""
+    interval: Annotated[
+        PositiveInt,
+        Flat("apollo_update_interval", chosen_by="use_apollo"),
+        Flat("optim_args.update_proj_gap", convert=int, chosen_by="optim"),
+    ] = 200
+    """Steps between two projections."""
+    scale: Annotated[
+        PositiveFloat,
+        Flat("apollo_scale", default=32.0, chosen_by="use_apollo"),
+        Flat("optim_args.scale", convert=float, chosen_by="optim"),
+    ] = 1.0
+    """The update is multiplied by its square root."""
+    per: Annotated[
+        Literal["channel", "tensor"],
+        Flat("apollo_scale_type", chosen_by="use_apollo"),
+        Flat("apollo_proj", convert=only("random"), chosen_by="use_apollo"),
+        Flat("apollo_proj_type", convert=only("std"), chosen_by="use_apollo"),
+        # the limit is on a ratio of norms
+        Flat("apollo_scale_front", convert={True: None, False: None}, chosen_by="use_apollo"),
+        Flat("optim_args.scale_type", chosen_by="optim"),
+        Flat("optim_args.proj", convert=only("random"), chosen_by="optim"),
+        Flat("optim_args.proj_type", convert=only("std"), chosen_by="optim"),
+    ] = "channel"
+    """Whether each channel along the long side of a matrix is scaled by itself, or the whole matrix as one."""
+    modules: Annotated[
+        Names,
+        Flat("apollo_target", chosen_by="use_apollo"),
+        Flat("optim_target_modules", convert=target_modules, chosen_by="optim"),
+    ] = "all"
+    """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the projections."""
+    epsilon: Annotated[float, Field(gt=0), Flat("adam_epsilon", convert=float, default=1e-8)] = 1e-6
+    """Added to the denominator."""
+    in_backward: Annotated[
+        bool, Flat("apollo_layerwise", chosen_by="use_apollo"), optim({}, in_backward="apollo_adamw_layerwise")
+    ] = False
+    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
+    clipping and further processes."""
+
+    def declared_bytes(self, parameters: Groups) -> int:
+        """Return the bytes of two moments [rank, long side] and a norm for each matrix, and of full moments for the rest."""
+        return each(
+            parameters,
+            lambda group, name, shape: (
+                prod(shape[:-2]) * (8 * min(self.rank, *shape[-2:]) * max(shape[-2:]) + 4)
+                if is_matrix(group, shape) and is_named(name, self.modules)
+                else 8 * prod(shape)
+            ),
+        )

@@ -1,0 +1,146 @@
+"""The options of GaLore, and those that its kin share."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import PositiveFloat, PositiveInt
+
+from gym_core import Flat
+from gym_optim.config.base import (
+    AdamOptions,
+    Epsilon,
+    Groups,
+    PerParameter,
+    Shape,
+    WholeParameters,
+    each,
+    optim,
+    target_modules,
+)
+from gym_optim.parameter_roles import Names, is_matrix, is_named
+
+Side = Literal["short", "long", "left", "right"]
+_SIDES = {"std": "short", "reverse_std": "long"}
+_NO_GALORE = dict.fromkeys(("galore_adafactor", "galore_adafactor_layerwise"), "optim: galore_adamw") | dict.fromkeys(
+    ("galore_adamw_8bit", "galore_adamw_8bit_layerwise"), "optim: galore_adamw, or the section optimizer: q_galore"
+)
+
+
+class ProjectedOptions(AdamOptions, PerParameter, WholeParameters):
+    """The options of optimizers that project a gradient onto its leading singular vectors."""
+
+    rank: PositiveInt = 128
+    """Dimensions of the projected gradient; a quarter of the model's is usual."""
+    interval: PositiveInt = 200
+    """Steps between two projections."""
+    scale: PositiveFloat = 0.25
+    """Of the update of a projected matrix."""
+    side: Side = "short"
+    """Side of the matrix that is projected."""
+    modules: Names = "all"
+    """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
+
+    def declared_bytes(self, parameters: Groups) -> int:
+        """Return the bytes of a projected matrix's basis and moments, and of two moments for the rest."""
+        return each(
+            parameters,
+            lambda group, name, shape: (
+                self.projected(shape) if is_matrix(group, shape) and is_named(name, self.modules) else 8 * prod(shape)
+            ),
+        )
+
+    def projected(self, shape: Shape) -> int:
+        """Return the bytes of a basis [dim, rank], two moments [rank, other] and a mass [rank] for each matrix."""
+        rank, dim, other = self.projection(shape)
+        return prod(shape[:-2]) * 4 * rank * (dim + 2 * other + 1)
+
+    def projection(self, shape: Shape) -> tuple[int, int, int]:
+        """Return the rank of a projection, and the lengths of the side that is projected and of the other one."""
+        sides = shape[-2:]
+        dim = {"left": sides[0], "right": sides[1], "short": min(sides), "long": max(sides)}[self.side]
+        return min(self.rank, *sides), dim, prod(sides) // dim
+
+
+class GaLore(ProjectedOptions):
+    """AdamW on the leading singular vectors of each matrix's gradient.
+
+        at t = 1 and every `interval` steps: P' = r leading left singular vectors of G, C = P'^T P,
+            M = C M, V = C^2 V, w = C^2 w, P = P'
+        R = P^T G
+        M = beta1 M + (1 - beta1) R
+        V = beta2 V + (1 - beta2) R^2
+        w = beta2 w + (1 - beta2)
+        W = (1 - eta lambda) W - eta scale P (M / (1 - beta1^t)) / (sqrt(V / w) + epsilon)
+
+    W and G are m x n with m <= n, else all is transposed, or as `side` says; P is m x r, R, M and V are r x n, r is `rank` or
+    m where that is less; ^2 is number by number. w has a number for each row of V: what the weights of the squares in it sum
+    to, 1 - beta2^t as long as P stays. Each expert of a stack is a matrix of its own. Embeddings, head, norms, biases, single
+    rows or columns and what `modules` does not name get AdamW.
+
+    State: 8 r max + 4 r min + 4 r bytes for a matrix of sides min and max (8 r min + 4 r max + 4 r where the long side is
+    projected); 8 a number of everything else.
+
+    Code: ours, from the paper: the reference is wrong as said below.
+
+    Differs: M and V are brought into the new basis, M by the rotation between the bases, V by its squares, which is exact
+    where coordinates are uncorrelated; the reference goes on with moments of another basis. Directions that the old basis did
+    not hold have no V yet, so it is w that corrects the bias; 1 - beta2^t would take V for too small, and lengthen the step
+    several times. P comes from the Gram matrix of
+    the short side rather than a full SVD. Epsilon is added after the bias of V is corrected, as in the paper, and decay comes
+    before the step; in the reference it is the other way round.
+
+    Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
+    above 0, a second process and AdaLoRA.
+
+    Proof: equals AdamW in the rotated basis when the rank is full
+    (`test_galore_of_full_rank_is_adamw_in_the_basis_of_the_first_gradient`), AdamW itself where that basis is the standard
+    one (`test_galore_in_the_standard_basis_is_adamw`), and also where the basis changes in every step
+    (`test_galore_brings_its_moments_along_when_the_basis_changes`); a change of basis does not lengthen a step
+    (`test_a_change_of_basis_does_not_lengthen_a_step`); an expert moves as a matrix of its own
+    (`test_each_expert_of_a_stack_moves_as_a_matrix_of_its_own`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
+
+    target: ClassVar[str] = "gym_optim.optimizers.galore:GaLore"
+
+    rank: Annotated[
+        PositiveInt,
+        Flat("galore_rank", default=16, chosen_by="use_galore"),
+        Flat("optim_args.rank", convert=int, chosen_by="optim"),
+    ] = 128
+    """Dimensions of the projected gradient; a quarter of the model's is usual."""
+    interval: Annotated[
+        PositiveInt,
+        Flat("galore_update_interval", chosen_by="use_galore"),
+        Flat("optim_args.update_proj_gap", convert=int, chosen_by="optim"),
+    ] = 200
+    """Steps between two projections."""
+    scale: Annotated[
+        PositiveFloat,
+        Flat("galore_scale", default=2.0, chosen_by="use_galore"),
+        Flat("optim_args.scale", convert=float, chosen_by="optim"),
+    ] = 0.25
+    """Of the update of a projected matrix."""
+    side: Annotated[
+        Side,
+        Flat("galore_proj_type", convert=_SIDES, chosen_by="use_galore"),
+        Flat("optim_args.proj_type", convert=_SIDES, chosen_by="optim"),
+    ] = "short"
+    """Side of the matrix that is projected."""
+    modules: Annotated[
+        Names,
+        Flat("galore_target", chosen_by="use_galore"),
+        Flat("optim_target_modules", convert=target_modules, chosen_by="optim"),
+    ] = "all"
+    """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
+    epsilon: Annotated[Epsilon, Flat("adam_epsilon", convert=float, default=1e-6, chosen_by="optim")] = 1e-8
+    """Added to the denominator."""
+    in_backward: Annotated[
+        bool,
+        Flat("galore_layerwise", chosen_by="use_galore"),
+        optim(_NO_GALORE, in_backward="galore_adamw_layerwise"),
+    ] = False
+    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
+    clipping and further processes."""

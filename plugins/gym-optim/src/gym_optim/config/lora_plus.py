@@ -1,0 +1,46 @@
+"""The options of LoRA+."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import PositiveFloat
+
+from gym_core import Flat
+from gym_optim.config.base import AdamOptions, AfterBackward, Elementwise
+
+
+class LoRAPlus(AdamOptions, AfterBackward, Elementwise):
+    """AdamW with a higher learning rate for the B of each LoRA pair than for its A.
+
+        B, and vectors:          AdamW with learning rate eta ratio
+        A and everything else:   AdamW with learning rate eta
+        adapters of embeddings:  AdamW with learning rate `embedding_lr`
+
+    The layer computes with W + s B A; A is r x n, B is m x r. AdamW is that of `adamw`, with the same options for all; a
+    schedule is a factor on all three rates. Pairs are told by the names `lora_A` and `lora_B`, adapters of embeddings by
+    `lora_embedding_A` and `lora_embedding_B`. Vectors, such as the lengths of DoRA, have the rate of B, as in peft.
+
+    State: 8 r (m + n) bytes for the pair of a matrix m x n, two fp32 moments of each number.
+
+    Code: groups of ours over torch's fused AdamW: peft's takes the model object. The rates are the same, and a test compares
+    them.
+
+    Differs: vectors do not decay; in peft the lengths of DoRA do.
+
+    Not with: a model without a pair of LoRA (`adapter: lora` and its kin have one), and parameters without names: both are
+    refused by name. `ddp` and `fsdp` are fine; there is no `in_backward`.
+
+    Proof: the rates are those of peft, with and without DoRA (`test_the_rates_of_lora_plus_are_those_of_peft`); other adapters
+    and parameters without names are refused (`test_without_an_adapter_they_refuse`); in shards it trains as one process does
+    (`test_what_works_number_by_number_trains_the_same_in_shards`); the state is the declared one
+    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
+    """
+
+    target: ClassVar[str] = "gym_optim.optimizers.lora_plus:lora_plus"
+    general: ClassVar[bool] = False
+
+    ratio: Annotated[PositiveFloat, Flat("loraplus_lr_ratio", convert=float)] = 16.0
+    """Learning rate of B over that of A."""
+    embedding_lr: Annotated[PositiveFloat, Flat("loraplus_lr_embedding", convert=float)] = 1e-6
+    """Learning rate of the adapters of embeddings."""

@@ -1,0 +1,66 @@
+"""The options of schedule-free AdamW."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from gym_core import Flat
+from gym_optim.config.base import AdamOptions, AfterBackward, Beta1, Elementwise, only, optim
+
+
+class ScheduleFreeAdamW(AdamOptions, AfterBackward, Elementwise):
+    """AdamW that averages its iterates in place of a falling rate; set `scheduler: constant`, with warm-up.
+
+        v = beta2 v + (1 - beta2) G^2
+        d = G / (sqrt(v / (1 - beta2^t)) + epsilon) + lambda y
+        z = z - eta d
+        x = (1 - c) x + c z,  c = w_t / (w_1 + ... + w_t),  w_t = t^power max(eta_1, ..., eta_t)^2
+        y = (1 - beta1) z + beta1 x
+
+    The parameters hold y while training, and G is the gradient there; z are the iterates, x is their average, the weights to
+    use; x, y and z begin at the parameter's value, v at zero. x follows from y and z and is not stored, so `beta1` must not
+    be zero. All parameters get this; norms and biases do not decay.
+
+    State: 8 m n bytes for a matrix m x n, z and v; 8 a number of everything else.
+
+    Code: ours, from the paper (algorithm 1). The reference is switched between training and evaluation by hand, and what a
+    checkpoint holds depends on it.
+
+    Differs: checkpoints, that of `keep_best` too, hold y, so that a resumed run is exact; evaluation and the final model use
+    x. The weight of a step takes the largest rate so far, as the reference does, where the paper has that of the step.
+
+    Not with: a rate that falls, as of the default `scheduler: linear`: the run says so and goes on. Steps are counted for all
+    parameters at once, so there is no `in_backward`. `ddp` and `fsdp` are fine.
+
+    Proof: equals the algorithm with x, y and z written out (`test_schedule_free_is_its_formula_and_gives_the_average`) and
+    the reference class on a parabola, 1e-6 (`test_schedule_free_is_the_reference_class`);
+    becomes Polyak's average of Adam's iterates as beta1 goes to 0
+    (`test_schedule_free_of_next_to_no_beta_averages_the_iterates_of_adam`); a run ends with the average
+    (`test_the_model_of_a_schedule_free_run_is_the_average`) and is resumed bit for bit though it evaluates
+    (`test_a_schedule_free_run_that_evaluates_is_resumed_bit_for_bit`).
+    """
+
+    target: ClassVar[str] = "gym_optim.optimizers.schedule_free_adamw:ScheduleFreeAdamW"
+
+    beta1: Annotated[Beta1, Field(gt=0)] = 0.9
+    """Share of the average, as against the newest iterate, at which gradients are taken."""
+    power: Annotated[
+        float,
+        Field(ge=0),
+        Flat("optim_args.r", convert=float, chosen_by="optim"),
+        Flat("optim_args.weight_lr_power", convert=only("2", "2.0"), chosen_by="optim"),
+        optim(dict.fromkeys(("schedule_free_radam", "schedule_free_sgd"), "optim: schedule_free_adamw")),
+    ] = 0.0
+    """In the average, step t counts t ** power times the square of the largest learning rate so far."""
+
+    def averages(self) -> bool:
+        """The average stands in for a falling learning rate."""
+        return True
+
+    def evaluation_weights(self, optimizer: Any) -> AbstractContextManager[None]:
+        """Have the parameters hold the average; takes the memory of one more copy of them."""
+        averaged: AbstractContextManager[None] = optimizer.averaged()
+        return averaged

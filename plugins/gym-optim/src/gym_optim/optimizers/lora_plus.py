@@ -1,0 +1,49 @@
+"""LoRA+ (arXiv:2402.12354): AdamW with a higher learning rate for the B of a LoRA pair than for its A."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gym_core import GymError
+from gym_optim import config
+from gym_optim.base import Parameters, check, named_groups
+from gym_optim.optimizers.adamw import AdamW
+
+
+def lora_plus(
+    params: Parameters,
+    lr: float = 1e-4,
+    ratio: float = 16.0,
+    embedding_lr: float = 1e-6,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> AdamW:
+    """Return AdamW over the groups of `lora_plus_groups`."""
+    groups = lora_plus_groups(params, lr, ratio, embedding_lr)
+    return AdamW(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
+def lora_plus_groups(params: Parameters, lr: float, ratio: float, embedding_lr: float) -> list[dict[str, Any]]:
+    """Return groups in which B and vectors learn `ratio` times as fast as A (LoRA+, arXiv:2402.12354), for any optimizer.
+
+    `params` are a model, named parameters, or groups of them; `embedding_lr` is the rate of adapters of embeddings. Vectors,
+    such as the lengths of DoRA, have the rate of B as in peft.
+
+    Raises GymError where no B is among them, and ValueError for a rate out of range.
+    """
+    check(config.LoRAPlus, {"lr": lr, "ratio": ratio, "embedding_lr": embedding_lr})
+    made = []
+    for group in named_groups(params):
+        rates: dict[float, list[tuple[str, Tensor]]] = {}
+        for name, parameter in group["params"]:
+            parts = name.split(".")
+            rate = lr * ratio if "lora_B" in parts or parameter.dim() == 1 else lr
+            rate = embedding_lr if {"lora_embedding_A", "lora_embedding_B"} & {*parts} else rate
+            rates.setdefault(rate, []).append((name, parameter))
+        made += [{**group, "params": part, "lr": rate} for rate, part in rates.items()]
+    if not any("lora_B" in name.split(".") for group in made for name, _ in group["params"]):
+        raise GymError("LoRA+ finds no LoRA adapter", key="optimizer", fix="set adapter: lora")
+    return made
