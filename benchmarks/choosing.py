@@ -40,6 +40,9 @@ from gym_core.loading import load
 from gym_data.tokenizer import Tokenizer
 from gym_optim.config import LOMO, AdamW
 from gym_optim.config.base import TorchOptimizer
+from gym_plan.batch import lengths_of, planned
+from gym_plan.memory import objective_of, predict
+from gym_plan.skeleton import skeleton
 from gym_torch import Transformers
 from gym_torch.batch import Batch, Piece, packed
 from gym_torch.model.adapted import Begins, First, TakesPart, adapt
@@ -47,9 +50,6 @@ from gym_torch.model.loading import load_frozen
 from gym_torch.model.log_probs import declared_head
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.packing import PACKED
-from gym_torch.plan.batch import lengths_of, planned
-from gym_torch.plan.memory import objective_of, predict
-from gym_torch.plan.skeleton import skeleton
 from gym_torch.policy import Policy
 from gym_torch.trainer import check_gradients_stay
 

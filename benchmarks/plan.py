@@ -112,6 +112,9 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_core import load_recipe
     from gym_core.ranks import Ranks
     from gym_optim.config import AdamW
+    from gym_plan.batch import Blank, lengths_of, planned
+    from gym_plan.memory import objective_of, predict
+    from gym_plan.skeleton import skeleton
     from gym_torch.distributed.ddp import Replicated
     from gym_torch.loop.signals import Signals
     from gym_torch.loop.train_loop import Job, optimizer_step
@@ -120,9 +123,6 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_torch.model.memory_meter import Meter
     from gym_torch.model.precision_probe import device
     from gym_torch.observer import Observer, Progress
-    from gym_torch.plan.batch import Blank, lengths_of, planned
-    from gym_torch.plan.memory import objective_of, predict
-    from gym_torch.plan.skeleton import skeleton
     from gym_torch.policy import Policy
     from gym_torch.source import Step
     from gym_torch.trainer import build_optimizer

@@ -23,10 +23,11 @@ from gym_core.kinds import KINDS, ArtifactWriter, Rows, Trainer
 from gym_core.sections import SECTION_OF, SLOTS
 from gym_rewards.reward import RewardInput, Score
 from gym_torch.model.loading import LoadedModel
+from gym_torch.planners import PlannedRun, Plans
 
 ROOT = Path(__file__).parents[1]
 #: What `build` is given and returns, where that is a class or a protocol.
-HANDED = (Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, RewardInput, Score)
+HANDED = (Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, RewardInput, Score, PlannedRun, Plans)
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
     "subclass of `gym_core.Component` with `kind: ClassVar[str]`. Components of the kind stand in the group `gym.<kind>`, in",
@@ -94,7 +95,7 @@ def kinds() -> str:
     for kind, base in {**KINDS, **added_kinds()}.items():
         section = SECTION_OF.get(kind)
         default = f", default `{SLOTS[section].default}`" if section and SLOTS[section].default else ""
-        where = f"section `{section}`{default}" if section else "named inside other components"
+        where = f"section `{section}`{default}" if section else "no section of its own"
         package = base.__module__.partition(".")[0]
         lines += [f"## `{kind}`: `{package}.{base.__name__}`", "", f"Group `{PREFIX}{kind}`, {where}.", ""]
         lines += [inspect.getdoc(base) or "", ""]

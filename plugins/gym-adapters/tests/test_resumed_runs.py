@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 import gym_torch.trainer
 from gym_core import execute, load_recipe
 from gym_core.discovery import entries
+from gym_plan.plan import plan
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
-from gym_torch.plan.plan import plan
 
 
 def test_none_is_left_out() -> None:

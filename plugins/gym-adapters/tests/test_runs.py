@@ -16,10 +16,10 @@ from gym_adapters import DoRA, LongLoRA, LoRA, PiSSA, RsLoRA
 from gym_core import GymError, Recipe, RecipeError, load_recipe
 from gym_core.cli.recipes import explain
 from gym_optim.config import LoRAPlus
+from gym_plan.plan import plan
 from gym_testkit.bench import Bench
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.distributed.fsdp import Sharded
-from gym_torch.plan.plan import plan
 from gym_torch.trainer import check_gradients_stay
 
 KINDS = ("rslora", "dora", "pissa", "olora", "lora_ga", "eva", "loftq", "adalora")

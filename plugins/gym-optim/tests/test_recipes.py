@@ -38,9 +38,9 @@ from gym_optim.config import (
     Polynomial,
     ScheduleFreeAdamW,
 )
+from gym_plan.plan import plan
 from gym_torch.distributed.strategies import check_cut
 from gym_torch.loop.train_loop import reseed
-from gym_torch.plan.plan import plan
 
 
 def factory(**keys: Any) -> Recipe:

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Train
 from gym_data.cache import Pair
+from gym_plan.batch import Blanks
 from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, Pairwise, SimPO
 from gym_preference.objective import Desensitised, PairObjective
 from gym_preference.pairs import recorded
@@ -21,7 +22,6 @@ from gym_preference.prompt_responses import AnswerBatch
 from gym_torch.batch import Batch
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED, Layout
-from gym_torch.plan.batch import Blanks
 from gym_torch.policy import Policy
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, load_recipe
+from gym_plan.plan import plan
 from gym_preference import ProcessRewardModel, RewardModel
 from gym_preference.reward_models import oracle as score_oracles
 from gym_preference.reward_models.outcome import RewardLoss
@@ -26,7 +27,6 @@ from gym_testkit.bench import Bench
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.value_head import FILE, ScalarHead
 from gym_torch.packing import PACKED, PADDED
-from gym_torch.plan.plan import plan
 
 torch.set_num_threads(1)
 LORA = {"name": "lora", "rank": 4}

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from gym_rl_bench import algorithm, prompts, rounds
 
 from gym_core import RecipeError, Train, load_recipe
+from gym_plan.commands import plan
+from gym_plan.memory import Memory
+from gym_plan.plan import plan as made_plan
 from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.longest import Bound
 from gym_testkit.bench import Bench
 from gym_torch.packing import PACKED
-from gym_torch.plan.commands import plan
-from gym_torch.plan.memory import Memory
-from gym_torch.plan.plan import plan as made_plan
 
 
 def test_no_step_of_a_run_is_larger_than_the_bound(model_path: Path) -> None:
@@ -87,6 +87,6 @@ def test_a_plan_counts_a_critic_of_its_own_and_a_reference(bench: Bench, adapter
 
 
 def test_a_run_records_what_was_predicted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_torch.trainer.BRIEF", 0.0)
+    monkeypatch.setattr("gym_torch.planners.BRIEF", 0.0)
     run = bench.run(bench.recipe({"name": "rloo", "rewards": [{"name": "exact"}], "max_new_tokens": 4}, "prompt"))
     assert json.loads((run.outcome.output / "run.json").read_text())["memory"]["predicted_bytes"] > 0

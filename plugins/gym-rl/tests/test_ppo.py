@@ -19,6 +19,7 @@ from gym_adapters import LoRA
 from gym_core import Callback, GymError, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_core.run import Run
+from gym_plan.plan import plan
 from gym_rewards import Length
 from gym_rl import PPO
 from gym_rl.critic import ActorCritic, SharedCritic
@@ -32,7 +33,6 @@ from gym_torch.model.layout_support import layout_for
 from gym_torch.model.value_head import FILE, ScalarHead
 from gym_torch.observer import Observer, Progress
 from gym_torch.packing import PACKED, PADDED
-from gym_torch.plan.plan import plan
 
 torch.set_num_threads(1)
 REWARDS = [Length()]

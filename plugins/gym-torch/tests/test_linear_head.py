@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from gym_core import GymError
+from gym_plan.trace import Trace
 from gym_torch.model.linear_head import linear_log_probs
-from gym_torch.plan.trace import Trace
 
 torch.set_num_threads(1)
 ROWS, DIM, VOCABULARY = 37, 24, 101

@@ -82,10 +82,12 @@ def explain(recipe: Path, overrides: tuple[str, ...], everything: bool, as_json:
         return
     click.echo(dump_yaml(canonical).rstrip() + "\n")
     _print_components(loaded)
-    used = {item.dist for item in loaded.resolved}
-    for entry in entries("remarks"):
-        if entry.dist in used:
-            click.echo("".join(f"# {errors.printable(str(line))}\n" for line in load(entry)(loaded)), nl=False)
+    for entry in (entry for entry in entries("remarks") if entry.name in canonical):  # named after a section
+        try:
+            lines = [str(line) for line in load(entry)(loaded)]
+        except Exception as error:  # of a package that the recipe need not use
+            lines = [f"{entry.name}  {entry.dist} has a remark that fails: {type(error).__name__}: {error}"]
+        click.echo("".join(f"# {errors.printable(line)}\n" for line in lines), nl=False)
 
 
 def _print_components(recipe: Recipe) -> None:

@@ -11,6 +11,7 @@ from gym_torch.config import (
     Transformers,
 )
 from gym_torch.distributed.strategies import DDP, FSDP
+from gym_torch.planners import Planner
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "DDP",
     "FSDP",
     "EarlyStopping",
+    "Planner",
     "SafetensorsExporter",
     "TorchAlgorithm",
     "Transformers",

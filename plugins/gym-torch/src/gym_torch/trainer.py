@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from gym_data import DatasetConfig
 from gym_data.prepare import open_tokenizer
 from gym_data.tokenizer import Tokenizer
 from gym_optim.config import AdamW, Linear
+from gym_torch import planners
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints
 from gym_torch.checkpoints.extending import bases, extended, schedule
@@ -47,15 +47,9 @@ from gym_torch.model.parameter_groups import groups_of
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers, Progress
 from gym_torch.packing import Layout
-from gym_torch.plan.auto import settle
-from gym_torch.plan.memory import predict
-from gym_torch.plan.skeleton import skeleton
-from gym_torch.plan.workload import of_examples
 from gym_torch.policy import Policy
 from gym_torch.reference import keep_start
 from gym_torch.source import Dataset, Examples, Source, once
-
-BRIEF = 10.0  #: seconds of training, below which predicting its memory would take about as long
 
 
 class Trainer:
@@ -82,7 +76,10 @@ class Trainer:
         self.data = prepare(config, run, model)
         words = self._chat_tokenizer()
         stops = words if words and stop_tokens.stop_where_turns_end(model.model, words) else None
-        self.train_options = settle(run, model.path, model.precision, self.accelerator.device, self.data.train)
+        self.planned = planners.PlannedRun(
+            recipe, model.path, model.precision, self.accelerator.device, self.data.train
+        )
+        self.train_options = planners.settle(run, self.planned)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)
         if isinstance(recipe.model, Transformers) and recipe.model.resize_vocab and self.adapted.without:
@@ -272,7 +269,10 @@ class Trainer:
                 "processes": self.accelerator.num_processes,
             },
             data={"fingerprint": self.data.fingerprint, "report": self.data.report},
-            memory={"measured_bytes": self.meter.peak(), "predicted_bytes": self._predicted()},
+            memory={
+                "measured_bytes": self.meter.peak(),
+                "predicted_bytes": planners.predicted_bytes(self.planned, self.train_options, progress.seconds),
+            },
         )
         speed = f"{progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s"
         say(f"{progress.step:,} steps, {progress.tokens:,} tokens in {progress.seconds:.1f} s ({speed})")
@@ -285,19 +285,6 @@ class Trainer:
             # A run with a single line of its log has nothing to compare.
             say(f"{measure} {last}{held_out}" if first == last else f"{measure} {first} -> {last}{held_out}")
         say(f"{artifact.kind}: {artifact.path}")
-
-    def _predicted(self) -> int | None:
-        """Return the peak that `gym plan` predicts for the largest batch; None where it cannot, or would take too long."""
-        recipe, model = replace(self.run.recipe, train=self.train_options), self.model
-        if not isinstance(recipe.model, Transformers) or self.job.progress.seconds < BRIEF:
-            return None
-        try:
-            built = skeleton(recipe, model.path, model.precision, self.accelerator.device)
-            batch = of_examples(recipe, self.job.objective, self.data.train, self.train_options).batch
-            return predict(recipe, built, batch).memory.peak
-        except Exception as error:  # code of plugins, which may not work on tensors without data
-            warn(f"the memory of this run cannot be predicted: {error}")
-            return None
 
 
 def build_optimizer(optimizer: Optimizer, policy: Policy, learning_rate: float) -> torch.optim.Optimizer:

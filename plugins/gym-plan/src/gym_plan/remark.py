@@ -21,8 +21,8 @@ def adapter(recipe: Recipe) -> Sequence[str]:
         return []
     import torch
 
+    from gym_plan.skeleton import built_alone
     from gym_torch.model.adapted import Described
-    from gym_torch.plan.skeleton import built_alone
 
     try:
         path = locate(model.path, model.revision, weights=False)

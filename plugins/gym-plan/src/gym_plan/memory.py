@@ -22,14 +22,14 @@ from torch import Tensor
 from gym_core import Recipe
 from gym_core.component import load_object
 from gym_optim.config import AdamW
+from gym_plan.layers import left_out
+from gym_plan.skeleton import Skeleton
+from gym_plan.trace import Timeline, Trace
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
 from gym_torch.model.log_probs import declared_head
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import Layout
-from gym_torch.plan.layers import left_out
-from gym_torch.plan.skeleton import Skeleton
-from gym_torch.plan.trace import Timeline, Trace
 from gym_torch.policy import Policy
 
 

@@ -10,11 +10,11 @@ import torch
 from gym_torch_bench import NextToken
 from gym_torch_plans import CPU, EXPERTS, QWEN, WINDOWS, recipe_of
 
-import gym_torch.plan.skeleton
-from gym_torch.plan.batch import planned
-from gym_torch.plan.layers import Repeat, repeat_of
-from gym_torch.plan.memory import predict
-from gym_torch.plan.skeleton import skeleton
+import gym_plan.skeleton
+from gym_plan.batch import planned
+from gym_plan.layers import Repeat, repeat_of
+from gym_plan.memory import predict
+from gym_plan.skeleton import skeleton
 
 
 def in_full(folder: Path, config: dict[str, Any], adapter: Any, **options: Any) -> tuple[Any, ...]:
@@ -48,7 +48,7 @@ def test_few_layers_tell_of_many(
 ) -> None:
     found, few = in_full(tmp_path, config, adapter, gradient_checkpointing=checkpointing)
     assert found == repeat
-    monkeypatch.setattr(gym_torch.plan.skeleton, "repeat_of", lambda layers, every: Repeat())
+    monkeypatch.setattr(gym_plan.skeleton, "repeat_of", lambda layers, every: Repeat())
     assert in_full(tmp_path, config, adapter, gradient_checkpointing=checkpointing) == (Repeat(), few)
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from rich.console import Console
 from rich.table import Table
 
-from gym_torch.plan.plan import Plan
+from gym_plan.plan import Plan
 
 
 def show(plan: Plan) -> None:

@@ -24,13 +24,13 @@ def plan(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """
     with _nothing_collected():
         loaded = load_recipe(recipe, overrides)
-        from gym_torch.plan.plan import plan as make
+        from gym_plan.plan import plan as make
 
         made = make(loaded)
     if as_json:
         click.echo(json.dumps(made.to_json(), indent=2))
         return
-    from gym_torch.plan.show import show
+    from gym_plan.show import show
 
     show(made)
 

@@ -10,17 +10,17 @@ from typing import Any
 from transformers import AutoConfig
 
 from gym_core import Recipe, RecipeError, locate
+from gym_plan.auto import check, largest, lightest
+from gym_plan.machine import memory_at_hand, room
+from gym_plan.memory import Memory, objective_of, predict
+from gym_plan.rate import rate
+from gym_plan.skeleton import Skeleton, skeleton
+from gym_plan.workload import Workload, workload
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.model import precision_probe
 from gym_torch.model.adapted import Described, Full, stored_dtype
 from gym_torch.model.loading import said
-from gym_torch.plan.auto import check, largest, lightest
-from gym_torch.plan.machine import memory_at_hand, room
-from gym_torch.plan.memory import Memory, objective_of, predict
-from gym_torch.plan.rate import rate
-from gym_torch.plan.skeleton import Skeleton, skeleton
-from gym_torch.plan.workload import Workload, workload
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def plan(recipe: Recipe) -> Plan:
         def batch(built: Skeleton) -> Batch:
             return workload(recipe, objective_of(recipe, built.layout), path, recipe.train).batch
 
-        policy = lightest(recipe, path, precision, device, batch)
+        policy = lightest(recipe, path, precision, device, batch, room(device))
         recipe = replace(recipe, train=recipe.train.model_copy(update={"gradient_checkpointing": policy}))
     built = skeleton(recipe, path, precision, device)
     train = recipe.train

@@ -9,11 +9,11 @@ from pathlib import Path
 from gym_core import GymError, Recipe, Train
 from gym_core.component import load_object
 from gym_data import DatasetConfig
+from gym_plan.batch import Blanks
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
 from gym_torch.objective import Objective
 from gym_torch.packing import PACKED, Layout
-from gym_torch.plan.batch import Blanks
 from gym_torch.source import Examples, Source
 
 LOOK = 200  #: steps whose batches are looked at for the largest

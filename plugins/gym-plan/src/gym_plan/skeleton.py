@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, Recipe, locate
+from gym_plan.layers import Repeat, groups_with, leave_out, repeat_of, tensors_of
 from gym_torch.batch import Batch
 from gym_torch.config import Further, TorchAlgorithm, Transformers
 from gym_torch.model.adapted import Adapted, Full, Uniform, adapt
@@ -27,7 +28,6 @@ from gym_torch.model.layout_support import in_small
 from gym_torch.model.rope_scaling import longest
 from gym_torch.model.value_head import keep_words
 from gym_torch.packing import PACKED, Layout
-from gym_torch.plan.layers import Repeat, groups_with, leave_out, repeat_of, tensors_of
 from gym_torch.reference import left_out
 
 B = TypeVar("B", bound=Batch)

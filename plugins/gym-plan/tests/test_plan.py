@@ -9,20 +9,18 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from gym_torch_bench import NextToken, make_run, samples, train
+from gym_torch_bench import NextToken, make_run, train
 from gym_torch_plans import CPU, EXPERTS, QWEN, recipe_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import gym_torch.plan.auto
 from gym_core import GymError
-from gym_torch.model.memory_meter import Meter
-from gym_torch.plan.auto import SMALLEST, largest, settle
-from gym_torch.plan.batch import lengths_of, planned
-from gym_torch.plan.commands import plan
-from gym_torch.plan.memory import Prediction, predict
-from gym_torch.plan.skeleton import skeleton
-from gym_torch.plan.trace import Trace
+from gym_plan.auto import SMALLEST, largest
+from gym_plan.batch import lengths_of, planned
+from gym_plan.commands import plan
+from gym_plan.memory import Prediction, predict
+from gym_plan.skeleton import skeleton
+from gym_plan.trace import Trace
 from gym_torch.policy import Policy
 
 LLAMA_70B: dict[str, Any] = {
@@ -136,33 +134,26 @@ def test_seventy_billion_parameters_need_only_their_configuration(
     assert "predicted peak" in CliRunner().invoke(plan, [str(tmp_path / "recipe.yaml")]).output
 
 
-def test_auto_takes_the_largest_batch_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gym_torch.plan.auto.MOST, "cpu", 2048)
+def test_auto_takes_the_largest_batch_that_fits(tmp_path: Path) -> None:
+    most = {"cpu": 2048}
     recipe = recipe_of(tmp_path, QWEN | {"num_hidden_layers": 1}, batch_tokens="auto")
     built = skeleton(recipe, tmp_path, "fp32", CPU)
     peak = predict(recipe, built, planned(NextToken(None, built.layout), lengths_of(1024, 1024))).memory.peak
-    assert largest(recipe, built, peak) == 1024
-    assert largest(recipe, built, peak - 1024) == SMALLEST
+    assert largest(recipe, built, peak, most) == 1024
+    assert largest(recipe, built, peak - 1024, most) == SMALLEST
     with pytest.raises(GymError, match="would need") as caught:
-        largest(recipe, built, peak // 4)
+        largest(recipe, built, peak // 4, most)
     assert caught.value.problems[0].key == "train.batch_tokens"
 
 
 def test_a_run_records_what_auto_became_and_what_memory_it_took(
     model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gym_torch.trainer.BRIEF", 0.0)
+    monkeypatch.setattr("gym_torch.planners.BRIEF", 0.0)
     run = make_run(model_path, tmp_path / "run", batch_tokens="auto", batch_size=None, max_steps=2)
     train(run)
     found = run.record.read()
-    assert found["batch_tokens"] == 8192
+    assert found["planner"]["settled"] == {"batch_tokens": 8192}
+    assert (found["planner"]["name"], found["planner"]["dist"]) == ("memory", "gym-plan")
     assert found["memory"]["predicted_bytes"] > 0
     assert found["memory"]["measured_bytes"] >= 0  # a process that has run other tests may have had it all before
-    run.record.update(batch_tokens=640)
-    assert settle(run, model_path, "fp32", CPU, samples(3)).batch_tokens == 640
-
-
-def test_the_meter_sees_what_is_taken() -> None:
-    meter = Meter(CPU)
-    taken = torch.ones(64 * 2**20, dtype=torch.uint8)
-    assert meter.peak() >= 0.9 * len(taken)

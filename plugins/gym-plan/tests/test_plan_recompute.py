@@ -1,0 +1,112 @@
+"""Layers that compute again: the memory that a plan says, and what `auto` becomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gym_torch_bench import NextToken, make_run, samples, train
+from gym_torch_plans import CPU, QWEN, recipe_of
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from gym_core import GymError, RecipeError
+from gym_plan.auto import POLICIES, Fitting, lightest
+from gym_plan.batch import planned
+from gym_plan.memory import Prediction, predict
+from gym_plan.plan import plan
+from gym_plan.skeleton import skeleton
+from gym_plan.trace import Trace
+from gym_torch.model.attention import NAME
+from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.log_probs import declared_head
+from gym_torch.planners import PlannedRun, settle
+from gym_torch.policy import Policy
+
+EVERY: list[Any] = [False, True, 2, 3, "selective"]
+LENGTHS = [128, 96]
+
+
+def real(folder: Path) -> PreTrainedModel:
+    """Return the model of a folder, which attends as in a run."""
+    shape = AutoConfig.from_pretrained(folder)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, dtype=torch.float32, attn_implementation=NAME)
+    return model
+
+
+def predicted(folder: Path, policy: Any, **config: Any) -> Prediction:
+    recipe = recipe_of(folder, QWEN | config, gradient_checkpointing=policy)
+    return predict(recipe, skeleton(recipe, folder, "fp32", CPU), planned(NextToken(None), LENGTHS))
+
+
+def test_the_plan_counts_what_is_kept_and_what_is_computed_again(tmp_path: Path) -> None:
+    found = {policy: predicted(tmp_path, policy) for policy in EVERY}
+    kept = {policy: each.memory.activations for policy, each in found.items()}
+    work = {policy: each.flops for policy, each in found.items()}
+    assert kept[True] < kept[2] < kept[3] < kept[False]
+    assert kept[True] < kept["selective"] < 0.75 * kept[False]
+    assert work["selective"] == work[False] < work[3] < work[2] < work[True]
+    again = work[True] - work[False]
+    assert work[2] - work[False] == pytest.approx(again * 4 / 7, rel=1e-6)
+
+
+@pytest.mark.parametrize("policy", EVERY)
+def test_what_is_planned_is_what_is_live(tmp_path: Path, policy: Any) -> None:
+    """The same pass over real tensors, taken down operation by operation."""
+    planned_peak = predicted(tmp_path, policy).memory
+    model = real(tmp_path).train()
+    recompute_layers(model, policy)
+    subject, trace = Policy(model, head=declared_head(model)), Trace()
+    batch = planned(NextToken(None), LENGTHS)
+    trace.ignore(
+        [*subject.parameters(), *subject.buffers(), *(v for v in vars(batch).values() if isinstance(v, Tensor))]
+    )
+    with trace:
+        loss, _ = NextToken(None).loss(subject, batch)
+        loss.backward()
+    expected = planned_peak.peak - planned_peak.weights - planned_peak.optimizer
+    assert trace.timeline().peak <= expected < 1.15 * trace.timeline().peak
+
+
+def test_auto_takes_the_fastest_that_fits(tmp_path: Path) -> None:
+    peaks = {policy: predicted(tmp_path, policy).memory.peak for policy in POLICIES}
+    recipe = recipe_of(tmp_path, QWEN, gradient_checkpointing="auto")
+
+    def chosen(room: int) -> Any:
+        return lightest(recipe, tmp_path, "fp32", CPU, lambda built: planned(NextToken(None), LENGTHS), room)
+
+    assert [chosen(peaks[policy]) for policy in POLICIES] == list(POLICIES)
+    with pytest.raises(GymError, match="whatever is computed again") as caught:
+        chosen(peaks[True] - 1)
+    assert caught.value.problems[0].key == "train.gradient_checkpointing"
+
+
+def test_a_run_and_a_plan_settle_auto_alike(model_path: Path, tmp_path: Path) -> None:
+    run = make_run(model_path, tmp_path / "run", gradient_checkpointing="auto", max_steps=2)
+    asked = PlannedRun(run.recipe, model_path, "fp32", CPU, samples(9))
+    plain = run.recipe.train.model_copy(update={"gradient_checkpointing": False})
+    peak = Fitting().predicted_bytes(replace(asked, recipe=replace(run.recipe, train=plain)))
+    for room, expected in ((10**12, False), (peak, False), (peak - 1, "selective")):
+        assert Fitting(memory=lambda device, room=room: room).settle(asked) == {"gradient_checkpointing": expected}
+    assert settle(run, asked).gradient_checkpointing is False
+    assert plan(recipe_of(tmp_path, QWEN, gradient_checkpointing="auto", batch_size=2)).gradient_checkpointing is False
+    with pytest.raises(RecipeError, match="either the batch or what is computed again"):
+        plan(recipe_of(tmp_path, QWEN, gradient_checkpointing="auto", batch_tokens="auto"))
+
+
+def test_a_run_trains_with_what_was_settled_before(model_path: Path, tmp_path: Path) -> None:
+    run = make_run(model_path, tmp_path / "run", gradient_checkpointing="auto", max_steps=2)
+    before = {
+        "name": "theirs",
+        "dist": "gym-theirs",
+        "version": "3",
+        "settled": {"gradient_checkpointing": "selective"},
+    }
+    run.record.update(planner=before)
+    train(run)
+    assert run.record.read()["planner"] == before
+    asked = PlannedRun(run.recipe, model_path, "fp32", CPU, samples(9))
+    assert settle(run, asked).gradient_checkpointing == "selective", "as recorded"
