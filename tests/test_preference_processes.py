@@ -37,8 +37,8 @@ def test_two_processes_compare_as_one_does(tmp_path: Path, monkeypatch: pytest.M
         assert team.codes() == [0] * world, team.errors()
         found[world, strategy] = lines(output)
     alone = found.pop((1, "ddp"))
-    assert alone[0]["margin"] == pytest.approx(0, abs=1e-6) and alone[-1]["kl"] > 0
+    assert alone[0]["rewards/margins"] == pytest.approx(0, abs=1e-6) and alone[-1]["kl"] > 0
     for shared in found.values():
         for one, other in zip(shared, alone, strict=True):
-            for name in ("loss", "margin", "accuracy", "kl", "chosen_log_prob", "grad_norm"):
+            for name in ("loss", "rewards/margins", "rewards/accuracies", "kl", "logps/chosen", "grad_norm"):
                 assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5)

@@ -96,5 +96,5 @@ def test_canonical_recipe_learns_what_it_is_shown(gym, data, tmp_path, algorithm
     (tmp_path / "r.yaml").write_text(CANONICAL.format(algorithm=algorithm, dataset=dataset, data=data))
     done = gym("train", "r.yaml")
     assert done.returncode == 0, done.stderr
-    margins = metrics(tmp_path / "runs" / "first", "margin")
+    margins = metrics(tmp_path / "runs" / "first", "rewards/margins")
     assert margins[0] == 0 and margins[-1] > 0.1, margins

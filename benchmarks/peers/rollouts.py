@@ -89,7 +89,7 @@ def gym(spec: Rolling) -> Rolled:
         peak_bytes=most,
         samples=spec.rows,
         updates=_differences(watch.updated),
-        tokens=[line["answer_tokens"] for line in lines],
+        tokens=[line["completions/mean_length"] for line in lines],
     )
 
 

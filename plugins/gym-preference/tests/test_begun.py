@@ -45,4 +45,4 @@ def test_the_first_step_is_measured_from_the_reference(
     recipe = bench.recipe(options, shape, max_steps=2) | {"adapter": {"name": adapter, "rank": 4}}
     metrics = bench.run(recipe).metrics
     assert max(float(each.abs().max()) for each in seen[:2]) < 1e-4  # at the beginning, and in the first step
-    assert metrics[-1]["margin"] != 0
+    assert metrics[-1]["rewards/margins"] != 0

@@ -102,8 +102,8 @@ def test_tdpo2_without_alpha_trains_as_dpo_does(bench: Bench, adapter: str | Non
         made = bench.recipe(options, "preference", learning_rate=0.03 if adapter else 0.003)
         made |= {"adapter": adapter} if adapter else {}
         runs.append(bench.run(made, str(len(runs)), max_steps=5))
-    for key in ("loss", "margin", "chosen_reward"):
+    for key in ("loss", "rewards/margins", "rewards/chosen"):
         assert runs[0].series(key) == pytest.approx(runs[1].series(key), rel=1e-4, abs=1e-5), key
     assert runs[2].series("loss")[-1] != pytest.approx(runs[0].series("loss")[-1], rel=1e-3)
-    for key in ("chosen_kl", "rejected_kl"):
+    for key in ("kl/chosen", "kl/rejected"):
         assert runs[1].series(key)[0] == pytest.approx(0, abs=1e-5) and runs[1].series(key)[-1] > 1e-4

@@ -171,16 +171,16 @@ def agree(one: Finished, other: Finished, keys: tuple[str, ...], apart: float = 
         assert len(left) == len(one.metrics)
 
 
-@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "shift")])
+@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "delta")])
 def test_how_a_step_is_cut_changes_nothing(bench: Bench, name: str, origin: str) -> None:
     made = recipe(bench, name=name)
     whole = bench.run(made, "whole", max_steps=4, batch_size=16, accumulate=1)
     alone = bench.run(made, "alone", max_steps=4, batch_size=1, accumulate=16)
-    agree(whole, alone, (origin, "loss", "margin", "desirable_reward", "undesirable_reward", "accuracy"))
+    agree(whole, alone, (origin, "loss", "rewards/margins", "rewards/chosen", "rewards/rejected", "rewards/accuracies"))
     assert whole.series(origin)[0] == 0 and abs(whole.series(origin)[-1]) > 1e-3
 
 
-@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "shift")])
+@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "delta")])
 def test_two_processes_measure_what_one_does(bench: Bench, name: str, origin: str) -> None:
     made = recipe(bench, name=name)
     made["train"] |= {"max_steps": 3, "batch_size": 4, "accumulate": 3}
@@ -190,7 +190,7 @@ def test_two_processes_measure_what_one_does(bench: Bench, name: str, origin: st
     done = bench.gym("train", str(file), "--nproc", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    agree(alone, Finished(alone.outcome, lines), (origin, "loss", "margin"))
+    agree(alone, Finished(alone.outcome, lines), (origin, "loss", "rewards/margins"))
 
 
 @pytest.mark.parametrize("adapter", ["lora", None])
@@ -200,18 +200,18 @@ def test_a_reference_that_is_asked_once_says_the_same(bench: Bench, adapter: str
         bench.run(recipe(bench, adapter, cache_reference=asked), str(asked), max_steps=3, learning_rate=0.01)
         for asked in (False, True)
     )
-    agree(live, kept, ("kl", "loss", "margin"))
+    agree(live, kept, ("kl", "loss", "rewards/margins"))
     assert live.series("kl")[-1] > 1e-3
 
 
-@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "shift")])
+@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "delta")])
 def test_held_out_answers_are_measured_too(bench: Bench, name: str, origin: str) -> None:
     made = recipe(bench, None, name) | {"data": {"sources": [str(bench.data("feedback"))], "validation": 5}}
     run = bench.run(made, max_steps=4, eval_every=2, learning_rate=0.01)
-    for key in ("loss", "accuracy", "margin", "desirable_reward", origin):
+    for key in ("loss", "rewards/accuracies", "rewards/margins", "rewards/chosen", origin):
         assert len(run.series(f"eval_{key}")) == 2, key
     if name == "bco":
-        assert run.series("eval_shift")[-1] == run.series("shift")[-1]
+        assert run.series("eval_delta")[-1] == run.series("delta")[-1]
 
 
 def test_a_step_says_nothing_of_a_kind_that_it_does_not_have(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,9 +223,9 @@ def test_a_step_says_nothing_of_a_kind_that_it_does_not_have(bench: Bench, capsy
     rows.append({"messages": [*rows[0]["messages"][:1], {"role": "assistant", "content": " "}], "label": True})
     made = recipe(bench) | {"data": str(bench.file(rows))}
     bad, good = bench.run(made, max_steps=2, batch_size=4, shuffle=False, learning_rate=1e-3).metrics
-    for line, there, missing in ((bad, "undesirable", "desirable"), (good, "desirable", "undesirable")):
-        assert line[f"{there}_log_prob"] < 0 and f"{there}_reward" in line
-        assert not {f"{missing}_log_prob", f"{missing}_reward", "margin"} & line.keys()
+    for line, there, missing in ((bad, "rejected", "chosen"), (good, "chosen", "rejected")):
+        assert line[f"logps/{there}"] < 0 and f"rewards/{there}" in line
+        assert not {f"logps/{missing}", f"rewards/{missing}", "rewards/margins"} & line.keys()
     said = capsys.readouterr().err
     assert "left out of 9 rows: an answer is empty (1)" in said and "fell from" not in said
 

@@ -114,12 +114,12 @@ def test_what_is_measured() -> None:
     found = measured(torch.tensor([-1.0, -1.0, -5.0, -3.0, -1.0, -1.0]), [(2, 2, 1), (2, 1, 2)])
     assert found == pytest.approx(
         {
-            "accuracy": 0.5,
-            "margin": 0.5 * (3 - 1) / 2,
-            "chosen_reward": 0.5 * (-2 - 3) / 2,
-            "rejected_reward": 0.5 * (-5 - 2) / 2,
-            "chosen_log_prob": -5 / 3,
-            "rejected_log_prob": -7 / 3,
+            "rewards/accuracies": 0.5,
+            "rewards/margins": 0.5 * (3 - 1) / 2,
+            "rewards/chosen": 0.5 * (-2 - 3) / 2,
+            "rewards/rejected": 0.5 * (-5 - 2) / 2,
+            "logps/chosen": -5 / 3,
+            "logps/rejected": -7 / 3,
             "length_bias": (0 + 1) / 2,  # both times the longer one is preferred, once it was chosen
             "kl": (1 + 1 + 25 + 9 + 1 + 1) / 12,
         }
@@ -128,7 +128,7 @@ def test_what_is_measured() -> None:
 
 
 def test_equal_answers_are_right_by_half() -> None:
-    assert measured(torch.tensor([-1.0, -1.0]), [(2, 1, 1)])["accuracy"] == 0.5
+    assert measured(torch.tensor([-1.0, -1.0]), [(2, 1, 1)])["rewards/accuracies"] == 0.5
 
 
 def test_tokens_beyond_the_shorter_answer_count_as_much_as_is_said(model_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_all_forms_train_alike(tmp_path: Path, model_path: Path, adapter: str | 
     assert wanted.metrics[-1]["loss"] < np.log(2) - 0.01 and wanted.metrics[-1]["kl"] > 0
     for other in others:
         for ours, theirs in zip(other.metrics, wanted.metrics, strict=True):
-            for measure in ("loss", "margin", "chosen_reward", "kl"):
+            for measure in ("loss", "rewards/margins", "rewards/chosen", "kl"):
                 assert ours[measure] == pytest.approx(theirs[measure], abs=1e-5)
 
 
@@ -96,7 +96,7 @@ def test_held_out_pairs_are_scored_too(tmp_path: Path, model_path: Path) -> None
     data = {"sources": [str(_file(tmp_path))], "validation": 6}
     found = run(tmp_path, model_path, {"name": "dpo", **options}, "held-out", data=data, train={"eval_every": 4})
     evaluated = [line for line in found.metrics if "eval_loss" in line]
-    assert len(evaluated) == 2 and all(0 <= line["eval_accuracy"] <= 1 for line in evaluated)
+    assert len(evaluated) == 2 and all(0 <= line["eval_rewards/accuracies"] <= 1 for line in evaluated)
 
 
 def halved(whole: Finished) -> None:
@@ -131,9 +131,9 @@ def test_an_adapter_that_begins_as_something_is_in_the_reference_of_a_run_that_g
     """Asked live, cached, and after a resume the reference is the policy as it began, quantized base and all."""
     live = trained(tmp_path, model_path, "left out", adapter, save_every=4)
     cached = trained(tmp_path, model_path, "kept", adapter, save_every=4)
-    for measure in ("loss", "margin", "chosen_reward", "kl"):
+    for measure in ("loss", "rewards/margins", "rewards/chosen", "kl"):
         assert live.series(measure) == pytest.approx(cached.series(measure), abs=1e-5)
-    assert live.series("loss")[0] == pytest.approx(np.log(2), abs=1e-6) and live.series("margin")[-1] > 0.01
+    assert live.series("loss")[0] == pytest.approx(np.log(2), abs=1e-6) and live.series("rewards/margins")[-1] > 0.01
     weights = fingerprint(live.outcome.artifact.path, ".safetensors")
     halved(live)
     again = trained(tmp_path, model_path, "left out", adapter, save_every=4, again=True)

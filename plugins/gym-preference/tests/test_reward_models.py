@@ -110,7 +110,7 @@ def test_pairs_by_hand() -> None:
     loss, metrics = RewardLoss(RewardModel()).loss(lambda _: scores, Given())  # type: ignore[arg-type]
     assert loss.item() == pytest.approx(np.log1p(np.exp(-1.0)) + np.log1p(np.exp(2.0)) + np.log(2.0))
     found = {name: value.item() for name, value in metrics.items()}
-    assert found == {"accuracy": 1.5, "margin": 0.0, "chosen_reward": 5.5, "rejected_reward": 5.5, "reward": 5.5}
+    assert found == {"accuracy": 1.5, "margin": 0.0, "rewards/chosen": 5.5, "rewards/rejected": 5.5, "mean_reward": 5.5}
     centred, _ = RewardLoss(RewardModel(centring=0.01)).loss(lambda _: scores, Given())  # type: ignore[arg-type]
     assert (centred - loss).item() == pytest.approx(0.01 * (9 + 4 + 36))
 
@@ -180,7 +180,11 @@ def test_it_learns_to_tell_them_apart(bench: Bench, algorithm: str) -> None:
     first, last = ([line for line in lines if "loss" in line][place] for place in (0, -1))
     assert first["loss"] == pytest.approx(np.log(2), rel=1e-4) and first["accuracy"] == 0.5
     assert last["accuracy"] == 1.0
-    names = {"margin", "chosen_reward", "rejected_reward", "reward"} if shape == "preference" else {"wrong_accuracy"}
+    names = (
+        {"margin", "rewards/chosen", "rewards/rejected", "mean_reward"}
+        if shape == "preference"
+        else {"accuracy/incorrect"}
+    )
     assert names <= last.keys()
 
 
@@ -290,7 +294,7 @@ def test_grpo_earns_more_of_what_a_model_made_here_gives(bench: Bench) -> None:
     grpo = {"name": "grpo", "rewards": judged, "max_new_tokens": 16}
     train = {"max_steps": 16, "batch_size": 32, "learning_rate": 3e-3}
     policy = bench.run(tiny | {"data": data, "algorithm": grpo, "train": tiny["train"] | train}, "policy")
-    earned = policy.series("reward/model")
+    earned = policy.series("rewards/model/mean")
     shrug, number = Model(path=str(reward.outcome.output)).build()(
         [RewardInput(text, messages=[user("What is 3 plus 4?")]) for text in ("I am not sure.", "7")]
     )
@@ -301,5 +305,5 @@ def test_a_process_reward_judges_answers_of_a_policy(bench: Bench) -> None:
     made = bench.run(bench.recipe("process_reward_model", "stepwise", max_steps=4), "process")
     judged = [{"name": "process-model", "path": str(made.outcome.output), "separator": "e"}]
     grpo = {"name": "grpo", "rewards": judged, "max_new_tokens": 8}
-    earned = bench.run(bench.recipe(grpo, "prompt", max_steps=2), "policy").series("reward/process-model")
+    earned = bench.run(bench.recipe(grpo, "prompt", max_steps=2), "policy").series("rewards/process-model/mean")
     assert len(earned) == 2 and all(0 < value < 1 for value in earned)

@@ -221,6 +221,13 @@ def test_a_function_written_for_trl_works_unchanged(judge, tmp_path):
     assert found.totals == [8, 7, None, 7] and found.metrics == {"mine/mean_length": 1.5}
 
 
+def test_a_function_cannot_log_under_the_name_of_what_is_always_logged(judge, tmp_path):
+    (tmp_path / "mine.py").write_text(TRL.replace('"mean_length"', '"mean"'))
+    rewards = {"mine": PythonFunction(function=f"{tmp_path}/mine.py:checks")}
+    with pytest.raises(GymError, match="`log_metric` cannot log `mean`"):
+        judge(rewards, state=lambda: {"global_step": 7})([RewardInput(each.text, each.row) for each in ANSWERS])
+
+
 def test_a_hang_does_not_keep_the_process_from_ending(function):
     reference = function("backtracks").function
     script = (

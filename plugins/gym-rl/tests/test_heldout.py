@@ -42,8 +42,10 @@ def test_held_out_prompts_are_answered_and_judged_and_nothing_else_changes(bench
     found = evaluations(run)
     assert [line["step"] for line in found] == [2, 4]
     for line in found:
-        assert line["eval_reward"] == pytest.approx(line["eval_reward/length"] + 0.5 * line["eval_reward/exact"])
-        assert 0 < line["eval_answer_tokens"] <= 12 and 0 <= line["eval_answers_cut_off"] <= 1
+        assert line["eval_reward"] == pytest.approx(
+            line["eval_rewards/length/mean"] + 0.5 * line["eval_rewards/exact/mean"]
+        )
+        assert 0 < line["eval_completions/mean_length"] <= 12 and 0 <= line["eval_completions/clipped_ratio"] <= 1
     seldom = bench.run(recipe(bench), "seldom", eval_every=4)
     assert weights(run) == weights(seldom)
     assert evaluations(seldom) == evaluations(run)[1:]

@@ -58,7 +58,9 @@ def test_where_every_answer_is_cut_off_nothing_moves(bench: Bench, name: str) ->
     """The critic of PPO does not learn from them either."""
     run = bench.run(recipe(bench, name, "arbitrary", 2, mask_truncated=True, max_new_tokens=1))
     first, second = states(run, 1, 2)
-    assert run.series("answers_cut_off") == [1.0, 1.0], "the model must end no answer for this test to say anything"
+    assert run.series("completions/clipped_ratio") == [1.0, 1.0], (
+        "the model must end no answer for this test to say anything"
+    )
     assert (
         first == second and run.series("grad_norm") == [0.0, 0.0] and run.series("steps_without_update") == [1.0, 1.0]
     )
@@ -74,7 +76,7 @@ def test_where_all_earn_the_same_momentum_moves_nothing(bench: Bench, name: str)
 
 def test_failures_are_counted_and_said(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     run = bench.run(recipe(bench, "rloo", "some_fail", 2, on_error="mask"))
-    failures = run.series("reward_failures/python")
+    failures = run.series("rewards/python/failures")
     assert all(0 < count < 8 for count in failures)
     said = capsys.readouterr().err
     assert said.count("reward `python` (gym-rl ") == 1 and "cannot judge this" in said

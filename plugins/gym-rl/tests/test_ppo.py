@@ -150,9 +150,9 @@ def test_how_much_the_critic_foresaw(share: float, explained: float) -> None:
     returns = torch.tensor([1.0, -2.0, 0.5, 3.0, float("nan")])
     columns = {"returns": returns, "sampled": torch.zeros(5)}
     judged = round_of([1.0, 2.0], share * returns.nan_to_num() + 7, [4, 1])
-    assert health(judged.having(columns))["values_explained"] == pytest.approx(explained, abs=1e-6)
+    assert health(judged.having(columns))["explained_variance"] == pytest.approx(explained, abs=1e-6)
     unknown = columns | {"returns": torch.full((5,), float("nan"))}
-    assert health(judged.having(unknown))["values_explained"] == 0
+    assert health(judged.having(unknown))["explained_variance"] == 0
 
 
 def recipe(bench: Bench, algorithm: dict[str, Any] | None = None, **train: Any) -> dict[str, Any]:
@@ -315,7 +315,9 @@ def test_what_is_logged(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     lines = bench.run(recipe(bench)).metrics
     assert all(
-        {"reward", "value_loss", "values_explained", "clipped"} <= line.keys() for line in lines if "loss" in line
+        {"reward", "value_loss", "explained_variance", "clip_ratio/region_mean"} <= line.keys()
+        for line in lines
+        if "loss" in line
     )
-    assert lines[0]["values_explained"] == 0  # an untrained head says 0 everywhere
+    assert lines[0]["explained_variance"] == 0  # an untrained head says 0 everywhere
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "finished"

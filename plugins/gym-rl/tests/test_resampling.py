@@ -90,8 +90,8 @@ def test_other_prompts_are_asked_until_there_are_enough_and_those_too_many_come_
     assert first.round.prompts[::2].tolist() == [1, 4, 5, 8] and int(first.round.number) == 3
     (left,) = first.carried
     assert left.prompts[::2].tolist() == [9]
-    assert first.health["prompts_asked"] == 11 and first.health["groups_filled"] == 0
-    assert first.health["groups_without_spread"] == pytest.approx(6 / 11)
+    assert first.health["dynamic_sampling/num_prompts"] == 11 and first.health["dynamic_sampling/frac_filled"] == 0
+    assert first.health["frac_reward_zero_std"] == pytest.approx(6 / 11)
     assert first.health["reward"] == pytest.approx(5 / 22)
     second = draw(4, 4, 4, first.carried, ask)
     assert ask.counts[3:] == [3] and not second.carried
@@ -105,7 +105,7 @@ def test_groups_are_filtered_by_what_tells_their_answers_apart() -> None:
     asked = replace(round_of((0, 0), (0, 0)), rewards=right + length, compared=right)
     assert asked.varied.tolist() == [True, True] and asked.told_apart.tolist() == [False, True]
     found = draw(0, 2, 1, (), lambda count: asked)
-    assert found.round.prompts.tolist() == [1, 1, 0, 0] and found.health["groups_dropped"] == 0.5
+    assert found.round.prompts.tolist() == [1, 1, 0, 0] and found.health["dynamic_sampling/frac_dropped"] == 0.5
     config = algorithm(max_resample=1)
     assert learnt(found.round, config).tolist() == [True, True, False, False]
     assert same(Round.of(found.round.tensors()), found.round)
@@ -116,7 +116,7 @@ def test_a_round_that_finds_too_few_goes_on_with_what_there_is() -> None:
     found = draw(0, 4, 3, (), ask)
     assert ask.counts == [4, 4, 4]
     assert groups_of(found.round) == 4 and int(found.round.varied.sum()) == 1
-    assert found.round.prompts[0] == 5 and found.health["groups_filled"] == 0.75 and not found.carried
+    assert found.round.prompts[0] == 5 and found.health["dynamic_sampling/frac_filled"] == 0.75 and not found.carried
 
 
 def test_where_enough_is_carried_over_nothing_is_asked() -> None:
@@ -151,7 +151,9 @@ def test_only_what_teaches_is_learnt_from(model_path: Path) -> None:
     assert all(int(name.split()[1]) % 2 == 0 for name, _, _ in seen(steps))
     assert all(any(map(any, (advantages for _, _, advantages in seen([step])))) for step in steps)  # a group each
     assert steps[-1].epoch == pytest.approx(source.cursor / 9, abs=1e-5) and source.cursor > 6
-    assert {"prompts_asked", "groups_filled", "groups_without_spread"} <= steps[0].metrics.keys()
+    assert {"dynamic_sampling/num_prompts", "dynamic_sampling/frac_filled", "frac_reward_zero_std"} <= steps[
+        0
+    ].metrics.keys()
     plain = list(rounds(model_path, solved, 9, mini_batches=2, train={"batch_size": 4, "max_steps": 2}).steps(0))
     assert any(int(name.split()[1]) % 2 for name, _, _ in seen(plain))
 
@@ -174,7 +176,7 @@ def test_a_checkpoint_in_the_middle_of_a_round_holds_what_is_carried_over(model_
 def test_a_prompt_that_is_always_solved_ends_no_run(model_path: Path) -> None:
     source = rounds(model_path, lambda answers: [1.0] * len(answers), max_resample=2, train={"max_steps": 2})
     steps = list(source.steps(0))
-    assert [step.metrics["groups_filled"] for step in steps] == [1.0, 1.0]
+    assert [step.metrics["dynamic_sampling/frac_filled"] for step in steps] == [1.0, 1.0]
     assert all(not any(advantages) for _, _, advantages in seen(steps)) and len(seen(steps)) == 16
 
 

@@ -129,7 +129,7 @@ def test_what_a_run_made_is_a_reward_for_another(tmp_path: Path, adapter: dict[s
     assert all(score != 0 for score in first)
     rloo = {"name": "rloo", "rewards": [{"name": "model", "path": str(made.outcome.output)}], "max_new_tokens": 8}
     lines = bench.run(bench.recipe(rloo, "prompt", max_steps=2), "second").metrics
-    assert all(line["reward"] == pytest.approx(line["reward/model"]) != 0 for line in lines if "loss" in line)
+    assert all(line["reward"] == pytest.approx(line["rewards/model/mean"]) != 0 for line in lines if "loss" in line)
 
 
 def test_what_is_no_reward_model_is_refused(tmp_path: Path, valued: Path) -> None:

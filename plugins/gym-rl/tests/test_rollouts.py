@@ -95,7 +95,7 @@ def test_every_prompt_is_asked_and_every_answer_learnt_from_once(model, path) ->
     assert len({tuple(answer.tokens) for answer in found}) > 12
     assert [step.epoch for step in steps] == pytest.approx([1 / 3, 2 / 3, 1], abs=1e-5)
     for step in steps:
-        assert {"reward", "reward_std", "reward/seven", "groups_without_spread"} <= step.metrics.keys()
+        assert {"reward", "reward_std", "rewards/seven/mean", "frac_reward_zero_std"} <= step.metrics.keys()
 
 
 def test_a_last_round_of_fewer_prompts_has_fewer_steps(model, path) -> None:

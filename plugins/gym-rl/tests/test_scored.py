@@ -95,8 +95,8 @@ def test_without_an_older_policy_the_ratio_is_one_and_the_sampler_is_corrected_f
     weights = (log_probs.detach() - batch.sampled).exp().clamp(max=2.0)
     torch.testing.assert_close(found, -weights * batch.advantages)
     apart = (log_probs.detach() - batch.sampled).abs()
-    assert metrics["mismatch"].tolist() == pytest.approx([float(apart.sum()), len(apart)])
-    assert metrics["ratio_spread"].tolist() == [0, len(apart)]
+    assert metrics["sampling/sampling_logp_difference/mean"].tolist() == pytest.approx([float(apart.sum()), len(apart)])
+    assert metrics["ratio/abs_dev"].tolist() == [0, len(apart)]
 
 
 @pytest.mark.parametrize("cls", [RLOO, ReinforcePP])
@@ -105,12 +105,12 @@ def test_what_is_measured_of_tokens_is_a_mean_over_tokens_however_losses_add_up(
     batch = objective.collate(rollouts("sampled", "old"))
     _, metrics = objective.loss(lambda _: log_probs, batch)
     ratio = (log_probs.detach() - batch.old).exp()
-    wanted = {"ratio": ratio, "ratio_spread": (ratio - 1).abs()}
+    wanted = {"ratio/mean": ratio, "ratio/abs_dev": (ratio - 1).abs()}
     for name, each in wanted.items():
         total, count = metrics[name].tolist()
         assert total / count == pytest.approx(float(each.mean()))
-    assert float(metrics["ratio_largest"]) == pytest.approx(float(ratio.max()))
-    assert "ratio_largest" in objective.largest
+    assert float(metrics["ratio/max"]) == pytest.approx(float(ratio.max()))
+    assert "ratio/max" in objective.largest
 
 
 def test_the_keys_name_what_there_is() -> None:

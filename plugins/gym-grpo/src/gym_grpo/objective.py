@@ -40,4 +40,4 @@ class CISPOLoss(PolicyObjective):
         """Return the loss of each token, and whether its weight is capped."""
         loss = policy_losses.cispo(log_probs, batch.old, batch.advantages, self.config.cap)
         capped = token_ratio(log_probs.detach(), batch.old) > self.config.cap
-        return {"loss": loss, "clipped": capped.float()}
+        return {"loss": loss, "cispo_clip_ratio": capped.float()}

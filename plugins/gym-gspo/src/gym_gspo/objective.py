@@ -32,4 +32,4 @@ class GSPOTokenLoss(PolicyObjective):
         ratio = mean_ratio(log_probs.detach(), batch.old, owner, batch.answers)[owner]
         held = policy_losses.outside(ratio, each, low, high)
         loss = policy_losses.gspo_token(log_probs, batch.old, each, owner, batch.answers, low, high)
-        return {"loss": loss, "clipped": held.float()}
+        return {"loss": loss, "clip_ratio/region_mean": held.float()}

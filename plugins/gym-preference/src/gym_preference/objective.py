@@ -105,12 +105,12 @@ class PairObjective(PreferenceObjective):
         taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer answer
         biased = (taken - (longer > 0).float()) * longer.abs()
         found = {
-            "accuracy": right.sum(),
-            "margin": beta * margins.sum(),
-            "chosen_reward": beta * chosen.sum(),
-            "rejected_reward": beta * rejected.sum(),
-            "chosen_log_prob": mean_of(totals[0::2], lengths[0::2]),
-            "rejected_log_prob": mean_of(totals[1::2], lengths[1::2]),
+            "rewards/accuracies": right.sum(),
+            "rewards/margins": beta * margins.sum(),
+            "rewards/chosen": beta * chosen.sum(),
+            "rewards/rejected": beta * rejected.sum(),
+            "logps/chosen": mean_of(totals[0::2], lengths[0::2]),
+            "logps/rejected": mean_of(totals[1::2], lengths[1::2]),
             "length_bias": mean_of(biased, longer.abs()),
         }
         if isinstance(self.config, Referenced):

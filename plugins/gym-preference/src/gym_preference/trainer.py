@@ -23,7 +23,7 @@ from gym_torch.trainer import Trainer
 class PreferenceTrainer(Trainer):
     """Trains on answers that are compared or judged."""
 
-    chosen: ClassVar[str] = "chosen_log_prob"
+    chosen: ClassVar[str] = "logps/chosen"
     """The metric of how likely the better answers are."""
 
     def __init__(self, config: Preferring, run: Run, model: LoadedModel) -> None:

@@ -36,7 +36,7 @@ class Score(Protocol):
 
 @runtime_checkable
 class Logging(Protocol):
-    """A score that may have something logged, as `reward/NAME/metric`: the mean of what it wrote down."""
+    """A score that may have something logged, as `rewards/NAME/metric`: the mean of what it wrote down."""
 
     metrics: dict[str, list[float]]
     """By name, what is to be logged of the calls since somebody took it."""

@@ -22,7 +22,7 @@ class ClippedTokens(PolicyObjective):
         low, high, each = self.config.clip_low, self.config.clip_high, batch.advantages
         ratio = token_ratio(log_probs, batch.old)
         held = policy_losses.outside(ratio.detach(), each, low, high)
-        return {"loss": policy_losses.clipped(ratio, each, low, high), "clipped": held.float()}
+        return {"loss": policy_losses.clipped(ratio, each, low, high), "clip_ratio/region_mean": held.float()}
 
 
 class ClippedAnswers(PolicyObjective):
@@ -36,4 +36,4 @@ class ClippedAnswers(PolicyObjective):
         ratio = mean_ratio(log_probs, batch.old, batch.owner, batch.answers)
         held = policy_losses.outside(ratio.detach(), each, low, high)
         loss = policy_losses.clipped(ratio, each, low, high)
-        return {"loss": loss[batch.owner], "clipped": held.float()[batch.owner]}
+        return {"loss": loss[batch.owner], "clip_ratio/region_mean": held.float()[batch.owner]}

@@ -66,7 +66,7 @@ class PolicyObjective(Objective):
     """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
 
     aggregate: Aggregate = TokenMean()
-    largest: ClassVar[frozenset[str]] = frozenset({"ratio_largest"})
+    largest: ClassVar[frozenset[str]] = frozenset({"ratio/max"})
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
         """Hold the options; the temperature that answers are drawn at is the one they are scored at."""
@@ -130,12 +130,12 @@ class PolicyObjective(Objective):
             loss = loss + self.config.beta * self.penalty(log_probs, batch.columns["reference"], batch.old)
         loss = loss * self.correction(log_ratio(batch.old, batch.sampled), batch.owner, batch.answers)
         metrics = {name: torch.stack([each.sum(), each.new_tensor(len(each))]) for name, each in terms.items()}
-        metrics["ratio_largest"] = terms["ratio"].amax() if len(loss) else loss.new_zeros(())
+        metrics["ratio/max"] = terms["ratio/mean"].amax() if len(loss) else loss.new_zeros(())
         return self.aggregate.total(loss, batch.owner, batch.answers), metrics
 
 
 def drift(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:
     """Return, for each token, how far the policy is from the one that answered and from itself when the round began."""
     apart, ratio = log_ratio(log_probs, batch.sampled), token_ratio(log_probs, batch.old)
-    found = {"kl_sampled": apart.exp() - 1 - apart, "ratio": ratio, "ratio_spread": (ratio - 1).abs()}
-    return found | ({"mismatch": apart.abs()} if batch.fresh else {})
+    found = {"approx_kl": apart.exp() - 1 - apart, "ratio/mean": ratio, "ratio/abs_dev": (ratio - 1).abs()}
+    return found | ({"sampling/sampling_logp_difference/mean": apart.abs()} if batch.fresh else {})

@@ -49,9 +49,9 @@ class RewardLoss(Scoring):
         return losses.sum(), {
             "accuracy": half_for_ties(apart).sum(),
             "margin": apart.sum(),
-            "chosen_reward": chosen.detach().sum(),
-            "rejected_reward": rejected.detach().sum(),
-            "reward": scores.detach().sum() / 2,
+            "rewards/chosen": chosen.detach().sum(),
+            "rewards/rejected": rejected.detach().sum(),
+            "mean_reward": scores.detach().sum() / 2,
         }
 
 

@@ -50,10 +50,10 @@ class ProcessLoss(Scoring):
         correct = half_for_ties(scores.detach() * (labels - 0.5))
         return loss, {
             "accuracy": correct.sum(),
-            "right_accuracy": mean_of(correct * right, right),
-            "wrong_accuracy": mean_of(correct * ~right, ~right),
-            "right_reward": mean_of(chances * right, right),
-            "wrong_reward": mean_of(chances * ~right, ~right),
+            "accuracy/correct": mean_of(correct * right, right),
+            "accuracy/incorrect": mean_of(correct * ~right, ~right),
+            "probability/correct": mean_of(chances * right, right),
+            "probability/incorrect": mean_of(chances * ~right, ~right),
         }
 
 

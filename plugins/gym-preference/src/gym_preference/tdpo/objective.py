@@ -60,7 +60,7 @@ class TokenObjective(PairObjective):
         chosen_kl, rejected_kl = self.sides(kl, batch)
         losses = self.losses(chosen, rejected, chosen_kl, rejected_kl, **self.arguments)
         loss, metrics = self.summed(losses, log_probs, log_ratios, batch)
-        return loss, {**metrics, "chosen_kl": chosen_kl.detach().sum(), "rejected_kl": rejected_kl.detach().sum()}
+        return loss, {**metrics, "kl/chosen": chosen_kl.detach().sum(), "kl/rejected": rejected_kl.detach().sum()}
 
 
 class ComparingTrainer(PreferenceTrainer):

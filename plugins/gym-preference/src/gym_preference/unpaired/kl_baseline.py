@@ -62,7 +62,7 @@ class MismatchedKL(Origin):
 class MeanReward(Origin):
     """The mean log-ratio of all answers of all steps so far, each as it was when its step began (BCO)."""
 
-    name = "shift"
+    name = "delta"
 
     def __init__(self, examples: Examples, seed: int) -> None:
         """Begin with no answers."""

@@ -71,10 +71,10 @@ class JudgedObjective(PreferenceObjective):
         good, origin, share = (batch.columns[name] for name in ("good", "origin", "share"))
         gains = torch.where(good, ratios - origin, origin - ratios)
         found = {
-            "accuracy": half_for_ties(gains).sum(),
-            "margin": mean_of(share * rewards, share != 0),
+            "rewards/accuracies": half_for_ties(gains).sum(),
+            "rewards/margins": mean_of(share * rewards, share != 0),
         }
-        for side, mine in {"desirable": good.to(rewards.dtype), "undesirable": (~good).to(rewards.dtype)}.items():
-            found[f"{side}_reward"] = mean_of(mine * rewards, mine)
-            found[f"{side}_log_prob"] = mean_of(mine * totals, mine * lengths)
+        for side, mine in {"chosen": good.to(rewards.dtype), "rejected": (~good).to(rewards.dtype)}.items():
+            found[f"rewards/{side}"] = mean_of(mine * rewards, mine)
+            found[f"logps/{side}"] = mean_of(mine * totals, mine * lengths)
         return found

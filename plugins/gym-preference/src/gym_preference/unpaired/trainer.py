@@ -25,7 +25,7 @@ class JudgedTrainer(PreferenceTrainer):
     """Trains on answers that were judged one by one."""
 
     config: Judging
-    chosen: ClassVar[str] = "desirable_log_prob"
+    chosen: ClassVar[str] = "logps/chosen"
 
     def __init__(self, config: Judging, run: Run, model: LoadedModel) -> None:
         """Prepare the data and the reference."""

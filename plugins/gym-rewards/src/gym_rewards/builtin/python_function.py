@@ -53,6 +53,7 @@ OFFERED = (
     "inputs", "texts", "completions", "completion_ids", "prompts", "messages", "ids", "tokens", "finished",
     "trainer_state", "log_metric", "log_extra",
 )  # fmt: skip
+RESERVED = ("mean", "failures")  #: what is logged of every reward, as `rewards/NAME/mean`
 
 
 class FunctionScore:
@@ -113,6 +114,8 @@ class FunctionScore:
             ) from None
 
     def _log(self, name: str, value: float) -> None:
+        if name in RESERVED:
+            raise ValueError(f"`log_metric` cannot log `{name}`: every reward logs a metric of that name")
         self.metrics.setdefault(str(name), []).append(float(value))
 
     def _offered(self, inputs: Sequence[RewardInput], state: Mapping[str, Any]) -> dict[str, Any]:

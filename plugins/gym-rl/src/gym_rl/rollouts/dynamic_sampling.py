@@ -57,9 +57,12 @@ def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask:
     everything = joined([useful, *equal])
     first = torch.arange(groups_of(everything)) < wanted
     left = only(useful, ~first[: groups_of(useful)])
-    said = {"prompts_asked": float(tried), "groups_filled": max(0, wanted - groups_of(useful)) / wanted}
+    said = {
+        "dynamic_sampling/num_prompts": float(tried),
+        "dynamic_sampling/frac_filled": max(0, wanted - groups_of(useful)) / wanted,
+    }
     if tried:
-        said["groups_dropped"] = 1 - kept / tried
+        said["dynamic_sampling/frac_dropped"] = 1 - kept / tried
     return Drawn(
         replace(only(everything, first), number=torch.tensor(number)),
         said | (health(joined(asked)) if asked else {}),

@@ -13,7 +13,7 @@ from gym_rl.rollouts.metrics import health
 from gym_torch.loop.train_loop import Job
 
 #: what is said of held-out answers, beside each reward: the rest of a round's health matters where something is learnt
-SAID = ("reward", "answer_tokens", "answers_cut_off")
+SAID = ("reward", "completions/mean_length", "completions/clipped_ratio")
 
 
 def greedy(config: PolicyGradient) -> PolicyGradient:
@@ -39,4 +39,4 @@ class HeldOutRewards:
         self.keep(found, job.progress.step)
         if found.rewards.isnan().all():
             return None
-        return {name: value for name, value in health(found).items() if name in SAID or name.startswith("reward/")}
+        return {name: value for name, value in health(found).items() if name in SAID or name.startswith("rewards/")}

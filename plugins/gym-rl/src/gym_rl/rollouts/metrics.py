@@ -12,24 +12,22 @@ def health(round_: Round) -> dict[str, float]:
     """Return rewards, groups that teach nothing, lengths, entropy, and what a reference or a critic says where there is one."""
     rewards = round_.rewards
     judged = rewards[~rewards.isnan()]
-    each = {
-        f"reward/{name}": fmean(said)
-        for name, scores in (*round_.scores.items(), *round_.metrics.items())
-        if (said := scores[~scores.isnan()].tolist())
-    }
-    failures = {f"reward_failures/{name}": float(where.sum()) for name, where in round_.failed.items()}
+    means = {f"rewards/{name}/mean": scores for name, scores in round_.scores.items()}
+    means |= {f"rewards/{name}": logged for name, logged in round_.metrics.items()}
+    each = {name: fmean(said) for name, values in means.items() if (said := values[~values.isnan()].tolist())}
+    failures = {f"rewards/{name}/failures": float(where.sum()) for name, where in round_.failed.items()}
     return {
         "reward": float(judged.mean()) if len(judged) else 0.0,
         "reward_std": float(judged.std()) if len(judged) > 1 else 0.0,
         **each,
         **failures,
-        "groups_without_spread": 1 - float(round_.varied.double().mean()),
-        "answer_tokens": float(round_.lengths.double().mean()),
-        "answers_cut_off": 1 - float(round_.finished.double().mean()),
+        "frac_reward_zero_std": 1 - float(round_.varied.double().mean()),
+        "completions/mean_length": float(round_.lengths.double().mean()),
+        "completions/clipped_ratio": 1 - float(round_.finished.double().mean()),
         # What is drawn from a distribution is as surprising on average as its entropy says.
         "entropy": -float(round_.columns["sampled"].double().mean()),
-        **({"kl_reference": _kl(round_)} if "reference" in round_.columns else {}),
-        **({"values_explained": _explained(round_)} if "returns" in round_.columns else {}),
+        **({"kl": _kl(round_)} if "reference" in round_.columns else {}),
+        **({"explained_variance": _explained(round_)} if "returns" in round_.columns else {}),
     }
 
 

@@ -45,7 +45,7 @@ class Curves(Observer):
 def draw(records: Sequence[dict[str, Any]], path: Path, measure: str = "loss") -> None:
     """Write the plot of a measure to a PNG file, in one piece: training, validation, and the parts it is the sum of.
 
-    The parts of `reward` are `reward/<name>`; a single part, which is the whole, is not drawn.
+    The parts of `reward` are `rewards/<name>/mean`; a single part, which is the whole, is not drawn.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -59,11 +59,11 @@ def draw(records: Sequence[dict[str, Any]], path: Path, measure: str = "loss") -
     steps, values = _series(records, f"eval_{measure}")
     if values:
         axes.plot(steps, values, color="tab:orange", marker="o", label="validation")
-    parts = sorted({name for record in records for name in record if name.startswith(f"{measure}/")})
+    parts = sorted({name for record in records for name in record if part_of(measure, name)})
     for number, name in enumerate(parts if len(parts) > 1 else []):
         colour = f"C{2 + number}"  # the first two are taken
         steps, values = _series(records, name)
-        axes.plot(steps, smooth(values), color=colour, linewidth=1, label=name.removeprefix(f"{measure}/"))
+        axes.plot(steps, smooth(values), color=colour, linewidth=1, label=part_of(measure, name))
         steps, values = _series(records, f"eval_{name}")
         axes.plot(steps, values, color=colour, linewidth=0, marker="o", markersize=4)
     axes.legend()
@@ -71,6 +71,12 @@ def draw(records: Sequence[dict[str, Any]], path: Path, measure: str = "loss") -
     part = path.with_name(f".{path.name}")
     figure.savefig(part, dpi=120, format="png")
     part.replace(path)
+
+
+def part_of(measure: str, name: str) -> str:
+    """Return which part of a measure a metric is, or nothing: `exact` for `reward` and `rewards/exact/mean`."""
+    whole, _, part = name.removesuffix("/mean").partition("/")
+    return part if whole == f"{measure}s" and name.endswith("/mean") else ""
 
 
 def smooth(values: Sequence[float]) -> list[float]:
