@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from gym_testkit import warm
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(Path(__file__).parent))  # tests share `gym_team`, which child processes import too
@@ -44,19 +46,16 @@ def environment(cache: Path) -> dict[str, str]:
 
 
 @pytest.fixture
+def start(environment: dict[str, str], tmp_path: Path) -> Callable[..., warm.Process]:
+    """Start the command line in a process of its own, forked from a warm one, in an empty directory."""
+    return lambda *arguments: warm.start("-m", "gym_core.cli", *arguments, cwd=tmp_path, env=environment)
+
+
+@pytest.fixture
 def gym(environment: dict[str, str], tmp_path: Path) -> Gym:
-    """Run the command line in a process of its own, in an empty directory."""
+    """Run the command line in such a process to its end."""
 
     def run(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-        command: Sequence[str] = [sys.executable, "-m", "gym_core.cli", *arguments]
-        return subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-        )
+        return warm.run("-m", "gym_core.cli", *arguments, cwd=tmp_path, env=environment, timeout=timeout)
 
     return run

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 
 import pytest
@@ -104,14 +102,11 @@ def test_pickled_weights_are_refused(gym, tmp_path, file):
     assert not (tmp_path / "pwned").exists()
 
 
-def test_output_directory_of_a_live_run_is_refused(gym, tmp_path, environment):
+def test_output_directory_of_a_live_run_is_refused(gym, start, tmp_path):
     rows = "".join(json.dumps({**GOOD, "output": f"hi {number}"}) + "\n" for number in range(64))
     (tmp_path / "rows.jsonl").write_text(rows)
     (tmp_path / "r.yaml").write_text(recipe().replace("max_steps: 1", "epochs: 500, save_every: 1000"))
-    command = [sys.executable, "-m", "gym_core.cli", "train", "r.yaml"]
-    first = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    first = start("train", "r.yaml")
     try:
         deadline = time.monotonic() + 60
         while not (tmp_path / "out" / "run.json").exists() and time.monotonic() < deadline:

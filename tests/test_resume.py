@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -14,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from gym_testkit import warm
+
 RECIPE = """\
 model: tiny
 data: {{sources: [{{name: tiny-tasks, count: 96}}], validation: 8}}
 algorithm: sft
 {adapter}
-train: {{epochs: 2, batch_size: 4, learning_rate: 1.0e-3, save_every: 3, log_every: 1, eval_every: 10, seed: 3}}
+train: {{epochs: 2, batch_size: 4, learning_rate: 1.0e-3, save_every: 3, log_every: 1, eval_every: 10, seed: 3, precision: fp32, plot: false}}
 """
 TIMING = {"tokens_per_second", "seconds"}
 
@@ -40,16 +43,13 @@ def last_step(output: Path) -> int:
 
 
 @pytest.mark.parametrize("adapter", ["", "adapter: {name: lora, rank: 4, dropout: 0.1}"], ids=["full", "lora"])
-def test_kill_and_continue_is_exact(gym, tmp_path, environment, adapter):
+def test_kill_and_continue_is_exact(gym, start, tmp_path, adapter):
     (tmp_path / "r.yaml").write_text(RECIPE.format(adapter=adapter))
     whole = gym("train", "r.yaml", "output=whole")
     assert whole.returncode == 0, whole.stderr
-    command = [sys.executable, "-m", "gym_core.cli", "train", "r.yaml", "output=killed"]
     output, chance, kills = tmp_path / "killed", random.Random(7), 0
     while kills < 3:
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        process = start("train", "r.yaml", "output=killed")
         goal, patience = last_step(output) + 1, time.monotonic() + 120
         while last_step(output) < goal and process.poll() is None and time.monotonic() < patience:
             time.sleep(0.01)
@@ -64,20 +64,27 @@ def test_kill_and_continue_is_exact(gym, tmp_path, environment, adapter):
     assert numbers(output / "metrics.jsonl") == numbers(tmp_path / "whole" / "metrics.jsonl")
 
 
-@pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(gym, tmp_path, environment, harm):
-    (tmp_path / "r.yaml").write_text(RECIPE.format(adapter="adapter: {name: lora, rank: 4}"))
-    whole = gym("train", "r.yaml", "output=whole")
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with a finished run, `whole`, and the same killed when it had checkpoints, `hurt`."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "r.yaml").write_text(RECIPE.format(adapter="adapter: {name: lora, rank: 4}"))
+    environment = {**os.environ, "GYM_CACHE": str(folder / "cache")}
+    train = ["-m", "gym_core.cli", "train", "r.yaml"]
+    whole = warm.run(*train, "output=whole", cwd=folder, env=environment)
     assert whole.returncode == 0, whole.stderr
-    output = tmp_path / "hurt"
-    command = [sys.executable, "-m", "gym_core.cli", "train", "r.yaml", "output=hurt"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while last_step(output) < 6 and process.poll() is None:
+    process = warm.start(*train, "output=hurt", cwd=folder, env=environment)
+    while last_step(folder / "hurt") < 6 and process.poll() is None:
         time.sleep(0.01)
     process.kill()
     process.wait()
+    return folder
+
+
+@pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(gym, tmp_path, runs, harm):
+    (tmp_path / "r.yaml").write_text((runs / "r.yaml").read_text())
+    output = shutil.copytree(runs / "hurt", tmp_path / "hurt")
     newest = output / "checkpoints" / f"step-{last_step(output):08d}"
     victim = newest / "optimizer.safetensors"
     content = bytearray(victim.read_bytes())
@@ -89,15 +96,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(gym, tmp_path,
     done = gym("train", "r.yaml", "output=hurt")
     assert done.returncode == 0, done.stderr
     assert newest.name in done.stderr + done.stdout
-    assert digest(output / "model") == digest(tmp_path / "whole" / "model")
+    assert digest(output / "model") == digest(runs / "whole" / "model")
 
 
-def test_sigterm_leaves_a_checkpoint_and_says_so(gym, tmp_path, environment):
+def test_sigterm_leaves_a_checkpoint_and_says_so(start, tmp_path):
     (tmp_path / "r.yaml").write_text(RECIPE.format(adapter="").replace("save_every: 3", "save_every: 1000"))
-    command = [sys.executable, "-m", "gym_core.cli", "train", "r.yaml", "output=out"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start("train", "r.yaml", "output=out")
     metrics = tmp_path / "out" / "metrics.jsonl"
     while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
         time.sleep(0.01)

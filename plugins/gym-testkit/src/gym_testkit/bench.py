@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gym_core import Outcome, execute, load_recipe
-from gym_testkit import rows, tiny, weights
+from gym_testkit import rows, tiny, warm, weights
 
 #: Loop settings under which a tiny run is quick and says everything it does.
 QUICK = {"precision": "fp32", "plot": False, "log_every": 1, "epochs": 1000, "max_steps": 2, "learning_rate": 0.01}
@@ -111,17 +109,8 @@ class Bench:
         return Finished(outcome, [json.loads(line) for line in lines])
 
     def gym(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        """Run the command line in a process of its own."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.run(
-            [sys.executable, "-m", "gym_core.cli", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=self.root,
-            env=environment,
-            timeout=timeout,
-            check=False,
-        )
+        """Run the command line in a process of its own, forked from a warm one."""
+        return warm.run("-m", "gym_core.cli", *arguments, cwd=self.root, timeout=timeout)
 
 
 def fingerprint(directory: Path, suffix: str = "") -> dict[str, str]:
