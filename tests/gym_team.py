@@ -1,35 +1,20 @@
-"""Processes that work on one run, forked from one that has imported everything, so that each costs a moment."""
+"""Processes that work on one run and meet as torchrun has them meet, forked from a warm one, so that each costs a moment."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import subprocess
 import time
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from torch.distributed import TCPStore
 
-from gym_core.cli import run
-from gym_torch.loop import train_loop
+from gym_testkit import warm
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [
-        "gym_torch.trainer",
-        "gym_torch.distributed.fsdp",
-        "gym_torch.distributed.ranks",
-        "gym_sft.objective",
-        "gym_adapters.tuners.lora",
-        "gym_core.cli.recipes",
-        "gym_data.prepare",
-        "gym_data.sources.readers",
-        "pyarrow.parquet",
-        "transformers.models.qwen3.modeling_qwen3",
-    ]
-)
+#: A folder with an installed optimizer that gets stuck.
+STUCK = Path(__file__).parent / "stuck"
 fresh = count()
 
 
@@ -37,56 +22,36 @@ fresh = count()
 class Team:
     """Processes of one run."""
 
-    members: list[Any]
+    members: list[warm.Process]
     store: TCPStore
-    said: list[Path]
 
     def codes(self, within: float = 60.0) -> list[int | None]:
         """Wait for all of them and return their exit codes."""
         ends = time.monotonic() + within
         for member in self.members:
-            member.join(max(0.0, ends - time.monotonic()))
-        codes = [member.exitcode for member in self.members]
+            try:
+                member.wait(max(0.0, ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+        codes = [member.poll() for member in self.members]
         for member in self.members:
             member.kill()
         return codes
 
     def errors(self) -> str:
-        return "".join(path.read_text() for path in self.said)
+        return "".join(out + err for out, err in (member.said() for member in self.members))
 
 
-def member(rank: int, world: int, port: int, said: Path, arguments: list[str], hangs: int | None, gpus: bool) -> None:
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="localhost", MASTER_PORT=str(port)
-    )
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    out = os.open(said, os.O_WRONLY | os.O_CREAT)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    if not gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if rank == hangs:
-        train_loop.reseed = hang
-    os._exit(run(["train", *arguments]))
-
-
-def hang(seed: int, step: int, number: int) -> None:
-    """Stand for whatever a process may get stuck in."""
-    while step >= 3:
-        time.sleep(1)
-
-
-def start(world: int, *arguments: str, root: Path, hangs: int | None = None, gpus: bool = False) -> Team:
+def start(world: int, *arguments: str, gpus: bool = False) -> Team:
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    said = [root / f"said-{next(fresh)}" for _ in range(world)]
-    for path in said:
-        path.touch()
+    shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
+    shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "PYTHONPATH": str(STUCK), "OMP_NUM_THREADS": "1"}
+    shared |= {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
     members = [
-        CONTEXT.Process(
-            target=member, args=(rank, world, store.port, said[rank], list(arguments), hangs, gpus), daemon=True
+        warm.start(
+            *("-m", "gym_core.cli", "train", *arguments),
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(world)
     ]
-    for each in members:
-        each.start()
-    return Team(members, store, said)
+    return Team(members, store)

@@ -13,8 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gym_testkit.bench import Bench
 
 
-def test_two_processes_share_a_critic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_two_processes_share_a_critic(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     untied = shutil.copytree(bench.model(1), tmp_path / "untied")
     shape = AutoConfig.from_pretrained(untied, tie_word_embeddings=False)
@@ -25,7 +24,7 @@ def test_two_processes_share_a_critic(tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_text(json.dumps(bench.recipe(ppo, "prompt", batch_size=2, accumulate=4, max_steps=4)))
     lines = {}
     for world in (1, 2):
-        team = start(world, str(file), f"output={tmp_path / str(world)}", root=tmp_path)
+        team = start(world, str(file), f"output={tmp_path / str(world)}")
         assert team.codes() == [0] * world, team.errors()
         text = (tmp_path / str(world) / "metrics.jsonl").read_text()
         lines[world] = [json.loads(line) for line in text.splitlines()]

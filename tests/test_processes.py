@@ -35,7 +35,8 @@ NUMBERWISE: dict[str, tuple[dict[str, Any], str]] = {
     "schedule_free_adamw": ({"optimizer": "schedule_free_adamw", "scheduler": "constant"}, "model.neftune=0"),
     "sgd": ({"optimizer": {"name": "sgd", "momentum": 0.9}}, "model.neftune=0"),
 }
-TRAIN = {"max_steps": 4, "batch_size": 2, "accumulate": 4, "save_every": 2, "eval_every": 2}
+PATIENCE = 6  #: seconds that a process may be silent before it is missed
+TRAIN = {"max_steps": 4, "batch_size": 2, "accumulate": 4, "save_every": 2, "eval_every": 2, "precision": "fp32"}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recipe(root: Path):
     """Return a function that writes a recipe and returns its file."""
     bench = Bench(root)
-    os.environ["OMP_NUM_THREADS"] = "1"
 
     def write(sections: dict[str, Any], **train: Any) -> str:
         body = bench.recipe("sft", **TRAIN | train)
@@ -69,7 +69,7 @@ def trained(root: Path, recipe):
         if name not in done:
             sections, noise = (RUNS | NUMBERWISE)[what]
             arguments = [recipe(sections), f"output={root / name}", f"distributed={strategy}", noise]
-            team = start(world, *arguments, root=root)
+            team = start(world, *arguments)
             assert team.codes() == [0] * world, team.errors()
             done[name] = root / name
         return done[name]
@@ -120,7 +120,7 @@ def test_what_does_not_is_refused_by_name(root: Path, recipe, optimizer, strateg
     arguments = [f"output={root / f'refused-{optimizer}'}", f"distributed={strategy}"]
     if strategy == "fsdp":
         arguments.append("model.path=nowhere")  # said before a model is asked for
-    team = start(2, recipe({"optimizer": optimizer}), *arguments, root=root)
+    team = start(2, recipe({"optimizer": optimizer}), *arguments)
     assert team.codes(within=30) == [code, code], team.errors()
     assert why in team.errors() and team.errors().count("error:") == 1
 
@@ -144,22 +144,20 @@ def test_any_number_of_processes_goes_on_from_a_checkpoint(root, trained, recipe
     record = json.loads((output / "run.json").read_text())
     (output / "run.json").write_text(json.dumps(record | {"status": "interrupted"}))
     sections, noise = RUNS[what]
-    team = start(after[0], recipe(sections), f"output={output}", f"distributed={after[1]}", noise, root=root)
+    team = start(after[0], recipe(sections), f"output={output}", f"distributed={after[1]}", noise)
     assert team.codes() == [0] * after[0], team.errors()
     assert "continuing from step-00000002" in team.errors()
     agree(trained(what, 1), output)
 
 
-def long_run(recipe, output: Path, root: Path, *more: str) -> Team:
-    """Start two processes that would train for minutes, and wait for their first steps."""
-    file = recipe(FULL, max_steps=100_000, save_every=100_000, eval_every=100_000)
+def hanging(recipe, output: Path, late: int) -> Team:
+    """Start two processes, and wait until one of them is stuck in its fourth step."""
     # Compiling may take longer than the bound; whether it pays is measured, and comes out now so, now so.
-    quick = ["distributed.timeout=15", "model.compile=false"]
-    team = start(2, file, f"output={output}", *quick, *more, root=root)
-    metrics = output / "metrics.jsonl"
-    while not (metrics.exists() and metrics.stat().st_size > 1000) and team.members[0].is_alive():
+    quick = [f"distributed.timeout={PATIENCE}", "model.compile=false"]
+    team = start(2, recipe({"optimizer": {"name": "stuck", "rank": late}}), f"output={output}", *quick)
+    while "now it hangs" not in team.errors() and team.members[late].poll() is None:
         time.sleep(0.02)
-    assert team.members[0].is_alive(), team.errors()
+    assert team.members[late].poll() is None, team.errors()
     return team
 
 
@@ -175,7 +173,7 @@ def long_run(recipe, output: Path, root: Path, *more: str) -> Team:
 )
 def test_a_process_that_dies_or_stops_ends_the_run_by_name(root: Path, recipe, harm, victim: int) -> None:
     output = root / f"hurt-{next(fresh)}"
-    team = long_run(recipe, output, root)
+    team = hanging(recipe, output, victim)
     os.kill(team.members[victim].pid, harm)
     codes = team.codes(within=40)
     assert codes[1 - victim] == 1, (codes, team.errors())
@@ -196,11 +194,9 @@ def test_a_process_that_dies_or_stops_ends_the_run_by_name(root: Path, recipe, h
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_process_that_hangs_ends_the_run_with_its_stack(root: Path, recipe, late: int) -> None:
     output = root / f"late-{late}"
-    team = start(
-        2, recipe(FULL), f"output={output}", "distributed.timeout=15", "model.compile=false", root=root, hangs=late
-    )
+    team = hanging(recipe, output, late)
     assert team.codes() == [1, 1], team.errors()
-    assert f"rank {late} does not come along for 15 s" in team.errors() and "step 4, samples " in team.errors()
+    assert f"rank {late} does not come along for {PATIENCE} s" in team.errors() and "step 4, samples " in team.errors()
     assert team.errors().count("error:") == 1
     assert "in hang" in (output / "stacks" / f"rank-{late}.txt").read_text()
 
@@ -208,7 +204,7 @@ def test_a_process_that_hangs_ends_the_run_with_its_stack(root: Path, recipe, la
 def test_an_error_of_the_main_process_is_said_once_and_ends_all(root: Path, recipe) -> None:
     output = root / "locked"
     with OutputLock(output):
-        team = start(2, recipe(FULL), f"output={output}", root=root)
+        team = start(2, recipe(FULL), f"output={output}")
         assert team.codes(within=30) == [5, 5]
     assert team.errors().count("is in use by another run") == 1
     assert team.errors().count("error:") == 1
@@ -219,7 +215,7 @@ def test_an_error_of_all_processes_is_said_once_and_recorded(root: Path, recipe,
     """Weights that overflow are seen by both processes; one says so."""
     output = root / f"broken-{strategy}"
     file = recipe(FULL, learning_rate=1e30, max_steps=9)
-    team = start(2, file, f"output={output}", f"distributed={strategy}", root=root)
+    team = start(2, file, f"output={output}", f"distributed={strategy}")
     assert team.codes(within=30) == [1, 1]
     assert team.errors().count("error:") == 1 and "not finite" in team.errors(), team.errors()
     record = json.loads((output / "run.json").read_text())
@@ -228,7 +224,7 @@ def test_an_error_of_all_processes_is_said_once_and_recorded(root: Path, recipe,
 
 def test_a_finished_run_is_not_trained_again(trained, recipe, root: Path) -> None:
     output = trained("full", 2, "ddp")
-    team = start(2, recipe(FULL), f"output={output}", root=root)
+    team = start(2, recipe(FULL), f"output={output}")
     assert team.codes() == [0, 0]
     assert team.errors().count("finished already") == 1
 
@@ -239,7 +235,7 @@ def test_a_finished_run_is_not_trained_again(trained, recipe, root: Path) -> Non
 def test_gpus_train_the_same(root: Path, recipe, strategy: str) -> None:
     outputs = [root / f"gpus-{strategy}-{world}" for world in (1, 2)]
     for world, output in enumerate(outputs, start=1):
-        team = start(world, recipe(FULL), f"output={output}", f"distributed={strategy}", root=root, gpus=True)
+        team = start(world, recipe(FULL), f"output={output}", f"distributed={strategy}", gpus=True)
         assert team.codes() == [0] * world, team.errors()
     agree(*outputs)
 
@@ -259,8 +255,8 @@ def test_torchrun_underneath(root: Path, recipe) -> None:
     assert told.count("error:") == 1 and "the checkpoint is complete" in told
     (checkpoint,) = (output / "checkpoints").glob("step-*")
     assert json.loads((output / "run.json").read_text())["status"] == "interrupted"
-    team = start(1, file, f"output={output}", root=root)
-    while "continuing from" not in team.errors() and team.members[0].is_alive():
+    team = start(1, file, f"output={output}")
+    while "continuing from" not in team.errors() and team.members[0].poll() is None:
         time.sleep(0.02)
     team.members[0].terminate()
     assert team.codes() == [143], team.errors()

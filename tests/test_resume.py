@@ -22,7 +22,9 @@ model: tiny
 data: {{sources: [{{name: tiny-tasks, count: 96}}], validation: 8}}
 algorithm: sft
 {adapter}
-train: {{epochs: 2, batch_size: 4, learning_rate: 1.0e-3, save_every: 3, log_every: 1, eval_every: 10, seed: 3, precision: fp32, plot: false}}
+train:
+  {{epochs: 2, batch_size: 4, learning_rate: 1.0e-3, save_every: 3, log_every: 1, eval_every: 10, seed: 3,
+    precision: fp32, plot: false}}
 """
 TIMING = {"tokens_per_second", "seconds"}
 

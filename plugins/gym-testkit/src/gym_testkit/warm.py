@@ -27,7 +27,7 @@ import tempfile
 import types
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import distributions
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -182,9 +182,8 @@ def _begin() -> str:
 def preload() -> None:
     """Import the modules of all installed components, as far as that works here."""
     names = [*LATE]
-    found = entry_points()
-    for group in found.groups:
-        for entry in found.select(group=group) if group.startswith("gym.") else ():
+    for entry in (entry for dist in distributions() for entry in dist.entry_points):
+        if entry.group.startswith("gym."):
             with contextlib.suppress(Exception):
                 target = getattr(entry.load(), "target", None)
                 names += [str(target).partition(":")[0]] if target else []

@@ -190,7 +190,8 @@ class Watch(threading.Thread):
         elif _ON_LINUX and self._alive(rank) and self._stack is not None:
             os.kill(self._peers[rank]["pid"], signal.SIGCONT)
             time.sleep(0.1)  # the signal is the main thread's, unless that has one to handle already
-            os.kill(self._peers[rank]["pid"], signal.SIGUSR1)
+            with suppress(ProcessLookupError):  # it may end meanwhile
+                os.kill(self._peers[rank]["pid"], signal.SIGUSR1)
             ends = time.monotonic() + GRACE / 2
             while not self.stack_of(rank).stat().st_size and time.monotonic() < ends:
                 time.sleep(0.02)
