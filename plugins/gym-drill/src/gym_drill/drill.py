@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import GymError
+from gym_drill.kill_schedule import Blow, instead, plan
+from gym_drill.run_difference import first_difference
+from gym_drill.run_phases import START, Course, Watch, newest
 from gym_torch.console import say
-from gym_torch.drill.compare import first_difference
-from gym_torch.drill.plan import Blow, instead, plan
-from gym_torch.drill.watch import START, Course, Watch, newest
 
 POLL = 0.002  #: seconds between two looks at a run
 PATIENCE = 120.0  #: seconds without progress, on top of what the undisturbed run took, after which a run hangs

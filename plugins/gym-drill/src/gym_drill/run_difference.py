@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors import deserialize
 
-from gym_torch.drill.watch import newest
+from gym_drill.run_phases import newest
 from gym_torch.loop.callbacks.json_lines import read_lines
 from gym_torch.loop.callbacks.metrics import FILE
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from gym_torch_bench import Memory, make_run, train
 
-from gym_torch.drill.compare import first_difference
-from gym_torch.drill.plan import plan
-from gym_torch.drill.watch import CHECKPOINT, ENDING, EVALUATION, EXIT, FINAL, START, TRAINING, Course, Watch
+from gym_drill.kill_schedule import plan
+from gym_drill.run_difference import first_difference
+from gym_drill.run_phases import CHECKPOINT, ENDING, EVALUATION, EXIT, FINAL, START, TRAINING, Course, Watch
 
 LAST = "checkpoints/step-00000004"
 

@@ -16,11 +16,11 @@ import yaml
 
 from gym_core import GymError, Recipe, load_recipe
 from gym_core.errors import FAILED
+from gym_drill.run_phases import Course
 from gym_torch.console import say
-from gym_torch.drill.watch import Course
 
 if TYPE_CHECKING:
-    from gym_torch.drill.drill import Drill
+    from gym_drill.drill import Drill
 
 
 @click.command()
@@ -80,7 +80,7 @@ def shortened(recipe: Recipe, overrides: tuple[str, ...], steps: int) -> dict[st
 
 def prepare(recipe: Recipe, settings: dict[str, Any], scratch: Path, seed: int) -> Drill:
     """Write the recipe of the drill and return the drill, ready to run."""
-    from gym_torch.drill.drill import Drill  # where there is no SIGKILL it cannot be imported
+    from gym_drill.drill import Drill  # where there is no SIGKILL it cannot be imported
 
     canonical = recipe.canonical()
     canonical["train"] = canonical.get("train", {}) | settings

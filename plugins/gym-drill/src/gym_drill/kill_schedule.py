@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gym_torch.drill.watch import CHECKPOINT, ENDING, EVALUATION, EXPORT, FINAL, RETENTION, START, TRAINING, Course
+from gym_drill.run_phases import CHECKPOINT, ENDING, EVALUATION, EXPORT, FINAL, RETENTION, START, TRAINING, Course
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)  #: what asks a run to stop, in turn
 

@@ -1,1 +1,0 @@
-"""`gym drill`: kills a run again and again and shows that it ends where an uninterrupted one does. It imports no torch."""
