@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from gym_core.errors import GymError
 from gym_rewards import Http, RewardInput
+from gym_rewards.http_client import HttpClient, NoReply, TooLarge
 
 ANSWERS = [RewardInput("a" * n, {"answer": str(n)}, [{"role": "user", "content": "?"}], f"r{n}", n) for n in range(5)]
 
@@ -178,3 +179,51 @@ def test_nobody_listens():
 def test_other_schemes_are_refused(url):
     with pytest.raises(ValidationError):
         Http(url=url)
+
+
+def client(endpoint, **options):
+    known = {"timeout": 5.0, "retries": 2, "backoff": 0.0, "passing": {503}, "largest": 1000}
+    return HttpClient(endpoint.url, "", **(known | options))
+
+
+def asks_for(seconds):
+    """Be busy once, and say for how long."""
+
+    def behaviour(handler, body):
+        busy = len(handler.server.requests) == 1
+        handler.reply(503 if busy else 200, b"", **({"Retry-After": seconds} if busy else {}))
+
+    return behaviour
+
+
+@pytest.mark.parametrize(
+    ("said", "options", "shortest", "longest"),
+    [
+        ("1", {}, 1.0, 3.0),  # what the server says
+        ("3600", {"longest_wait": 0.1}, 0.1, 3.0),  # but not whatever it says
+        ("soon", {"backoff": 0.3}, 0.3, 3.0),  # no time: as without it
+        ("0", {"backoff": 0.3}, 0.3, 3.0),
+    ],
+)
+def test_a_server_may_say_when_to_ask_again(endpoint, said, options, shortest, longest):
+    endpoint.behaviour = asks_for(said)
+    began = time.monotonic()
+    assert client(endpoint, **options).send("POST", body="{}").status == 200
+    assert shortest <= time.monotonic() - began < longest
+
+
+def test_each_repetition_waits_twice_as_long(endpoint):
+    endpoint.behaviour = says(503)
+    began = time.monotonic()
+    with pytest.raises(NoReply, match="status 503, 4 times"):
+        client(endpoint, retries=3, backoff=0.1).send("POST", body="{}")
+    assert 0.1 + 0.2 + 0.4 <= time.monotonic() - began < 2
+
+
+def test_a_reply_is_read_up_to_its_limit_and_no_further(endpoint):
+    endpoint.behaviour = says(200, b"x" * 1000)
+    assert client(endpoint).send("POST", body="{}").body == b"x" * 1000
+    endpoint.behaviour = says(200, b"x" * 1001)
+    with pytest.raises(TooLarge):
+        client(endpoint).send("POST", body="{}")
+    assert len(endpoint.requests) == 2  # it is not asked again

@@ -20,6 +20,7 @@ from gym_testkit.laws import rollouts as laws
 from gym_testkit.tiny import write_model
 from gym_torch.model.adapted import Full
 from gym_vllm import VLLM
+from gym_vllm.client import Client
 from gym_vllm.server import ServerSampler
 
 PROMPTS = [[5, 9, 17], [30], [5, 9, 17]]
@@ -188,9 +189,9 @@ def test_a_server_that_cannot_say_what_it_computes_is_refused(case, desk, said) 
         sampler.refresh()
 
 
-def test_a_broken_connection_is_tried_again(model_path, desk, tmp_path, monkeypatch) -> None:
+def test_a_broken_connection_is_tried_again(model_path, desk, tmp_path) -> None:
     sampler = Case(model_path, tmp_path, url=desk.url, retries=2).sampler()
-    monkeypatch.setattr(sampler.client, "backoff", 0.01)
+    sampler.client = Client(desk.url, retries=2, backoff=0.01)
     replies = [None, 503]
     desk.bend = lambda path, usual: replies.pop() if path == "/v1/completions" and replies else usual
     assert len(sampler.generate([[5]], 4, 1.0)) == 1

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Annotated, Any, ClassVar
-from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveInt
 
 from gym_core.errors import GymError
+from gym_rewards.http_client import HttpClient, NoReply, TooLarge
 from gym_rewards.reward import Reward, RewardInput, Seconds
 
 _PASSING = frozenset({429, 500, 502, 503, 504})
 _LARGEST = 64 * 2**20  #: bytes of a reply
-_CHUNK = 1 << 16
-
-
-class _Passing(Exception):
-    """A failure that may be gone when the request is sent again."""
 
 
 class Http(Reward):
@@ -40,7 +33,8 @@ class Http(Reward):
     retries: Annotated[int, Field(ge=0, le=20)] = 3
     """Times a request is sent again after a broken connection, a timeout or status 429, 500, 502, 503 or 504."""
     backoff: Annotated[float, Field(ge=0, le=60)] = 0.5
-    """Seconds before the first repetition; twice as long before each further one."""
+    """Seconds before the first repetition, twice as long before each further one, unless the endpoint says how long
+    (`Retry-After`); two minutes at most."""
 
 
 _SENT = frozenset({"text", "messages", "row", "id", "tokens", "finished"})
@@ -57,15 +51,14 @@ class HttpScore:
     def __init__(self, config: Http) -> None:
         """Raise GymError where the variable with the token is not set."""
         self.config = config
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if config.token:
-            if not os.environ.get(config.token):
-                raise GymError(
-                    f"the environment variable {config.token} is not set",
-                    key="algorithm.rewards",
-                    fix=f"export {config.token}, or leave `token` out",
-                )
-            self._headers["Authorization"] = f"Bearer {os.environ[config.token]}"
+        token = os.environ.get(config.token, "") if config.token else ""
+        if config.token and not token:
+            raise GymError(
+                f"the environment variable {config.token} is not set",
+                key="algorithm.rewards",
+                fix=f"export {config.token}, or leave `token` out",
+            )
+        self.client = HttpClient(config.url, token, config.timeout, config.retries, config.backoff, _PASSING, _LARGEST)
 
     def __call__(self, inputs: Sequence[RewardInput]) -> list[float | None]:
         """Return the endpoint's scores. Raises GymError when it cannot be reached or does not reply as agreed."""
@@ -73,47 +66,21 @@ class HttpScore:
         for start in range(0, len(inputs), self.config.batch):
             batch = inputs[start : start + self.config.batch]
             told = [{name: value for name, value in vars(one).items() if name in _SENT} for one in batch]
-            scores += self._scores(self._send(json.dumps({"inputs": told}, default=_plain)), len(batch))
+            scores += self._scores(self._post(json.dumps({"inputs": told}, default=_plain)), len(batch))
         return scores
 
-    def _send(self, body: str) -> bytes:
-        for attempt in range(self.config.retries + 1):
-            if attempt:
-                time.sleep(self.config.backoff * 2 ** (attempt - 1))
-            try:
-                return self._post(body)
-            except (_Passing, OSError, HTTPException) as error:
-                why = str(error) or type(error).__name__
-        raise self._error(
-            f"{why}, {self.config.retries + 1} times", "see that it runs, or raise `timeout` or `retries`"
-        )
-
     def _post(self, body: str) -> bytes:
-        parts = urlsplit(self.config.url)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        deadline = time.monotonic() + self.config.timeout
-        connection = kind(parts.hostname or "", parts.port, timeout=self.config.timeout)
         try:
-            connection.request(
-                "POST", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), body, self._headers
-            )
-            reply = connection.getresponse()
-            received = bytearray()
-            while chunk := reply.read1(_CHUNK):
-                received += chunk
-                if len(received) > _LARGEST:
-                    raise self._error(f"replied with more than {_LARGEST >> 20} MiB", 'reply {"scores": [...]}')
-                if time.monotonic() > deadline:
-                    raise _Passing(f"did not end its reply within {self.config.timeout:g} s")
-        finally:
-            connection.close()
-        if reply.status in _PASSING:
-            raise _Passing(f"replied with status {reply.status}")
+            reply = self.client.send("POST", body=body)
+        except NoReply as error:
+            raise self._error(str(error), "see that it runs, or raise `timeout` or `retries`") from error
+        except TooLarge as error:
+            raise self._error(f"replied with {error}", 'reply {"scores": [...]}') from error
         if 300 <= reply.status < 400:
-            raise self._error(f"redirects to {reply.getheader('Location')}", "write that address, if you trust it")
+            raise self._error(f"redirects to {reply.headers.get('Location')}", "write that address, if you trust it")
         if reply.status != 200:
-            raise self._error(f"replied with status {reply.status}: {bytes(received[:200])!r}", "see what it logs")
-        return bytes(received)
+            raise self._error(f"replied with status {reply.status}: {reply.body[:200]!r}", "see what it logs")
+        return reply.body
 
     def _scores(self, reply: bytes, count: int) -> list[float | None]:
         try:
