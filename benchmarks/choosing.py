@@ -45,10 +45,11 @@ from gym_plan.memory import objective_of, predict
 from gym_plan.skeleton import skeleton
 from gym_torch import Transformers
 from gym_torch.batch import Batch, Piece, packed
-from gym_torch.model.adapted import Begins, First, TakesPart, adapt
+from gym_torch.model.adapted import adapt
 from gym_torch.model.loading import load_frozen
 from gym_torch.model.log_probs import declared_head
 from gym_torch.model.parameter_groups import groups_of
+from gym_torch.model.trained_part import FirstStepBatch
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.trainer import check_gradients_stay
@@ -202,25 +203,23 @@ def base(subject: Subject) -> PreTrainedModel:
 def learn(subject: Subject, adapter: str, optimizer: Optimizer, half_decades: int) -> float:
     """Return the loss on what is held out after a run. Raises GymError where the combination is refused."""
     torch.manual_seed(0)
-    adapted = adapt(copy.deepcopy(base(subject)), recipe_of(subject, adapter, optimizer))
+    recipe = recipe_of(subject, adapter, optimizer)
+    adapted = adapt(copy.deepcopy(base(subject)), recipe)
     model = adapted.model
     policy = Policy(model, head=declared_head(model)).train()
     training, held = cut(subject.tokens)
-    if isinstance(adapted, Begins):
-        first = drawn(training, 0)
-        adapted.begin([First(first, lambda: -policy(first).sum())])
-        policy.zero_grad()
-    part = adapted if isinstance(adapted, TakesPart) else None
-    if part:
+    first = drawn(training, 0)
+    adapted.initialize([FirstStepBatch(first, lambda: -policy(first).sum())])
+    policy.zero_grad()
+    if recipe.adapter and recipe.adapter.needs_gradients:
         check_gradients_stay(held_gradients(subject, adapter, optimizer) is not None, False)
 
     def loss(number: int) -> Tensor:
         found: Tensor = -policy(drawn(training, number)).mean()
-        return found + part.penalty() if part else found
+        return found + adapted.penalty()
 
     def stepped(step: int) -> None:
-        if part:
-            part.stepped(step, subject.steps)
+        adapted.after_step(step, subject.steps)
 
     rate = 10.0 ** (half_decades / 2)
     return fit(groups_of(model), optimizer, rate, subject.steps, loss, held_out(policy, held), stepped).loss

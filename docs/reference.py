@@ -22,12 +22,18 @@ from gym_core.hooks import Seams
 from gym_core.kinds import KINDS, ArtifactWriter, Rows, Trainer
 from gym_core.sections import SECTION_OF, SLOTS
 from gym_rewards.reward import RewardInput, Score
+from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
+from gym_torch.model.trained_part import TrainedPart
 from gym_torch.planners import PlannedRun, Plans
 
 ROOT = Path(__file__).parents[1]
 #: What `build` is given and returns, where that is a class or a protocol.
-HANDED = (Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, RewardInput, Score, PlannedRun, Plans)
+HANDED = (
+    Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, AdaptedModel, TrainedPart, AuxiliaryModule, RewardInput, Score,
+    PlannedRun, Plans,
+)  # fmt: skip
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
     "subclass of `gym_core.Component` with `kind: ClassVar[str]`. Components of the kind stand in the group `gym.<kind>`, in",

@@ -19,7 +19,6 @@ from gym_core.loading import load
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
-from gym_torch.model.adapted import ForMixtures
 
 ADAPTERS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries("adapters")}
 ALGORITHMS: dict[str, type[TorchAlgorithm]] = {
@@ -78,7 +77,7 @@ def test_a_policy_begins_as_its_own_reference(
     shape = ALGORITHMS[algorithm].rows
     recipe = bench.recipe({"name": algorithm, **options}, shape, max_steps=1, batch_size=8, learning_rate=1e-9)
     recipe |= {"adapter": {"name": adapter, **options_of(adapter)}, "output": str(tmp_path / "run")}
-    if isinstance(ADAPTERS[adapter], ForMixtures):
+    if ADAPTERS[adapter].needs_experts:
         recipe["model"] = str(mixture(bench))
     if adapter in IN_TRAINING_ONLY:
         with pytest.raises(GymError, match="in training the policy computes other"):

@@ -221,7 +221,7 @@ class Nudges(Full):
 class Stays(Full):
     """Says that it can be left out, and is not."""
 
-    without = nullcontext
+    disable_adapter = nullcontext
 
 
 class Refuses(Full):
@@ -231,10 +231,35 @@ class Refuses(Full):
         raise GymError("there is no memory left")
 
 
+class Peeks(Full):
+    """Looks at the gradients of a step, which it does not declare."""
+
+    def after_step(self, step, total):
+        for weight in self.model.parameters():
+            if weight.grad is not None:
+                weight.data.sub_(0.01 * weight.grad)
+
+
+class Shares(Full):
+    """Shares out its work over all steps, which it does not declare."""
+
+    def after_step(self, step, total):
+        self.model.model.norm.weight.data.mul_(1 - step / total)
+
+
+class Claims(Full):
+    """Says that it makes an adapter, and makes a model."""
+
+    artifact_kind = "adapter"
+
+
 @pytest.mark.parametrize(
     ("kind", "law"),
     [
         (WrongMerge, adapters.merges),
+        (Peeks, adapters.needs),
+        (Shares, adapters.needs),
+        (Claims, adapters.saves),
         (Full, adapters.refuses_to_merge),
         (Refuses, adapters.refuses_to_merge),
         (HalfState, adapters.learns),

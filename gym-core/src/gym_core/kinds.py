@@ -54,13 +54,23 @@ class Algorithm(Component):
 
 
 class Adapter(Component):
-    """Chooses what is trained. Section `adapter`. `build(model=..., seed=int)` returns a `gym_torch.model.adapted.Adapted`."""
+    """Chooses what trains. Section `adapter`. `build(model=..., seed=int)` returns a `gym_torch.model.adapted.AdaptedModel`."""
 
     kind: ClassVar[str] = "adapters"
     starts_unchanged: ClassVar[bool] = True
     """Whether the adapted model computes what the base does until the first step."""
     merges: ClassVar[bool] = True
     """Whether weights of the model can compute what it does; without that, merging is refused."""
+    needs_experts: ClassVar[bool] = False
+    """Whether it is for mixtures of experts alone."""
+    needs_gradients: ClassVar[bool] = False
+    """Whether it looks at the gradients of each step; optimizers that leave none, and shards of them, are then refused."""
+    needs_total_steps: ClassVar[bool] = False
+    """Whether what it does in a step follows from how many a run has; going on with more is then refused."""
+
+    def uniform_layers(self) -> bool:
+        """Return whether layers that are alike stay so, however many there are, so that a plan adapts only a few."""
+        return False
 
 
 class Optimizer(Component):

@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Adapter
 from gym_torch.batch import Piece, padded
-from gym_torch.model.adapted import Begins, First
 from gym_torch.model.log_probs import head_of, label_log_probs
+from gym_torch.model.trained_part import FirstStepBatch
 
 torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
@@ -66,17 +66,16 @@ class Bench:
         """Return the logits of a fixed text, fp32."""
         return model.eval()(TOKENS).logits.float()
 
-    def first(self, model: PreTrainedModel, texts: torch.Tensor = TOKENS) -> list[First]:
+    def first(self, model: PreTrainedModel, texts: torch.Tensor = TOKENS) -> list[FirstStepBatch]:
         """Return a first step of one batch, for adapters that look at it."""
         rows = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(texts)]
         batch = padded(rows)
-        return [First(batch, lambda: model(batch.tokens, labels=batch.tokens).loss)]
+        return [FirstStepBatch(batch, lambda: model(batch.tokens, labels=batch.tokens).loss)]
 
     def begun(self, config: Adapter, seed: int = 0, **options: Any) -> Any:
-        """Return an adapted base that may train: with its first values, where it finds them."""
+        """Return an adapted base that may train: with its first values."""
         adapted = config.build(model=self.base(**options), seed=seed)
-        if isinstance(adapted, Begins):
-            adapted.begin(self.first(adapted.model))
+        adapted.initialize(self.first(adapted.model))
         return adapted
 
     def train(self, model: PreTrainedModel, steps: int = 3) -> None:

@@ -23,7 +23,7 @@ def steps(bench: Any, adapted: Adalora, optimizer: torch.optim.Optimizer, number
     for number in numbers:
         (adapted.model(bench.tokens, labels=bench.tokens).loss + adapted.penalty()).backward()
         optimizer.step()
-        adapted.stepped(number + 1, total)
+        adapted.after_step(number + 1, total)
         optimizer.zero_grad()
 
 

@@ -20,8 +20,8 @@ from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
 from gym_torch.batch import Piece, padded
 from gym_torch.distributed.optimizer_state import put, take
-from gym_torch.model.adapted import Begins, First, TakesPart
 from gym_torch.model.parameter_groups import groups_of
+from gym_torch.model.trained_part import FirstStepBatch
 from gym_torch.trainer import check_gradients_stay
 
 KINDS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries("adapters")}
@@ -58,23 +58,22 @@ class Run:
     """What a run is made of, as its checkpoint sees it."""
 
     def __init__(self, base: PreTrainedModel, adapter: str, optimizer: str, seed: int) -> None:
-        options, kind = ADAPTERS[adapter], OPTIMIZERS[optimizer]
+        self.options, kind = KINDS[adapter](**ADAPTERS[adapter]), OPTIMIZERS[optimizer]
         self.base = base.name_or_path
-        self.adapted: Any = KINDS[adapter](**options).build(model=deepcopy(base), seed=seed)
+        self.adapted: Any = self.options.build(model=deepcopy(base), seed=seed)
         self.optimizer: Any = None
         self.brief = kind(**{name: value for name, value in BRIEF.items() if name in kind.model_fields})
 
     def begin(self) -> None:
         """Find first values."""
-        if isinstance(self.adapted, Begins):
-            pieces = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(TOKENS)]
-            self.adapted.begin([First(padded(pieces), self.loss)])
+        pieces = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(TOKENS)]
+        self.adapted.initialize([FirstStepBatch(padded(pieces), self.loss)])
 
     def optimize(self) -> None:
         """Make the optimizer, as a run does before its first step."""
         groups = groups_of(self.adapted.model)
         self.optimizer = self.brief.build(parameters=groups, learning_rate=1e-3)
-        if isinstance(self.adapted, TakesPart):
+        if self.options.needs_gradients:
             check_gradients_stay(not self.brief.keeps_gradients(), False)
 
     def loss(self) -> torch.Tensor:
@@ -82,14 +81,12 @@ class Run:
         return found
 
     def train(self, steps: range) -> None:
-        part = self.adapted if isinstance(self.adapted, TakesPart) else None
         self.adapted.model.train()
         for step in steps:
             torch.manual_seed(step)  # dropout
-            (self.loss() + part.penalty() if part else self.loss()).backward()
+            (self.loss() + self.adapted.penalty()).backward()
             self.optimizer.step()
-            if part:
-                part.stepped(step + 1, STEPS)
+            self.adapted.after_step(step + 1, STEPS)
             self.optimizer.zero_grad()
 
     def write(self, path: Path) -> None:

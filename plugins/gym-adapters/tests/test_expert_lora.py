@@ -16,7 +16,7 @@ from gym_core import GymError
 from gym_testkit.architectures import EXPERTS, SHAPE
 from gym_torch.batch import packed, padded
 from gym_torch.checkpoints.artifact import open_artifact
-from gym_torch.model.adapted import Adapted
+from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
@@ -36,8 +36,8 @@ def base(path: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
-def trained(config: ExpertLoRA, path: Path) -> Adapted:
-    adapted: Adapted = config.build(model=base(path), seed=0)
+def trained(config: ExpertLoRA, path: Path) -> AdaptedModel:
+    adapted: AdaptedModel = config.build(model=base(path), seed=0)
     optimizer = torch.optim.AdamW([weight for weight in adapted.model.parameters() if weight.requires_grad], lr=0.02)
     for _ in range(3):
         optimizer.zero_grad()
@@ -54,8 +54,8 @@ def test_unchanged_merged_saved_and_restored(config: ExpertLoRA, stored: Path, t
             adapted = trained(config, stored)
         expected = adapted.model(TOKENS).logits
         assert float((expected - base(stored)(TOKENS).logits).abs().max()) > 1e-2
-        assert adapted.without is not None
-        with adapted.without():
+        assert adapted.disable_adapter is not None
+        with adapted.disable_adapter():
             assert torch.equal(adapted.model(TOKENS).logits, base(stored)(TOKENS).logits)
         merged = adapted.merged()
         torch.testing.assert_close(merged(TOKENS).logits, expected, atol=1e-5, rtol=1e-5)
@@ -105,7 +105,7 @@ def test_packed_and_checkpointed(stored: Path) -> None:
 def test_one_layer_can_be_named(stored: Path) -> None:
     config = ExpertLoRA(rank=2, parameters="layers.1.mlp.experts.down_proj")
     adapted = config.build(model=base(stored), seed=0)
-    assert {name.split(".")[4] for name in adapted.state()} == {"1"} and not config.uniform()
+    assert {name.split(".")[4] for name in adapted.state()} == {"1"} and not config.uniform_layers()
     assert adapted.describe() == "rank 2, alpha 4: experts.down_proj"
     both = ExpertLoRA(rank=2, modules="q_proj", extra="norm").build(model=base(stored), seed=0)
     assert both.describe() == "rank 2, alpha 4: experts.gate_up_proj, experts.down_proj, q_proj, norm whole"

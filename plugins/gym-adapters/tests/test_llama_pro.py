@@ -33,7 +33,7 @@ def test_new_blocks_train_alone_and_the_output_is_unchanged(bench: Any, blocks: 
     assert {int(name.split(".")[2]) for name in moved} == new
     assert moved == set(adapted.state()) and any("q_proj" in name for name in moved)
     expected = bench.logits(model)
-    with adapted.without():
+    with adapted.disable_adapter():
         assert torch.equal(bench.logits(model), bench.logits(bench.base()))
     assert torch.equal(bench.logits(model), expected)
 

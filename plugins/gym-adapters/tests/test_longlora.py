@@ -107,7 +107,7 @@ def test_in_training_packed_rows_are_texts_by_themselves(name: str) -> None:
     full = policy.eval()(packed(texts))
     assert not torch.allclose(together, full, atol=1e-3), "training attends to everything"
     adapted.model.eval()
-    with adapted.without():
+    with adapted.disable_adapter():
         torch.testing.assert_close(
             policy(packed(texts)), Policy(family(name)).eval()(padded(texts)), rtol=1e-4, atol=1e-4
         )

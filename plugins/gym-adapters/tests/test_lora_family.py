@@ -49,7 +49,7 @@ def test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here(
     bench.train(adapted.model)
     trained = bench.logits(adapted.model)
     assert apart(trained, base) > 1e-2
-    with adapted.without():
+    with adapted.disable_adapter():
         assert torch.equal(bench.logits(adapted.model), base)
     adapted.save(tmp_path / "adapter", "base")
     plain = PeftModel.from_pretrained(bench.base(), str(tmp_path / "adapter"))
@@ -76,7 +76,7 @@ def test_merged_it_computes_the_same_and_opened_again_too(bench: Bench, config: 
 
 
 def test_loftq_cannot_be_left_out(bench: Bench) -> None:
-    assert LoftQ(rank=3).build(model=bench.base(), seed=0).without is None
+    assert LoftQ(rank=3).build(model=bench.base(), seed=0).disable_adapter is None
 
 
 @pytest.mark.parametrize("config", [LoRA(rank=3), DoRA(rank=3), AdaLoRA(rank=4, target_rank=2), BOFT(block=4)])
@@ -98,4 +98,4 @@ def test_a_rank_that_a_weight_does_not_have_is_an_error(bench: Bench, config: Ad
 @pytest.mark.parametrize("config", [LoRAGA(rank=3), EVA(rank=3)])
 def test_what_looks_at_the_first_step_needs_one(bench: Bench, config: Adapter) -> None:
     with pytest.raises(GymError, match="the first step"):
-        config.build(model=bench.base(), seed=0).begin()
+        config.build(model=bench.base(), seed=0).initialize()

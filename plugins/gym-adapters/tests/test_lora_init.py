@@ -13,7 +13,7 @@ from torch import Tensor
 from gym_adapters import EVA, DoRA, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
 from gym_adapters.lora_init import START
 from gym_torch.batch import Piece, packed, padded
-from gym_torch.model.adapted import First
+from gym_torch.model.trained_part import FirstStepBatch
 
 PART = "default"
 
@@ -105,7 +105,7 @@ def test_the_first_step_of_lora_ga_goes_more_along_the_gradient_than_that_of_lor
 def test_eva_begins_where_inputs_vary_over_all_batches(bench: Any) -> None:
     adapted = EVA(rank=3).build(model=bench.base(), seed=0)
     texts = torch.arange(48).view(4, 12) * 7 % 60
-    adapted.begin([*bench.first(adapted.model, texts[:2]), *bench.first(adapted.model, texts[2:])])
+    adapted.initialize([*bench.first(adapted.model, texts[:2]), *bench.first(adapted.model, texts[2:])])
     seen: dict[str, list[Tensor]] = {}
     base = bench.base()
     for name in adapted.layers():
@@ -126,8 +126,8 @@ def test_eva_sees_no_padding(bench: Any) -> None:
 
     def begun(batches: list[Any]) -> Any:
         adapted = EVA(rank=2).build(model=bench.base(), seed=0)
-        run = [First(batch, lambda batch=batch: adapted.model(batch.tokens).logits.sum()) for batch in batches]
-        adapted.begin(run)
+        run = [FirstStepBatch(batch, lambda batch=batch: adapted.model(batch.tokens).logits.sum()) for batch in batches]
+        adapted.initialize(run)
         return adapted
 
     together, apart = begun([padded(rows)]), begun([packed([row]) for row in rows])

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from gym_adapters import BOFT, IA3, OFT, LNTuning, LoHa, LoKr, LongLoRA, TrainableTokens, VeRA
 from gym_core import Adapter, GymError
 from gym_torch.checkpoints.artifact import open_artifact
-from gym_torch.model.adapted import Adapted
+from gym_torch.model.adapted import AdaptedModel
 
 KINDS: dict[str, Adapter] = {
     "loha": LoHa(rank=3),
@@ -33,8 +33,8 @@ KINDS: dict[str, Adapter] = {
 }
 
 
-def built(bench: Any, config: Adapter, **options: Any) -> Adapted:
-    adapted: Adapted = config.build(model=bench.base(**options), seed=0)
+def built(bench: Any, config: Adapter, **options: Any) -> AdaptedModel:
+    adapted: AdaptedModel = config.build(model=bench.base(**options), seed=0)
     return adapted
 
 
@@ -45,7 +45,7 @@ def config(request: pytest.FixtureRequest) -> Adapter:
 
 
 @pytest.fixture
-def trained(config: Adapter, bench: Any) -> Adapted:
+def trained(config: Adapter, bench: Any) -> AdaptedModel:
     adapted = built(bench, config)
     bench.train(adapted.model)
     return adapted
@@ -69,16 +69,16 @@ def test_it_is_built_and_merged_without_a_warning(bench: Any, config: Adapter) -
         built(bench, config).merged()
 
 
-def test_left_out_it_leaves_the_base(bench: Any, trained: Adapted) -> None:
+def test_left_out_it_leaves_the_base(bench: Any, trained: AdaptedModel) -> None:
     expected = bench.logits(trained.model)
     assert float((expected - bench.logits(bench.base())).abs().max()) > 1e-3
-    assert trained.without is not None
-    with trained.without():
+    assert trained.disable_adapter is not None
+    with trained.disable_adapter():
         assert float((bench.logits(trained.model) - bench.logits(bench.base())).abs().max()) <= 1e-6
     assert torch.equal(bench.logits(trained.model), expected)
 
 
-def test_merged_computes_the_same_and_is_plain(bench: Any, trained: Adapted, tmp_path: Path) -> None:
+def test_merged_computes_the_same_and_is_plain(bench: Any, trained: AdaptedModel, tmp_path: Path) -> None:
     before = bench.logits(trained.model)
     merged = trained.merged()
     assert float((bench.logits(merged) - before).abs().max()) <= 1e-5 * max(1.0, float(before.abs().max()))
@@ -92,7 +92,7 @@ def test_merged_computes_the_same_and_is_plain(bench: Any, trained: Adapted, tmp
     assert torch.equal(bench.logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged")), bench.logits(merged))
 
 
-def test_plain_peft_loads_it(bench: Any, trained: Adapted, config: Adapter, tmp_path: Path) -> None:
+def test_plain_peft_loads_it(bench: Any, trained: AdaptedModel, config: Adapter, tmp_path: Path) -> None:
     artifact = trained.save(tmp_path / "adapter", str(bench.path))
     assert artifact.kind == "adapter" and artifact.details["adapter"] == f"gym_adapters:{type(config).__name__}"
     if isinstance(config, BOFT) and config.factors > 1 and not torch.cuda.is_available():
@@ -104,9 +104,11 @@ def test_plain_peft_loads_it(bench: Any, trained: Adapted, config: Adapter, tmp_
     assert float((found - wanted).abs().max()) <= 1e-5 * max(1.0, float(wanted.abs().max()))
 
 
-def test_saved_opened_and_restored_bit_for_bit(bench: Any, trained: Adapted, config: Adapter, tmp_path: Path) -> None:
+def test_saved_opened_and_restored_bit_for_bit(
+    bench: Any, trained: AdaptedModel, config: Adapter, tmp_path: Path
+) -> None:
     artifact = trained.save(tmp_path / "adapter", str(bench.path), exact=True)
-    other: Adapted = config.build(model=bench.base(), seed=1)
+    other: AdaptedModel = config.build(model=bench.base(), seed=1)
     other.load(other.read(tmp_path / "adapter"))
     assert all(torch.equal(weight, other.state()[name]) for name, weight in trained.state().items())
     assert torch.equal(bench.logits(other.model), bench.logits(trained.model))
@@ -114,7 +116,7 @@ def test_saved_opened_and_restored_bit_for_bit(bench: Any, trained: Adapted, con
     assert {path.suffix for path in (tmp_path / "adapter").iterdir()} <= {".json", ".safetensors", ".md"}
 
 
-def test_the_chunked_head_reaches_every_trained_weight(bench: Any, trained: Adapted) -> None:
+def test_the_chunked_head_reaches_every_trained_weight(bench: Any, trained: AdaptedModel) -> None:
     bench.check_head(trained.model.eval())
 
 

@@ -142,7 +142,7 @@ def test_a_new_one_trains_beside_those_that_are_there(
     adapted = bench.begun(config)
     assert close(bench.logits(adapted.model), bench.logits(both.model))
     bench.train(adapted.model)
-    with adapted.without():
+    with adapted.disable_adapter():
         assert close(bench.logits(adapted.model), bench.logits(both.model))
     artifact = adapted.save(tmp_path / "saved", str(tmp_path / "base"), exact=True)
     assert close(alone(bench, tmp_path / "saved"), bench.logits(adapted.model))
@@ -161,7 +161,7 @@ def test_the_last_one_goes_on(bench: Bench, folders: dict[str, Path], tmp_path: 
     assert close(bench.logits(adapted.model), bench.logits(both.model))
     bench.train(adapted.model)
     assert not close(bench.logits(adapted.model), bench.logits(both.model))
-    with adapted.without():  # before it was trained, it was there already
+    with adapted.disable_adapter():  # before it was trained, it was there already
         assert close(bench.logits(adapted.model), bench.logits(both.model))
     adapted.save(tmp_path / "saved", str(tmp_path / "base"))
     assert close(alone(bench, tmp_path / "saved"), bench.logits(adapted.model))

@@ -71,7 +71,7 @@ def test_packed_is_unpacked(name: str, config: Any, prefixes: Any) -> None:
     found, wanted = losses(adapted, packed, prefixes), losses(adapted, padded, prefixes)
     torch.testing.assert_close(found[0], wanted[0], rtol=1e-5, atol=1e-5)
     assert float((found[1] - wanted[1]).norm() / wanted[1].norm()) < 1e-4
-    with adapted.without():
+    with adapted.disable_adapter():
         alone = torch.zeros(5).index_add(
             0, packed(samples(), prefixes).target_segment, -Policy(model)(packed(samples(), prefixes))
         )
@@ -139,7 +139,7 @@ def test_left_out_restored_and_opened(bench: Any, config: Any, tmp_path: Path) -
     adapted = config.build(model=bench.base(), seed=0)
     bench.train(adapted.model)
     expected = bench.logits(adapted.model)
-    with adapted.without():
+    with adapted.disable_adapter():
         assert torch.equal(bench.logits(adapted.model), bench.logits(bench.base()))
     assert torch.equal(bench.logits(adapted.model), expected)
     artifact = adapted.save(tmp_path / "adapter", str(bench.path), exact=True)

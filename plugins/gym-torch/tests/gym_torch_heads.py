@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_torch import FSDP, TorchAlgorithm
-from gym_torch.auxiliary import Beside
+from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.model.value_head import ScalarHead
 from gym_torch.objective import Objective, Scores
@@ -29,7 +29,7 @@ class Guesses(Policy):
 class SquaredError(Objective):
     policy: ClassVar[type[Policy]] = Guesses
 
-    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+    def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         return {"head": ScalarHead.of(model)}
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
-from gym_core import GymError
-from gym_torch.model.adapted import Full
+from gym_core import Adapter, GymError, PluginError
+from gym_torch.model.adapted import Full, build_adapter
+from gym_torch.policy import Policy
 
 torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9]])
@@ -82,3 +84,22 @@ def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
     other = trained(base_model(tmp_path / "other", torch.float32, tied=False))
     with pytest.raises(GymError, match="belong to another model"):
         full.load(other.state())
+
+
+def test_what_is_no_adapted_model_is_refused_by_name(tmp_path: Path) -> None:
+    class Bare(Adapter):
+        """Returns the model itself."""
+
+        def build(self, **context: Any) -> Any:
+            return context["model"]
+
+    model = AutoModelForCausalLM.from_pretrained(base_model(tmp_path / "base", torch.float32))
+    with pytest.raises(PluginError, match=r"Bare\.build returned a Qwen3ForCausalLM") as caught:
+        build_adapter(Bare(), model)
+    assert "subclass gym_torch.model.adapted.AdaptedModel" in caught.value.problems[0].fix
+
+
+def test_what_is_no_auxiliary_module_is_refused_by_name(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(base_model(tmp_path / "base", torch.float32))
+    with pytest.raises(PluginError, match="`head` is trained beside the model, and is a Linear"):
+        Policy(model, beside={"head": torch.nn.Linear(16, 1)})  # type: ignore[dict-item]

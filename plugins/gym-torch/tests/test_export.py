@@ -120,7 +120,7 @@ def test_a_model_that_disagrees_is_not_written(
         }
         return Plain(full.model.config, iter(changed.items()))
 
-    monkeypatch.setattr(Full, "merging", other)
+    monkeypatch.setattr(Full, "merged_weights", other)
     with pytest.raises(GymError, match="disagrees with the artifact"):
         SafetensorsExporter().build().export(artifact, tmp_path / "export")
     assert not (tmp_path / "export").exists()

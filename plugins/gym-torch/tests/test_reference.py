@@ -14,7 +14,7 @@ from gym_core import GymError, Run, load_recipe
 from gym_core.record import RunRecord
 from gym_testkit import tiny
 from gym_torch.batch import Batch, Piece, packed
-from gym_torch.model.adapted import Adapted, adapt
+from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
@@ -31,7 +31,7 @@ def batch() -> Batch:
     )
 
 
-def trained(path: Path, adapter: str | None) -> tuple[LoadedModel, Adapted, Policy, Run]:
+def trained(path: Path, adapter: str | None) -> tuple[LoadedModel, AdaptedModel, Policy, Run]:
     """Return a model after a few steps of training."""
     recipe = load_recipe(
         {"model": str(path), "data": "none.jsonl", "algorithm": "sft", **({"adapter": adapter} if adapter else {})}
@@ -129,7 +129,7 @@ def test_modules_trained_whole_are_left_out_too(path: Path) -> None:
                 weight.add_(0.1)
     tokens = batch().tokens
     plain = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    with adapted.without(), torch.no_grad():
+    with adapted.disable_adapter(), torch.no_grad():
         torch.testing.assert_close(model.eval()(input_ids=tokens).logits, plain.eval()(input_ids=tokens).logits)
     with torch.no_grad():
         assert not torch.allclose(model(input_ids=tokens).logits, plain(input_ids=tokens).logits, atol=1e-3)

@@ -1,15 +1,15 @@
 """The base of adapters of our own: parameters beside those of a model, and hooks that compute with them.
 
 The modules of the model stay what they are, so whatever looks for a linear layer or an embedding finds it, and taking the
-hooks away leaves the base. It keeps the promise `gym_torch.model.adapted.Adapted`, and writes what plain peft loads.
+hooks away leaves the base. It writes what plain peft loads.
 """
 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.adapter_files import PREFIX, WEIGHTS, artifact
 from gym_core import Adapter, Artifact
-from gym_torch.model.adapted import Plain, assembled, check_state
+from gym_torch.model.adapted import AdaptedModel, Plain, check_state
 
 Options = TypeVar("Options", bound=Adapter)
 
@@ -33,7 +33,7 @@ class Handle(Protocol):
         """Take the hook away."""
 
 
-class HookAdapter(ABC, Generic[Options]):
+class HookAdapter(AdaptedModel, Generic[Options]):
     """A model with hooks. A subclass says what trains (`put`), how it computes (`hooks`) and what peft calls it."""
 
     def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
@@ -61,17 +61,13 @@ class HookAdapter(ABC, Generic[Options]):
         """Return what a weight of the model becomes where the adapter is merged, by its name. Default: it stays."""
         return weight
 
-    def merging(self) -> Plain:
+    def merged_weights(self) -> Plain:
         """Return the model with what trains in its weights. Raises GymError where no weights compute the same."""
         own = {name.removeprefix(PREFIX) for name in self.state()}
         weights = (
             (name, self.change(name, weight)) for name, weight in self.model.state_dict().items() if name not in own
         )
         return Plain(copy.deepcopy(self.model.config), weights)
-
-    def merged(self) -> PreTrainedModel:
-        """Return a model with what trains in its weights; it shares with this one what the adapter leaves alone."""
-        return assembled(self.merging(), type(self.model))
 
     def state(self) -> dict[str, Tensor]:
         """Return the adapter by peft's names, in fp32."""
@@ -101,9 +97,13 @@ class HookAdapter(ABC, Generic[Options]):
         """Return the adapter of a directory that `save` wrote."""
         return load_file(path / WEIGHTS)
 
+    @property
+    def disable_adapter(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What leaves the adapter out for a while."""
+        return self._disabled
+
     @contextmanager
-    def without(self) -> Iterator[None]:
-        """Leave the adapter out."""
+    def _disabled(self) -> Iterator[None]:
         for handle in self._handles:
             handle.remove()
         try:

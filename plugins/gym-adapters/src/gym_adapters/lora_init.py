@@ -21,15 +21,16 @@ from transformers import PreTrainedModel
 from gym_adapters.peft_base import check_floating
 from gym_adapters.tuners.lora import TRAINED, Lora, Plain
 from gym_core import GymError
-from gym_torch.model.adapted import First
+from gym_torch.model.trained_part import FirstStepBatch
 
 START = "start"  #: what peft calls the adapter that takes away what the one that trains begins with
 
 
 class InitializedLora(Lora[Plain]):
-    """A low-rank update that begins with given A and B, and an output that does not notice. `begin` finds them."""
+    """A low-rank update that begins with given A and B, and an output that does not notice. `initialize` finds them."""
 
     fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    initializes: ClassVar[bool] = True
 
     def __init__(self, config: Plain, model: PreTrainedModel, seed: int = 0) -> None:
         """Put two pairs beside each layer, which begin as plain LoRA does.
@@ -41,15 +42,15 @@ class InitializedLora(Lora[Plain]):
         self.attach(START, config.rank)
 
     @abstractmethod
-    def find(self, first: Iterable[First]) -> dict[str, tuple[Tensor, Tensor]]:
+    def initial_values(self, first_step: Iterable[FirstStepBatch]) -> dict[str, tuple[Tensor, Tensor]]:
         """Return A `[rank, in]` and B `[out, rank]` for each of `layers`, in fp32."""
 
     @torch.no_grad()
-    def begin(self, first: Iterable[First] = ()) -> None:
+    def initialize(self, first_step: Iterable[FirstStepBatch] = ()) -> None:
         """Find A and B and begin with them."""
         with torch.random.fork_rng():
             torch.manual_seed(self._seed)
-            found = self.find(first)
+            found = self.initial_values(first_step)
         for name, layer in self.layers().items():
             a, b = found[name]
             for adapter, sign in ((TRAINED, 1), (START, -1)):

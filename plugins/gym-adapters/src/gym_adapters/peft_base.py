@@ -1,10 +1,10 @@
-"""The base of every adapter that peft puts into a model: it keeps the promise `gym_torch.model.adapted.Adapted`."""
+"""The base of every adapter that peft puts into a model."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -24,14 +24,14 @@ from gym_adapters.config.base import PeftOptions
 from gym_adapters.target_modules import ends, require, split
 from gym_core import Artifact, GymError
 from gym_torch.console import warn
-from gym_torch.model.adapted import Plain, assembled, check_state
+from gym_torch.model.adapted import AdaptedModel, Plain, check_state
 from gym_torch.model.mapped_weights import release
 
 Options = TypeVar("Options", bound=PeftOptions)
 CHANGED = (BaseTunerLayer, AuxiliaryTrainingWrapper)  #: what peft puts in the place of a module
 
 
-class PeftAdapter(ABC, Generic[Options]):
+class PeftAdapter(AdaptedModel, Generic[Options]):
     """A model with layers of peft inside. A subclass says with `options` which; the rest is the same for all."""
 
     fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
@@ -134,7 +134,7 @@ class PeftAdapter(ABC, Generic[Options]):
         """Return the adapter of a directory that `save` wrote."""
         return load_file(path / WEIGHTS)
 
-    def merging(self) -> Plain:
+    def merged_weights(self) -> Plain:
         """Return the model with the update added to its weights, one layer at a time.
 
         Tied embeddings come apart where the adapter changed one side: the update of the input embedding is no update
@@ -160,14 +160,10 @@ class PeftAdapter(ABC, Generic[Options]):
         for name, layer in changed.items():
             yield from _merged(layer).state_dict(prefix=f"{name}.").items()
 
-    def merged(self) -> PreTrainedModel:
-        """Return a model with the update in its weights; it shares with this one what the adapter leaves alone."""
-        return assembled(self.merging(), type(self.model))
-
     @property
-    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
+    def disable_adapter(self) -> Callable[[], AbstractContextManager[None]] | None:
         """What leaves the update out for a while, and the modules trained whole too."""
-        return self._left_out
+        return self._disabled
 
     def describe(self) -> str:
         """Return the kinds of module that are adapted, and those that train whole."""
@@ -178,7 +174,7 @@ class PeftAdapter(ABC, Generic[Options]):
         return ", ".join(dict.fromkeys(tuned + whole))
 
     @contextmanager
-    def _left_out(self) -> Iterator[None]:
+    def _disabled(self) -> Iterator[None]:
         marks = [(weight, weight.requires_grad) for weight in self.model.parameters()]
         try:
             with self._peft.disable_adapter():

@@ -120,7 +120,7 @@ class VirtualTokenAdapter(HookAdapter[Config], Generic[Config]):
             **({} if spans is None else {"spans": spans}),
         }
 
-    def merging(self) -> Plain:
+    def merged_weights(self) -> Plain:
         """Raise GymError: no weights compute what virtual tokens do."""
         raise GymError(
             "virtual tokens cannot be merged into the weights of a model",

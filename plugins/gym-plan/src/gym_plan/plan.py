@@ -19,7 +19,7 @@ from gym_plan.workload import Workload, workload
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.model import precision_probe
-from gym_torch.model.adapted import Described, Full, stored_dtype
+from gym_torch.model.adapted import stored_dtype
 from gym_torch.model.loading import said
 
 
@@ -90,7 +90,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
     return Plan(
         parameters=built.parameters,
         trainable=sum(prod(shape) for shape in built.trained),
-        adapter=built.adapted.describe() if isinstance(built.adapted, Described) else "",
+        adapter=built.adapted.describe(),
         precision=built.precision,
         device=precision_probe.device_name(),
         gradient_checkpointing=train.gradient_checkpointing,
@@ -117,7 +117,7 @@ def _sizes(built: Skeleton) -> tuple[int, int]:
 
     Training a model's own weights writes the whole model; any other adapter writes what it trains.
     """
-    if not isinstance(built.adapted, Full):
+    if built.adapted.artifact_kind == "adapter":
         trained = sum(weight.nbytes for weight in built.model.parameters() if weight.requires_grad)
         kept = sum(tensor.nbytes for tensor in built.adapted.state().values())
         size = round(built.gradients * kept / trained)  # of all layers, not only of those that the skeleton kept

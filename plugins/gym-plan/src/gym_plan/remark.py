@@ -22,13 +22,13 @@ def adapter(recipe: Recipe) -> Sequence[str]:
     import torch
 
     from gym_plan.skeleton import built_alone
-    from gym_torch.model.adapted import Described
 
     try:
         path = locate(model.path, model.revision, weights=False)
         built = built_alone(recipe, model, path, "fp32", torch.device("cpu"))
     except GymError as error:
         return [f"adapter  {error.problems[0].why}"]
-    what = f"{built.adapted.describe()}; " if isinstance(built.adapted, Described) else ""
+    described = built.adapted.describe()
+    what = f"{described}; " if described else ""
     trained = sum(prod(shape) for shape in built.trained)
     return [f"adapter  {what}{trained:,} of {built.parameters:,} parameters train ({trained / built.parameters:.2%})"]

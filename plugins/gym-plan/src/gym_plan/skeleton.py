@@ -20,7 +20,7 @@ from gym_core import GymError, Recipe, locate
 from gym_plan.layers import Repeat, groups_with, leave_out, repeat_of, tensors_of
 from gym_torch.batch import Batch
 from gym_torch.config import Further, TorchAlgorithm, Transformers
-from gym_torch.model.adapted import Adapted, Full, Uniform, adapt
+from gym_torch.model.adapted import AdaptedModel, Full, adapt
 from gym_torch.model.attention import NAME
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.gradient_checkpointing import every, recompute_layers
@@ -37,7 +37,7 @@ B = TypeVar("B", bound=Batch)
 class Skeleton:
     """A model ready to be traced, with three of the blocks of layers that it repeats. Counted is the whole model."""
 
-    adapted: Adapted
+    adapted: AdaptedModel
     repeat: Repeat
     mode: FakeTensorMode
     precision: str
@@ -121,7 +121,7 @@ def built_alone(
         raise GymError(f"the model cannot be built: {reason}", where=str(path), key="model") from error
     # A few layers are adapted for all where the adapter allows it: peft takes a second for those of a large model.
     adapter = recipe.adapter
-    early = adapter is None or (isinstance(adapter, Uniform) and adapter.uniform())
+    early = adapter is None or adapter.uniform_layers()
     policy = recipe.train.gradient_checkpointing
     repeat = _shortened(model, every(policy)) if early else Repeat()
     with torch.device("meta"), _NoDrawing():

@@ -19,7 +19,7 @@ from gym_preference.objective import PreferenceObjective
 from gym_preference.reference_cache import Kept, fingerprint, key_of, name_of
 from gym_torch.console import say
 from gym_torch.loop.train_loop import Job
-from gym_torch.model.adapted import Adapted
+from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.precision_probe import device_name
 from gym_torch.policy import Policy
@@ -38,7 +38,7 @@ class Referring:
     config: Referenced
     run: Run
     model: LoadedModel
-    adapted: Adapted
+    adapted: AdaptedModel
     policy: Policy
     job: Job
     changed: bool  #: whether the policy has been trained already

@@ -17,22 +17,23 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError, Recipe
 from gym_data.tokenizer import Tokenizer
-from gym_torch.auxiliary import Beside
+from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
 from gym_torch.export.safetensors import copy_tokenizer
-from gym_torch.model.adapted import Adapted, Begins, First, TakesPart, adapt
+from gym_torch.model.adapted import adapt
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.loading import LoadedModel, load_frozen
 from gym_torch.model.rope_scaling import longest
+from gym_torch.model.trained_part import FirstStepBatch
 from gym_torch.model.value_head import ScalarHead, head_of, keep_words
 from gym_torch.policy import Policy
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
 
 
-class Critic(Beside):
+class Critic(AuxiliaryModule):
     """What expects."""
 
     @abstractmethod
@@ -68,7 +69,7 @@ class SeparateCritic(Critic):
     def __init__(self, named: str, recipe: Recipe, policy: LoadedModel) -> None:
         """Load the model, and its value head where it has one.
 
-        Raises GymError where it cannot be loaded or does not fit the policy, or where its adapter has a part in every step.
+        Raises GymError where it cannot be loaded or does not fit the policy.
         """
         super().__init__()
         own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(policy.path))
@@ -76,13 +77,7 @@ class SeparateCritic(Critic):
         _check(loaded, policy)
         self.base, self.path = named, loaded.path
         self.head = head_of(loaded)
-        self.adapted: Adapted = adapt(loaded.model, recipe)
-        if isinstance(self.adapted, TakesPart):
-            raise GymError(
-                "this adapter has a part in every step, and can have it for one model alone",
-                key="adapter",
-                fix="leave algorithm.critic out, or set adapter: lora",
-            )
+        self.adapted = adapt(loaded.model, recipe)
         self.model: PreTrainedModel = self.adapted.model
         keep_words(self.model)
         recompute_layers(self.model, recipe.train.gradient_checkpointing)
@@ -92,10 +87,17 @@ class SeparateCritic(Critic):
         values: Tensor = self.head(hidden_states(self.model, replace(batch, experts=None)))
         return values
 
-    def begin(self, first: Iterable[First] = ()) -> None:
-        """Find the first values of the adapter, where it finds them."""
-        if isinstance(self.adapted, Begins):
-            self.adapted.begin(first)
+    def initialize(self, first_step: Iterable[FirstStepBatch] = ()) -> None:
+        """Find the first values of the adapter."""
+        self.adapted.initialize(first_step)
+
+    def penalty(self) -> Tensor | float:
+        """Return that of the adapter."""
+        return self.adapted.penalty()
+
+    def after_step(self, step: int, total: int) -> None:
+        """Tell the adapter."""
+        self.adapted.after_step(step, total)
 
     def save(self, path: Path, exact: bool = False) -> None:
         """Write the model, or its adapter, and the head into a folder."""

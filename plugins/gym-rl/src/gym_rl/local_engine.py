@@ -9,7 +9,7 @@ import torch
 from gym_data.tokenizer import Tokenizer
 from gym_rl.rollout_engine import Local
 from gym_torch.generation.generator import Completion, Generator
-from gym_torch.model.adapted import Adapted
+from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.expert_routing import Routers
 from gym_torch.model.layout_support import in_small
 from gym_torch.packing import ALONE
@@ -26,7 +26,7 @@ class LocalSampler:
         self,
         config: Local,
         *,
-        adapted: Adapted,
+        adapted: AdaptedModel,
         words: Tokenizer,
         precision: str,
         routers: Routers | None = None,

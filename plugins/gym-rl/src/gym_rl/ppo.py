@@ -21,7 +21,7 @@ from gym_rl.rollouts.credit_assignment import token_rewards
 from gym_rl.rollouts.experience import Round
 from gym_rl.rollouts.log_probs import Pass
 from gym_rl.trainer import RolloutTrainer
-from gym_torch.auxiliary import Beside
+from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.value_head import ScalarHead, head_of
@@ -49,11 +49,11 @@ class PPOLoss(ClippedTokens):
     policy: ClassVar[type[Policy]] = ActorCritic
     aggregate: Aggregate = TokenMean()
 
-    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+    def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return a critic on the states of the policy."""
         return {"critic": SharedCritic(ScalarHead.of(model))}
 
-    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
+    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, AuxiliaryModule]:
         """Return the critic that the options name, with the value head that lies beside its weights."""
         named = self.config.critic
         return {"critic": SeparateCritic(named, run.recipe, model) if named else SharedCritic(head_of(model))}

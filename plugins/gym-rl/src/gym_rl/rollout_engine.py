@@ -52,7 +52,7 @@ class Engine(Component):
     """Answers prompts. Named by an algorithm's `rollouts`.
 
     `build(adapted=..., words=Tokenizer, path=Path, precision=str, output=Path, ranks=Ranks, routers=...)` returns a
-    `gym_rl.rollout_engine.Sampler` for the weights of `adapted` (`gym_torch.model.adapted.Adapted`). `path` is the directory
+    `gym_rl.rollout_engine.Sampler` for the weights of `adapted` (`gym_torch.model.adapted.AdaptedModel`). `path` is the directory
     of the model that was adapted, `precision` what the trainer computes in (`fp32` or `bf16`), `output` the directory of the run;
     `routers` (`gym_torch.model.expert_routing.Routers`) is None, or asks for the experts of each token in `Completion.routed`.
     """

@@ -13,7 +13,7 @@ from gym_core import Recipe
 from gym_core.component import load_object
 from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
-from gym_torch.auxiliary import Beside
+from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.model.layout_support import layout_for
 
 EXAMPLES = 6
@@ -46,7 +46,7 @@ def compare(recipe: Recipe, bench: Bench) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def _drawn(beside: Mapping[str, Beside]) -> Mapping[str, Beside]:
+def _drawn(beside: Mapping[str, AuxiliaryModule]) -> Mapping[str, AuxiliaryModule]:
     """Return what is trained beside the model with weights as if it had been: some begin at zero, where gradients vanish."""
     generator = torch.Generator().manual_seed(0)
     for module in beside.values():

@@ -1,4 +1,4 @@
-"""What an algorithm trains beside the model: a module with parameters of its own, which are no part of the model.
+"""What an algorithm trains beside the model: a module with parameters of its own, such as a value head or a critic.
 
 It is in the optimizer, in checkpoints and in every process as the model is, and lies beside the weights of the model in what
 a run makes. Exporting or merging the model leaves it behind.
@@ -11,8 +11,10 @@ from pathlib import Path
 
 from torch import nn
 
+from gym_torch.model.trained_part import TrainedPart
 
-class Beside(nn.Module, ABC):
+
+class AuxiliaryModule(nn.Module, TrainedPart, ABC):
     """Base of the modules that `gym_torch.objective.Objective.beside` returns; what trains is fp32."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_core import Run
-from gym_torch.auxiliary import Beside
+from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch, Example, apart
 from gym_torch.packing import PADDED, Layout
 from gym_torch.policy import Policy
@@ -41,11 +41,11 @@ class Objective(ABC):
         """Hold the options of the algorithm, the component that names this class in its `objective`, and the layout."""
         self.config, self.layout = config, layout
 
-    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+    def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return what is trained beside the model, by name, before any training; `self.policy` uses it. Default: nothing."""
         return {}
 
-    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
+    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, AuxiliaryModule]:
         """Return it as a run begins with it. Override it where weights are there already; a plan asks `beside` alone."""
         return self.beside(model.model)
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_torch.auxiliary import Beside
+from gym_core import PluginError
+from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.load_balancing import Balance
@@ -31,7 +32,7 @@ class Policy(nn.Module):
         bf16: bool = False,
         head: Head | None = None,
         temperature: float = 1.0,
-        beside: Mapping[str, Beside] | None = None,
+        beside: Mapping[str, AuxiliaryModule] | None = None,
     ) -> None:
         """Wrap a causal language model; with `bf16` its matrix products run in bf16 over fp32 weights.
 
@@ -40,7 +41,7 @@ class Policy(nn.Module):
         """
         super().__init__()
         self.model = model
-        self.beside = nn.ModuleDict(beside or {})
+        self.beside = nn.ModuleDict({name: _checked(name, module) for name, module in (beside or {}).items()})
         self.bf16 = bf16
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             self.head = replace(head or head_of(model), temperature=temperature)
@@ -49,9 +50,9 @@ class Policy(nn.Module):
         self.balance: Balance | None = None  #: of experts in training
 
     @property
-    def companions(self) -> list[Beside]:
+    def companions(self) -> list[AuxiliaryModule]:
         """What is trained beside the model."""
-        return [cast(Beside, module) for module in self.beside.values()]
+        return [cast(AuxiliaryModule, module) for module in self.beside.values()]
 
     def forward(self, batch: Batch) -> Tensor:
         """Return what the objective is given; here log-probabilities, see `log_probs`."""
@@ -89,6 +90,17 @@ class Policy(nn.Module):
                 if each is not None and self.training:
                     stack.enter_context(each.on(batch))
             yield
+
+
+def _checked(name: str, module: AuxiliaryModule) -> AuxiliaryModule:
+    """Return what is trained beside the model. Raises PluginError where it is another kind of module."""
+    if not isinstance(module, AuxiliaryModule):
+        raise PluginError(
+            f"`{name}` is trained beside the model, and is a {type(module).__name__}, which is no AuxiliaryModule",
+            key="algorithm",
+            fix="let it subclass gym_torch.auxiliary.AuxiliaryModule",
+        )
+    return module
 
 
 @contextmanager

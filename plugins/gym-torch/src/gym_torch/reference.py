@@ -20,7 +20,7 @@ from gym_core import GymError, Recipe, Run
 from gym_data.tokenizer import Tokenizer
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
-from gym_torch.model.adapted import Adapted, adapt
+from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.loading import PATH, LoadedModel, load_frozen
 from gym_torch.model.rope_scaling import longest
 from gym_torch.policy import Policy, evaluating
@@ -60,12 +60,12 @@ def starts_unchanged(recipe: Recipe) -> bool:
     return recipe.adapter is None or recipe.adapter.starts_unchanged
 
 
-def left_out(adapted: Adapted, recipe: Recipe) -> Callable[[], AbstractContextManager[None]] | None:
+def left_out(adapted: AdaptedModel, recipe: Recipe) -> Callable[[], AbstractContextManager[None]] | None:
     """Return what makes the policy compute what it did before training; None where only a second model does."""
-    return adapted.without if starts_unchanged(recipe) else None
+    return adapted.disable_adapter if starts_unchanged(recipe) else None
 
 
-def keep_start(adapted: Adapted, model: LoadedModel, run: Run) -> None:
+def keep_start(adapted: AdaptedModel, model: LoadedModel, run: Run) -> None:
     """Write the first values of an adapter that begins as something into the directory of the run."""
     if starts_unchanged(run.recipe):
         return
@@ -81,7 +81,7 @@ def keep_start(adapted: Adapted, model: LoadedModel, run: Run) -> None:
     run.ranks.agree(write)
 
 
-def reference(policy: Policy, adapted: Adapted, model: LoadedModel, run: Run, named: str | None = None) -> Scorer:
+def reference(policy: Policy, adapted: AdaptedModel, model: LoadedModel, run: Run, named: str | None = None) -> Scorer:
     """Return the reference of a policy over `adapted`.
 
     It is the model `named` (a family, a folder or a Hub id); without a name the policy as it was before the first step: the base

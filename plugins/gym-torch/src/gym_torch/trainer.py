@@ -31,12 +31,12 @@ from gym_torch.loop.callbacks.metrics import Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
 from gym_torch.loop.callbacks.progress_bar import ProgressBar
 from gym_torch.loop.evaluation import HeldOutLoss
-from gym_torch.loop.initialization import begin, first_step
+from gym_torch.loop.initialization import first_step, initialize
 from gym_torch.loop.prepared_data import prepare
 from gym_torch.loop.signals import Signals
 from gym_torch.loop.train_loop import Evaluation, Job
 from gym_torch.model import compiling, precision_probe, stop_tokens
-from gym_torch.model.adapted import TakesPart, adapt
+from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import check_same_in_training, disable_dropout
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.load_balancing import balance_of
@@ -82,7 +82,11 @@ class Trainer:
         self.train_options = planners.settle(run, self.planned)
         self.meter: Meter = run.notes.setdefault("meter", Meter(self.accelerator.device))
         self.adapted = adapt(model.model, recipe)
-        if isinstance(recipe.model, Transformers) and recipe.model.resize_vocab and self.adapted.without:
+        if (
+            isinstance(recipe.model, Transformers)
+            and recipe.model.resize_vocab
+            and self.adapted.artifact_kind == "adapter"
+        ):
             raise RecipeError(
                 "an adapter does not hold the embeddings that are added to its base",
                 key="model.resize_vocab",
@@ -172,7 +176,7 @@ class Trainer:
             resume.extend(self.found, source)
         else:
             first = partial(first_step, self.policy, objective, source, accelerator, train.seed, self.ready)
-            begin(self.adapted, self.policy, first)
+            initialize(self.adapted, self.policy, first)
             if config.disable_dropout:
                 check_same_in_training(self.policy, layout, run.recipe)
                 keep_start(self.adapted, self.model, run)
@@ -183,8 +187,7 @@ class Trainer:
         optimizer = build_optimizer(optimizer_config, self.policy, train.learning_rate)
         if optimizer_config.updates_in_backward():
             check_in_backward(train, accelerator.num_processes)
-        taking_part = self.adapted if isinstance(self.adapted, TakesPart) else None
-        if taking_part:
+        if run.recipe.adapter and run.recipe.adapter.needs_gradients:
             check_gradients_stay(not optimizer_config.keeps_gradients(), spread.cuts)
         scheduler = run.recipe.scheduler or Linear()
         if optimizer_config.averages() and train.load_best_model_at_end and spread.cuts:
@@ -215,7 +218,7 @@ class Trainer:
             progress=Progress(total=source.total),
             measure=config.measure,
             better=config.better,
-            taking_part=taking_part,
+            parts=(self.adapted, *self.policy.companions),
         )
 
     def _compile(self, source: Source) -> None:

@@ -15,7 +15,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from gym_core import GymError, RecipeError
 from gym_data.tokenizer import Tokenizer
 from gym_torch.generation.generator import Completion, stop_ids
-from gym_torch.model.adapted import Adapted
+from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.rope_scaling import refuse_files
 from gym_vllm.probe import ARITHMETIC, Probe, apart
 from gym_vllm.request import LOGPROBS, Asked, refuse_routing
@@ -33,7 +33,7 @@ class ColocatedSampler:
         self,
         config: Colocated,
         *,
-        adapted: Adapted,
+        adapted: AdaptedModel,
         words: Tokenizer,
         path: Path,
         routers: object = None,

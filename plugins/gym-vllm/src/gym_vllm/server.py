@@ -22,7 +22,7 @@ from gym_core.files import by_umask
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
 from gym_torch.generation.generator import Completion, stop_ids
-from gym_torch.model.adapted import Adapted
+from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.rope_scaling import refuse_files
 from gym_vllm.client import Client, Refused
 from gym_vllm.launch import Server
@@ -42,7 +42,7 @@ class ServerSampler:
         self,
         config: VLLM,
         *,
-        adapted: Adapted,
+        adapted: AdaptedModel,
         words: Tokenizer,
         path: Path,
         output: Path,

@@ -46,6 +46,8 @@ class AdaLoRA(LowRankOptions):
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.adalora:Adalora"
+    needs_gradients: ClassVar[bool] = True
+    needs_total_steps: ClassVar[bool] = True
 
     rank: Annotated[PositiveInt, Flat("lora_rank")] = 12
     """Rank of every layer at first."""

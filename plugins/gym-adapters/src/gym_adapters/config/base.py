@@ -23,7 +23,7 @@ class PeftOptions(Adapter):
     extra: Annotated[Names, Flat("additional_target")] = ()
     """Modules trained whole beside the adapter and saved in it, such as `embed_tokens`."""
 
-    def uniform(self) -> bool:
+    def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
         return not any(letter.isdigit() for name in (*self.modules, *self.extra) for letter in name)
 

@@ -49,6 +49,6 @@ class BOFT(Adapter):
     modules: Names = "all"
     """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
 
-    def uniform(self) -> bool:
+    def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
         return not any(letter.isdigit() for name in self.modules for letter in name)

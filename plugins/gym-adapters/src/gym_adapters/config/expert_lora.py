@@ -43,7 +43,7 @@ class ExpertLoRA(PeftOptions):
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.expert_lora:Experts"
-    mixtures: ClassVar[bool] = True
+    needs_experts: ClassVar[bool] = True
 
     rank: Annotated[PositiveInt, Flat("lora_rank")] = 8
     """Rank of the update of one expert."""
@@ -54,6 +54,6 @@ class ExpertLoRA(PeftOptions):
     modules: Names = ()
     """Linear layers to adapt beside them, such as `q_proj,v_proj`; none by default, `all` is every one but the head."""
 
-    def uniform(self) -> bool:
+    def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
-        return super().uniform() and not any(letter.isdigit() for name in self.parameters for letter in name)
+        return super().uniform_layers() and not any(letter.isdigit() for name in self.parameters for letter in name)

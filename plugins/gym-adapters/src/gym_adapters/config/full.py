@@ -27,6 +27,6 @@ class Full(Adapter):
 
     target: ClassVar[str] = "gym_torch.model.adapted:Full"
 
-    def uniform(self) -> bool:
+    def uniform_layers(self) -> bool:
         """Every layer trains."""
         return True

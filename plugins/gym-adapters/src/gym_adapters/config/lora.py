@@ -45,6 +45,6 @@ class LoRA(LowRankOptions):
     anew: Annotated[bool, Flat("create_new_adapter")] = False
     """Whether all of them stay as they are, and a new one trains beside them."""
 
-    def uniform(self) -> bool:
+    def uniform_layers(self) -> bool:
         """No name singles out a layer by its number, and no file holds all of them."""
-        return super().uniform() and not self.adapters
+        return super().uniform_layers() and not self.adapters

@@ -41,6 +41,6 @@ class TrainableTokens(Adapter):
     tokens: Annotated[tuple[str | Annotated[int, Field(ge=0)], ...], Field(min_length=1, examples=[[97, 98]])]
     """Tokens by their text or their id, as the tokenizer beside the model knows them. Ids past its weights make those grow."""
 
-    def uniform(self) -> bool:
+    def uniform_layers(self) -> bool:
         """No layer is touched."""
         return True

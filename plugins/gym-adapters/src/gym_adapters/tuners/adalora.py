@@ -30,7 +30,7 @@ UNKNOWN = 10**9  #: steps of a run before it says how many it has
 
 
 class Adalora(PeftAdapter[AdaLoRA]):
-    """A model with an update whose rank goes where it matters. Has a part in every step."""
+    """A model with an update whose rank goes where it matters."""
 
     def __init__(self, config: AdaLoRA, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the layers into `model`, all with the first rank."""
@@ -71,7 +71,7 @@ class Adalora(PeftAdapter[AdaLoRA]):
                 distances.append((gram - torch.eye(len(gram), device=gram.device)).norm())
         return self.config.orthogonality * torch.stack(distances).mean()
 
-    def stepped(self, step: int, total: int) -> None:
+    def after_step(self, step: int, total: int) -> None:
         """Weigh what the gradients say, and let ranks go where it is time."""
         config, options = self.config, self._options
         options.tinit, options.tfinal, options.total_step = (

@@ -74,11 +74,11 @@ class Boft(HookAdapter[BOFT]):
             task_type="CAUSAL_LM",
         )
 
-    def merging(self) -> Plain:
+    def merged_weights(self) -> Plain:
         """Return the model with weights `s * W M^T`. Raises GymError where one is quantized."""
         for name in self._names:
             check_floating(name, self.model.get_submodule(name), "merged into")
-        return super().merging()
+        return super().merged_weights()
 
     @torch.no_grad()
     def change(self, name: str, weight: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from gym_adapters.config.eva import EVA
 from gym_adapters.tuners.lora import Lora
 from gym_core import GymError
 from gym_torch.batch import Batch
-from gym_torch.model.adapted import First
+from gym_torch.model.trained_part import FirstStepBatch
 
 KEPT = 4  #: directions kept from batch to batch, times the rank: later batches may put others before the first
 
@@ -25,12 +25,16 @@ class Eva(Lora[EVA]):
     """A low-rank update that looks at the inputs of its layer where there is most to see."""
 
     fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    initializes: ClassVar[bool] = True
 
     @torch.no_grad()
-    def begin(self, first: Iterable[First] = ()) -> None:
+    def initialize(self, first_step: Iterable[FirstStepBatch] = ()) -> None:
         """Run the batches through the model and find the right singular vectors of what goes into each layer."""
         seen, layers = _Seen(KEPT * self.config.rank), self.layers()
-        for batch, loss in first:  # on the way to a batch the model may be asked for answers, which is not looked at
+        for (
+            batch,
+            loss,
+        ) in first_step:  # on the way to a batch the model may be asked for answers, which is not looked at
             seen.batch = batch
             hooks = [layer.register_forward_pre_hook(partial(seen.look, name)) for name, layer in layers.items()]
             try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -43,16 +43,19 @@ class LlamaPro(gym_torch.model.adapted.Full):
         new = {id(weight) for layer in self._whole if layer not in self._base for weight in layer.parameters()}
         names = {name for name, weight in model.named_parameters() if id(weight) in new}
         super().__init__(config, model, seed, trained=names.__contains__)
-        self.without = self._without
 
     def describe(self) -> str:
         """Return the numbers of the new layers."""
         new = [str(number) for number, layer in enumerate(self._whole) if layer not in self._base]
         return f"new layers {', '.join(new)} of {len(self._whole)}"
 
+    @property
+    def disable_adapter(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What leaves the new blocks out for a while."""
+        return self._disabled
+
     @contextmanager
-    def _without(self) -> Iterator[None]:
-        """Leave the new blocks out."""
+    def _disabled(self) -> Iterator[None]:
         _arrange(self.model, self._base)
         try:
             yield

@@ -22,7 +22,7 @@ from gym_adapters.config.loftq import LoftQ
 from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.lora_init import factors, weight_of
 from gym_core import Artifact, GymError
-from gym_torch.model.adapted import First
+from gym_torch.model.trained_part import FirstStepBatch
 
 MARK = "loftq."  #: begins the names of what the base was quantized beside
 
@@ -70,7 +70,7 @@ def _rounded(weight: Tensor, beside: Pair, config: LoftQ, scaling: float) -> Ten
 
 
 class Loftq(LowRankAdapter[LoftQ]):
-    """A low-rank update beside weights that NormalFloat can hold. `begin` rounds them and finds the update.
+    """A low-rank update beside weights that NormalFloat can hold. `initialize` rounds them and finds the update.
 
     What the base was rounded beside is kept, rather than the base: `load` makes it again of the original weights.
     """
@@ -83,12 +83,12 @@ class Loftq(LowRankAdapter[LoftQ]):
         self._beside: dict[str, Pair] = {}
 
     @property
-    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
+    def disable_adapter(self) -> Callable[[], AbstractContextManager[None]] | None:
         """Nothing: the base is not what it was."""
         return None
 
     @torch.no_grad()
-    def begin(self, first: Iterable[First] = ()) -> None:
+    def initialize(self, first_step: Iterable[FirstStepBatch] = ()) -> None:
         """Round the base and find what corrects it."""
         for name, layer in self.layers().items():
             weight = weight_of(name, layer, self.config.rank)

@@ -44,9 +44,9 @@ class LongLora(Lora[LongLoRA]):
         attend_by(model, NAME)
         self._handle = self._watch()
 
-    def merging(self) -> Plain:
+    def merged_weights(self) -> Plain:
         """Return the model with everything in its weights, which attends to all of a text at all times."""
-        plain = super().merging()
+        plain = super().merged_weights()
         plain.config._attn_implementation = self._own
         return plain
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
@@ -28,7 +28,7 @@ from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.peft_base import as_named, quiet
 from gym_adapters.target_modules import split
 from gym_core import Artifact, GymError
-from gym_torch.model.adapted import Begins, check_state
+from gym_torch.model.adapted import check_state
 
 TRAINED = "default"  #: what peft calls the adapter that trains
 BEFORE = "before"  #: begins the names of those that were there before
@@ -40,12 +40,15 @@ Plain = TypeVar("Plain", bound=LoRA)
 class Lora(LowRankAdapter[Plain]):
     """A low-rank update beside others that stay as they are: those that `adapters` of the options names."""
 
+    initializes: ClassVar[bool] = False
+    """Whether it finds first values of its own, in `initialize`."""
+
     def __init__(self, config: Plain, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the layers into `model`, and what the adapters hold that are named.
 
         Raises GymError where a module is not in the model, or an adapter is no LoRA that fits, or has begun already.
         """
-        if isinstance(self, Begins) and config.adapters and not config.anew:
+        if self.initializes and config.adapters and not config.anew:
             raise GymError(
                 "an adapter that goes on has begun already", key="adapter.anew", fix="set anew: true, or adapter: lora"
             )
@@ -145,10 +148,10 @@ class Lora(LowRankAdapter[Plain]):
         return float(next(iter(self.layers().values())).scaling[TRAINED])
 
     @contextmanager
-    def _left_out(self) -> Iterator[None]:
+    def _disabled(self) -> Iterator[None]:
         """Leave out what training changed; adapters that were there before stay."""
         if not self._stay:
-            with super()._left_out():
+            with super()._disabled():
                 yield
             return
         marks = [(weight, weight.requires_grad) for weight in self.model.parameters()]

@@ -11,7 +11,7 @@ from torch import Tensor
 from gym_adapters.config.lora_ga import LoRAGA
 from gym_adapters.lora_init import InitializedLora, weight_of
 from gym_core import GymError
-from gym_torch.model.adapted import First
+from gym_torch.model.trained_part import FirstStepBatch
 
 
 class LoraGA(InitializedLora[LoRAGA]):
@@ -23,9 +23,9 @@ class LoraGA(InitializedLora[LoRAGA]):
 
     more: ClassVar[Mapping[str, Any]] = {"use_rslora": True}
 
-    def find(self, first: Iterable[First]) -> dict[str, tuple[Tensor, Tensor]]:
+    def initial_values(self, first_step: Iterable[FirstStepBatch]) -> dict[str, tuple[Tensor, Tensor]]:
         """Return singular vectors of the gradients of the first step."""
-        gradients, found, rank = self._gradients(first), {}, self.config.rank
+        gradients, found, rank = self._gradients(first_step), {}, self.config.rank
         torch.manual_seed(self._seed)  # the batches drew, and not as often however a step is cut
         for name, layer in self.layers().items():
             weight = weight_of(name, layer, rank)
@@ -42,7 +42,7 @@ class LoraGA(InitializedLora[LoRAGA]):
             found[name] = size * v[:, :rank].T, size * u[:, last - rank : last]
         return found
 
-    def _gradients(self, first: Iterable[First]) -> dict[str, Tensor]:
+    def _gradients(self, first_step: Iterable[FirstStepBatch]) -> dict[str, Tensor]:
         """Return the gradients of the adapted weights, summed over the batches on the CPU."""
         sums: dict[str, Tensor] = {}
         marks = [(weight, weight.requires_grad) for weight in self.model.parameters()]
@@ -53,7 +53,7 @@ class LoraGA(InitializedLora[LoRAGA]):
         ]
         try:
             with torch.enable_grad():
-                for _, loss in first:
+                for _, loss in first_step:
                     loss().backward()
         finally:
             for hook in hooks:

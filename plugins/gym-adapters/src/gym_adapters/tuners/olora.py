@@ -9,13 +9,13 @@ from torch import Tensor
 
 from gym_adapters.config.olora import OLoRA
 from gym_adapters.lora_init import InitializedLora, weight_of
-from gym_torch.model.adapted import First
+from gym_torch.model.trained_part import FirstStepBatch
 
 
 class Olora(InitializedLora[OLoRA]):
     """OLoRA (arXiv:2406.01775): B has the first columns of Q and A the first rows of R, where `Q R = W`."""
 
-    def find(self, first: Iterable[First]) -> dict[str, tuple[Tensor, Tensor]]:
+    def initial_values(self, first_step: Iterable[FirstStepBatch]) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the leading part of the QR decomposition of each weight."""
         found, rank = {}, self.config.rank
         for name, layer in self.layers().items():

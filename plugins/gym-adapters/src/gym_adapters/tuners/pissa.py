@@ -9,13 +9,13 @@ from torch import Tensor
 
 from gym_adapters.config.pissa import PiSSA
 from gym_adapters.lora_init import InitializedLora, factors, weight_of
-from gym_torch.model.adapted import First
+from gym_torch.model.trained_part import FirstStepBatch
 
 
 class Pissa(InitializedLora[PiSSA]):
     """PiSSA (arXiv:2404.02948): A and B are the leading part of the weight, its singular values shared between them."""
 
-    def find(self, first: Iterable[First]) -> dict[str, tuple[Tensor, Tensor]]:
+    def initial_values(self, first_step: Iterable[FirstStepBatch]) -> dict[str, tuple[Tensor, Tensor]]:
         """Return `sqrt(S / scaling) V^T` and `U sqrt(S / scaling)` of the largest singular values."""
         return {name: self._leading(name, layer) for name, layer in self.layers().items()}
 

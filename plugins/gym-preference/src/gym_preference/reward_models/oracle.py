@@ -11,12 +11,12 @@ from transformers import PreTrainedModel
 
 from gym_data.cache import Pair, Steps
 from gym_preference import ProcessRewardModel, RewardModel
-from gym_torch.auxiliary import Beside
+from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Example
 
 
 def reward_model(
-    config: RewardModel, model: PreTrainedModel, examples: Sequence[Example], beside: Mapping[str, Beside]
+    config: RewardModel, model: PreTrainedModel, examples: Sequence[Example], beside: Mapping[str, AuxiliaryModule]
 ) -> Tensor:
     """Return `-log sigmoid(r(chosen) - r(rejected) - margin) + centring (r(chosen) + r(rejected))^2`, summed over pairs."""
     total = torch.zeros((), dtype=torch.float64)
@@ -35,7 +35,10 @@ def reward_model(
 
 
 def process_reward_model(
-    config: ProcessRewardModel, model: PreTrainedModel, examples: Sequence[Example], beside: Mapping[str, Beside]
+    config: ProcessRewardModel,
+    model: PreTrainedModel,
+    examples: Sequence[Example],
+    beside: Mapping[str, AuxiliaryModule],
 ) -> Tensor:
     """Return the cross-entropy of each judged step, summed."""
     total = torch.zeros((), dtype=torch.float64)
@@ -48,7 +51,7 @@ def process_reward_model(
     return total
 
 
-def _score(model: PreTrainedModel, beside: Mapping[str, Beside], tokens: list[int]) -> Tensor:
+def _score(model: PreTrainedModel, beside: Mapping[str, AuxiliaryModule], tokens: list[int]) -> Tensor:
     """Return the number that the head makes of every state, `[length]`."""
     states = model.base_model(input_ids=torch.tensor([tokens])).last_hidden_state[0]
     weight, bias = beside["head"].parameters()

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from gym_core import Run
 from gym_preference.prompt_responses import AnswerBatch, Answered, lay_out
-from gym_torch.auxiliary import Beside
+from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch, Example
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.value_head import ScalarHead, head_of, keep_words
@@ -58,17 +58,17 @@ class Scoring(Objective):
     def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
         """Return what is known of the answers, and its name in `batch.columns`."""
 
-    def beside(self, model: PreTrainedModel) -> Mapping[str, Beside]:
+    def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return an untrained head."""
         keep_words(model)
         return self._head(ScalarHead.of(model))
 
-    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, Beside]:
+    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, AuxiliaryModule]:
         """Return the head that lies beside the weights, to go on from it, or an untrained one."""
         keep_words(model.model)
         return self._head(head_of(model))
 
-    def _head(self, head: ScalarHead) -> Mapping[str, Beside]:
+    def _head(self, head: ScalarHead) -> Mapping[str, AuxiliaryModule]:
         head.bias.requires_grad_(self.bias)
         return {"head": head}
 

@@ -16,7 +16,8 @@ from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
 from gym_torch.batch import Piece, padded
-from gym_torch.model.adapted import Adapted, Begins, First, ForMixtures, TakesPart
+from gym_torch.model.adapted import AdaptedModel, build_adapter
+from gym_torch.model.trained_part import FirstStepBatch
 
 laws = laws_of("adapters", "adapter")
 
@@ -92,10 +93,10 @@ def leaves_out(brought: Brought, bench: Bench) -> None:
     wanted = _logits(base)
     adapted = _adapt(brought, base)
     _train(adapted)
-    if adapted.without is None:  # training changed the base
+    if adapted.disable_adapter is None:  # training changed the base
         return
     expected, marked = _logits(adapted.model), [weight.requires_grad for weight in adapted.model.parameters()]
-    with adapted.without():
+    with adapted.disable_adapter():
         _close(_logits(adapted.model), wanted)
     assert torch.equal(_logits(adapted.model), expected), "leaving it out changed it"
     assert [weight.requires_grad for weight in adapted.model.parameters()] == marked, "other weights train now"
@@ -117,7 +118,8 @@ def saves(brought: Brought, bench: Bench) -> None:
     adapted = _adapt(brought, _base(brought, bench))
     _train(adapted)
     path = bench.path("saved")
-    adapted.save(path, str(_folder(brought, bench)), exact=True)
+    made = adapted.save(path, str(_folder(brought, bench)), exact=True)
+    assert made.kind == adapted.artifact_kind, f"it says that it makes an artifact `{adapted.artifact_kind}`"
     found, state = adapted.read(path), adapted.state()
     assert found.keys() == state.keys()
     assert all(torch.equal(found[name], state[name]) for name in state)
@@ -144,6 +146,19 @@ def goes_on(brought: Brought, bench: Bench) -> None:
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
 
 
+@laws("what it declares that a step needs is all it needs")
+def needs(brought: Brought, bench: Bench) -> None:
+    """It trains to the same bits without gradients after a step, or in a longer run, unless it declares that it needs them."""
+    options = _options(brought)
+    wanted = _after_steps(brought, bench)
+    if not options.needs_gradients:
+        same = _same(wanted, _after_steps(brought, bench, gradients=False))
+        assert same, "after a step it looks at gradients, and does not declare `needs_gradients`"
+    if not options.needs_total_steps:
+        same = _same(wanted, _after_steps(brought, bench, total=100))
+        assert same, "what it does follows from how many steps there are, and it does not declare `needs_total_steps`"
+
+
 @laws("the same seed begins the same")
 def seeded(brought: Brought, bench: Bench) -> None:
     """Whatever is drawn at random follows from the seed alone, not from what was drawn before."""
@@ -160,27 +175,30 @@ def _base(brought: Brought, bench: Bench) -> PreTrainedModel:
 
 def _folder(brought: Brought, bench: Bench) -> Path:
     """Return the directory of a tiny model that the adapter is for."""
-    if not isinstance(brought.sample(), ForMixtures):
+    if not _options(brought).needs_experts:
         return bench.model()
     path = bench.root / "mixture"
     return path if path.exists() else write_mixture(path, bench.model())
 
 
-def _built(brought: Brought, base: PreTrainedModel, seed: int = 0) -> Adapted:
-    return cast(Adapted, brought.sample().build(model=base, seed=seed))
+def _built(brought: Brought, base: PreTrainedModel, seed: int = 0) -> AdaptedModel:
+    return build_adapter(_options(brought), base, seed)
 
 
-def _adapt(brought: Brought, base: PreTrainedModel) -> Adapted:
-    """Return an adapter that may train: begun, where it finds its first values."""
+def _options(brought: Brought) -> Adapter:
+    return cast(Adapter, brought.sample())
+
+
+def _adapt(brought: Brought, base: PreTrainedModel) -> AdaptedModel:
+    """Return an adapter that may train: with its first values."""
     adapted = _built(brought, base)
-    if isinstance(adapted, Begins):
-        texts = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(_tokens())]
-        batch = padded(texts)
-        adapted.begin([First(batch, lambda: adapted.model(input_ids=batch.tokens, labels=batch.tokens).loss)])
+    texts = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(_tokens())]
+    batch = padded(texts)
+    adapted.initialize([FirstStepBatch(batch, lambda: adapted.model(input_ids=batch.tokens, labels=batch.tokens).loss)])
     return adapted
 
 
-def _copied(adapted: Adapted) -> dict[str, Tensor]:
+def _copied(adapted: AdaptedModel) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in adapted.state().items()}
 
 
@@ -194,25 +212,39 @@ def _logits(model: PreTrainedModel) -> Tensor:
     return deepcopy(model(input_ids=_tokens()).logits)
 
 
-def _train(adapted: Adapted) -> None:
+def _train(adapted: AdaptedModel) -> None:
     """Take five steps on a fixed text."""
-    _steps(adapted, _optimizer(adapted), range(5), weighed=False)
+    _steps(adapted, _optimizer(adapted), range(5), total=0)
 
 
-def _optimizer(adapted: Adapted) -> torch.optim.Optimizer:
+def _optimizer(adapted: AdaptedModel) -> torch.optim.Optimizer:
     return torch.optim.AdamW([weight for weight in adapted.model.parameters() if weight.requires_grad], lr=0.01)
 
 
-def _steps(adapted: Adapted, optimizer: torch.optim.Optimizer, steps: range, weighed: bool = True) -> None:
-    """Take these of ten steps; what has a part in each step is told of it where `weighed`."""
+def _steps(
+    adapted: AdaptedModel, optimizer: torch.optim.Optimizer, steps: range, total: int = 10, gradients: bool = True
+) -> None:
+    """Take these of `total` steps and tell the adapter of each, with or without their gradients; of 0 nothing is told."""
     model = adapted.model.train()
     for step in steps:
         optimizer.zero_grad()
         loss = model(input_ids=_tokens(), labels=_tokens()).loss
-        (loss + adapted.penalty() if isinstance(adapted, TakesPart) else loss).backward()
+        (loss + adapted.penalty()).backward()
         optimizer.step()
-        if isinstance(adapted, TakesPart) and weighed:
-            adapted.stepped(step + 1, 10)
+        if total:
+            if not gradients:
+                optimizer.zero_grad()
+            adapted.after_step(step + 1, total)
+
+
+def _after_steps(brought: Brought, bench: Bench, total: int = 10, gradients: bool = True) -> dict[str, Tensor]:
+    adapted = _adapt(brought, _base(brought, bench))
+    _steps(adapted, _optimizer(adapted), range(7), total, gradients)
+    return _copied(adapted)
+
+
+def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def _close(found: Tensor, expected: Tensor) -> None:

@@ -13,7 +13,7 @@ from gym_core.loading import load
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.checkpoint import MANIFEST, problem
 from gym_torch.model import mapped_weights
-from gym_torch.model.adapted import Adapted, Full, Plain, skeleton
+from gym_torch.model.adapted import AdaptedModel, Full, Plain, build_adapter, skeleton
 from gym_torch.model.tasks import Task, built, headed, task_of
 from gym_torch.model.value_head import ScalarHead
 
@@ -22,7 +22,7 @@ from gym_torch.model.value_head import ScalarHead
 class Opened:
     """What an artifact holds, in memory or mapped."""
 
-    adapted: Adapted
+    adapted: AdaptedModel
     task: Task
     head: ScalarHead | None  #: where the task is to score
 
@@ -31,7 +31,7 @@ class Opened:
 
         Raises GymError where there is no such model.
         """
-        return headed(self.adapted.merging(), self.task, self.head)
+        return headed(self.adapted.merged_weights(), self.task, self.head)
 
 
 def base_of(artifact: Artifact) -> Path:
@@ -49,7 +49,7 @@ def opened(artifact: Artifact) -> Opened:
     return Opened(open_artifact(artifact, "auto"), task, head)
 
 
-def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) -> Adapted:
+def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) -> AdaptedModel:
     """Load the language model that a run made, with its adapter beside the weights, not merged.
 
     With a `dtype` of `auto` it is mapped, in the precision of its files.
@@ -81,7 +81,7 @@ def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) 
         )
     changed = artifact.details.get("config", {})  # such as positions that were scaled for training
     model = mapped_weights.load(base_of(artifact), changed, dtype=dtype)
-    adapted: Adapted = load(entry)(**artifact.details.get("options", {})).build(model=model)
+    adapted = build_adapter(load(entry)(**artifact.details.get("options", {})), model)
     adapted.load(adapted.read(artifact.path))
     for weight in model.parameters():
         mapped_weights.release(weight.detach())

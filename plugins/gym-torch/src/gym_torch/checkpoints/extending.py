@@ -23,10 +23,10 @@ def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:
 def extended(recipe: Recipe, job: Job, before: int) -> str:
     """Return what becomes of the learning rate of a run of `before` steps that now has more.
 
-    Raises RecipeError where an adapter has a part in every step: what it did followed from how many there were.
+    Raises RecipeError where what the adapter does in a step follows from how many there are.
     """
     taken, total = job.progress.step, job.progress.total
-    if job.taking_part:
+    if recipe.adapter and recipe.adapter.needs_total_steps:
         raise RecipeError(
             f"this adapter shares out its work over all steps, of which there were {before}",
             key="train.max_steps",

@@ -20,7 +20,7 @@ from gym_torch.config import Transformers
 from gym_torch.export.safetensors import copy_tokenizer
 from gym_torch.loop.train_loop import Job
 from gym_torch.model import rope_scaling, stop_tokens
-from gym_torch.model.adapted import Adapted
+from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.policy import Policy
 
@@ -31,7 +31,7 @@ class Results:
 
     run: Run
     model: LoadedModel
-    adapted: Adapted
+    adapted: AdaptedModel
     policy: Policy
     checkpoints: Checkpoints
     conditions: Mapping[str, Any]  #: what must be the same when the run goes on, by the name a user would call it

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from gym_core import Artifact, GymError, RecipeError
 from gym_torch.distributed import optimizer_state
 from gym_torch.loop.train_loop import Job
-from gym_torch.model.adapted import Adapted
+from gym_torch.model.adapted import AdaptedModel
 from gym_torch.observer import Progress
 from gym_torch.policy import Policy
 from gym_torch.source import Source
@@ -27,7 +27,7 @@ FIX = "make it what it was, or start over in another `output`"
 def write(
     path: Path,
     job: Job,
-    adapted: Adapted,
+    adapted: AdaptedModel,
     policy: Policy,
     base: str,
     conditions: Mapping[str, Any],
@@ -57,7 +57,7 @@ def write(
     return made
 
 
-def save(path: Path, adapted: Adapted, policy: Policy, base: str, exact: bool = False) -> Artifact:
+def save(path: Path, adapted: AdaptedModel, policy: Policy, base: str, exact: bool = False) -> Artifact:
     """Write the weights of the model, and beside them those of what is trained beside it; return what that makes."""
     made = adapted.save(path, base, exact)
     for module in policy.companions:
@@ -65,7 +65,7 @@ def save(path: Path, adapted: Adapted, policy: Policy, base: str, exact: bool = 
     return made
 
 
-def load(path: Path, adapted: Adapted, policy: Policy) -> None:
+def load(path: Path, adapted: AdaptedModel, policy: Policy) -> None:
     """Put back the weights, before they are laid out over processes. Raises GymError where others are trained now."""
     old, new = json.loads((path / STATE).read_text(encoding="utf-8"))["shapes"], _shapes(policy)
     for name in sorted(old.keys() | new.keys()):
@@ -75,7 +75,7 @@ def load(path: Path, adapted: Adapted, policy: Policy) -> None:
     put_weights(path, adapted, policy)
 
 
-def put_weights(path: Path, adapted: Adapted, policy: Policy) -> None:
+def put_weights(path: Path, adapted: AdaptedModel, policy: Policy) -> None:
     """Put back the weights of a checkpoint of this very run."""
     adapted.load(adapted.read(path))
     for module in policy.companions:

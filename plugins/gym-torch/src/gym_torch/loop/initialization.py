@@ -15,21 +15,21 @@ from torch import Tensor
 
 from gym_torch.batch import Batch
 from gym_torch.loop.train_loop import reseed
-from gym_torch.model.adapted import Adapted, Begins, First
+from gym_torch.model.adapted import AdaptedModel
+from gym_torch.model.trained_part import FirstStepBatch
 from gym_torch.objective import Objective
 from gym_torch.policy import Policy
 from gym_torch.source import Source
 
 
-def begin(adapted: Adapted, policy: Policy, first: Callable[[], Iterator[First]]) -> None:
-    """Have the adapter find its first values, where it does, and then what trains beside the model; the same in every process.
+def initialize(adapted: AdaptedModel, policy: Policy, first: Callable[[], Iterator[FirstStepBatch]]) -> None:
+    """Have the adapter find its first values, and then what trains beside the model; the same in every process.
 
     `first` is what `first_step` does; nothing of it happens where nobody looks at the first step. Raises what they raise.
     """
     for part in (adapted, *policy.companions):
-        if isinstance(part, Begins):
-            with torch.random.fork_rng():
-                part.begin(first())
+        with torch.random.fork_rng():
+            part.initialize(first())
     policy.zero_grad()  # a part that looked at gradients of its own left some at the others
 
 
@@ -40,7 +40,7 @@ def first_step(
     accelerator: Accelerator,
     seed: int,
     ready: Callable[[], None],
-) -> Iterator[First]:
+) -> Iterator[FirstStepBatch]:
     """Yield the batches of the first step one after another, from all processes.
 
     `ready` is called before: from then on the objective can compute its loss.
@@ -55,7 +55,7 @@ def first_step(
     for number, examples in enumerate(batches):
         reseed(seed, 0, number)
         batch = objective.collate(examples).to(device)
-        yield First(batch, partial(_loss, policy, objective, batch))
+        yield FirstStepBatch(batch, partial(_loss, policy, objective, batch))
 
 
 def _loss(policy: Policy, objective: Objective, batch: Batch) -> Tensor:

@@ -25,8 +25,8 @@ from gym_torch.batch import Example
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.loop.nonfinite import check_weights, explain
 from gym_torch.loop.signals import Signals
-from gym_torch.model.adapted import TakesPart
 from gym_torch.model.load_balancing import Balance
+from gym_torch.model.trained_part import TrainedPart
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Progress, gain
 from gym_torch.source import Source, Step
@@ -60,7 +60,7 @@ class Job:
     measure: str = "loss"  #: what training improves
     better: str = "lower"  #: which way: `lower` or `higher`
     balance: Balance | None = None  #: of the experts of the policy, whose loss is added to that of each batch
-    taking_part: TakesPart | None = None  #: what adds to the loss of each step, and is told of it
+    parts: Sequence[TrainedPart] = ()  #: the adapted model, and what trains beside it
     window: dict[str, tuple[float, int]] = field(default_factory=dict)  #: sums since the last log line, and of how many
     saved: int = -1  #: step of the last checkpoint
     last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number
@@ -164,8 +164,8 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
             if job.balance:
                 loss, metrics = job.balance.beside(loss, metrics, job.objective.weight(batch))
             total = loss * (share * world)  # gradients are averaged over processes, hence `world`
-            if job.taking_part and number == len(batches):
-                total = total + job.taking_part.penalty()
+            if number == len(batches):
+                total = total + sum(part.penalty() for part in job.parts)
             job.accelerator.backward(total)
         add(sums, {"loss": loss, **metrics}, share, job.objective.largest)
         if job.signals.received and world == 1 and not in_backward:
@@ -183,8 +183,8 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     learnt = norm_value > 0 or in_backward
     if learnt:
         job.optimizer.step()
-    if learnt and job.taking_part:
-        job.taking_part.stepped(progress.step + 1, progress.total)
+        for part in job.parts:
+            part.after_step(progress.step + 1, progress.total)
     job.optimizer.zero_grad()
     progress.step, progress.epoch = progress.step + 1, step.epoch
     job.last = progress.step, step

@@ -1,6 +1,6 @@
 """What an adapter makes of a model: which weights train, and how they are saved, restored and merged.
 
-`Adapted` is the promise every adapter keeps; `Full` keeps it for training weights of the model itself. Nothing here
+`AdaptedModel` is the base of what every adapter builds; `Full` is that of training weights of the model itself. Nothing here
 knows about optimizers, checkpoints or recipes.
 """
 
@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple
 
 import torch
 from accelerate import init_empty_weights
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from gym_core import Artifact, Component, GymError, Recipe
-from gym_torch.batch import Batch
+from gym_core import Adapter, Artifact, Component, GymError, PluginError, Recipe
 from gym_torch.model.loading import read_weights
+from gym_torch.model.trained_part import TrainedPart
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -33,22 +34,31 @@ class Plain(NamedTuple):
     """What its `state_dict` holds, by name, one after another and each in the precision that the model came in."""
 
 
-class Adapted(Protocol):
-    """What `adapter.build(model=model, seed=seed)` returns."""
+class AdaptedModel(TrainedPart, ABC):
+    """Base of what `adapter.build(model=model, seed=seed)` returns: a model that trains in part or as a whole."""
+
+    model: PreTrainedModel
+    """The causal language model to train; what trains has `requires_grad`, and is fp32."""
+    artifact_kind: ClassVar[str] = "adapter"
+    """What `save` makes: `adapter`, or `model` where it writes all weights."""
 
     @property
-    def model(self) -> PreTrainedModel:
-        """The causal language model to train; what trains has `requires_grad`, and is fp32."""
-        ...
+    def disable_adapter(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What makes a context in which `model` computes what it did before anything was trained.
 
+        Default: None, where training changes the weights of the model itself: only a second model then computes that.
+        """
+        return None
+
+    @abstractmethod
     def state(self) -> dict[str, Tensor]:
         """Return what training changes, sharing memory with the model, tied weights once; and what else going on needs."""
-        ...
 
+    @abstractmethod
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` returned, bit for bit. Raises `GymError` when it belongs to another model."""
-        ...
 
+    @abstractmethod
     def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
         """Write a directory that transformers or peft load, without pickle.
 
@@ -56,98 +66,32 @@ class Adapted(Protocol):
         `load(read(path))` then restores them bit for bit. `base` names the model that was trained. An adapter's artifact
         carries the entry-point value of its options under `adapter`, and themselves under `options`, in its details.
         """
-        ...
 
+    @abstractmethod
     def read(self, path: Path) -> dict[str, Tensor]:
         """Return the `state` held by a directory that `save` wrote."""
-        ...
 
-    def merging(self) -> Plain:
+    @abstractmethod
+    def merged_weights(self) -> Plain:
         """Return one plain model that computes what `model` computes, leaving `model` untouched and trainable.
 
         Its weights are merged as they are asked for. Raises `GymError` where the options declare that nothing of the kind can
         be (`gym_core.Adapter.merges`), or where a weight has no room for the update.
         """
-        ...
 
     def merged(self) -> PreTrainedModel:
-        """Return that model in memory: what `assembled` makes of it."""
-        ...
-
-    @property
-    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
-        """What makes a context in which `model` computes what it did before anything was trained.
-
-        None where training changes the weights of the model itself: only a second model then computes that.
-        """
-        ...
-
-
-@runtime_checkable
-class Uniform(Protocol):
-    """What the options of an adapter may promise beside `build`, so that a plan for many layers adapts only a few."""
-
-    def uniform(self) -> bool:
-        """Whether layers that are alike stay so, however many there are."""
-        ...
-
-
-@runtime_checkable
-class ForMixtures(Protocol):
-    """What the options of an adapter declare beside `build` that works on models with experts alone."""
-
-    mixtures: ClassVar[bool]
-    """True."""
-
-
-class First(NamedTuple):
-    """A batch of the first step, and what computes its loss, as the loop will: undivided."""
-
-    batch: Batch
-    loss: Callable[[], Tensor]
-
-
-@runtime_checkable
-class Begins(Protocol):
-    """What an adapter, or what trains beside the model, offers where first values are found: from weights or the first step.
-
-    They are found once, before the first step, and never again: `load` restores them into what was not begun.
-    """
-
-    def begin(self, first: Iterable[First] = ()) -> None:
-        """Find them. `first` are the batches of the first step, the same in every process.
-
-        Taking one may run the model, for answers or what a reference says. Raises GymError where they cannot be found.
-        """
-        ...
-
-
-@runtime_checkable
-class TakesPart(Protocol):
-    """What an adapter offers beside that has a part in every step."""
-
-    def penalty(self) -> Tensor:
-        """Return a scalar that is added to the loss of a step."""
-        ...
-
-    def stepped(self, step: int, total: int) -> None:
-        """Be told that the weights were updated in step `step` of `total`, counted from 1; their gradients are still there."""
-        ...
-
-
-@runtime_checkable
-class Described(Protocol):
-    """What an adapter offers beside that a plan can describe."""
+        """Return that model in memory; it shares with this one what the adapter leaves alone."""
+        return assembled(self.merged_weights(), type(self.model))
 
     def describe(self) -> str:
-        """Return a line about what was put where, such as `rank 8, alpha 16: q_proj, v_proj`."""
-        ...
+        """Return a line for plans about what was put where, such as `rank 8, alpha 16: q_proj, v_proj`. Default: nothing."""
+        return ""
 
 
-class Full:
-    """Trains weights of the model itself: all of them, or those that `trained` names."""
+class Full(AdaptedModel):
+    """Full fine-tuning: trains weights of the model itself, all of them, or those that `trained` names."""
 
-    without: Callable[[], AbstractContextManager[None]] | None = None
+    artifact_kind: ClassVar[str] = "model"
 
     def __init__(
         self,
@@ -208,7 +152,7 @@ class Full:
         saved = dict(read_weights(path, options, type(self.model)).named_parameters())
         return {name: saved[name].detach() for name in self.state()}
 
-    def merging(self) -> Plain:
+    def merged_weights(self) -> Plain:
         """Return the model: its weights are the trained ones already."""
         return Plain(copy.deepcopy(self.model.config), iter(self._as_stored().items()))
 
@@ -245,11 +189,23 @@ def skeleton(config: PretrainedConfig, build: Callable[[PretrainedConfig], PreTr
         return build(copy.deepcopy(config))
 
 
-def adapt(model: PreTrainedModel, recipe: Recipe) -> Adapted:
-    """Let the recipe's adapter choose what is trained; without one, everything is."""
+def adapt(model: PreTrainedModel, recipe: Recipe) -> AdaptedModel:
+    """Let the recipe's adapter choose what is trained; without one, everything is. Raises what `build_adapter` does."""
     adapter, seed = recipe.adapter, recipe.train.seed
-    adapted: Adapted = adapter.build(model=model, seed=seed) if adapter else Full(None, model, seed)
-    return adapted
+    return build_adapter(adapter, model, seed) if adapter else Full(None, model, seed)
+
+
+def build_adapter(adapter: Adapter, model: PreTrainedModel, seed: int = 0) -> AdaptedModel:
+    """Build an adapter into a model. Raises PluginError where it returns something else than its kind promises."""
+    built = adapter.build(model=model, seed=seed)
+    if not isinstance(built, AdaptedModel):
+        kind = type(adapter)
+        raise PluginError(
+            f"{kind.__module__}.{kind.__name__}.build returned a {type(built).__name__}, which is no AdaptedModel",
+            key="adapter",
+            fix="let what it returns subclass gym_torch.model.adapted.AdaptedModel",
+        )
+    return built
 
 
 def check_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError
-from gym_torch.auxiliary import Beside
+from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.model.adapted import check_state
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FILE = "value_head.safetensors"
 PREFIX = "v_head.summary."
 
 
-class ScalarHead(Beside):
+class ScalarHead(AuxiliaryModule):
     """A linear map from a state to a number, computed in its own precision, fp32; all zero before it is trained."""
 
     def __init__(self, width: int) -> None:
