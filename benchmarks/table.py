@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-OTHERS = {"learning.py", "report.py", "table.py", "workers.py"}
+OTHERS = {"choosing_page.py", "learning.py", "report.py", "table.py", "workers.py"}
 
 
 def run() -> int:

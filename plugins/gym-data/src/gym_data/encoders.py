@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gym_data.encoding import Piece, encode_conversations, encode_feedback, encode_prompts, encode_texts
+from gym_data.document_encoding import encode_texts
+from gym_data.encoding import Piece, encode_conversations, encode_feedback, encode_prompts
 from gym_data.pairing import encode_preferences
 from gym_data.reading import Reader
 from gym_data.steps import encode_steps
