@@ -43,7 +43,7 @@ def measure(out: report.Report, quick: bool) -> None:
         scratch = Path(folder)
         model = write_model(scratch / "model", SMALL, PROMPTS)
         rewards = [{"name": "length", "maximum": 16}]
-        options = {"rewards": rewards, "group_size": 8, "mini_batches": 1, "max_new_tokens": LENGTH}
+        options = {"rewards": rewards, "group_size": 8, "num_mini_batches": 1, "max_new_tokens": LENGTH}
         spec = Tuning(
             model=str(model),
             data={**source(PROMPTS, CUTOFF), "overlong": "drop"},

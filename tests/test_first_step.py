@@ -26,7 +26,7 @@ ALGORITHMS: dict[str, type[TorchAlgorithm]] = {
 }
 SMALL: dict[str, Any] = {"rank": 4, "dropout": 0.5, "target_rank": 2, "block": 4, "blocks": 2, "layers": 1}
 TOKENS: dict[str, Any] = {"trainable_tokens": [97, 98], "prompt_tuning": 4, "prefix_tuning": 4}
-FORMS: dict[str, Any] = {"live": {"cache_reference": False}, "cached": {"cache_reference": True}}
+FORMS: dict[str, Any] = {"live": {"precompute_ref_log_probs": False}, "cached": {"precompute_ref_log_probs": True}}
 ROLLOUTS = {"max_new_tokens": 8, "group_size": 4, "rewards": [{"name": "regex", "pattern": "[ -7]"}]}
 #: One algorithm for each way of comparing: pairs, judged answers, whole distributions, answers of its own.
 WAYS = {"dpo", "kto", "tdpo2", "rloo"}
@@ -35,11 +35,11 @@ IN_TRAINING_ONLY = {"longlora"}  #: attends in groups while it trains
 
 def forms(kind: type[TorchAlgorithm]) -> dict[str, dict[str, Any]]:
     """Return the ways in which an algorithm may be given its reference; none where it has none."""
-    if "cache_reference" in kind.model_fields:
+    if "precompute_ref_log_probs" in kind.model_fields:
         return FORMS
     if "rewards" in kind.model_fields:
         return {"live": {**ROLLOUTS, "beta": 0.1}}
-    return {"live": {}} if "reference_model" in kind.model_fields else {}
+    return {"live": {}} if "ref_model" in kind.model_fields else {}
 
 
 def cases() -> Iterator[Any]:
@@ -52,7 +52,7 @@ def cases() -> Iterator[Any]:
 
 def test_every_algorithm_with_a_reference_is_compared_without_dropout() -> None:
     fields = {entry.name: load(entry).model_fields.keys() for entry in entries("algorithms")}
-    assert {name for name, have in fields.items() if {"reference_model", "rewards"} & have} <= ALGORITHMS.keys()
+    assert {name for name, have in fields.items() if {"ref_model", "rewards"} & have} <= ALGORITHMS.keys()
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from gym_testkit.bench import Bench
 
 #: what is trained, and against what
 FORMS: dict[str, dict[str, Any]] = {
-    "left out": {"adapter": "lora", "algorithm": {"name": "dpo", "cache_reference": False}},
-    "kept": {"algorithm": {"name": "dpo", "cache_reference": True}},
-    "a second model": {"algorithm": {"name": "ipo", "cache_reference": False}},
+    "left out": {"adapter": "lora", "algorithm": {"name": "dpo", "precompute_ref_log_probs": False}},
+    "kept": {"algorithm": {"name": "dpo", "precompute_ref_log_probs": True}},
+    "a second model": {"algorithm": {"name": "ipo", "precompute_ref_log_probs": False}},
 }
 
 

@@ -27,13 +27,16 @@ from gym_testkit.bench import Bench
 
 FULL: dict[str, Any] = {}
 LORA: dict[str, Any] = {"adapter": {"name": "lora", "rank": 4, "dropout": 0.1}}
-RUNS = {"full": (FULL, "model.neftune=0"), "lora": (LORA, "model.neftune=5")}
+RUNS = {"full": (FULL, "model.neftune_noise_alpha=0"), "lora": (LORA, "model.neftune_noise_alpha=5")}
 #: AdamW apart, what works on shards; a sign may come out the other way, so a rate is small where it decides.
 NUMBERWISE: dict[str, tuple[dict[str, Any], str]] = {
     "lion": ({"optimizer": "lion"}, "train.learning_rate=0.0001"),
     "lora_plus": (LORA | {"optimizer": "lora_plus"}, "train.learning_rate=0.001"),
-    "schedule_free_adamw": ({"optimizer": "schedule_free_adamw", "scheduler": "constant"}, "model.neftune=0"),
-    "sgd": ({"optimizer": {"name": "sgd", "momentum": 0.9}}, "model.neftune=0"),
+    "schedule_free_adamw": (
+        {"optimizer": "schedule_free_adamw", "scheduler": "constant"},
+        "model.neftune_noise_alpha=0",
+    ),
+    "sgd": ({"optimizer": {"name": "sgd", "momentum": 0.9}}, "model.neftune_noise_alpha=0"),
 }
 PATIENCE = 6  #: seconds that a process may be silent before it is missed
 TRAIN = {"max_steps": 4, "batch_size": 2, "accumulate": 4, "save_every": 2, "eval_every": 2, "precision": "fp32"}

@@ -37,7 +37,7 @@ STEPS = 200
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "bnpo": {},
     "cispo": {},
-    "dapo": {"mask_truncated": False},
+    "dapo": {"mask_truncated_completions": False},
     "dr_grpo": {},
     "grpo": {},
     "gspo": {},

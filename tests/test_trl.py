@@ -58,24 +58,24 @@ CASES = {
     "dapo": Case({"loss_type": "dapo", "epsilon_high": 0.28}, ClippedTokens(DAPO(rewards=REWARDS), PACKED)),
     "dapo with k3": Case(
         {"loss_type": "dapo", "epsilon_high": 0.28, "beta": 0.1, "use_bias_correction_kl": False},
-        ClippedTokens(DAPO(rewards=REWARDS, beta=0.1, kl="k3"), PACKED),
+        ClippedTokens(DAPO(rewards=REWARDS, beta=0.1, kl_estimator="k3"), PACKED),
     ),
     # TRL's mean is over the tokens of a pass, so a step of several passes depends on how it is cut.
     "bnpo": Case({"loss_type": "bnpo"}, ClippedTokens(GRPO(rewards=REWARDS), PACKED), passes=(1,)),
-    "cispo": Case({"loss_type": "cispo", "epsilon_high": 1.1}, CISPOLoss(CISPO(rewards=REWARDS, cap=1.1), PACKED)),
+    "cispo": Case({"loss_type": "cispo", "epsilon_high": 1.1}, CISPOLoss(CISPO(rewards=REWARDS, epsilon_high=1.1), PACKED)),
     "cispo with kl": Case(
         {"loss_type": "cispo", "epsilon_high": 1.1, "beta": 0.1},
-        CISPOLoss(CISPO(rewards=REWARDS, cap=1.1, beta=0.1), PACKED),
+        CISPOLoss(CISPO(rewards=REWARDS, epsilon_high=1.1, beta=0.1), PACKED),
     ),
     "gspo": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03},
-        GSPOLoss(GSPO(rewards=REWARDS, clip_low=0.02, clip_high=0.03), PACKED),
+        GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03), PACKED),
     ),
     # TRL would correct its KL by the ratio of whole answers.
     "gspo with k3": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03,
          "beta": 0.1, "use_bias_correction_kl": False},
-        GSPOLoss(GSPO(rewards=REWARDS, clip_low=0.02, clip_high=0.03, beta=0.1, kl="k3"), PACKED),
+        GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, beta=0.1, kl_estimator="k3"), PACKED),
     ),
 }  # fmt: skip
 STEPS = [(name, passes) for name, case in CASES.items() for passes in case.passes]

@@ -230,7 +230,7 @@ class Case:
 CASES = {
     "sigmoid": Case(dpo, DPO(beta=0.3), {"beta": 0.3}),
     "sigmoid_norm": Case(dpo, DPONorm(beta=5.0), {"loss_type": ["sigmoid_norm"], "beta": 5.0}),
-    "ld_alpha": Case(dpo, LDDPO(alpha=0.4), {"ld_alpha": 0.4}),
+    "ld_alpha": Case(dpo, LDDPO(ld_alpha=0.4), {"ld_alpha": 0.4}),
     "hinge": Case(dpo, Hinge(), {"loss_type": ["hinge"]}),
     "ipo": Case(dpo, IPO(), {"loss_type": ["ipo"]}),
     "robust": Case(dpo, RobustDPO(label_smoothing=0.2), {"loss_type": ["robust"], "label_smoothing": 0.2}),
@@ -247,7 +247,7 @@ CASES = {
         {"beta": 0.2, "desirable_weight": 1.3, "undesirable_weight": 0.8, "train_sampling_strategy": "sequential"},
     ),
     "simpo": Case(
-        cpo, SimPO(beta=2.0, gamma=0.7), {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.7, "cpo_alpha": 0.0}
+        cpo, SimPO(beta=2.0, simpo_gamma=0.7), {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.7, "cpo_alpha": 0.0}
     ),
     "cpo": Case(cpo, CPO(ftx=1.0), {"loss_type": "sigmoid", "cpo_alpha": 1.0}, EVEN),
     "orpo": Case(orpo, ORPO(beta=0.2), {"beta": 0.2}, BARE),

@@ -88,7 +88,7 @@ CASES: dict[str, tuple[PolicyObjective, Callable[[Tensor, Rollout], Tensor], Cal
         14,
     ),
     "cispo": (
-        CISPOLoss(CISPO(rewards=REWARDS, cap=1.2)),
+        CISPOLoss(CISPO(rewards=REWARDS, epsilon_high=1.2)),
         lambda scores, answer: weighted(scores, answer, 1.2),
         torch.sum,
         14,
@@ -127,7 +127,7 @@ def test_what_is_clipped_is_counted_in_tokens(tmp_path: Path, name: str) -> None
     if isinstance(objective.config, CISPO):
         wanted = sum(value > 1.2 for value in ratio)
     else:
-        high = 1 + objective.config.clip_high
+        high = 1 + objective.config.clip_range()[1]
         wanted = sum((r < 0.8 and a < 0) or (r > high and a > 0) for r, a in zip(ratio, each, strict=True))
     (name,) = metrics.keys() & {"clip_ratio/region_mean", "cispo_clip_ratio"}
     assert metrics[name].tolist() == [wanted, len(ratio)]
@@ -137,17 +137,28 @@ def test_what_is_clipped_is_counted_in_tokens(tmp_path: Path, name: str) -> None
 def test_naming_dapo_is_all_that_it_needs() -> None:
     named = load_recipe({"model": "tiny", "data": "none.jsonl", "algorithm": {"name": "dapo", "rewards": ["exact"]}})
     config = named.algorithm
-    assert (config.clip_low, config.clip_high, config.max_resample, config.mask_truncated) == (0.2, 0.28, 3, True)
+    assert (config.epsilon, config.epsilon_high, config.max_resample, config.mask_truncated_completions) == (
+        0.2,
+        0.28,
+        3,
+        True,
+    )
     assert config.judges()[1:] == [Overlong(maximum=256, buffer=51)]  # a fifth, as 4,096 of 20,480 are
     own = Overlong(maximum=100, buffer=10)
     assert DAPO(rewards=[*REWARDS, own]).judges() == [*REWARDS, own]
-    assert DAPO(rewards=REWARDS, overlong=0).judges() == REWARDS
+    assert DAPO(rewards=REWARDS, overlong_buffer=0).judges() == REWARDS
 
 
 def test_wrong_answers_of_which_some_are_too_long_teach_dapo_nothing(tmp_path: Path) -> None:
     """Their rewards differ by the punishment of length; as answers they are all as wrong."""
     bench, never = Bench(tmp_path), [{"name": "regex", "pattern": "this is never said"}]
-    algorithm = {"name": "dapo", "rewards": never, "max_new_tokens": 24, "overlong": 0.9, "mask_truncated": False}
+    algorithm = {
+        "name": "dapo",
+        "rewards": never,
+        "max_new_tokens": 24,
+        "overlong_buffer": 0.9,
+        "mask_truncated_completions": False,
+    }
     run = bench.run(bench.recipe(algorithm, "prompt", batch_size=16), max_steps=2, save_every=1)
     for line in run.metrics:
         assert line["rewards/overlong/mean"] < 0 and line["frac_reward_zero_std"] < 1
@@ -173,11 +184,13 @@ def test_bnpo_asks_for_rewards_within_bounds() -> None:
     credit = load_object(BNPO.credit)
     found = credit(judged(1, 0, 0, 0, 1, 1, 0, math.nan), BNPO(rewards=REWARDS))["advantages"]
     assert found[0] > 0 > found[1] and found[7] == 0 and found[4] == found[5] > 0
-    wide = credit(judged(4, -2, -2, -2, 4, 4, -2, math.nan), BNPO(rewards=REWARDS, lowest=-2, highest=4))["advantages"]
+    wide = credit(judged(4, -2, -2, -2, 4, 4, -2, math.nan), BNPO(rewards=REWARDS, min_reward=-2, max_reward=4))[
+        "advantages"
+    ]
     torch.testing.assert_close(wide, found)
-    for reward, key in ((1.5, "algorithm.highest"), (-1.0, "algorithm.lowest")):
+    for reward, key in ((1.5, "algorithm.max_reward"), (-1.0, "algorithm.min_reward")):
         with pytest.raises(GymError, match="is not between 0 and 1") as caught:
             credit(judged(1, 0, 0, reward), BNPO(rewards=REWARDS))
         assert caught.value.problems[0].key == key
     with pytest.raises(ValueError, match="not below"):
-        BNPO(rewards=REWARDS, lowest=1.0)
+        BNPO(rewards=REWARDS, min_reward=1.0)

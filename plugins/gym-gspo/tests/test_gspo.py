@@ -21,7 +21,7 @@ from gym_torch.batch import Piece
 from gym_torch.policy import Policy
 
 torch.set_num_threads(1)
-BOUNDS = {"clip_low": 0.05, "clip_high": 0.08}
+BOUNDS = {"epsilon": 0.05, "epsilon_high": 0.08}
 OBJECTIVES = [GSPOLoss(GSPO(rewards=[Length()], **BOUNDS)), GSPOTokenLoss(GSPOToken(rewards=[Length()], **BOUNDS))]
 
 

@@ -17,7 +17,7 @@ from gym_testkit.bench import Bench
     ("options", "shape"),
     [
         ({"name": "dpo"}, "preference"),
-        ({"name": "dpo", "cache_reference": True}, "preference"),
+        ({"name": "dpo", "precompute_ref_log_probs": True}, "preference"),
         ({"name": "tdpo2"}, "preference"),
         ({"name": "kto"}, "feedback"),
     ],

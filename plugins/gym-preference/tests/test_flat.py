@@ -27,12 +27,12 @@ FILE = {
         ({"pref_loss": "kto_pair"}, KTO()),
         ({"pref_loss": "ipo", "pref_beta": 0.2}, IPO(beta=0.2)),
         ({"pref_loss": "orpo"}, ORPO(beta=0.1)),
-        ({"pref_loss": "simpo"}, SimPO(beta=0.1, gamma=0.5)),
-        ({"pref_loss": "simpo", "simpo_gamma": 0.7, "pref_beta": 2.5}, SimPO(beta=2.5, gamma=0.7)),
+        ({"pref_loss": "simpo"}, SimPO(beta=0.1, simpo_gamma=0.5)),
+        ({"pref_loss": "simpo", "simpo_gamma": 0.7, "pref_beta": 2.5}, SimPO(beta=2.5, simpo_gamma=0.7)),
         ({"dpo_label_smoothing": 0.2}, CDPO(label_smoothing=0.2)),
         ({"pref_loss": "sigmoid", "dpo_label_smoothing": 0.0}, CDPO(label_smoothing=0.0)),
-        ({"pref_loss": "sigmoid", "ld_alpha": 0.3}, LDDPO(alpha=0.3)),
-        ({"ref_model": "tiny"}, DPO(reference_model="tiny")),
+        ({"pref_loss": "sigmoid", "ld_alpha": 0.3}, LDDPO(ld_alpha=0.3)),
+        ({"ref_model": "tiny"}, DPO(ref_model="tiny")),
     ],
 )
 def test_a_file_of_llama_factory_means_a_component(keys: dict[str, Any], means: Any) -> None:
@@ -40,8 +40,8 @@ def test_a_file_of_llama_factory_means_a_component(keys: dict[str, Any], means: 
 
 
 def test_the_short_form_has_the_fields_of_the_component() -> None:
-    short = {"model": "tiny", "dataset": "pairs.json", "pref_loss": "simpo", "gamma": 1.5}
-    assert load_recipe(short).algorithm == SimPO(gamma=1.5)
+    short = {"model": "tiny", "dataset": "pairs.json", "pref_loss": "simpo", "simpo_gamma": 1.5}
+    assert load_recipe(short).algorithm == SimPO(simpo_gamma=1.5)
 
 
 @pytest.mark.parametrize(

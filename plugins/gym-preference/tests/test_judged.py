@@ -197,7 +197,7 @@ def test_two_processes_measure_what_one_does(bench: Bench, name: str, origin: st
 def test_a_reference_that_is_asked_once_says_the_same(bench: Bench, adapter: str | None) -> None:
     """Of answers to other prompts, too."""
     live, kept = (
-        bench.run(recipe(bench, adapter, cache_reference=asked), str(asked), max_steps=3, learning_rate=0.01)
+        bench.run(recipe(bench, adapter, precompute_ref_log_probs=asked), str(asked), max_steps=3, learning_rate=0.01)
         for asked in (False, True)
     )
     agree(live, kept, ("kl", "loss", "rewards/margins"))

@@ -29,9 +29,9 @@ def softplus(x: float) -> float:
     return math.log1p(math.exp(-abs(x))) + max(x, 0.0)
 
 
-def discopop(w: float, r: float, beta: float, temperature: float) -> float:
+def discopop(w: float, r: float, beta: float, discopop_tau: float) -> float:
     margin = beta * (w - r)
-    share = sigmoid(margin / temperature)
+    share = sigmoid(margin / discopop_tau)
     return (1 - share) * softplus(-margin) + share * math.exp(-margin)
 
 
@@ -73,10 +73,10 @@ FORMULAS: dict[str, tuple[Callable[..., float], list[dict[str, float]]]] = {
         lambda w, r, beta: sigmoid(beta * w) + 1 - sigmoid(beta * (w - r)),
         [{"beta": 0.1}, {"beta": 1.0}],
     ),
-    "discopop": (discopop, [{"beta": 0.1, "temperature": 0.05}, {"beta": 0.05, "temperature": 1.0}]),
+    "discopop": (discopop, [{"beta": 0.1, "discopop_tau": 0.05}, {"beta": 0.05, "discopop_tau": 1.0}]),
     "simpo": (
-        lambda w, r, beta, gamma: softplus(gamma - beta * (w - r)),
-        [{"beta": 2.0, "gamma": 1.0}, {"beta": 0.1, "gamma": 0.0}],
+        lambda w, r, beta, simpo_gamma: softplus(simpo_gamma - beta * (w - r)),
+        [{"beta": 2.0, "simpo_gamma": 1.0}, {"beta": 0.1, "simpo_gamma": 0.0}],
     ),
     "orpo": (
         lambda w, r, beta: -w + beta * softplus(odds(r) - odds(w)),

@@ -132,13 +132,13 @@ def test_equal_answers_are_right_by_half() -> None:
 
 
 def test_tokens_beyond_the_shorter_answer_count_as_much_as_is_said(model_path: Path) -> None:
-    objective = Desensitised(LDDPO(alpha=0.25), PADDED)
+    objective = Desensitised(LDDPO(ld_alpha=0.25), PADDED)
     batch = objective.collate(pairs([(2, 3, 1), (2, 1, 2)]))
     ratios = torch.tensor([1.0, 10.0, 100.0, 7.0, 5.0, 1.0, 8.0])
     chosen, rejected = objective.sides(ratios, batch)
     assert chosen.tolist() == [1 + 110 / 4, 5] and rejected.tolist() == [7, 1 + 8 / 4]
     policy = Policy(load(model_path))
-    full, plain = (kind(config, PADDED) for kind, config in ((Desensitised, LDDPO(alpha=1)), (PairObjective, DPO())))
+    full, plain = (kind(config, PADDED) for kind, config in ((Desensitised, LDDPO(ld_alpha=1)), (PairObjective, DPO())))
     assert full.loss(policy, full.collate(pairs()))[0] == plain.loss(policy, plain.collate(pairs()))[0]
 
 

@@ -23,10 +23,10 @@ from gym_testkit.bench import Bench, Finished, fingerprint
 from gym_testkit.tiny import write_model
 
 FORMS: dict[str, dict[str, Any]] = {
-    "left out": {"cache_reference": False},
-    "kept": {"cache_reference": True},
-    "further": {"reference_model": "itself", "cache_reference": False},
-    "further, kept": {"reference_model": "itself"},
+    "left out": {"precompute_ref_log_probs": False},
+    "kept": {"precompute_ref_log_probs": True},
+    "further": {"ref_model": "itself", "precompute_ref_log_probs": False},
+    "further, kept": {"ref_model": "itself"},
 }
 
 
@@ -75,7 +75,7 @@ def test_the_same_weights_that_compute_something_else_are_another_reference(tmp_
     config["rope_parameters"]["rope_theta"] = 10.0
     (turned / "config.json").write_text(json.dumps(config))
     for model in (model_path, turned):
-        algorithm = {"name": "dpo", "cache_reference": True}
+        algorithm = {"name": "dpo", "precompute_ref_log_probs": True}
         found = run(tmp_path, model, algorithm, model.name, adapter="lora", train={"max_steps": 1})
         assert found.metrics[0]["loss"] == pytest.approx(np.log(2), abs=1e-6), "it is its own reference when it begins"
         assert found.metrics[0]["kl"] == pytest.approx(0, abs=1e-9)
@@ -92,7 +92,7 @@ def test_an_adapter_is_left_out_unless_samples_come_again(
 
 
 def test_held_out_pairs_are_scored_too(tmp_path: Path, model_path: Path) -> None:
-    options = {"cache_reference": True}
+    options = {"precompute_ref_log_probs": True}
     data = {"sources": [str(_file(tmp_path))], "validation": 6}
     found = run(tmp_path, model_path, {"name": "dpo", **options}, "held-out", data=data, train={"eval_every": 4})
     evaluated = [line for line in found.metrics if "eval_loss" in line]
@@ -212,9 +212,9 @@ def test_the_key_of_a_pair_is_its_content() -> None:
 
 
 def test_noise_on_one_side_alone_is_refused(tmp_path: Path, model_path: Path) -> None:
-    with pytest.raises(GymError, match=r"model\.neftune: the noise would be in the policy"):
+    with pytest.raises(GymError, match=r"model\.neftune_noise_alpha: the noise would be in the policy"):
         recipe = Bench(tmp_path).recipe("dpo", "preference")
-        Bench(tmp_path).run(recipe | {"model": {"path": str(model_path), "neftune": 5.0}})
+        Bench(tmp_path).run(recipe | {"model": {"path": str(model_path), "neftune_noise_alpha": 5.0}})
 
 
 def _file(root: Path) -> Path:

@@ -70,7 +70,7 @@ def test_a_classifier_of_tokens_gives_the_same_scores_of_steps(bench: Bench, ada
 
 def test_the_bias_of_a_reward_model_stays_where_classifiers_have_none(bench: Bench) -> None:
     """An offset is in no difference of rewards, and what rounding leaves of its gradient is no reason to move it."""
-    held = load_file(trained(bench, "reward_model", centring=0.1).path / FILE)
+    held = load_file(trained(bench, "reward_model", center_rewards_coefficient=0.1).path / FILE)
     assert held[PREFIX + "bias"].item() == 0.0 and held[PREFIX + "weight"].abs().max() > 0
 
 

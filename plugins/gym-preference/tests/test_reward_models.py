@@ -50,7 +50,7 @@ STEPS = [
     {"prompt": "1 + 1?", "completions": ["One", "and one", "is two."], "labels": [0.25, None, 1]},
 ]
 KINDS: dict[str, Any] = {
-    "preference": (RewardModel(centring=0.1), RewardLoss, score_oracles.reward_model, PAIRS, 3),
+    "preference": (RewardModel(center_rewards_coefficient=0.1), RewardLoss, score_oracles.reward_model, PAIRS, 3),
     "stepwise": (ProcessRewardModel(), ProcessLoss, score_oracles.process_reward_model, STEPS, 4),
 }
 
@@ -111,7 +111,7 @@ def test_pairs_by_hand() -> None:
     assert loss.item() == pytest.approx(np.log1p(np.exp(-1.0)) + np.log1p(np.exp(2.0)) + np.log(2.0))
     found = {name: value.item() for name, value in metrics.items()}
     assert found == {"accuracy": 1.5, "margin": 0.0, "rewards/chosen": 5.5, "rewards/rejected": 5.5, "mean_reward": 5.5}
-    centred, _ = RewardLoss(RewardModel(centring=0.01)).loss(lambda _: scores, Given())  # type: ignore[arg-type]
+    centred, _ = RewardLoss(RewardModel(center_rewards_coefficient=0.01)).loss(lambda _: scores, Given())  # type: ignore[arg-type]
     assert (centred - loss).item() == pytest.approx(0.01 * (9 + 4 + 36))
 
 
@@ -191,7 +191,7 @@ def test_it_learns_to_tell_them_apart(bench: Bench, algorithm: str) -> None:
 def test_noise_on_embeddings_is_learnt_with(bench: Bench) -> None:
     """The head begins at zero, so the second step is the first to see what states it is given."""
     recipe = bench.recipe("reward_model", "preference", max_steps=2)
-    noisy = recipe | {"model": {"path": recipe["model"], "neftune": 5.0}}
+    noisy = recipe | {"model": {"path": recipe["model"], "neftune_noise_alpha": 5.0}}
     plain, found = (bench.run(each, name).series("loss") for each, name in ((recipe, "plain"), (noisy, "noisy")))
     assert plain[0] == found[0] and plain[1] != pytest.approx(found[1], rel=1e-4)
 

@@ -122,18 +122,18 @@ def trajectory() -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(len(owner), dtype=torch.float64), torch.randn(len(owner), dtype=torch.float64), shuffled
 
 
-@pytest.mark.parametrize(("discount", "decay"), [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (0.97, 0.0)])
-def test_gae_by_hand(discount: float, decay: float) -> None:
+@pytest.mark.parametrize(("gamma", "gae_lambda"), [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (0.97, 0.0)])
+def test_gae_by_hand(gamma: float, gae_lambda: float) -> None:
     rewards, values, owner = trajectory()
-    found = advantages.gae(rewards, values, owner, len(LENGTHS), discount, decay)
+    found = advantages.gae(rewards, values, owner, len(LENGTHS), gamma, gae_lambda)
     for answer in range(len(LENGTHS)):
         places = [n for n in range(len(owner)) if owner[n] == answer]
         for start in range(len(places)):
             wanted = 0.0
             for step in range(start, len(places)):
                 after = values[places[step + 1]] if step + 1 < len(places) else 0.0
-                delta = rewards[places[step]] + discount * after - values[places[step]]
-                wanted += (discount * decay) ** (step - start) * delta
+                delta = rewards[places[step]] + gamma * after - values[places[step]]
+                wanted += (gamma * gae_lambda) ** (step - start) * delta
             assert float(found[places[start]]) == pytest.approx(float(wanted), abs=1e-9)
 
 

@@ -51,7 +51,7 @@ COMBINATIONS = list(
 def test_before_anything_is_learnt_all_sides_agree(
     bench: Bench, temperature: float, top_p: float, precision: str, adapter: dict[str, Any] | None
 ) -> None:
-    made = recipe(bench, temperature=temperature, top_p=top_p, beta=0.1, kl="k3_is", mini_batches=2)
+    made = recipe(bench, temperature=temperature, top_p=top_p, beta=0.1, kl_estimator="k3_is", num_mini_batches=2)
     first, second = bench.run(made | {"adapter": adapter}, precision=precision, learning_rate=1e-9).metrics
     rounding = 1e-5 if precision == "fp32" else 0.05
     for line in (first, second):

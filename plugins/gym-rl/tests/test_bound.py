@@ -81,7 +81,7 @@ def test_a_plan_counts_a_critic_of_its_own_and_a_reference(bench: Bench, adapter
     further = head.weights if adapter == "full" else 0  # an adapter that is left out leaves the reference
     assert (held.weights, held.peak) == (head.weights + further, head.peak + further)
     assert (held.optimizer, held.gradients) == (head.optimizer, head.gradients)
-    named = memory(beta=0.1, reference_model=model)
+    named = memory(beta=0.1, ref_model=model)
     assert named.peak - head.peak == named.weights - head.weights > 0
     assert named.weights <= 2 * head.weights
 

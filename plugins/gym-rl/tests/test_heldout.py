@@ -99,7 +99,7 @@ def test_the_summary_names_the_reward_and_both_plots_are_drawn(
 
 
 def test_a_killed_run_evaluates_and_keeps_what_an_undisturbed_one_does(bench: Bench) -> None:
-    asked = recipe(bench, algorithm={"mini_batches": 2}, max_steps=8, save_every=3, batch_size=4)
+    asked = recipe(bench, algorithm={"num_mini_batches": 2}, max_steps=8, save_every=3, batch_size=4)
     whole = bench.run(asked, "whole")
     output, file = bench.path("killed"), bench.path("recipe.yaml")
     killer = [{"name": "gym-testkit/kill", "step": 5}]

@@ -40,7 +40,7 @@ def bench(tmp_path: Path) -> Bench:
 
 def recipe(bench: Bench, name: str, function: str, steps: int, **options: Any) -> dict[str, Any]:
     rewards = [{"name": "python", "function": f"{bench.root}/mine.py:{function}"}]
-    algorithm = {"name": name, "rewards": rewards, "max_new_tokens": 4, "mini_batches": 1, **options}
+    algorithm = {"name": name, "rewards": rewards, "max_new_tokens": 4, "num_mini_batches": 1, **options}
     return {**bench.recipe(algorithm, "prompt", max_steps=steps, save_every=1), "scheduler": "constant"}
 
 
@@ -56,7 +56,7 @@ def states(run: Finished, *steps: int) -> list[dict[str, str]]:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_where_every_answer_is_cut_off_nothing_moves(bench: Bench, name: str) -> None:
     """The critic of PPO does not learn from them either."""
-    run = bench.run(recipe(bench, name, "arbitrary", 2, mask_truncated=True, max_new_tokens=1))
+    run = bench.run(recipe(bench, name, "arbitrary", 2, mask_truncated_completions=True, max_new_tokens=1))
     first, second = states(run, 1, 2)
     assert run.series("completions/clipped_ratio") == [1.0, 1.0], (
         "the model must end no answer for this test to say anything"

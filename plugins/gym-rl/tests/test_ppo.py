@@ -70,7 +70,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(path: Path, layout:
     if layout is PACKED:
         assert layout_for(model) is PACKED
     exact = copy.deepcopy(load(path)).double()
-    config = PPO(rewards=REWARDS, value_coefficient=0.7, value_clip=0.3)
+    config = PPO(rewards=REWARDS, vf_coef=0.7, cliprange_value=0.3)
     critic = SharedCritic(ScalarHead.of(model))
     with torch.no_grad():
         critic.head.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(0))
@@ -124,7 +124,7 @@ def round_of(rewards: list[float], values: Tensor, lengths: list[int]) -> Round:
 def test_estimates_by_hand() -> None:
     lengths, rewards = [3, 1, 2], [1.0, float("nan"), -2.0]
     values = torch.randn(6, generator=torch.Generator().manual_seed(0))
-    config = PPO(rewards=REWARDS, discount=0.9, decay=0.8)
+    config = PPO(rewards=REWARDS, gamma=0.9, gae_lambda=0.8)
     found = estimated(round_of(rewards, values, lengths), config)
     wanted, start = [], 0
     for length, reward in zip(lengths, rewards, strict=True):

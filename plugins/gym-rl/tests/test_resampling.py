@@ -140,7 +140,7 @@ def seen(steps: Sequence[Step]) -> list[tuple[str, list[int], list[float]]]:
 
 
 def sampling(path: Path, **options: object) -> Rollouts:
-    settings = {"max_resample": 3, "mini_batches": 2, "train": {"batch_size": 4, "accumulate": 1, "max_steps": 6}}
+    settings = {"max_resample": 3, "num_mini_batches": 2, "train": {"batch_size": 4, "accumulate": 1, "max_steps": 6}}
     return rounds(path, solved, 9, **settings | options)
 
 
@@ -154,7 +154,7 @@ def test_only_what_teaches_is_learnt_from(model_path: Path) -> None:
     assert {"dynamic_sampling/num_prompts", "dynamic_sampling/frac_filled", "frac_reward_zero_std"} <= steps[
         0
     ].metrics.keys()
-    plain = list(rounds(model_path, solved, 9, mini_batches=2, train={"batch_size": 4, "max_steps": 2}).steps(0))
+    plain = list(rounds(model_path, solved, 9, num_mini_batches=2, train={"batch_size": 4, "max_steps": 2}).steps(0))
     assert any(int(name.split()[1]) % 2 for name, _, _ in seen(plain))
 
 
@@ -182,7 +182,8 @@ def test_a_prompt_that_is_always_solved_ends_no_run(model_path: Path) -> None:
 
 def test_answers_that_are_cut_off_are_not_learnt_from_but_are_compared(model_path: Path) -> None:
     plain, masked = (
-        rounds(model_path, max_new_tokens=40, mask_truncated=on, train={"max_steps": 1}) for on in (False, True)
+        rounds(model_path, max_new_tokens=40, mask_truncated_completions=on, train={"max_steps": 1})
+        for on in (False, True)
     )
     (whole,), (part,) = plain.steps(0), masked.steps(0)
     cut = {number for number, ended in enumerate(plain.round.finished.tolist()) if not ended}

@@ -99,7 +99,7 @@ def test_every_prompt_is_asked_and_every_answer_learnt_from_once(model, path) ->
 
 
 def test_a_last_round_of_fewer_prompts_has_fewer_steps(model, path) -> None:
-    rollouts = source(model, path, mini_batches=4, train={"batch_size": 4, "accumulate": 1})
+    rollouts = source(model, path, num_mini_batches=4, train={"batch_size": 4, "accumulate": 1})
     steps = list(rollouts.steps(0))
     assert rollouts.total == len(steps) == 6  # six prompts, four in a whole round
     assert [sum(map(len, step.batches)) for step in steps] == [4] * 6
@@ -114,7 +114,7 @@ def test_the_answers_follow_from_the_recipe_and_the_weights(model, path) -> None
 
 
 def test_a_round_goes_on_after_a_checkpoint_whatever_the_weights_are_now(model, path) -> None:
-    rollouts = source(model, path, mini_batches=2, train={"batch_size": 4, "accumulate": 1})
+    rollouts = source(model, path, num_mini_batches=2, train={"batch_size": 4, "accumulate": 1})
     steps = rollouts.steps(0)
     next(steps)
     state, tensors = rollouts.state_dict(), {name: value.clone() for name, value in rollouts.tensors().items()}
@@ -122,7 +122,7 @@ def test_a_round_goes_on_after_a_checkpoint_whatever_the_weights_are_now(model, 
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1)
-    again = source(model, path, mini_batches=2, train={"batch_size": 4, "accumulate": 1})
+    again = source(model, path, num_mini_batches=2, train={"batch_size": 4, "accumulate": 1})
     again.load_state_dict(state, tensors)
     found = next(again.steps(1))
     assert answers([found]) == answers([wanted])
@@ -218,7 +218,7 @@ def passes(model: PreTrainedModel) -> Scoring:
 def test_what_is_scored_before_a_round_is_what_its_update_computes(model, path) -> None:
     """Bit for bit: a pass sees the very batches of the update."""
     objective, policy = Reinforce(RLOO(rewards=[Length()]), PACKED), Policy(model)
-    steps = list(source(model, path, scoring=passes(model), mini_batches=2, max_new_tokens=4).steps(0))
+    steps = list(source(model, path, scoring=passes(model), num_mini_batches=2, max_new_tokens=4).steps(0))
     assert len(steps) > 2
     for batch in (objective.collate(answers) for step in steps for answers in step.batches):
         torch.testing.assert_close(batch.columns["trainer"], policy(batch), rtol=0, atol=0)
@@ -239,7 +239,7 @@ def test_processes_share_what_is_scored(model, path, world: int) -> None:
 
 
 def test_scored_columns_are_kept_in_a_checkpoint(model, path) -> None:
-    rollouts = source(model, path, scoring=passes(model), mini_batches=2, train={"batch_size": 4, "accumulate": 1})
+    rollouts = source(model, path, scoring=passes(model), num_mini_batches=2, train={"batch_size": 4, "accumulate": 1})
     steps = rollouts.steps(0)
     next(steps)
     state, tensors = rollouts.state_dict(), {name: value.clone() for name, value in rollouts.tensors().items()}
@@ -249,6 +249,6 @@ def test_scored_columns_are_kept_in_a_checkpoint(model, path) -> None:
     def never(round_: object, batches: object) -> dict[str, torch.Tensor]:
         raise AssertionError("a round under way is not scored again")
 
-    again = source(model, path, scoring=never, mini_batches=2, train={"batch_size": 4, "accumulate": 1})
+    again = source(model, path, scoring=never, num_mini_batches=2, train={"batch_size": 4, "accumulate": 1})
     again.load_state_dict(state, tensors)
     assert answers([next(again.steps(1))]) == wanted

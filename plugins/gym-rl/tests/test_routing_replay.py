@@ -75,7 +75,7 @@ class Case:
             precision="fp32",
             routers=self.routers if records else None,
         )
-        self.config = RLOO(rewards=[Length()], group_size=4, max_new_tokens=6, mini_batches=2, routing_replay=True)
+        self.config = RLOO(rewards=[Length()], group_size=4, max_new_tokens=6, num_mini_batches=2, routing_replay=True)
         asking = Asking(self.config, prompts(4), sampler, words, judge)
         train = Train(batch_size=4, accumulate=1)
         self.source = Rollouts(asking, train, layout, "a")
@@ -179,7 +179,14 @@ def test_an_engine_that_does_not_record_is_refused(path) -> None:
 
 
 def recipe(bench, path: Path, **options: Any) -> dict[str, Any]:
-    algorithm = {"name": "rloo", "rewards": REWARDS, "max_new_tokens": 8, "group_size": 4, "mini_batches": 2, **options}
+    algorithm = {
+        "name": "rloo",
+        "rewards": REWARDS,
+        "max_new_tokens": 8,
+        "group_size": 4,
+        "num_mini_batches": 2,
+        **options,
+    }
     made = bench.recipe(algorithm, "prompt")
     return {**made, "model": str(path)}
 

@@ -47,7 +47,7 @@ def drawn() -> Tensor:
 WEIGHTS: dict[str, Callable[[float, list[float]], float]] = {
     "none": lambda token, answer: 1.0,
     "tis": lambda token, answer: min(math.exp(token), 2.0),
-    "tis_answers": lambda token, answer: min(math.exp(sum(answer)), 2.0),
+    "sequence_tis": lambda token, answer: min(math.exp(sum(answer)), 2.0),
     "icepop": lambda token, answer: math.exp(token) if 0.5 <= math.exp(token) <= 5 else 0.0,
     "mis": lambda token, answer: math.exp(sum(answer)) if math.exp(sum(answer)) <= 2.0 else 0.0,
     "geo": lambda token, answer: float(0.99 <= math.exp(sum(answer) / len(answer)) <= 1.01),
@@ -56,7 +56,7 @@ PENALTIES: dict[str, Callable[[Tensor, float, float], Tensor]] = {
     "k2": lambda new, reference, old: (new - reference) ** 2 / 2,
     "k3": lambda new, reference, old: torch.exp(reference - new) - (reference - new) - 1,
     "k3_is": lambda new, reference, old: torch.exp(new - old) * (torch.exp(reference - new) - (reference - new) - 1),
-    "reward": lambda new, reference, old: torch.zeros(()),
+    "k1_in_reward": lambda new, reference, old: torch.zeros(()),
 }
 
 
@@ -67,7 +67,7 @@ def clipped(new: Tensor, old: float, advantage: float) -> Tensor:
 
 @pytest.mark.parametrize(("kl", "correction"), [(kl, "tis") for kl in PENALTIES] + [("k3", each) for each in WEIGHTS])
 def test_loss_and_gradient_agree_with_the_formula_in_float64(kl: Any, correction: Any) -> None:
-    config = ReinforcePP(rewards=[Length()], beta=0.7, kl=kl, correction=correction)
+    config = ReinforcePP(rewards=[Length()], beta=0.7, kl_estimator=kl, importance_sampling_correction=correction)
     objective, log_probs = ClippedTokens(config), drawn()
     batch = objective.collate(rollouts("sampled", "old", "reference"))
     loss, _ = objective.loss(lambda _: log_probs, batch)
@@ -115,10 +115,12 @@ def test_what_is_measured_of_tokens_is_a_mean_over_tokens_however_losses_add_up(
 
 def test_the_keys_name_what_there_is() -> None:
     fields = ReinforcePP.model_fields
-    assert set(get_args(fields["correction"].annotation)) == CORRECTIONS.keys()
-    assert set(get_args(fields["kl"].annotation)) == (ESTIMATORS.keys() - {"k1"}) | {"reward"}  # k1 has no gradient
+    assert set(get_args(fields["importance_sampling_correction"].annotation)) == CORRECTIONS.keys()
+    assert set(get_args(fields["kl_estimator"].annotation)) == (ESTIMATORS.keys() - {"k1"}) | {
+        "k1_in_reward"
+    }  # k1 has no gradient
 
 
 def test_a_reference_that_nothing_looks_at_is_refused() -> None:
     with pytest.raises(ValueError, match="`beta` is 0"):
-        ReinforcePP(rewards=[Length()], reference_model="tiny")
+        ReinforcePP(rewards=[Length()], ref_model="tiny")

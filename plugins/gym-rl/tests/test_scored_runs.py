@@ -30,10 +30,10 @@ def recipe(bench: Bench, adapter: str | None = None, name: str = "reinforce_pp",
 
 
 @pytest.mark.parametrize("adapter", ["lora", None])
-@pytest.mark.parametrize("kl", ["k3_is", "reward"])
+@pytest.mark.parametrize("kl", ["k3_is", "k1_in_reward"])
 def test_a_policy_departs_from_its_reference_and_that_is_measured(bench: Bench, adapter: str | None, kl: str) -> None:
     """Before the first step they are the same; the reference stays where it was."""
-    kept = bench.run(recipe(bench, adapter, beta=0.1, kl=kl), "kept", max_steps=3, learning_rate=0.03)
+    kept = bench.run(recipe(bench, adapter, beta=0.1, kl_estimator=kl), "kept", max_steps=3, learning_rate=0.03)
     apart = kept.series("kl")
     assert apart[0] == pytest.approx(0, abs=1e-6)
     assert apart[-1] > 1e-4
@@ -42,7 +42,7 @@ def test_a_policy_departs_from_its_reference_and_that_is_measured(bench: Bench, 
 def test_what_it_costs_to_depart_holds_a_policy_back(bench: Bench) -> None:
     departed = {}
     for beta in (1e-6, 10.0):
-        run = bench.run(recipe(bench, beta=beta, kl="k3_is"), str(beta), max_steps=16, learning_rate=0.003)
+        run = bench.run(recipe(bench, beta=beta, kl_estimator="k3_is"), str(beta), max_steps=16, learning_rate=0.003)
         departed[beta] = fmean(run.series("kl")[8:])
     assert departed[10.0] < 0.7 * departed[1e-6]
 
@@ -65,7 +65,7 @@ def test_a_run_that_goes_on_has_the_same_reference(bench: Bench) -> None:
     for name in ("whole", "broken"):
         file = bench.path(f"{name}.py")
         file.write_text(FAILS_ONCE if name == "broken" else FAILS_ONCE.replace("...", "never"), encoding="utf-8")
-        made = recipe(bench, beta=0.1, mini_batches=2, rewards=[{"name": "python", "function": f"{file}:judge"}])
+        made = recipe(bench, beta=0.1, num_mini_batches=2, rewards=[{"name": "python", "function": f"{file}:judge"}])
         made["train"] |= {"max_steps": 6, "save_every": 3, "learning_rate": 0.03}
         if name == "broken":
             with pytest.raises(GymError, match="third round"):
@@ -81,7 +81,7 @@ def test_a_run_that_goes_on_has_the_same_reference(bench: Bench) -> None:
 
 def test_two_processes_score_what_one_does(bench: Bench) -> None:
     """Each its share; all of them then know every column, and take the same steps."""
-    made = recipe(bench, "lora", beta=0.1, mini_batches=2, top_p=0.8)
+    made = recipe(bench, "lora", beta=0.1, num_mini_batches=2, top_p=0.8)
     made["train"] |= {"max_steps": 4, "batch_size": 2, "accumulate": 4}
     alone = bench.run(made, "alone")
     file = bench.path("recipe.yaml")
@@ -95,7 +95,7 @@ def test_two_processes_score_what_one_does(bench: Bench) -> None:
 
 
 def test_in_bf16_the_policy_of_a_round_is_scored_where_several_steps_learn_from_it(bench: Bench) -> None:
-    made = recipe(bench, mini_batches=2)
+    made = recipe(bench, num_mini_batches=2)
     run = bench.run(made, max_steps=3, save_every=1, precision="bf16")
     fresh, *_ = run.metrics
     assert 1e-6 < fresh["sampling/sampling_logp_difference/mean"] < 0.1

@@ -61,7 +61,7 @@ def test_it_says_what_becomes_of_a_rate_that_falls(
 
 
 def test_what_stopped_a_run_early_does_not_stop_a_longer_one_at_once(model_path: Path, tmp_path: Path) -> None:
-    sections = {"callbacks": (EarlyStopping(patience=2, least=100.0),), **CONSTANT}
+    sections = {"callbacks": (EarlyStopping(patience=2, threshold=100.0),), **CONSTANT}
     for steps in (8, 12):
         train(make_run(model_path, tmp_path, Memory(held_out=6), sections=sections, max_steps=steps, eval_every=1))
     assert metrics(tmp_path)[-1]["step"] > 3

@@ -213,7 +213,7 @@ def test_a_step_without_anything_to_learn_is_an_error(
 
 
 def test_early_stopping_ends_and_says_why(model_path: Path, tmp_path: Path) -> None:
-    stop = EarlyStopping(patience=2, least=100.0)
+    stop = EarlyStopping(patience=2, threshold=100.0)
     trained(
         model_path,
         tmp_path,

@@ -96,7 +96,7 @@ def test_the_model_sees_embeddings_with_noise_and_only_in_training(model_path: P
 
 
 def trained(model: Path, output: Path, alpha: float = 5.0, **options: Any) -> dict[str, Tensor]:
-    backend = Transformers(path=str(model), neftune=alpha, attention=options.pop("attention", "auto"))
+    backend = Transformers(path=str(model), neftune_noise_alpha=alpha, attention=options.pop("attention", "auto"))
     sections = {"optimizer": SGD(), "model": backend, **options.pop("sections", {})}
     settings = {"learning_rate": 0.5, "max_steps": 3, **options}
     train(make_run(model, output, settings.pop("data", None), sections=sections, **settings))

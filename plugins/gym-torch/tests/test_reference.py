@@ -108,7 +108,7 @@ def test_another_model_may_be_named(path: Path, tmp_path: Path) -> None:
 def test_a_model_of_other_tokens_is_refused(path: Path, tmp_path: Path) -> None:
     other = tiny.write_model(tmp_path / "other", 1, extra=["<tool>"])
     model, adapted, policy, run = trained(path, None)
-    with pytest.raises(GymError, match=r"algorithm\.reference_model: .*tokenizer"):
+    with pytest.raises(GymError, match=r"algorithm\.ref_model: .*tokenizer"):
         reference(policy, adapted, model, run, str(other))
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_model_is_refused_by_the_key_that_names_it(path: Path, tmp_pa
     model, adapted, policy, run = trained(path, "lora")
     adapted.save(tmp_path / "adapter", str(path))
     for named, why in (("./none", "no such folder"), (str(tmp_path / "adapter"), "holds an adapter.*\n.*gym export")):
-        with pytest.raises(GymError, match=rf"(?s)algorithm\.reference_model: .*{why}"):
+        with pytest.raises(GymError, match=rf"(?s)algorithm\.ref_model: .*{why}"):
             reference(policy, adapted, model, run, named)
 
 

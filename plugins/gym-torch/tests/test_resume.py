@@ -133,7 +133,7 @@ def newest(output: Path) -> int:
 
 def test_early_stopping_counts_on_after_a_crash(model_path: Path, tmp_path: Path) -> None:
     data = Memory(held_out=6)
-    stop = EarlyStopping(patience=3, least=100.0)
+    stop = EarlyStopping(patience=3, threshold=100.0)
     settings = {"eval_every": 1, "save_every": 1, "log_every": 1}
     for name, event in (("plain", ()), ("crashed", (Event(step=3),))):
         if event:

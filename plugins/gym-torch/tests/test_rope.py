@@ -177,7 +177,7 @@ def flat(**keys: Any) -> Recipe:
 
 def test_flat_keys_of_the_model_and_of_recomputation() -> None:
     model = flat(rope_scaling="yarn", neftune_noise_alpha=5).model
-    assert isinstance(model, Transformers) and (model.rope_scaling, model.neftune) == ("yarn", 5.0)
+    assert isinstance(model, Transformers) and (model.rope_scaling, model.neftune_noise_alpha) == ("yarn", 5.0)
     assert flat(disable_gradient_checkpointing=False).train.gradient_checkpointing is True
     assert flat(disable_gradient_checkpointing=True).train.gradient_checkpointing is False
     assert flat(gradient_checkpointing=True).train.gradient_checkpointing is True

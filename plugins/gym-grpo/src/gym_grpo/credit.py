@@ -12,12 +12,12 @@ from gym_rl.rollouts.experience import Round
 
 def beta(round_: Round, config: BNPO) -> dict[str, Tensor]:
     """Give every token the advantage of its answer. Raises GymError for a reward that is not between the bounds."""
-    low, high = config.lowest, config.highest
+    low, high = config.min_reward, config.max_reward
     outside = [reward for reward in round_.rewards.tolist() if not low <= reward <= high and reward == reward]
     if outside:
         raise GymError(
             f"an answer earned {outside[0]:g}, which is not between {low:g} and {high:g}",
-            key="algorithm.highest" if outside[0] > high else "algorithm.lowest",
-            fix="set `lowest` and `highest` to what the rewards can add up to",
+            key="algorithm.max_reward" if outside[0] > high else "algorithm.min_reward",
+            fix="set `min_reward` and `max_reward` to what the rewards can add up to",
         )
     return {"advantages": beta_normalized(round_.rewards, round_.groups, low, high).float()[round_.owner]}

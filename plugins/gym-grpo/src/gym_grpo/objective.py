@@ -38,6 +38,6 @@ class CISPOLoss(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether its weight is capped."""
-        loss = policy_losses.cispo(log_probs, batch.old, batch.advantages, self.config.cap)
-        capped = token_ratio(log_probs.detach(), batch.old) > self.config.cap
+        loss = policy_losses.cispo(log_probs, batch.old, batch.advantages, self.config.epsilon_high)
+        capped = token_ratio(log_probs.detach(), batch.old) > self.config.epsilon_high
         return {"loss": loss, "cispo_clip_ratio": capped.float()}

@@ -13,20 +13,20 @@ __all__ = ["GSPO", "GSPOToken"]
 
 
 class GSPO(Clipping):
-    """Clips the ratio of whole answers, the geometric mean over their tokens, because whole answers are rewarded."""
+    """Group sequence policy optimization: clips the sequence ratio, the geometric mean of the token ratios of a completion."""
 
     objective: ClassVar[str] = "gym_gspo.objective:GSPOLoss"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
 
-    clip_low: Annotated[float, Field(ge=0, le=1)] = 3e-4
-    """How far below 1 the ratio may push; the ratios of answers are far closer to 1 than those of tokens."""
-    clip_high: Annotated[float, Field(ge=0)] = 4e-4
-    """How far above 1 the ratio may push."""
-    mini_batches: PositiveInt = 4
-    """Optimizer steps for the answers of one round."""
+    epsilon: Annotated[float, Field(ge=0, le=1)] = 3e-4
+    """Clip range: how far below 1 the sequence ratio counts. Sequence ratios are much closer to 1 than those of tokens."""
+    epsilon_high: Annotated[float | None, Field(ge=0)] = 4e-4
+    """Upper clip range: how far above 1 the sequence ratio counts; unset, `epsilon`."""
+    num_mini_batches: PositiveInt = 4
+    """Mini-batches: optimizer steps for the completions of one round."""
 
 
 class GSPOToken(GSPO):
-    """GSPO with an advantage for each token; with one for each answer, as here, it is GSPO in value and gradient."""
+    """GSPO-token: GSPO with an advantage for each token; with one for each completion, as here, it equals GSPO."""
 
     objective: ClassVar[str] = "gym_gspo.objective:GSPOTokenLoss"

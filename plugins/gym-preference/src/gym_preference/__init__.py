@@ -76,7 +76,7 @@ class DPONorm(Referenced, Pairwise):
     per_token: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0), Flat("pref_beta", default=0.1)] = 5.0
-    """How much a log-ratio of answers counts; a mean over tokens is small, so this is large."""
+    """KL coefficient (beta). A log-ratio is a mean over tokens here, so it is larger than DPO's."""
 
 
 class LDDPO(Referenced, Pairwise):
@@ -84,17 +84,17 @@ class LDDPO(Referenced, Pairwise):
 
         loss = -log sigmoid(beta (w - l))
 
-    w, l: as DPO's, but tokens beyond the length of the shorter answer count `alpha` times.
+    w, l: as DPO's, but tokens beyond the length of the shorter answer count `ld_alpha` times.
 
-    Use it for: answers that become longer under `dpo` while `dpo_norm` learns too little: `alpha` lies between the two.
+    Use it for: answers that become longer under `dpo` while `dpo_norm` learns too little: `ld_alpha` lies between the two.
     """
 
     objective: ClassVar[str] = "gym_preference.objective:Desensitised"
     loss: ClassVar[str] = "gym_preference.losses:dpo"
     oracle: ClassVar[str] = "gym_preference.oracle:ld_dpo"
 
-    alpha: Annotated[float, Field(ge=0, le=1), Flat("ld_alpha")] = 0.5
-    """What tokens beyond the length of the shorter answer count: 1 makes it DPO."""
+    ld_alpha: Annotated[float, Field(ge=0, le=1), Flat("ld_alpha")] = 0.5
+    """LD-DPO alpha: weight of the log-ratios of tokens beyond the length of the shorter response; 1 makes it DPO."""
 
 
 class CDPO(Referenced, Pairwise):
@@ -112,7 +112,7 @@ class CDPO(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:cdpo"
 
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5), Flat("dpo_label_smoothing", float)] = 0.1
-    """Share of the labels that are wrong."""
+    """Label smoothing: the share of labels that are wrong."""
 
 
 class RobustDPO(Referenced, Pairwise):
@@ -132,7 +132,7 @@ class RobustDPO(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:robust_dpo"
 
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
-    """Share of the labels that are wrong."""
+    """Label smoothing: the share of labels that are wrong."""
 
 
 class IPO(Referenced, Pairwise):
@@ -203,7 +203,7 @@ class EXO(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:exo_pair"
 
     label_smoothing: Annotated[float, Field(gt=0, lt=0.5)] = 1e-3
-    """Share of the labels that are wrong; not 0, for then no policy that is not sure has a finite loss."""
+    """Label smoothing: the share of labels that are wrong. Not 0, where the loss is finite for a deterministic policy alone."""
 
 
 class NCA(Referenced, Pairwise):
@@ -267,7 +267,7 @@ class APODown(Referenced, Pairwise):
 class DiscoPOP(Referenced, Pairwise):
     """A loss that was found by a language model: DPO's for pairs that are wrong, an exponential one for those that are right.
 
-        loss = (1 - g) f(m) + g exp(-m),  m = beta (w - l),  f(m) = -log sigmoid(m),  g = sigmoid(m / temperature)
+        loss = (1 - g) f(m) + g exp(-m),  m = beta (w - l),  f(m) = -log sigmoid(m),  g = sigmoid(m / discopop_tau)
 
     w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens.
 
@@ -277,18 +277,18 @@ class DiscoPOP(Referenced, Pairwise):
     loss: ClassVar[str] = "gym_preference.losses:discopop"
     oracle: ClassVar[str] = "gym_preference.oracle:discopop"
 
-    temperature: Annotated[float, Field(gt=0)] = 0.05
-    """How suddenly one loss turns into the other where the margin changes its sign."""
+    discopop_tau: Annotated[float, Field(gt=0)] = 0.05
+    """DiscoPOP temperature (tau): how sharply the loss changes from one form to the other at a margin of 0."""
 
 
 class SimPO(Pairwise):
     """Simple preference optimization: mean log-probabilities of the answers themselves, apart by a margin; no reference.
 
-        loss = -log sigmoid(beta (w - l) - gamma)
+        loss = -log sigmoid(beta (w - l) - simpo_gamma)
 
     w, l: mean log-probabilities of a token of the chosen and of the rejected answer.
 
-    Use it for: no memory or time for a reference. Nothing holds the policy, so the learning rate must be low and `gamma`
+    Use it for: no memory or time for a reference. Nothing holds the policy, so the learning rate must be low and `simpo_gamma`
     tuned.
     """
 
@@ -297,9 +297,9 @@ class SimPO(Pairwise):
     per_token: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0), Flat("pref_beta", default=0.1)] = 2.0
-    """How much a nat between the mean log-probabilities counts."""
-    gamma: Annotated[float, Field(ge=0), Flat("simpo_gamma", default=0.5)] = 1.0
-    """How far apart the rewards of the two answers are to be."""
+    """SimPO beta: scales the difference of the mean log-probabilities."""
+    simpo_gamma: Annotated[float, Field(ge=0), Flat("simpo_gamma", default=0.5)] = 1.0
+    """SimPO target reward margin (gamma) between the two responses."""
 
 
 class ORPO(Pairwise):
@@ -319,7 +319,7 @@ class ORPO(Pairwise):
     per_token: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0), Flat("pref_beta")] = 0.1
-    """What the odds ratio counts beside the negative log-likelihood of the chosen answer (lambda in the paper)."""
+    """ORPO lambda: weight of the odds ratio term beside the negative log-likelihood of the chosen response."""
 
 
 class CPO(Pairwise):
@@ -337,4 +337,4 @@ class CPO(Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:cpo"
 
     ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 1.0
-    """What the mean negative log-likelihood of the tokens of the chosen answer counts beside the loss."""
+    """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen response."""

@@ -1,4 +1,4 @@
-"""What every algorithm of preference learning asks of a recipe. Nothing heavy."""
+"""Options that all algorithms of preference learning share. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class Preferring(TorchAlgorithm):
     subclass adds."""
 
     beta: Annotated[float, Field(gt=0), Flat("pref_beta")] = 0.1
-    """How much a log-ratio of answers counts: what is small stays nearer to the reference."""
+    """KL coefficient (beta): scales the log-ratio to the reference. Larger values keep the policy closer to it."""
     ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
-    """What the mean negative log-likelihood of the tokens of a chosen, or good, answer counts beside the loss."""
+    """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen responses."""
 
 
 class Referenced(Preferring):
     """Base of those that measure answers against a reference: the model as it was before training, or another one."""
 
-    reference_model: Annotated[str | None, Flat("ref_model")] = None
-    """What answers are measured against: a family, a folder or a Hub id; by default the model as it was before training."""
-    cache_reference: bool | Literal["auto"] = "auto"
-    """Whether the reference scores all samples once, before training, and is let go of, rather than each batch as its turn
-    comes. `auto`: where it would otherwise be a second model in memory, or be asked about the same samples again."""
+    ref_model: Annotated[str | None, Flat("ref_model")] = None
+    """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
+    precompute_ref_log_probs: bool | Literal["auto"] = "auto"
+    """Precompute reference log-probabilities: score all samples once before training and free the reference, rather than score
+    each batch in its step. `auto`: where it would be a second model in memory, or score the same samples several times."""
 
     def further(self) -> Sequence[Further]:
         """Return the reference, where it is not let go of before the first step."""
-        return (Further(self.reference_model),) if self.cache_reference is False else ()
+        return (Further(self.ref_model),) if self.precompute_ref_log_probs is False else ()
 
 
 class Pairwise(Preferring):

@@ -80,17 +80,17 @@ def apo_down(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
     return torch.sigmoid(beta * chosen) + torch.sigmoid(-beta * (chosen - rejected))
 
 
-def discopop(chosen: Tensor, rejected: Tensor, beta: float, temperature: float) -> Tensor:
+def discopop(chosen: Tensor, rejected: Tensor, beta: float, discopop_tau: float) -> Tensor:
     """Return DPO's loss for bad pairs and an exponential one for good pairs: DiscoPOP, arXiv:2406.08414, equation 5."""
     margin = beta * (chosen - rejected)
-    good = margin / temperature
+    good = margin / discopop_tau
     # exp(-margin) alone overflows where it counts for nothing.
     return -logsigmoid(margin) * torch.sigmoid(-good) + torch.exp(logsigmoid(good) - margin)
 
 
-def simpo(chosen: Tensor, rejected: Tensor, beta: float, gamma: float) -> Tensor:
-    """Return `-log sigmoid(beta (w - l) - gamma)` of mean log-probabilities: SimPO, arXiv:2405.14734, equation 6."""
-    return -logsigmoid(beta * (chosen - rejected) - gamma)
+def simpo(chosen: Tensor, rejected: Tensor, beta: float, simpo_gamma: float) -> Tensor:
+    """Return `-log sigmoid(beta (w - l) - simpo_gamma)` of mean log-probabilities: SimPO, arXiv:2405.14734, equation 6."""
+    return -logsigmoid(beta * (chosen - rejected) - simpo_gamma)
 
 
 def orpo(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:

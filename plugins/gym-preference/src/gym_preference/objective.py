@@ -126,11 +126,11 @@ class Desensitised(PairObjective):
     def __init__(self, config: LDDPO, layout: Layout = PADDED) -> None:
         """Keep the weight of these tokens from the arguments of the loss."""
         super().__init__(config, layout)
-        del self.arguments["alpha"]
+        del self.arguments["ld_alpha"]
 
     def sides(self, log_ratios: Tensor, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of the chosen and of the rejected answers, `[pairs]` each."""
         lengths = batch.lengths.long()
         place = torch.arange(len(log_ratios), device=log_ratios.device) - (lengths.cumsum(0) - lengths)[batch.owner]
         common = lengths.view(-1, 2).amin(1)[batch.owner // 2]
-        return super().sides(torch.where(place < common, log_ratios, self.config.alpha * log_ratios), batch)
+        return super().sides(torch.where(place < common, log_ratios, self.config.ld_alpha * log_ratios), batch)

@@ -67,7 +67,7 @@ def _dpo_norm(config: Any, chosen: Tokens, rejected: Tokens) -> Tensor:
 def _ld_dpo(config: Any, chosen: Tokens, rejected: Tokens) -> Tensor:
     common = min(len(chosen), len(rejected))
     better, worse = (
-        sum(value if place < common else config.alpha * value for place, value in enumerate(side))
+        sum(value if place < common else config.ld_alpha * value for place, value in enumerate(side))
         for side in (chosen, rejected)
     )
     return -_sigmoid(config.beta * (better - worse)).log()
@@ -122,12 +122,12 @@ def _apo_down(config: Any, chosen: Tokens, rejected: Tokens) -> Tensor:
 
 def _discopop(config: Any, chosen: Tokens, rejected: Tokens) -> Tensor:
     margin = config.beta * (_sum(chosen) - _sum(rejected))
-    share = _sigmoid(margin / config.temperature)
+    share = _sigmoid(margin / config.discopop_tau)
     return -(1 - share) * _sigmoid(margin).log() + share * (-margin).exp()
 
 
 def _simpo(config: Any, chosen: Tokens, rejected: Tokens) -> Tensor:
-    return -_sigmoid(config.beta * (_mean(chosen) - _mean(rejected)) - config.gamma).log()
+    return -_sigmoid(config.beta * (_mean(chosen) - _mean(rejected)) - config.simpo_gamma).log()
 
 
 def _orpo(config: Any, chosen: Tokens, rejected: Tokens) -> Tensor:

@@ -56,26 +56,26 @@ class Referring:
         that the run began with.
         """
         objective = cast(PreferenceObjective, self.job.objective)
-        asked, further = self.config.cache_reference, self.config.reference_model or not self.without
+        asked, further = self.config.precompute_ref_log_probs, self.config.ref_model or not self.without
         if (further or self.again) if asked == "auto" else asked:
             objective.kept, objective.reference = self._kept(objective, answers()), None
         else:
             objective.reference = self._scorer()
 
     def _scorer(self) -> Scorer:
-        return reference(self.policy, self.adapted, self.model, self.run, self.config.reference_model)
+        return reference(self.policy, self.adapted, self.model, self.run, self.config.ref_model)
 
     def _own(self) -> Scorer | None:
         """Return the policy as the reference; None where it is another model, or no longer what it was."""
         without = self.without
-        if self.config.reference_model is not None or (self.changed and not without):
+        if self.config.ref_model is not None or (self.changed and not without):
             return None
         return Scorer(self.policy, without or nullcontext)
 
     def _again(self) -> Scorer:
         """Return the reference, loaded once more: a copy of the model holds weights as the policy does, and says the same."""
         scorer = self._scorer()
-        if self.config.reference_model is None:
+        if self.config.ref_model is None:
             for own, copied in zip(self.policy.model.parameters(), scorer.policy.model.parameters(), strict=True):
                 copied.data = copied.data.to(own.dtype)
         return scorer
@@ -93,7 +93,7 @@ class Referring:
             if began not in (None, weights):
                 raise GymError(
                     "the reference is not what it was when the run began",
-                    key="model" if self.config.reference_model is None else "algorithm.reference_model",
+                    key="model" if self.config.ref_model is None else "algorithm.ref_model",
                     fix="bring the old one back, or start over in another `output`",
                 )
             self.run.record.update(**{WEIGHTS: weights})

@@ -38,7 +38,7 @@ class PreferenceTrainer(Trainer):
         """Give the objective its reference."""
         objective = cast(PreferenceObjective, self.objective)
         if isinstance(objective.config, Referenced):
-            named = objective.config.reference_model
+            named = objective.config.ref_model
             objective.reference = reference(self.policy, self.adapted, self.model, self.run, named)
 
     @property

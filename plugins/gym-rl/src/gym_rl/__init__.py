@@ -25,61 +25,61 @@ __all__ = [
 
 
 class RLOO(PolicyGradient):
-    """REINFORCE with the other answers to the same prompt as its baseline."""
+    """REINFORCE leave-one-out: the baseline of a completion is the mean reward of the other completions to its prompt."""
 
     objective: ClassVar[str] = "gym_rl.reinforce:Reinforce"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:leave_one_out"
 
-    kl: Literal["k2", "k3", "k3_is", "reward"] = "reward"
-    """How a departure from the reference costs: `reward` takes its KL from the reward of the answer."""
+    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
+    """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
 
 
 class ReinforcePP(Clipping):
-    """REINFORCE++: every token earns the rewards that follow it, compared with all tokens of the round; no groups, no critic."""
+    """REINFORCE++: the return of each token, whitened over all tokens of the round; no groups, no critic."""
 
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
     credit: ClassVar[str] = "gym_rl.rollouts.credit_assignment:to_go"
 
     group_size: Annotated[int, Field(ge=1)] = 1
-    """Answers to each prompt."""
-    kl: Literal["k2", "k3", "k3_is", "reward"] = "reward"
-    """How a departure from the reference costs: `reward` takes the KL of each token from its reward."""
+    """Group size: completions sampled for each prompt."""
+    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
+    """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
 
 
 class ReinforcePPBaseline(Clipping):
-    """REINFORCE++ with the mean of a group as its baseline: fit for rewards that compare answers to one prompt."""
+    """REINFORCE++-baseline: reward minus the mean of its group, whitened over the round; with PPO's clipped loss."""
 
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:group_then_batch"
 
-    kl: Literal["k2", "k3", "k3_is", "reward"] = "k2"
-    """How a departure from the reference costs: by an estimator as a term of the loss, or in the `reward`."""
+    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k2"
+    """KL estimator, as for all policy gradients; by default `k2` as a term of the loss."""
 
 
 class PPO(Clipping):
-    """Proximal policy optimization: a token is as good as it is better than a critic expected, which learns as well."""
+    """Proximal policy optimization: a clipped policy loss with GAE advantages from a critic, which is trained as well."""
 
     target: ClassVar[str] = "gym_rl.ppo:PPOTrainer"
     objective: ClassVar[str] = "gym_rl.ppo:PPOLoss"
     credit: ClassVar[str] = "gym_rl.ppo:estimated"
 
     group_size: Annotated[int, Field(ge=1)] = 1
-    """Answers to each prompt. The critic makes a group unnecessary, but a prompt is computed once for all of it."""
-    kl: Literal["k2", "k3", "k3_is", "reward"] = "reward"
-    """How a departure from the reference costs: `reward` takes the KL of each token from its reward."""
-    mini_batches: PositiveInt = 4
-    """Optimizer steps for the answers of one round."""
+    """Group size: completions sampled for each prompt. The critic needs no group, but a prompt is computed once for all of it."""
+    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
+    """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
+    num_mini_batches: PositiveInt = 4
+    """Mini-batches: optimizer steps for the completions of one round."""
     critic: str | None = None
-    """Model that learns what to expect: a family, a folder or a Hub id, perhaps with a value head beside its weights. It is
-    loaded beside the policy and trained with the same adapter. Without one, a value head on the policy's own states."""
-    value_coefficient: Annotated[float, Field(ge=0)] = 0.5
-    """What the critic's loss counts beside the policy's."""
-    value_clip: Annotated[float, Field(gt=0)] = 0.2
-    """How far the critic may move from what it said when the round began."""
-    discount: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """What a reward counts one token earlier (gamma)."""
-    decay: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """How far the surprise at a token reaches back (lambda): 0 to itself alone, 1 to all tokens before it alike."""
+    """Critic (value model): a family, a folder or a Hub id, perhaps with a value head beside its weights. It is loaded beside the
+    policy and trained with the same adapter. Without one, a value head on the hidden states of the policy."""
+    vf_coef: Annotated[float, Field(ge=0)] = 0.5
+    """Value function coefficient: weight of the value loss beside the policy loss."""
+    cliprange_value: Annotated[float, Field(gt=0)] = 0.2
+    """Value clip range: how far a value counts away from the one at the beginning of the round."""
+    gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Discount factor (gamma) of the rewards, for each token."""
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """GAE lambda: 0 takes the one-step TD error as the advantage, 1 the return minus the value."""
 
     def further(self) -> Sequence[Further]:
         """Add a critic of its own."""

@@ -19,7 +19,7 @@ class ClippedTokens(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether clipping takes its gradient away."""
-        low, high, each = self.config.clip_low, self.config.clip_high, batch.advantages
+        (low, high), each = self.config.clip_range(), batch.advantages
         ratio = token_ratio(log_probs, batch.old)
         held = policy_losses.outside(ratio.detach(), each, low, high)
         return {"loss": policy_losses.clipped(ratio, each, low, high), "clip_ratio/region_mean": held.float()}
@@ -32,7 +32,7 @@ class ClippedAnswers(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token's answer, and whether clipping takes its gradient away."""
-        low, high, each = self.config.clip_low, self.config.clip_high, batch.answer_advantages
+        (low, high), each = self.config.clip_range(), batch.answer_advantages
         ratio = mean_ratio(log_probs, batch.old, batch.owner, batch.answers)
         held = policy_losses.outside(ratio.detach(), each, low, high)
         loss = policy_losses.clipped(ratio, each, low, high)

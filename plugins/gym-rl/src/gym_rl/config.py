@@ -1,4 +1,4 @@
-"""What every algorithm of reinforcement learning asks of a recipe. Nothing heavy."""
+"""Options that all algorithms of reinforcement learning share. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gym_torch.config import Further
 
 
 class PolicyGradient(TorchAlgorithm):
-    """Base of the algorithms that answer prompts, have the answers judged, and make the better ones more likely.
+    """Base of the policy gradient algorithms: sample completions, score them, and make the better ones more likely.
 
-    `train.batch_size * train.accumulate` is the number of answers in an optimizer step.
+    `train.batch_size * train.accumulate` is the number of completions in an optimizer step.
     """
 
     target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
@@ -37,48 +37,53 @@ class PolicyGradient(TorchAlgorithm):
         Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),
         Flat("reward_model", lambda path: [{"name": "model", "path": path}]),
     ]
-    """What judges the answers; their scores are added up by their weights."""
+    """Reward functions and reward models; the reward of a completion is the weighted sum of their scores."""
     rollouts: Annotated[SerializeAsAny[Engine], Slot("rollouts", default="local")] = Local()
-    """What answers the prompts."""
+    """Rollout engine: generates the completions."""
     reward_timeout: Annotated[float, Field(gt=0)] = 300.0
-    """Seconds that a reward may take for the answers of a round."""
+    """Reward timeout: seconds that a reward may take for the completions of a round."""
     on_error: Literal["stop", "mask"] = "stop"
-    """What happens where a reward fails: the run stops with its name and the row, or such answers are not learnt from."""
+    """What to do where a reward fails: `stop` the run with its name and the row, or `mask` these completions in the loss."""
     group_size: Annotated[int, Field(ge=2)] = 8
-    """Answers to each prompt."""
-    mini_batches: PositiveInt = 1
-    """Optimizer steps for the answers of one round: more than one, and the later ones learn from an older policy."""
+    """Group size: completions sampled for each prompt (`num_generations` in TRL, `rollout.n` in verl)."""
+    num_mini_batches: PositiveInt = 1
+    """Mini-batches: optimizer steps for the completions of one round. More than one makes the later ones off-policy."""
     max_new_tokens: Annotated[PositiveInt, Field(examples=[16])] = 256
-    """Most tokens of an answer."""
+    """Maximum length of a completion, in tokens."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Of the distribution that answers are drawn from, and that is trained."""
+    """Sampling temperature. The policy is trained at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Draw from the most likely tokens that have this probability together, and train that distribution; 1 from all of them."""
+    """Nucleus sampling: sample from the most likely tokens of this total probability, and train that distribution; 1 is off."""
     beta: Annotated[float, Field(ge=0)] = 0.0
-    """What a departure from the reference costs, times its KL divergence; 0 needs no reference."""
-    kl: Literal["k2", "k3", "k3_is", "reward"] = "k3_is"
-    """How it costs: as a term of the loss, an estimator of `gym_rl.formulas.kl`; or `reward`, k1 taken from every reward."""
-    reference_model: str | None = None
-    """What is departed from: a family, a folder or a Hub id; by default the model as it was before training."""
-    correction: Literal["none", "tis", "tis_answers", "icepop", "mis", "geo"] = "tis"
-    """Off-policy correction of tokens that were sampled by other arithmetic than is trained; the weights stand in
-    `gym_rl.formulas.off_policy_correction`."""
+    """KL coefficient: weight of the KL divergence from the reference model; 0 needs no reference."""
+    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k3_is"
+    """KL estimator: `k2`, `k3` or `k3_is` (`gym_rl.formulas.kl`) as a term of the loss; or `k1_in_reward`, subtracted from the
+    reward of each token."""
+    ref_model: str | None = None
+    """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
+    importance_sampling_correction: Literal["none", "tis", "sequence_tis", "icepop", "mis", "geo"] = "tis"
+    """Importance sampling correction for tokens whose log-probabilities differ between rollout engine and trainer: truncated
+    (`tis`, `sequence_tis`), masked (`icepop`, `mis`, `geo`) or none; see `gym_rl.formulas.off_policy_correction`."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
-    """Mean difference of sampled and trained log-probabilities in nats, on a round's first batch, above which a run stops."""
+    """Largest training-inference mismatch: mean absolute difference of sampled and trained log-probabilities, in nats, on the
+    first batch of a round. Above it the run stops."""
     routing_replay: bool = False
-    """Send each token in the update to the experts that it went to when it was sampled; for mixtures of experts alone."""
+    """Rollout routing replay (R3): route each token in the update to the experts that it used when it was sampled. For mixtures
+    of experts."""
     max_resample: Annotated[int, Field(ge=0)] = 0
-    """How often other prompts are asked in place of those to which all answers are as good, which teaches nothing."""
+    """Dynamic sampling: how often to sample further prompts in place of groups whose rewards are all equal; 0 is off."""
     filter_metric: str | None = None
-    """The reward by which answers are told apart there, by its name in the log; by default all that do not judge length."""
-    mask_truncated: bool = False
-    """Whether answers that reach `max_new_tokens` are not learnt from; their rewards still count where others are compared."""
+    """Dynamic sampling: the reward whose values decide whether a group is kept, by its name in the log; by default the sum of all
+    that do not measure length."""
+    mask_truncated_completions: bool = False
+    """Mask truncated completions: those that reach `max_new_tokens` are left out of the loss. Their rewards still count in the
+    advantages of others."""
     eval_samples: PositiveInt = 1
-    """Answers to each held-out prompt, whose mean reward is taken."""
+    """Evaluation: completions sampled for each held-out prompt; `eval_reward` is their mean."""
     eval_temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Temperature of these answers; 0 takes the likeliest token each time."""
-    keep_rollouts: Annotated[int, Field(ge=0)] = 1
-    """Keep the answers of every n-th round, and of evaluations, for `gym rollouts show`; 0 keeps none."""
+    """Evaluation: sampling temperature; 0 is greedy decoding."""
+    log_completions: Annotated[int, Field(ge=0)] = 1
+    """Log completions of every n-th round and of each evaluation, for `gym rollouts show`; 0 logs none."""
 
     def judges(self) -> list[Reward]:
         """Return all that judges the answers: `rewards`, and what an algorithm adds."""
@@ -86,7 +91,7 @@ class PolicyGradient(TorchAlgorithm):
 
     def further(self) -> Sequence[Further]:
         """Return the reference."""
-        return (Further(self.reference_model),) if self.beta else ()
+        return (Further(self.ref_model),) if self.beta else ()
 
     def generated(self) -> int:
         """Return the most tokens of an answer."""
@@ -112,15 +117,19 @@ class PolicyGradient(TorchAlgorithm):
 
     @model_validator(mode="after")
     def _refers(self) -> Self:
-        if self.reference_model is not None and not self.beta:
-            raise ValueError("`reference_model` does nothing where `beta` is 0")
+        if self.ref_model is not None and not self.beta:
+            raise ValueError("`ref_model` does nothing where `beta` is 0")
         return self
 
 
 class Clipping(PolicyGradient):
-    """Base of the algorithms that clip the ratio to the policy that answered."""
+    """Base of the algorithms that clip the importance ratio, that of the policy to the policy that sampled."""
 
-    clip_low: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """How far below 1 the ratio may push."""
-    clip_high: Annotated[float, Field(ge=0)] = 0.2
-    """How far above 1 the ratio may push."""
+    epsilon: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Clip range: how far below 1 the ratio counts, and above 1 where `epsilon_high` is not set."""
+    epsilon_high: Annotated[float | None, Field(ge=0)] = None
+    """Upper clip range: how far above 1 the ratio counts; by default `epsilon`."""
+
+    def clip_range(self) -> tuple[float, float]:
+        """Return how far below and how far above 1 the ratio counts."""
+        return self.epsilon, self.epsilon if self.epsilon_high is None else self.epsilon_high

@@ -73,9 +73,9 @@ class PolicyObjective(Objective):
         super().__init__(config, layout)
         self.temperature = config.temperature
         self.penalty = (
-            ESTIMATORS.get(config.kl) if config.beta else None
+            ESTIMATORS.get(config.kl_estimator) if config.beta else None
         )  # what is taken from rewards is no term of the loss
-        self.correction = CORRECTIONS[config.correction]
+        self.correction = CORRECTIONS[config.importance_sampling_correction]
 
     @abstractmethod
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:

@@ -64,10 +64,10 @@ class PPOLoss(ClippedTokens):
         log_probs, values = policy(batch)
         loss, metrics = super().loss(lambda _: log_probs, batch)
         old, returns = batch.columns["values"], batch.columns["returns"]
-        errors = policy_losses.value(values, old, returns.nan_to_num(), config.value_clip)
+        errors = policy_losses.value(values, old, returns.nan_to_num(), config.cliprange_value)
         errors = torch.where(returns.isnan(), 0.0, errors)
         value_loss = self.aggregate.total(errors, batch.owner, batch.answers)
-        return loss + config.value_coefficient * value_loss, {**metrics, "value_loss": value_loss.detach()}
+        return loss + config.vf_coef * value_loss, {**metrics, "value_loss": value_loss.detach()}
 
 
 def estimated(round_: Round, config: PPO) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ def estimated(round_: Round, config: PPO) -> dict[str, Tensor]:
     """
     owner, values = round_.owner, round_.columns["values"].double()
     judged = ~round_.rewards.isnan()[owner]
-    advantages = gae(token_rewards(round_, config), values, owner, len(round_.lengths), config.discount, config.decay)
+    advantages = gae(token_rewards(round_, config), values, owner, len(round_.lengths), config.gamma, config.gae_lambda)
     whitened = torch.zeros_like(advantages).masked_scatter(judged, whiten(advantages[judged]))
     returns = torch.where(judged, advantages + values, torch.nan)
     return {"advantages": whitened.float(), "returns": returns.float()}

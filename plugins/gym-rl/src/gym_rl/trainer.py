@@ -115,12 +115,12 @@ class RolloutTrainer(Trainer):
 
     def _keep_round(self, round_: Round, steps: tuple[int, int]) -> None:
         """Write the answers of a round down, where its turn has come."""
-        number, every = int(round_.number), self.config.keep_rollouts
+        number, every = int(round_.number), self.config.log_completions
         if self.accelerator.is_main_process and every and number % every == 0:
             self._kept.write(TRAINING, list(samples(round_, self.data.train, self.words, steps)))
 
     def _keep_held_out(self, prompts: Examples, round_: Round, step: int) -> None:
-        if self.accelerator.is_main_process and self.config.keep_rollouts:
+        if self.accelerator.is_main_process and self.config.log_completions:
             self._kept.write(HELD_OUT, list(samples(round_, prompts, self.words, (step, step))))
 
     @property
@@ -133,10 +133,12 @@ class RolloutTrainer(Trainer):
         A trainer with more models adds a pass for each. Nothing is computed where there is none.
         """
         config, passes = self.config, dict[str, Pass]()
-        if config.mini_batches > 1 and not self.sampler.exact:  # else the policy that learns is the one that answered
+        if (
+            config.num_mini_batches > 1 and not self.sampler.exact
+        ):  # else the policy that learns is the one that answered
             passes["old"] = Scorer(self.policy)
         if config.beta:
-            named = config.reference_model
+            named = config.ref_model
             score = reference(self.policy, self.adapted, self.model, self.run, named)
             passes["reference"] = lambda batch: score(replace(batch, experts=None))  # its routers choose for themselves
         return passes

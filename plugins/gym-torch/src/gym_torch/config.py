@@ -54,7 +54,7 @@ class Transformers(Backend):
     none without `output_router_logits: true`."""
     resize_vocab: Annotated[bool, Flat("resize_vocab")] = False
     """Whether to add embeddings where the tokenizer has more tokens than the model; for training without an adapter."""
-    neftune: Annotated[float, Field(ge=0), Flat("neftune_noise_alpha", convert=float)] = 0.0
+    neftune_noise_alpha: Annotated[float, Field(ge=0), Flat("neftune_noise_alpha", convert=float)] = 0.0
     """NEFTune (arXiv:2310.05914): noise on the embeddings of each sample while it is learnt from, of this alpha; 5 is usual."""
     trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
     """Whether Python code that comes with the model may run. It can do anything that you can."""
@@ -119,9 +119,9 @@ class EarlyStopping(Callback):
     target: ClassVar[str] = "gym_torch.loop.callbacks.early_stopping:EarlyStop"
 
     patience: Annotated[int, Field(ge=1)] = 3
-    """Evaluations in a row without improvement after which to stop."""
-    least: Annotated[float, Field(ge=0)] = 0.0
-    """How much better than the best so far it must be to count as an improvement."""
+    """Early stopping patience: evaluations in a row without improvement after which to stop."""
+    threshold: Annotated[float, Field(ge=0)] = 0.0
+    """Early stopping threshold: how much better than the best so far an evaluation must be to count as an improvement."""
 
 
 class SafetensorsExporter(Exporter):

@@ -25,7 +25,7 @@ from gym_torch.model.loading import PATH, LoadedModel, load_frozen
 from gym_torch.model.rope_scaling import longest
 from gym_torch.policy import Policy, evaluating
 
-KEY = "algorithm.reference_model"
+KEY = "algorithm.ref_model"
 START = "reference"  #: directory, in that of the run, with the first values of an adapter that begins as something
 
 

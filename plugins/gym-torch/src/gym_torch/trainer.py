@@ -62,10 +62,10 @@ class Trainer:
         """
         self.run, self.model = run, model
         recipe, train = run.recipe, run.recipe.train
-        if model.neftune and config.disable_dropout:
+        if model.neftune_noise_alpha and config.disable_dropout:
             raise RecipeError(
                 "the noise would be in the policy and not in what it is compared with",
-                key="model.neftune",
+                key="model.neftune_noise_alpha",
                 fix="leave it out: it is for algorithms without a comparison, such as sft",
             )
         # The policy casts, and over fp32 weights. Without `cpu`, accelerate does not see several processes on a CPU.
@@ -101,9 +101,9 @@ class Trainer:
         self.job = self._job(config)
         conditions = run.ranks.agree(lambda: bases(model, config) | {"the precision": model.precision})
         self.results = Results(run, model, self.adapted, self.policy, self.checkpoints, conditions, stops)
-        if model.neftune:
+        if model.neftune_noise_alpha:
             embedding = self.adapted.model.get_input_embeddings()
-            self.policy.noise = Noise(embedding, model.neftune, train.seed, lambda: self.job.progress.step)
+            self.policy.noise = Noise(embedding, model.neftune_noise_alpha, train.seed, lambda: self.job.progress.step)
         self.policy.balance = self.job.balance = balance_of(self.adapted.model, model.router_aux_loss_coef)
         trained = sum(weight.numel() for weight in self.policy.parameters() if weight.requires_grad)
         every = sum(weight.numel() for weight in self.policy.parameters())

@@ -14,7 +14,7 @@ class RewardModel(TorchAlgorithm):
 
     What it makes is a model, or an adapter, with `value_head.safetensors` beside it: the reward `model` of gym-rl.
 
-        loss = -log sigmoid(w - l - margin) + centring (w + l)^2
+        loss = -log sigmoid(w - l - margin) + center_rewards_coefficient (w + l)^2
 
     w, l: what the head says of the chosen and of the rejected answer, at its last token; margin: what the row
     says, else 0.
@@ -27,9 +27,9 @@ class RewardModel(TorchAlgorithm):
     oracle: ClassVar[str] = "gym_preference.reward_models.oracle:reward_model"
     schedule: ClassVar[str] = "gym_preference.pairs:recorded"
 
-    centring: Annotated[float, Field(ge=0)] = 0.0
-    """What the squared sum of the two numbers of a pair counts: more than 0, such as 0.01, keeps their mean at 0, which a loss of
-    differences leaves open (arXiv:2312.09244)."""
+    center_rewards_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """Coefficient that centers rewards: weight of the squared sum of the two rewards of a pair. 0.01 keeps their mean near 0,
+    which a loss of differences leaves open (arXiv:2312.09244)."""
 
 
 class ProcessRewardModel(TorchAlgorithm):

@@ -18,7 +18,9 @@ from gym_torch.batch import Example
 def reward_model(
     config: RewardModel, model: PreTrainedModel, examples: Sequence[Example], beside: Mapping[str, AuxiliaryModule]
 ) -> Tensor:
-    """Return `-log sigmoid(r(chosen) - r(rejected) - margin) + centring (r(chosen) + r(rejected))^2`, summed over pairs."""
+    """Return `-log sigmoid(r(chosen) - r(rejected) - margin) + center_rewards_coefficient (r(chosen) + r(rejected))^2`, summed
+    over pairs.
+    """
     total = torch.zeros((), dtype=torch.float64)
     for example in cast(Sequence[Pair], examples):
         tokens, trained = example.tokens.tolist(), example.trained.tolist()
@@ -30,7 +32,7 @@ def reward_model(
             rewards.append(_score(model, beside, text)[example.shared + last - start])
         better, worse = rewards
         total = total - torch.log(1 / (1 + torch.exp(-(better - worse - example.margin))))
-        total = total + config.centring * (better + worse) ** 2
+        total = total + config.center_rewards_coefficient * (better + worse) ** 2
     return total
 
 

@@ -41,10 +41,15 @@ class RewardLoss(Scoring):
         return cast(ScoredBatch, batch).answers / 2
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the sum over pairs of `-log sigmoid(w - l - margin) + centring (w + l)^2`, and what the answers earn."""
+        """Return the sum over pairs of `-log sigmoid(w - l - margin) + center_rewards_coefficient (w + l)^2`, and what the
+        answers earn.
+        """
         scores, margins = policy(batch), cast(ScoredBatch, batch).columns["margin"]
         chosen, rejected = scores[0::2], scores[1::2]
-        losses = -logsigmoid(chosen - rejected - margins) + self.config.centring * (chosen + rejected).square()
+        losses = (
+            -logsigmoid(chosen - rejected - margins)
+            + self.config.center_rewards_coefficient * (chosen + rejected).square()
+        )
         apart = (chosen - rejected).detach()
         return losses.sum(), {
             "accuracy": half_for_ties(apart).sum(),

@@ -28,13 +28,13 @@ class TDPO1(Pairwise):
     loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo1"
     oracle: ClassVar[str] = "gym_preference.tdpo.oracle:tdpo1"
 
-    reference_model: Annotated[str | None, Flat("ref_model")] = None
-    """What answers are measured against: a family, a folder or a Hub id; by default the model as it was before training. All
-    of what it says of each token is compared, so it cannot be asked once before training."""
+    ref_model: Annotated[str | None, Flat("ref_model")] = None
+    """Reference model: a family, a folder or a Hub id; by default the model as it was before training. Its whole distribution of
+    each token is compared, so its log-probabilities cannot be precomputed."""
 
     def further(self) -> Sequence[Further]:
         """Return the reference."""
-        return (Further(self.reference_model),)
+        return (Further(self.ref_model),)
 
 
 class TDPO2(TDPO1):
@@ -52,4 +52,4 @@ class TDPO2(TDPO1):
     oracle: ClassVar[str] = "gym_preference.tdpo.oracle:tdpo2"
 
     alpha: Annotated[float, Field(ge=0)] = 0.5
-    """What the departure from the reference counts: 0 makes it DPO."""
+    """Sequential KL coefficient (alpha): 0 makes it DPO."""

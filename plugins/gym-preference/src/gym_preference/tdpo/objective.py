@@ -73,5 +73,5 @@ class ComparingTrainer(PreferenceTrainer):
 
     def ready(self) -> None:
         """Give the policy its reference, where the policy is."""
-        policy, named = cast(Comparing, self.policy), cast(TDPO1, self.objective.config).reference_model
+        policy, named = cast(Comparing, self.policy), cast(TDPO1, self.objective.config).ref_model
         policy.reference = reference(policy, self.adapted, self.model, self.run, named)

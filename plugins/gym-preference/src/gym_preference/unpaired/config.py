@@ -22,8 +22,8 @@ class Judging(Referenced):
     objective: ClassVar[str] = "gym_preference.unpaired.objective:JudgedObjective"
     schedule: ClassVar[str] = "gym_preference.unpaired.responses:recorded"
     ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
-    """What the mean negative log-likelihood of the tokens of a good answer counts beside the loss, times how many answers of the
-    step there are to each good one, as LLaMA-Factory has it."""
+    """SFT loss coefficient: weight of the mean negative log-likelihood per token of the desirable responses, times the number of
+    responses in the step for each desirable one, as in LLaMA-Factory."""
     origin: ClassVar[str] = ""
     """`module:class` of a `gym_preference.unpaired.kl_baseline.Origin`: what log-ratios are measured from."""
 
@@ -51,9 +51,10 @@ class KTO(Judging):
     oracle: ClassVar[str] = "gym_preference.unpaired.oracle:kto"
 
     desirable_weight: Annotated[float, Field(ge=0), Flat("kto_chosen_weight")] = 1.0
-    """What a good answer counts. All good answers together should count 1 to 1.33 times what the others do."""
+    """Desirable weight: of the loss of a desirable response. All of them together should weigh 1 to 1.33 times the undesirable
+    ones."""
     undesirable_weight: Annotated[float, Field(ge=0), Flat("kto_rejected_weight")] = 1.0
-    """What another answer counts."""
+    """Undesirable weight: of the loss of an undesirable response."""
 
     def advice(self, good: int, bad: int) -> str:
         """Add the balance that the paper found best."""

@@ -85,17 +85,17 @@ def beta_normalized(rewards: Tensor, group: Tensor, lowest: float = 0.0, highest
     return judged.all((judged.values - mean) * (-density).exp())
 
 
-def to_go(rewards: Tensor, owner: Tensor, count: int, discount: float = 1.0) -> Tensor:
+def to_go(rewards: Tensor, owner: Tensor, count: int, gamma: float = 1.0) -> Tensor:
     """Return for each token the discounted sum of the rewards `[n]` from it to the end of its answer."""
-    return gae(rewards, torch.zeros_like(rewards), owner, count, discount, 1.0)
+    return gae(rewards, torch.zeros_like(rewards), owner, count, gamma, 1.0)
 
 
 def gae(
-    rewards: Tensor, values: Tensor, owner: Tensor, count: int, discount: float = 1.0, decay: float = 0.95
+    rewards: Tensor, values: Tensor, owner: Tensor, count: int, gamma: float = 1.0, gae_lambda: float = 0.95
 ) -> Tensor:
     """Return generalized advantage estimates, arXiv:1506.02438, equation 16.
 
-    `delta_t = r_t + discount * V_{t+1} - V_t` and `A_t = sum_l (discount * decay)^l delta_{t+l}`, where t + 1 is the next
+    `delta_t = r_t + gamma * V_{t+1} - V_t` and `A_t = sum_l (gamma * gae_lambda)^l delta_{t+l}`, where t + 1 is the next
     token that the policy chose: tokens of tools and prompts do not stand in the list.
 
     Args:
@@ -103,8 +103,8 @@ def gae(
         values: what the critic expected before each token, `[n]`.
         owner: number of the answer of each token, `[n]`; the tokens of an answer are in their order.
         count: answers.
-        discount: gamma.
-        decay: lambda; 0 is the one-step error, 1 the return minus the value.
+        gamma: gamma.
+        gae_lambda: lambda; 0 is the one-step error, 1 the return minus the value.
 
     Returns:
         Advantages `[n]`; the returns that a critic learns are advantages + values.
@@ -115,8 +115,8 @@ def gae(
     advantage = torch.zeros_like(reward)
     after = following = reward.new_zeros(count)
     for step in reversed(range(reward.shape[1])):  # behind the end of an answer all is zero and stays so
-        delta = reward[:, step] + discount * following - value[:, step]
-        after = delta + discount * decay * after
+        delta = reward[:, step] + gamma * following - value[:, step]
+        after = delta + gamma * gae_lambda * after
         advantage[:, step], following = after, value[:, step]
     return advantage.flatten()[places]
 

@@ -58,11 +58,12 @@ def none(ratio: Tensor, owner: Tensor, count: int) -> Tensor:
     return torch.ones_like(ratio)
 
 
-#: What the key `correction` names: from log-ratios `[n]`, owners `[n]` and the number of answers to weights `[n]`.
+#: What the key `importance_sampling_correction` names: from log-ratios `[n]`, owners `[n]` and the number of answers to weights
+#: `[n]`.
 CORRECTIONS: Mapping[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "none": none,
     "tis": lambda ratio, owner, count: truncated(ratio),
-    "tis_answers": truncated_answers,
+    "sequence_tis": truncated_answers,
     "icepop": lambda ratio, owner, count: within(ratio),
     "mis": masked_answers,
     "geo": near,

@@ -61,7 +61,7 @@ class Kept:
         if samples and (step is None or step <= samples[0].steps[1]):
             return samples
         if not known:
-            raise GymError("no samples are kept", where=str(self.folder), fix="`keep_rollouts: 1` keeps every round")
+            raise GymError("no samples are kept", where=str(self.folder), fix="`log_completions: 1` keeps every round")
         shown = ", ".join(map(str, known[:8])) + (f", ... {known[-1]}" if len(known) > 8 else "")
         raise GymError(f"no samples of step {step} are kept", where=str(self.folder), fix=f"there are steps {shown}")
 

@@ -52,7 +52,7 @@ def token_rewards(round_: Round, config: PolicyGradient) -> Tensor:
 
 def departures(round_: Round, config: PolicyGradient) -> Tensor:
     """Return what each token's departure from the reference takes from its reward, `[sum of lengths]` fp64."""
-    if not (config.beta and config.kl == "reward"):
+    if not (config.beta and config.kl_estimator == "k1_in_reward"):
         return torch.zeros(len(round_.tokens), dtype=torch.float64)
     old = round_.columns.get("old", round_.columns["sampled"])
     return config.beta * k1(old, round_.columns["reference"], round_.columns["sampled"]).double()

@@ -75,7 +75,7 @@ def learnt(round_: Round, config: PolicyGradient) -> Tensor:
     off and those of groups whose answers cannot be told apart.
     """
     chosen = ~round_.rewards.isnan()
-    if config.mask_truncated:
+    if config.mask_truncated_completions:
         chosen &= round_.finished
     if config.max_resample:
         chosen &= round_.told_apart[round_.groups]

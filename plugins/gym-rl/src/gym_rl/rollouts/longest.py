@@ -33,7 +33,7 @@ class Bound(Source):
     def __init__(self, config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> None:
         """Lay out a run over these prompts. Raises RecipeError where a step cannot be cut into groups."""
         # Nobody ends, and all earn the same.
-        everyone = config.model_copy(update={"max_resample": 0, "mask_truncated": False})
+        everyone = config.model_copy(update={"max_resample": 0, "mask_truncated_completions": False})
         self.total = _rollouts(everyone, prompts, train, layout).total
         longest = _Longest(prompts, prompts_in(train, config))
         self.first = _rollouts(everyone, longest, train.model_copy(update={"max_steps": 1}), layout)

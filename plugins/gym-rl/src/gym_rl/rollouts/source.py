@@ -57,11 +57,11 @@ class Rollouts(Source):
         self.asking, self.config, self.prompts = asking, config, asking.prompts
         self.train, self.layout, self.scoring, self.keep, self.sampled = train, layout, scoring, keep, sampled
         self.step_size = train.batch_size * train.accumulate
-        rounds = math.ceil(train.max_steps / config.mini_batches) if train.max_steps else None
+        rounds = math.ceil(train.max_steps / config.num_mini_batches) if train.max_steps else None
         schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
         self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
         last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
-        whole = (self.order.total - 1) * config.mini_batches
+        whole = (self.order.total - 1) * config.num_mini_batches
         self.total = train.max_steps or whole + math.ceil(last / self.step_size)
         self.credit: Credit = load_object(type(config).credit)
         self.round: Round | None = None
@@ -74,11 +74,11 @@ class Rollouts(Source):
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` on; where a round begins, its prompts are answered first."""
         for step in range(start, self.total):
-            number, part = divmod(step, self.config.mini_batches)
+            number, part = divmod(step, self.config.num_mini_batches)
             if self.round is None or int(self.round.number) != number:
                 self.round, self.health = self._round(number, rank, world)
-                first = number * self.config.mini_batches + 1
-                self.keep(self.round, (first, min(first + self.config.mini_batches - 1, self.total)))
+                first = number * self.config.num_mini_batches + 1
+                self.keep(self.round, (first, min(first + self.config.num_mini_batches - 1, self.total)))
             yield self._step(self.round, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Rollouts(Source):
 
     def _round(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
         """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
-        self.begins = number * self.config.mini_batches
+        self.begins = number * self.config.num_mini_batches
         self.asking.sampler.refresh()
         drawn = self._drawn(number, rank, world)
         judged, self.carried = drawn.round, drawn.carried
@@ -180,11 +180,11 @@ def prompts_in(train: Train, config: PolicyGradient) -> int:
             key="train.batch_tokens",
             fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
         )
-    answers = train.batch_size * train.accumulate * config.mini_batches
+    answers = train.batch_size * train.accumulate * config.num_mini_batches
     if answers % config.group_size:
         raise RecipeError(
             f"{answers} answers in a round do not make groups of {config.group_size}",
             key="train.batch_size",
-            fix="batch_size x accumulate x mini_batches must be a multiple of group_size",
+            fix="batch_size x accumulate x num_mini_batches must be a multiple of group_size",
         )
     return answers // config.group_size

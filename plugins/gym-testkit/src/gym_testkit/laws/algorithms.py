@@ -126,7 +126,12 @@ def processes(brought: Brought, bench: Bench) -> None:
 
 def _rewarded(brought: Brought) -> bool:
     """Whether it learns from rewards, as the algorithms of gym-rl do."""
-    return {"rewards", "mini_batches", "max_resample", "mask_truncated"} <= brought.cls.model_fields.keys()
+    return {
+        "rewards",
+        "num_mini_batches",
+        "max_resample",
+        "mask_truncated_completions",
+    } <= brought.cls.model_fields.keys()
 
 
 JUDGE = """
@@ -146,8 +151,8 @@ def nothing_to_learn(brought: Brought, bench: Bench) -> None:
     file.write_text(JUDGE, encoding="utf-8")
     recipe = _recipe(brought, bench)
     rewards = [{"name": "python", "function": f"{file}:judge"}]
-    recipe["algorithm"] |= {"rewards": rewards, "max_resample": 0, "mask_truncated": False}
-    parts = load_recipe(recipe).algorithm.model_dump()["mini_batches"]
+    recipe["algorithm"] |= {"rewards": rewards, "max_resample": 0, "mask_truncated_completions": False}
+    parts = load_recipe(recipe).algorithm.model_dump()["num_mini_batches"]
     run = bench.run(recipe, max_steps=2 * parts, save_every=parts)
     learnt, after = sorted((run.outcome.output / "checkpoints").glob("step-*"))
     assert fingerprint(after, ".safetensors") == fingerprint(learnt, ".safetensors") | _rounds(after)

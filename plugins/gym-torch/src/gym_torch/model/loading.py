@@ -49,7 +49,7 @@ class LoadedModel:
     precision: str = "fp32"  #: what the run computes in: `fp32` or `bf16`
     layout: Layout = PADDED  #: how samples become batches that this model computes exactly
     compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
-    neftune: float = 0.0  #: alpha of the noise on its embeddings in training
+    neftune_noise_alpha: float = 0.0  #: alpha of the noise on its embeddings in training
     router_aux_loss_coef: float | None = (
         None  #: of the load-balancing loss of its experts; None: as its configuration says
     )
@@ -74,7 +74,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
         say(f"samples are padded, not packed: {found.why}")
     elif found.layout is ALONE:
         say(f"samples are computed one by one, neither packed nor padded: {found.why}")
-    options = (config.compile, config.neftune, config.router_aux_loss_coef)
+    options = (config.compile, config.neftune_noise_alpha, config.router_aux_loss_coef)
     return LoadedModel(model, path, config.path, precision, found.layout, *options)
 
 

@@ -108,7 +108,7 @@ def headed(plain: Plain, task: Task, head: ScalarHead | None) -> Plain:
     if bias and not task.bias:
         raise GymError(
             f"the head adds {bias:.3g} to every score, and a classifier of transformers cannot",
-            fix="go on with the run itself as the reward, or train with centring: 0, which leaves it at 0",
+            fix="go on with the run itself as the reward, or train with `center_rewards_coefficient: 0`, which leaves it at 0",
         )
     config = plain.config
     config.num_labels = 1

@@ -30,7 +30,7 @@ class EarlyStop(Observer):
 
     def evaluated(self, progress: Progress, record: Record) -> None:
         """Ask for the end when patience is used up."""
-        if gain(record[self.name], self.best, self.better) > self.config.least:
+        if gain(record[self.name], self.best, self.better) > self.config.threshold:
             self.best, self.misses = record[self.name], 0
             return
         self.misses += 1
