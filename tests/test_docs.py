@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import tomllib
@@ -16,7 +17,8 @@ from gym_core.yamlfile import parse_yaml, read_yaml
 
 ROOT = Path(__file__).parents[1]
 TESTS = "\n".join(path.read_text() for path in ROOT.glob("**/tests/**/*.py") if ".nox" not in path.parts)
-PROVED = ("optimizers", "adapters")  #: kinds of which every page names the tests that prove it
+PROVED = ("optimizers",)  #: kinds of which every page names the tests that prove it
+MARKED = ("adapters",)  #: kinds of which every method has tests that are marked with `proves`
 
 
 def reference():
@@ -44,6 +46,25 @@ def test_every_page_names_tests_that_prove_it(page):
         assert re.search(rf"^def {name}\(", TESTS, re.MULTILINE), (
             f"{page.name} names {name}, which is no test of the tree"
         )
+
+
+def proofs() -> dict[str, list[str]]:
+    """Return the tests that are marked with `pytest.mark.proves`, by the name of the method."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse(TESTS)):
+        for mark in getattr(node, "decorator_list", []):
+            if ast.unparse(mark).startswith("pytest.mark.proves("):
+                for name in mark.args:
+                    found.setdefault(name.value, []).append(node.name)
+    return found
+
+
+def test_every_method_has_tests_that_prove_it():
+    pages, found = reference(), proofs()
+    methods = {name for kind in MARKED for name in pages.components(kind)}
+    assert methods and methods - found.keys() == set(), "no test is marked `pytest.mark.proves` with these names"
+    known = methods | {name for kind in PROVED for name in pages.components(kind)}
+    assert found.keys() - known == set(), "no method has these names"
 
 
 def test_every_hook_is_documented_with_its_signature_and_has_a_test():

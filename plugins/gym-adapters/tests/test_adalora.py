@@ -35,6 +35,7 @@ def ranks(adapted: Adalora) -> list[int]:
     return [int((weight != 0).sum()) for name, weight in adapted.trained().items() if "lora_E" in name]
 
 
+@pytest.mark.proves("adalora")
 @pytest.mark.parametrize(("warmup", "final"), [(0.1, 0.3), (3, 4), (0, 0)])
 def test_the_ranks_left_are_those_asked_for(bench: Any, warmup: float, final: float) -> None:
     adapted = AdaLoRA(rank=4, target_rank=2, warmup=warmup, final=final).build(model=bench.base(), seed=0)
@@ -46,6 +47,7 @@ def test_the_ranks_left_are_those_asked_for(bench: Any, warmup: float, final: fl
     assert len(set(ranks(adapted))) > 1  # not the same everywhere
 
 
+@pytest.mark.proves("adalora")
 def test_the_penalty_is_the_mean_distance_from_orthogonal(bench: Any) -> None:
     adapted = AdaLoRA(rank=4, target_rank=2, orthogonality=0.3).build(model=bench.base(), seed=0)
     distances = []
@@ -58,6 +60,7 @@ def test_the_penalty_is_the_mean_distance_from_orthogonal(bench: Any) -> None:
     assert float(adapted.penalty().detach()) == pytest.approx(0.3 * np.mean(distances), rel=1e-6)
 
 
+@pytest.mark.proves("adalora")
 @pytest.mark.parametrize("stop", [2, 6, 11])
 def test_it_goes_on_to_the_bit_from_any_step(bench: Any, tmp_path: Path, stop: int) -> None:
     """Before, while and after ranks go."""
@@ -77,6 +80,7 @@ def test_it_goes_on_to_the_bit_from_any_step(bench: Any, tmp_path: Path, stop: i
     assert ranks(again) == ranks(whole)
 
 
+@pytest.mark.proves("adalora")
 def test_peft_loads_what_is_left(bench: Any, tmp_path: Path) -> None:
     adapted = AdaLoRA(rank=4, target_rank=2).build(model=bench.base(), seed=0)
     steps(bench, adapted, optimizer_of(adapted), range(10), 10)

@@ -46,6 +46,7 @@ def trained(config: ExpertLoRA, path: Path) -> AdaptedModel:
     return adapted
 
 
+@pytest.mark.proves("expert_lora")
 @pytest.mark.parametrize("config", KINDS, ids=["all", "down", "with attention"])
 def test_unchanged_merged_saved_and_restored(config: ExpertLoRA, stored: Path, tmp_path: Path) -> None:
     with torch.no_grad():
@@ -68,6 +69,7 @@ def test_unchanged_merged_saved_and_restored(config: ExpertLoRA, stored: Path, t
         torch.testing.assert_close(peft(TOKENS).logits, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.proves("expert_lora")
 def test_each_expert_has_its_own_update(stored: Path) -> None:
     adapted = trained(ExpertLoRA(rank=2, alpha=6, parameters="experts.down_proj"), stored)
     (place,) = {name.rpartition(".lora_")[0] for name in adapted.state() if ".layers.1." in name}
@@ -83,6 +85,7 @@ def test_each_expert_has_its_own_update(stored: Path) -> None:
     assert sum(weight.numel() for weight in adapted.state().values()) == 2 * 4 * 2 * (32 + 16)
 
 
+@pytest.mark.proves("expert_lora")
 def test_packed_and_checkpointed(stored: Path) -> None:
     model = base(stored)
     assert layout_for(model) is PACKED
@@ -111,6 +114,7 @@ def test_one_layer_can_be_named(stored: Path) -> None:
     assert both.describe() == "rank 2, alpha 4: experts.gate_up_proj, experts.down_proj, q_proj, norm whole"
 
 
+@pytest.mark.proves("expert_lora")
 def test_a_convolution_is_no_mixture() -> None:
     """Its weight has three dimensions too."""
     torch.manual_seed(0)
@@ -125,6 +129,7 @@ def test_a_convolution_is_no_mixture() -> None:
     assert adapted.state() and all("experts" in name for name in adapted.state())
 
 
+@pytest.mark.proves("expert_lora")
 def test_what_is_not_there_is_named(bench: Any, stored: Path) -> None:
     with pytest.raises(GymError, match="no experts in tensors of their own"):
         ExpertLoRA().build(model=bench.base(), seed=0)

@@ -24,10 +24,12 @@ def changed(bench: Any, adapter: Adapter) -> set[str]:
     return moved
 
 
+@pytest.mark.proves("full")
 def test_full_trains_everything(bench: Any) -> None:
     assert changed(bench, Full()) == {name for name, _ in bench.base().named_parameters()}
 
 
+@pytest.mark.proves("freeze")
 @pytest.mark.parametrize(("layers", "numbers"), [(2, {1, 2}), (1, {2}), (-2, {0, 1}), (3, {0, 1, 2})])
 def test_last_or_first_layers(bench: Any, layers: int, numbers: set[int]) -> None:
     moved = changed(bench, Freeze(layers=layers))
@@ -35,6 +37,7 @@ def test_last_or_first_layers(bench: Any, layers: int, numbers: set[int]) -> Non
     assert any("self_attn" in name for name in moved) and any("layernorm" in name for name in moved)
 
 
+@pytest.mark.proves("freeze")
 def test_some_modules_and_some_outside(bench: Any) -> None:
     moved = changed(bench, Freeze(layers=1, modules="mlp, q_proj", extra=("embed_tokens",)))
     assert {name.split(".")[-2] for name in moved} == {
@@ -52,6 +55,7 @@ def test_the_head_of_a_tied_model_can_be_named(bench: Any) -> None:
     assert ("model.embed_tokens.weight" if tied else "lm_head.weight") in moved
 
 
+@pytest.mark.proves("freeze")
 def test_saved_restored_and_merged(bench: Any, tmp_path: Path) -> None:
     one, other = Freeze().build(model=bench.base(), seed=0), Freeze().build(model=bench.base(), seed=0)
     bench.train(one.model)
@@ -64,6 +68,7 @@ def test_saved_restored_and_merged(bench: Any, tmp_path: Path) -> None:
     assert torch.equal(bench.logits(AutoModelForCausalLM.from_pretrained(tmp_path / "saved")), expected)
 
 
+@pytest.mark.proves("freeze")
 def test_bf16_is_kept_where_frozen_and_trains_under_autocast(bench: Any, tmp_path: Path) -> None:
     adapted = Freeze(layers=1).build(model=bench.base(dtype=torch.bfloat16), seed=0)
     assert {weight.dtype for weight in adapted.state().values()} == {torch.float32}
@@ -73,6 +78,7 @@ def test_bf16_is_kept_where_frozen_and_trains_under_autocast(bench: Any, tmp_pat
         assert torch.isfinite(bench.logits(adapted.model)).all()
 
 
+@pytest.mark.proves("freeze")
 @pytest.mark.parametrize(
     ("config", "error"),
     [
@@ -86,6 +92,7 @@ def test_what_is_not_there_is_named(bench: Any, config: Freeze, error: str) -> N
         config.build(model=bench.base(), seed=0)
 
 
+@pytest.mark.proves("full")
 @pytest.mark.parametrize("config", [Full(), Freeze(layers=1)])
 def test_quantized_weights_cannot_be_trained(bench: Any, config: Adapter) -> None:
     model = bench.base()

@@ -105,6 +105,7 @@ def updated(outer: LowRankExperts) -> dict[str, Tensor]:
     return whole
 
 
+@pytest.mark.proves("expert_lora")
 @pytest.mark.parametrize("family", KINDS)
 def test_value_and_gradients_are_those_of_whole_matrices(family: str) -> None:
     """In float64, where every expert has its own product, against the family's own way to run them."""
@@ -135,6 +136,7 @@ def test_in_groups_the_products_are_the_same(family: str, rank: int) -> None:
     )
 
 
+@pytest.mark.proves("expert_lora")
 def test_over_bf16_an_update_smaller_than_the_rounding_of_weights_is_seen() -> None:
     """What trains points along its inputs, so it adds up over them; added to the weights one by one, it is gone."""
     outer = adapted("qwen3_moe", torch.bfloat16)
@@ -164,6 +166,7 @@ def test_over_bf16_an_update_smaller_than_the_rounding_of_weights_is_seen() -> N
     assert seen(added) < 0.5
 
 
+@pytest.mark.proves("expert_lora")
 def test_nothing_as_large_as_all_experts_is_kept() -> None:
     """Neither is anything of their size made: peft adds the update to all of them before each pass."""
     outer, inputs = adapted("qwen3_moe", torch.float32), routed(4, torch.float32)

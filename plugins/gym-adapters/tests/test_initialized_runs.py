@@ -9,6 +9,7 @@ import pytest
 from gym_testkit.bench import Bench
 
 
+@pytest.mark.proves("eva", "lora_ga")
 @pytest.mark.parametrize("kind", ["lora_ga", "eva", "adalora"])
 def test_how_a_step_is_cut_does_not_matter(tmp_path: Path, kind: str) -> None:
     """One batch of eight, or four of two: it begins with the same, and a penalty counts once."""

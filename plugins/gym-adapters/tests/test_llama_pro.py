@@ -20,6 +20,7 @@ from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 
 
+@pytest.mark.proves("llama_pro")
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_new_blocks_train_alone_and_the_output_is_unchanged(bench: Any, blocks: int) -> None:
     adapted = LLaMAPro(blocks=blocks).build(model=bench.base(), seed=0)
@@ -38,6 +39,7 @@ def test_new_blocks_train_alone_and_the_output_is_unchanged(bench: Any, blocks: 
     assert torch.equal(bench.logits(model), expected)
 
 
+@pytest.mark.proves("llama_pro")
 def test_what_is_saved_is_a_larger_plain_model(bench: Any, tmp_path: Path) -> None:
     adapted = LLaMAPro(blocks=3).build(model=bench.base(), seed=0)
     bench.train(adapted.model)
@@ -52,6 +54,7 @@ def test_what_is_saved_is_a_larger_plain_model(bench: Any, tmp_path: Path) -> No
     assert torch.equal(bench.logits(other.model), expected)
 
 
+@pytest.mark.proves("freeze", "llama_pro")
 def test_freeze_goes_on_training_the_new_blocks(bench: Any, tmp_path: Path) -> None:
     LLaMAPro(blocks=3).build(model=bench.base(), seed=0).save(tmp_path / "larger", "base")
     adapted = Freeze(layers=3, spread=True).build(
@@ -62,6 +65,7 @@ def test_freeze_goes_on_training_the_new_blocks(bench: Any, tmp_path: Path) -> N
         Freeze(layers=4, spread=True).build(model=AutoModelForCausalLM.from_pretrained(tmp_path / "larger"), seed=0)
 
 
+@pytest.mark.proves("llama_pro")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family(name: str) -> None:
     model, tokens = family(name), torch.arange(3, 25).view(2, 11)
@@ -76,6 +80,7 @@ def test_every_family(name: str) -> None:
     torch.testing.assert_close(Policy(adapted.model)(packed(samples())), Policy(adapted.model)(padded(samples())))
 
 
+@pytest.mark.proves("llama_pro")
 def test_numbers_that_do_not_divide_are_refused(bench: Any) -> None:
     with pytest.raises(GymError, match=r"3 layers cannot be parted by 2 new blocks[^\n]*\n.*1, 3"):
         LLaMAPro(blocks=2).build(model=bench.base(), seed=0)

@@ -26,6 +26,7 @@ def weight() -> torch.Tensor:
     return torch.randn(48, 80, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.proves("loftq")
 def test_the_levels_are_those_published() -> None:
     np.testing.assert_allclose(nf4.levels().numpy(), PUBLISHED, atol=1e-6)
     assert [len(nf4.levels(bits)) for bits in (2, 3, 4)] == [4, 8, 16]
@@ -46,6 +47,7 @@ def test_rounding_takes_the_nearest_level_of_each_block(weight: torch.Tensor, bi
     assert not nf4.rounded(torch.zeros(3, 5)).any()
 
 
+@pytest.mark.proves("loftq")
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_it_is_better_than_rounding_and_never_worse_for_more_turns(weight: torch.Tensor, bits: int) -> None:
     plain = float((weight - nf4.rounded(weight, bits)).norm())
@@ -55,6 +57,7 @@ def test_it_is_better_than_rounding_and_never_worse_for_more_turns(weight: torch
     assert errors[-1] < errors[0]
 
 
+@pytest.mark.proves("loftq")
 def test_it_is_as_good_for_any_scaling(weight: torch.Tensor) -> None:
     """The update counts times its scaling: an alpha that is not the rank changes nothing."""
     one, other = (loftq(weight, LoftQ(rank=8), scaling) for scaling in (1.0, 3.7))
@@ -63,6 +66,7 @@ def test_it_is_as_good_for_any_scaling(weight: torch.Tensor) -> None:
     assert wrong > 1.05 * other.error
 
 
+@pytest.mark.proves("loftq")
 def test_begun_it_is_closer_to_the_base_than_rounding_is(bench: Any) -> None:
     plain = bench.base()
     expected = bench.logits(bench.base())

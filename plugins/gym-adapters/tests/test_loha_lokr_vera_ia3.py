@@ -25,6 +25,7 @@ def update(bench: Any, config: Adapter) -> tuple[dict[str, torch.Tensor], torch.
     return parts, merged - bench.base().get_submodule("model.layers.1.self_attn.q_proj").weight
 
 
+@pytest.mark.proves("loha")
 def test_loha_is_a_product_by_element(bench: Any) -> None:
     parts, found = update(bench, LoHa(rank=2, alpha=6, modules="q_proj"))
     wanted = 3 * (parts["hada_w1_a"] @ parts["hada_w1_b"]) * (parts["hada_w2_a"] @ parts["hada_w2_b"])
@@ -33,12 +34,14 @@ def test_loha_is_a_product_by_element(bench: Any) -> None:
     assert torch.linalg.matrix_rank((first @ second) * (third @ fourth)) == 4
 
 
+@pytest.mark.proves("lokr")
 def test_lokr_is_a_kronecker_product(bench: Any) -> None:
     parts, found = update(bench, LoKr(rank=1, alpha=2, modules="q_proj"))
     second = parts["lokr_w2"] if "lokr_w2" in parts else parts["lokr_w2_a"] @ parts["lokr_w2_b"]
     torch.testing.assert_close(found, 2 * torch.kron(parts["lokr_w1"], second), atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.proves("vera")
 def test_vera_scales_matrices_that_all_layers_share(bench: Any, tmp_path: Path) -> None:
     adapted = VeRA(rank=4, modules="q_proj").build(model=bench.base(), seed=0)
     bench.train(adapted.model)
@@ -52,6 +55,7 @@ def test_vera_scales_matrices_that_all_layers_share(bench: Any, tmp_path: Path) 
     assert not [name for name in adapted.state() if "vera_A" in name or "vera_B" in name]
 
 
+@pytest.mark.proves("vera")
 def test_vera_with_other_matrices_is_refused(bench: Any, tmp_path: Path) -> None:
     adapted = VeRA(rank=4).build(model=bench.base(), seed=0)
     adapted.save(tmp_path / "adapter", "base")
@@ -59,6 +63,7 @@ def test_vera_with_other_matrices_is_refused(bench: Any, tmp_path: Path) -> None
         VeRA(rank=4, draw=1).build(model=bench.base(), seed=0).read(tmp_path / "adapter")
 
 
+@pytest.mark.proves("vera")
 def test_vera_needs_no_seed_to_be_read_again(bench: Any, tmp_path: Path) -> None:
     one = VeRA(rank=4).build(model=bench.base(), seed=5)
     bench.train(one.model)
@@ -68,6 +73,7 @@ def test_vera_needs_no_seed_to_be_read_again(bench: Any, tmp_path: Path) -> None
     assert torch.equal(bench.logits(other.model), bench.logits(one.model))
 
 
+@pytest.mark.proves("ia3")
 def test_ia3_scales_keys_values_and_hidden_units(bench: Any) -> None:
     adapted = IA3().build(model=bench.base(), seed=0)
     bench.train(adapted.model)
@@ -79,6 +85,7 @@ def test_ia3_scales_keys_values_and_hidden_units(bench: Any) -> None:
         torch.testing.assert_close(merged.get_submodule(name).weight, base.get_submodule(name).weight * factor)
 
 
+@pytest.mark.proves("ia3")
 def test_ia3_asks_for_names_it_does_not_know(bench: Any) -> None:
     config = AutoConfig.for_model("gpt2", vocab_size=60, n_embd=16, n_layer=2, n_head=2)
     with pytest.raises(GymError, match=r"no projections to keys and values[^\n]*\n.*modules"):
@@ -87,6 +94,7 @@ def test_ia3_asks_for_names_it_does_not_know(bench: Any) -> None:
         IA3(modules="q_proj", inputs="up_proj").build(model=bench.base(), seed=0)
 
 
+@pytest.mark.proves("ln_tuning")
 def test_ln_tuning_trains_norms_and_nothing_else(bench: Any) -> None:
     adapted = LNTuning().build(model=bench.base(), seed=0)
     bench.train(adapted.model)

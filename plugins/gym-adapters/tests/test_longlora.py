@@ -45,6 +45,7 @@ def seen(lengths: tuple[int, ...], groups: int, shift: bool) -> torch.Tensor:
     return mask
 
 
+@pytest.mark.proves("longlora")
 @pytest.mark.parametrize(("heads", "kv"), [(4, 2), (4, 4), (4, 1), (6, 3), (3, 3)])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_it_is_the_definition(heads: int, kv: int, groups: int) -> None:
@@ -59,6 +60,7 @@ def test_it_is_the_definition(heads: int, kv: int, groups: int) -> None:
     torch.testing.assert_close(found, plain(query, key, value, torch.stack(halves)))
 
 
+@pytest.mark.proves("longlora")
 def test_one_group_is_full_attention() -> None:
     query, key, value, spans = (
         random(1, 4, 20, 8),
@@ -71,6 +73,7 @@ def test_one_group_is_full_attention() -> None:
     torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.proves("longlora")
 def test_no_token_sees_a_later_one_or_another_sample() -> None:
     """In the reference the shifted half wraps around, and the first tokens see the last."""
     spans = Spans((16, 16))
@@ -90,6 +93,7 @@ def test_no_token_sees_a_later_one_or_another_sample() -> None:
         assert token in reached and all(token // 16 * 16 <= other <= token for other in reached)
 
 
+@pytest.mark.proves("longlora")
 @pytest.mark.parametrize("name", [name for name in FULL if name != "gpt2"])  # whose layers have other names
 def test_in_training_packed_rows_are_texts_by_themselves(name: str) -> None:
     model = family(name)
@@ -121,6 +125,7 @@ def test_it_trains_lora_embeddings_and_norms(bench: Any) -> None:
     assert kinds == {"lora", "embed_tokens"} | norms | by_head
 
 
+@pytest.mark.proves("longlora")
 def test_merged_it_attends_to_everything_even_in_training(bench: Any) -> None:
     adapted = LongLoRA(rank=2).build(model=bench.base(), seed=0)
     bench.train(adapted.model)

@@ -34,11 +34,13 @@ def trained(request: pytest.FixtureRequest, bench: Any) -> Lora:
     return adapted
 
 
+@pytest.mark.proves("lora")
 @pytest.mark.parametrize("config", KINDS, ids=names)
 def test_output_is_unchanged_before_training(bench: Any, config: LoRA) -> None:
     assert torch.equal(bench.logits(config.build(model=bench.base(), seed=0).model), bench.logits(bench.base()))
 
 
+@pytest.mark.proves("lora")
 def test_the_base_is_untouched(bench: Any, trained: Lora) -> None:
     before = bench.base().state_dict()
     assert (bench.logits(trained.model) - bench.logits(bench.base())).abs().max() > 1e-2
@@ -51,6 +53,7 @@ def test_the_base_is_untouched(bench: Any, trained: Lora) -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in own.items() if name in before)
 
 
+@pytest.mark.proves("lora")
 def test_merged_computes_the_same_and_leaves_the_adapter(bench: Any, trained: Lora) -> None:
     before = bench.logits(trained.model)
     merged = trained.merged()
@@ -66,6 +69,7 @@ def test_merged_survives_a_file(bench: Any, trained: Lora, tmp_path: Path) -> No
     assert torch.equal(bench.logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged")), bench.logits(merged))
 
 
+@pytest.mark.proves("lora")
 def test_plain_peft_loads_it(bench: Any, trained: Lora, tmp_path: Path) -> None:
     artifact = trained.save(tmp_path / "adapter", str(tmp_path / "base"))
     assert artifact.kind == "adapter" and artifact.details["adapter"] == "gym_adapters:LoRA"

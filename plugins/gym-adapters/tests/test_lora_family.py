@@ -40,6 +40,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench("qwen3", True, tmp_path / "base")
 
 
+@pytest.mark.proves("dora", "eva", "lora_ga", "olora", "pissa", "rslora")
 @pytest.mark.parametrize("config", FAMILY, ids=names[: len(FAMILY)])
 def test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here(
     bench: Bench, config: Adapter, tmp_path: Path
@@ -57,6 +58,7 @@ def test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here(
     assert {path.suffix for path in (tmp_path / "adapter").iterdir()} <= {".json", ".safetensors", ".md"}
 
 
+@pytest.mark.proves("dora", "eva", "loftq", "lora_ga", "olora", "pissa", "rslora")
 @pytest.mark.parametrize("config", FAMILY + LOFTQ, ids=names)
 def test_merged_it_computes_the_same_and_opened_again_too(bench: Bench, config: LoRA, tmp_path: Path) -> None:
     """With another seed, and without the data that it began with."""
@@ -89,6 +91,7 @@ def test_merging_into_a_quantized_base_is_refused_by_name(bench: Bench, config: 
         adapted.merged()
 
 
+@pytest.mark.proves("olora")
 @pytest.mark.parametrize("config", [PiSSA(rank=17), OLoRA(rank=17), LoftQ(rank=17)])
 def test_a_rank_that_a_weight_does_not_have_is_an_error(bench: Bench, config: Adapter) -> None:
     with pytest.raises(GymError, match=r"_proj has no rank of 17"):

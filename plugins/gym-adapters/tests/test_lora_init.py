@@ -30,6 +30,7 @@ def gradients(bench: Any, names: list[str]) -> dict[str, Tensor]:
     return {name: model.get_submodule(name).weight.grad for name in names}
 
 
+@pytest.mark.proves("pissa")
 @pytest.mark.parametrize("alpha", [3.0, 5.0])
 def test_pissa_begins_as_the_leading_part(bench: Any, alpha: float) -> None:
     adapted, base = bench.begun(PiSSA(rank=3, alpha=alpha, iterations=-1)), bench.base()
@@ -49,6 +50,7 @@ def test_pissa_by_power_iterations_leaves_no_more_than_the_exact_one(bench: Any)
         assert left.norm() < 1.0001 * least.norm()
 
 
+@pytest.mark.proves("olora", "pissa")
 @pytest.mark.parametrize(("config", "theirs"), [(PiSSA(rank=3, iterations=-1), "pissa"), (OLoRA(rank=3), "olora")])
 def test_what_begins_and_what_is_left_are_those_of_peft(bench: Any, config: LoRA, theirs: str) -> None:
     adapted = bench.begun(config)
@@ -61,6 +63,7 @@ def test_what_begins_and_what_is_left_are_those_of_peft(bench: Any, config: LoRA
         torch.testing.assert_close(rest, other.get_base_layer().weight, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.proves("pissa")
 def test_a_bf16_base_keeps_its_weights_and_the_output_stays(bench: Any) -> None:
     """Taken out of the weight, the leading part would cost it bits."""
     adapted = bench.begun(PiSSA(rank=3), dtype=torch.bfloat16)
@@ -72,6 +75,7 @@ def test_a_bf16_base_keeps_its_weights_and_the_output_stays(bench: Any) -> None:
     assert (bench.logits(merged) - bench.logits(base)).norm() < 1e-3 * bench.logits(base).norm()
 
 
+@pytest.mark.proves("lora_ga")
 def test_lora_ga_begins_along_the_gradient(bench: Any) -> None:
     adapted = bench.begun(LoRAGA(rank=3, gamma=25.0))
     wanted = gradients(bench, list(adapted.layers()))
@@ -87,6 +91,7 @@ def test_lora_ga_begins_along_the_gradient(bench: Any) -> None:
         assert layer.scaling[PART] == pytest.approx(6 / 3**0.5)
 
 
+@pytest.mark.proves("lora_ga")
 def test_the_first_step_of_lora_ga_goes_more_along_the_gradient_than_that_of_lora(bench: Any) -> None:
     def cosine(config: LoRA) -> float:
         adapted = bench.begun(config)
@@ -102,6 +107,7 @@ def test_the_first_step_of_lora_ga_goes_more_along_the_gradient_than_that_of_lor
     assert ours > plain + 0.1 and ours > 0.8
 
 
+@pytest.mark.proves("eva")
 def test_eva_begins_where_inputs_vary_over_all_batches(bench: Any) -> None:
     adapted = EVA(rank=3).build(model=bench.base(), seed=0)
     texts = torch.arange(48).view(4, 12) * 7 % 60
@@ -120,6 +126,7 @@ def test_eva_begins_where_inputs_vary_over_all_batches(bench: Any) -> None:
         assert not layer.lora_B[PART].weight.any()
 
 
+@pytest.mark.proves("eva")
 def test_eva_sees_no_padding(bench: Any) -> None:
     texts = [np.arange(length, dtype=np.int32) * 7 % 60 for length in (3, 12, 7)]
     rows = [Piece(str(number), text, np.ones(len(text), dtype=bool)) for number, text in enumerate(texts)]
@@ -136,12 +143,14 @@ def test_eva_sees_no_padding(bench: Any) -> None:
         torch.testing.assert_close((a @ b.T).abs(), torch.eye(2), rtol=0, atol=2e-2)
 
 
+@pytest.mark.proves("rslora")
 @pytest.mark.parametrize("rank", [1, 4, 9])
 def test_rslora_is_scaled_by_the_root_of_the_rank(bench: Any, rank: int) -> None:
     for layer in RsLoRA(rank=rank, alpha=6.0).build(model=bench.base(), seed=0).layers().values():
         assert layer.scaling[PART] == pytest.approx(6 / rank**0.5)
 
 
+@pytest.mark.proves("dora")
 def test_dora_is_the_formula_in_float64(bench: Any) -> None:
     adapted = bench.begun(DoRA(rank=3))
     bench.train(adapted.model)

@@ -51,6 +51,7 @@ def trained(config: Adapter, bench: Any) -> AdaptedModel:
     return adapted
 
 
+@pytest.mark.proves("boft", "ia3", "loha", "lokr", "oft", "vera")
 def test_it_begins_unchanged_and_only_what_it_declares_trains(bench: Any, config: Adapter) -> None:
     adapted = built(bench, config)
     assert float((bench.logits(adapted.model) - bench.logits(bench.base())).abs().max()) <= 1e-5
@@ -69,6 +70,7 @@ def test_it_is_built_and_merged_without_a_warning(bench: Any, config: Adapter) -
         built(bench, config).merged()
 
 
+@pytest.mark.proves("ln_tuning")
 def test_left_out_it_leaves_the_base(bench: Any, trained: AdaptedModel) -> None:
     expected = bench.logits(trained.model)
     assert float((expected - bench.logits(bench.base())).abs().max()) > 1e-3
@@ -78,6 +80,7 @@ def test_left_out_it_leaves_the_base(bench: Any, trained: AdaptedModel) -> None:
     assert torch.equal(bench.logits(trained.model), expected)
 
 
+@pytest.mark.proves("boft", "loha", "lokr")
 def test_merged_computes_the_same_and_is_plain(bench: Any, trained: AdaptedModel, tmp_path: Path) -> None:
     before = bench.logits(trained.model)
     merged = trained.merged()
@@ -92,6 +95,7 @@ def test_merged_computes_the_same_and_is_plain(bench: Any, trained: AdaptedModel
     assert torch.equal(bench.logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged")), bench.logits(merged))
 
 
+@pytest.mark.proves("ia3", "ln_tuning", "loha", "lokr", "oft", "trainable_tokens", "vera")
 def test_plain_peft_loads_it(bench: Any, trained: AdaptedModel, config: Adapter, tmp_path: Path) -> None:
     artifact = trained.save(tmp_path / "adapter", str(bench.path))
     assert artifact.kind == "adapter" and artifact.details["adapter"] == f"gym_adapters:{type(config).__name__}"
@@ -104,6 +108,7 @@ def test_plain_peft_loads_it(bench: Any, trained: AdaptedModel, config: Adapter,
     assert float((found - wanted).abs().max()) <= 1e-5 * max(1.0, float(wanted.abs().max()))
 
 
+@pytest.mark.proves("lokr")
 def test_saved_opened_and_restored_bit_for_bit(
     bench: Any, trained: AdaptedModel, config: Adapter, tmp_path: Path
 ) -> None:
@@ -139,6 +144,7 @@ def count(bench: Any, config: Adapter) -> int:
     return sum(weight.numel() for weight in built(bench, config).state().values())
 
 
+@pytest.mark.proves("ln_tuning", "loha")
 def test_trainable_counts_are_those_of_the_papers(bench: Any) -> None:
     """Hidden 16, feed-forward 32, two heads of 8 over one for keys and values, three layers."""
     shapes = {

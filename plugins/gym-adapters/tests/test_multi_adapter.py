@@ -128,6 +128,7 @@ def test_an_adapter_whose_base_was_changed_is_refused(bench: Bench, tmp_path: Pa
         MultiAdapter(bench.base(), {"rounded": tmp_path / "rounded"})
 
 
+@pytest.mark.proves("lora")
 @pytest.mark.parametrize("kind", [LoRA, PiSSA])
 def test_a_new_one_trains_beside_those_that_are_there(
     bench: Bench, folders: dict[str, Path], tmp_path: Path, kind: type[LoRA]
@@ -173,6 +174,7 @@ def test_the_last_one_goes_on(bench: Bench, folders: dict[str, Path], tmp_path: 
             kind(rank=3, adapters=str(folders["one"])).build(model=bench.base(), seed=0)
 
 
+@pytest.mark.proves("dora")
 @pytest.mark.parametrize("kind", [DoRA, AdaLoRA, LoftQ])
 def test_what_cannot_stand_beside_others_has_no_option_for_them(kind: type[Adapter]) -> None:
     assert not {"adapters", "anew"} & kind.model_fields.keys()

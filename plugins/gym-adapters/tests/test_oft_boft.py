@@ -18,6 +18,7 @@ def matrices(model: Any) -> list[torch.Tensor]:
     return [module.get_weight().detach() for module in model.modules() if isinstance(module, OFTRotationModule)]
 
 
+@pytest.mark.proves("oft")
 def test_trained_rotations_are_orthogonal_and_keep_angles(bench: Any) -> None:
     adapted = OFT(block=8).build(model=bench.base(), seed=0)
     bench.train(adapted.model, steps=1)
@@ -31,6 +32,7 @@ def test_trained_rotations_are_orthogonal_and_keep_angles(bench: Any) -> None:
     assert torch.allclose(own.weight @ own.weight.T, merged.weight @ merged.weight.T, atol=1e-3)  # between neurons
 
 
+@pytest.mark.proves("oft")
 @pytest.mark.parametrize("exact", [False, True])
 def test_rotations_that_became_large_are_reported_unless_exact(
     bench: Any, exact: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -63,6 +65,7 @@ def dense(weight: torch.Tensor) -> torch.Tensor:
     return whole
 
 
+@pytest.mark.proves("boft")
 @pytest.mark.parametrize(("factors", "blocks", "size"), [(1, 3, 4), (2, 4, 2), (3, 8, 4), (4, 8, 2)])
 def test_a_butterfly_is_the_product_of_its_factors(factors: int, blocks: int, size: int) -> None:
     weight = torch.randn(factors, blocks, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -75,6 +78,7 @@ def test_a_butterfly_is_the_product_of_its_factors(factors: int, blocks: int, si
     )  # each output sees so many
 
 
+@pytest.mark.proves("boft")
 def test_it_is_the_butterfly_of_peft() -> None:
     from peft.tuners.boft.layer import BOFTLayer
 
@@ -92,6 +96,7 @@ def test_it_is_the_butterfly_of_peft() -> None:
         torch.testing.assert_close(rotate(torch.eye(count), weight), wanted, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.proves("boft", "oft")
 @pytest.mark.parametrize(
     ("config", "error"),
     [

@@ -32,6 +32,7 @@ def crashed_after_three_steps(output: Path) -> None:
     (output / "run.json").write_text(json.dumps(record | {"status": "running"}))
 
 
+@pytest.mark.proves("full")
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_it_is_planned_trained_and_continued(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)

@@ -92,6 +92,7 @@ def test_adalora_has_its_ranks_at_the_end_of_a_run(small: Bench) -> None:
     assert sum(map(sum, written["rank_pattern"].values())) == 2 * len(left)
 
 
+@pytest.mark.proves("adalora")
 @pytest.mark.parametrize("optimizer", ["lomo", "lisa"])
 def test_adalora_needs_the_gradients(small: Bench, optimizer: str) -> None:
     recipe = small.recipe("sft", max_grad_norm=0.0) | {"adapter": {"name": "adalora"}, "optimizer": optimizer}
@@ -130,6 +131,7 @@ def test_a_plan_of_many_layers_takes_adapters_of_all_of_them(small: Bench, tmp_p
     assert found.trainable == plain.trainable
 
 
+@pytest.mark.proves("full")
 @pytest.mark.parametrize("kind", ["full", "lora", "loftq"])
 def test_explain_says_how_much_trains(small: Bench, kind: str) -> None:
     path = small.path("recipe.json")

@@ -53,11 +53,13 @@ def test_what_is_in_a_module_that_is_named_is_adapted(bench: Any, kind: type[Ada
     assert found == {f"model.layers.1.self_attn.{name}" for name in ATTENTION} | {"model.layers.2.mlp.up_proj"}
 
 
+@pytest.mark.proves("ln_tuning")
 def test_a_layer_is_no_norm(bench: Any) -> None:
     with pytest.raises(GymError, match=r"no module `mlp`[^\n]*\n.*input_layernorm"):
         LNTuning(modules="mlp").build(model=bench.base(), seed=0)
 
 
+@pytest.mark.proves("ia3")
 def test_inputs_of_feed_forward_layers_are_found_by_any_name(bench: Any) -> None:
     state = IA3(modules="k_proj,mlp.down_proj").build(model=bench.base(), seed=0).state()
     assert {tuple(weight.shape) for name, weight in state.items() if "down_proj" in name} == {(1, 32)}

@@ -24,6 +24,7 @@ from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.model.neftune import Noise
 
 
+@pytest.mark.proves("trainable_tokens")
 def test_only_their_rows_change(bench: Any) -> None:
     adapted = TrainableTokens(tokens=(5, 9)).build(model=bench.base(), seed=0)
     bench.train(adapted.model)
@@ -51,6 +52,7 @@ def test_noise_is_on_the_rows_that_train_too(bench: Any) -> None:
     torch.testing.assert_close(found, noise.drawn(batch, plain))
 
 
+@pytest.mark.proves("trainable_tokens")
 def test_a_scaled_embedding_is_scaled() -> None:
     model = family("gemma3_text")
     tokens = torch.tensor([[5, 9, 7, 5]])
@@ -63,6 +65,7 @@ def test_a_scaled_embedding_is_scaled() -> None:
     torch.testing.assert_close(adapted.merged()(tokens).logits, adapted.model(tokens).logits)
 
 
+@pytest.mark.proves("trainable_tokens")
 def test_new_tokens_make_the_model_grow(bench: Any, tmp_path: Path) -> None:
     adapted = TrainableTokens(tokens=(61, 60, 7)).build(model=bench.base(), seed=0)
     assert adapted.model.config.vocab_size == 62
@@ -102,6 +105,7 @@ def test_tokens_are_named_as_the_tokenizer_names_them(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "adapter")
 
 
+@pytest.mark.proves("trainable_tokens")
 def test_a_new_vocabulary_from_command_to_export(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     before = fingerprint(bench.model())

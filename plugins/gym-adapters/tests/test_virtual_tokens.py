@@ -62,6 +62,7 @@ def losses(
     return each.detach(), gradient
 
 
+@pytest.mark.proves("prefix_tuning", "prompt_tuning")
 @pytest.mark.parametrize("prefixes", [(), (None, None, 0, 0, None)], ids=["separate", "shared prefix"])
 @pytest.mark.parametrize("name", FULL)
 def test_packed_is_unpacked(name: str, config: Any, prefixes: Any) -> None:
@@ -78,6 +79,7 @@ def test_packed_is_unpacked(name: str, config: Any, prefixes: Any) -> None:
     assert float((alone - found[0]).abs().max()) > 1e-2, "the texts do not see the virtual tokens"
 
 
+@pytest.mark.proves("prefix_tuning", "prompt_tuning")
 @pytest.mark.parametrize("name", FULL)
 def test_it_computes_what_peft_does(name: str, config: Any, tmp_path: Path) -> None:
     adapted = shaken(config, family(name))
@@ -89,6 +91,7 @@ def test_it_computes_what_peft_does(name: str, config: Any, tmp_path: Path) -> N
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.proves("prefix_tuning", "prompt_tuning")
 @pytest.mark.parametrize("name", ["qwen3", "gpt2"])
 def test_decoding_in_a_batch_is_a_plain_pass_for_each_token(name: str, config: Any) -> None:
     model = family(name)
@@ -122,6 +125,7 @@ def test_checkpointed_layers_change_nothing(config: Any) -> None:
     torch.testing.assert_close(found[1], wanted[1])
 
 
+@pytest.mark.proves("prompt_tuning")
 def test_only_the_virtual_tokens_train_and_they_learn(bench: Any, config: Any) -> None:
     adapted = config.build(model=bench.base(), seed=0)
     before = {name: weight.detach().clone() for name, weight in adapted.model.named_parameters()}
@@ -169,6 +173,7 @@ def test_it_cannot_be_merged(bench: Any, config: Any) -> None:
         config.build(model=bench.base(), seed=0).merged()
 
 
+@pytest.mark.proves("prefix_tuning", "prompt_tuning")
 @pytest.mark.parametrize("name", WINDOWED)
 def test_a_model_with_windows_is_refused(name: str, config: Any) -> None:
     with pytest.raises(GymError, match="does not attend to all that stands before"):
@@ -181,6 +186,7 @@ def test_prefixes_may_begin_as_noise() -> None:
     assert values.shape == (2, 2 * 2 * 2 * 8) and 0.7 < float(values.std()) < 1.3
 
 
+@pytest.mark.proves("prefix_tuning")
 def test_prefixes_begin_as_what_the_model_computes() -> None:
     model = family("qwen3")
     torch.manual_seed(7)

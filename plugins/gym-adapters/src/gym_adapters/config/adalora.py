@@ -38,11 +38,6 @@ class AdaLoRA(LowRankOptions):
 
     Not with: `fsdp`, for it weighs whole gradients; optimizers that leave none, as in the backward pass; other adapters beside
     it; a run too short for `warmup` and `final`; GPT-2's layers; quantized weights, where it is merged.
-
-    Proof: the ranks left are those asked for (`test_the_ranks_left_are_those_asked_for`); the penalty in NumPy
-    (`test_the_penalty_is_the_mean_distance_from_orthogonal`); it goes on to the bit from before, while and after ranks go
-    (`test_it_goes_on_to_the_bit_from_any_step`); peft loads what is left (`test_peft_loads_what_is_left`); without gradients it
-    is refused (`test_adalora_needs_the_gradients`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.adalora:Adalora"

@@ -33,11 +33,6 @@ class BOFT(Adapter):
 
     Not with: layers whose inputs are no multiple of `block` times 2^(m-1); GPT-2's layers and embeddings; quantized weights,
     where it is merged.
-
-    Proof: it is the product of its factors, built as matrices, and orthogonal
-    (`test_a_butterfly_is_the_product_of_its_factors`); each factor is peft's (`test_it_is_the_butterfly_of_peft`); the output
-    begins as the base's (`test_it_begins_unchanged_and_only_what_it_declares_trains`); merged = unmerged
-    (`test_merged_computes_the_same_and_is_plain`); what does not fit is refused (`test_blocks_that_do_not_fit_are_refused`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.boft:Boft"

@@ -28,11 +28,6 @@ class DoRA(LowRankOptions):
 
     Not with: other adapters beside it, and a place in a stack: what it computes is no sum of updates.
     Merging refuses quantized weights.
-
-    Proof: merged weights are the formula in float64 to 1e-5 (`test_dora_is_the_formula_in_float64`); the output begins as the
-    base's, and peft computes the same from the files (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`);
-    merged = unmerged, and opened again it is the same to the bit (`test_merged_it_computes_the_same_and_opened_again_too`); it
-    has no option for others beside it (`test_what_cannot_stand_beside_others_has_no_option_for_them`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.dora:Dora"

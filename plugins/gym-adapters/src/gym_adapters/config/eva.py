@@ -30,12 +30,6 @@ class EVA(LoRA):
 
     Not with: a first step whose inputs have fewer directions than the rank (`train.batch_size` or `train.accumulate` show it
     more); GPT-2's layers and embeddings; an adapter of `adapters` that is to go on (`anew` stands beside it).
-
-    Proof: A is the singular vectors in NumPy, over several batches (`test_eva_begins_where_inputs_vary_over_all_batches`), and
-    padding is not seen (`test_eva_sees_no_padding`); the output begins as the base's, and peft computes the same from the files
-    (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`); opened without data it is the same to the bit
-    (`test_merged_it_computes_the_same_and_opened_again_too`); in how many batches a step comes does not matter
-    (`test_how_a_step_is_cut_does_not_matter`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.eva:Eva"

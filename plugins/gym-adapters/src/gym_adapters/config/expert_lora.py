@@ -32,14 +32,6 @@ class ExpertLoRA(PeftOptions):
     names, which peft loads. Merges; left out, it leaves the base to the bit, so the base is its own reference.
 
     Not with: models without experts in tensors of their own.
-
-    Proof: every expert has its own update, by the formula (`test_each_expert_has_its_own_update`); values and gradients are
-    those of whole matrices in float64, in five families (`test_value_and_gradients_are_those_of_whole_matrices`); bf16 does not
-    hide small updates (`test_over_bf16_an_update_smaller_than_the_rounding_of_weights_is_seen`); nothing of the size of all
-    experts is kept (`test_nothing_as_large_as_all_experts_is_kept`); unchanged at first, merged = unmerged, and the same from
-    the files, in peft too (`test_unchanged_merged_saved_and_restored`); packed and recomputed it has the same gradients
-    (`test_packed_and_checkpointed`); a convolution is no mixture (`test_a_convolution_is_no_mixture`); what is not there is
-    named (`test_what_is_not_there_is_named`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.expert_lora:Experts"

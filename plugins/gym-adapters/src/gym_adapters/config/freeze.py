@@ -29,11 +29,6 @@ class Freeze(Adapter):
 
     Not with: more layers than there are, parts that are not equal, names that are not there; quantized weights among those that
     train.
-
-    Proof: the last or first layers change, and no others (`test_last_or_first_layers`), or the modules named
-    (`test_some_modules_and_some_outside`); saved and restored it has the same bits (`test_saved_restored_and_merged`); what is
-    frozen keeps its precision (`test_bf16_is_kept_where_frozen_and_trains_under_autocast`); blocks of LLaMA-Pro go on training
-    (`test_freeze_goes_on_training_the_new_blocks`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.freeze:Freeze"

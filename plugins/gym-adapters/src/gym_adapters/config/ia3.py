@@ -28,12 +28,6 @@ class IA3(PeftOptions):
 
     Not with: models whose keys and values have no projections by a name known here, unless `modules` names linear layers;
     GPT-2's layers; `inputs` that are not among `modules`; quantized weights, where it is merged.
-
-    Proof: merged weights are those of the base times the factors (`test_ia3_scales_keys_values_and_hidden_units`); inputs of
-    feed-forward layers are found by any name (`test_inputs_of_feed_forward_layers_are_found_by_any_name`); unknown names are
-    asked for (`test_ia3_asks_for_names_it_does_not_know`); the output begins as the base's
-    (`test_it_begins_unchanged_and_only_what_it_declares_trains`); peft computes the same from the files
-    (`test_plain_peft_loads_it`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.ia3:Ia3"

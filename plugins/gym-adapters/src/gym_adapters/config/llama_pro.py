@@ -28,12 +28,6 @@ class LLaMAPro(Adapter):
 
     Not with: a number of blocks that does not divide the layers; blocks whose projections have no name known here (o_proj,
     down_proj, c_proj, ...).
-
-    Proof: the output begins as the base's to the bit, and the new blocks train alone
-    (`test_new_blocks_train_alone_and_the_output_is_unchanged`); what is saved is a larger plain model
-    (`test_what_is_saved_is_a_larger_plain_model`); it is so in every family, packed and decoded (`test_every_family`); `freeze`
-    goes on with it (`test_freeze_goes_on_training_the_new_blocks`); numbers that do not divide are refused
-    (`test_numbers_that_do_not_divide_are_refused`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.llama_pro:LlamaPro"

@@ -25,10 +25,6 @@ class LNTuning(PeftOptions):
     out, it leaves the base, so the base is its own reference.
 
     Not with: names that are no norms.
-
-    Proof: norms change in the merged model, and nothing else (`test_ln_tuning_trains_norms_and_nothing_else`); a layer is no
-    norm (`test_a_layer_is_no_norm`); as many numbers train (`test_trainable_counts_are_those_of_the_papers`); left out, it
-    leaves the base (`test_left_out_it_leaves_the_base`); peft computes the same from the files (`test_plain_peft_loads_it`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.ln_tuning:LnTuning"

@@ -34,12 +34,6 @@ class LoftQ(LowRankOptions):
 
     Not with: other adapters beside it, and a place in a stack; GPT-2's layers, embeddings and weights that are quantized
     already; a rank above what a weight has.
-
-    Proof: the levels are those published (`test_the_levels_are_those_published`); the error is below that of rounding alone,
-    never worse for more turns (`test_it_is_better_than_rounding_and_never_worse_for_more_turns`), and the same for any scaling
-    (`test_it_is_as_good_for_any_scaling`); the model is closer to the base than a rounded one
-    (`test_begun_it_is_closer_to_the_base_than_rounding_is`); opened again it is the same to the bit
-    (`test_merged_it_computes_the_same_and_opened_again_too`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.loftq:Loftq"

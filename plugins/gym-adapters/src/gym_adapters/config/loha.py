@@ -29,11 +29,6 @@ class LoHa(PeftOptions):
     own reference.
 
     Not with: GPT-2's layers and embeddings; quantized weights, where it is merged.
-
-    Proof: what merging adds is the formula, and has the square of the rank (`test_loha_is_a_product_by_element`); the output
-    begins as the base's, and nothing else trains (`test_it_begins_unchanged_and_only_what_it_declares_trains`); as many numbers
-    train (`test_trainable_counts_are_those_of_the_papers`); peft computes the same from the files (`test_plain_peft_loads_it`);
-    merged = unmerged (`test_merged_computes_the_same_and_is_plain`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.loha:Loha"

@@ -31,11 +31,6 @@ class LoKr(PeftOptions):
     reference.
 
     Not with: GPT-2's layers and embeddings; quantized weights, where it is merged.
-
-    Proof: what merging adds is the formula (`test_lokr_is_a_kronecker_product`); the output begins as the base's, and nothing
-    else trains (`test_it_begins_unchanged_and_only_what_it_declares_trains`); peft computes the same from the files
-    (`test_plain_peft_loads_it`); merged = unmerged (`test_merged_computes_the_same_and_is_plain`); opened again it is the same
-    to the bit (`test_saved_opened_and_restored_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.lokr:Lokr"

@@ -37,12 +37,6 @@ class LongLoRA(LoRA):
 
     Not with: samples that share a prompt, as in preference and group algorithms; padding masks (padding counts as text in rows
     that are padded because `model.attention` is set); models that attend in a way of their own.
-
-    Proof: it is the definition, as a mask (`test_it_is_the_definition`); one group is full attention
-    (`test_one_group_is_full_attention`); no token sees a later one, or another sample
-    (`test_no_token_sees_a_later_one_or_another_sample`); packed samples are texts by themselves
-    (`test_in_training_packed_rows_are_texts_by_themselves`); merged, it attends to everything
-    (`test_merged_it_attends_to_everything_even_in_training`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.longlora:LongLora"

@@ -30,12 +30,6 @@ class LoRA(LowRankOptions):
 
     Not with: a weight that is quantized, where it is merged. Of mixtures whose layers have names that experts once had, such as
     GLM-4 MoE and DeepSeek-V3, peft opens a part of what is saved; Gym opens all of it, and a line says so.
-
-    Proof: the output before the first step is the base's to the bit (`test_output_is_unchanged_before_training`); no weight of
-    the base is written (`test_the_base_is_untouched`); merged = unmerged, tied or not
-    (`test_merged_computes_the_same_and_leaves_the_adapter`); peft computes the same bits from the files
-    (`test_plain_peft_loads_it`); what others hold stays, and one file has all of it
-    (`test_a_new_one_trains_beside_those_that_are_there`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.lora:Lora"

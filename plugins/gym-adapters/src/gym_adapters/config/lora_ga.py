@@ -34,13 +34,6 @@ class LoRAGA(LoRA):
 
     Not with: a model that has no gradient yet, under a value head that says 0 everywhere; GPT-2's layers, embeddings and
     quantized weights; a rank above what a weight has; an adapter of `adapters` that is to go on (`anew` stands beside it).
-
-    Proof: A and B are the singular vectors in NumPy, of that length (`test_lora_ga_begins_along_the_gradient`); its first step
-    goes along the full gradient more than LoRA's
-    (`test_the_first_step_of_lora_ga_goes_more_along_the_gradient_than_that_of_lora`); the output begins as the base's
-    (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`); opened with another seed and no data it is the
-    same to the bit (`test_merged_it_computes_the_same_and_opened_again_too`); in how many batches a step comes does not matter
-    (`test_how_a_step_is_cut_does_not_matter`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.lora_ga:LoraGA"

@@ -33,12 +33,6 @@ class OFT(PeftOptions):
 
     Not with: layers whose inputs the blocks do not divide; GPT-2's layers and embeddings; quantized weights, where it is
     merged.
-
-    Proof: trained rotations are orthogonal to 1e-3, and keep the angles between rows of W
-    (`test_trained_rotations_are_orthogonal_and_keep_angles`); far ones are warned of, and exact ones are not
-    (`test_rotations_that_became_large_are_reported_unless_exact`); the output begins as the base's, 1e-5
-    (`test_it_begins_unchanged_and_only_what_it_declares_trains`); peft computes the same from the files
-    (`test_plain_peft_loads_it`); blocks that do not fit are refused (`test_blocks_that_do_not_fit_are_refused`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.oft:Oft"

@@ -29,12 +29,6 @@ class OLoRA(LoRA):
 
     Not with: GPT-2's layers, embeddings and quantized weights; a rank above what a weight has; an adapter of `adapters` that is
     to go on, which has begun already (`anew` stands beside it).
-
-    Proof: what it begins with and what is left of W are peft's, 1e-4 (`test_what_begins_and_what_is_left_are_those_of_peft`);
-    the output begins as the base's, and peft computes the same from the files
-    (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`); merged = unmerged, and opened again it is the same
-    to the bit (`test_merged_it_computes_the_same_and_opened_again_too`); a rank that a weight does not have is an error
-    (`test_a_rank_that_a_weight_does_not_have_is_an_error`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.olora:Olora"

@@ -38,12 +38,6 @@ class PiSSA(LoRA):
 
     Not with: GPT-2's layers, embeddings and quantized weights; a rank above what a weight has; an adapter of `adapters` that is
     to go on, which has begun already (`anew` stands beside it).
-
-    Proof: it begins as the leading part in NumPy (`test_pissa_begins_as_the_leading_part`); that and the rest are peft's, 1e-4
-    (`test_what_begins_and_what_is_left_are_those_of_peft`); the output begins as the base's, and peft computes the same from
-    the files (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`); opened with another seed it is the same
-    to the bit (`test_merged_it_computes_the_same_and_opened_again_too`); a base in bf16 keeps every bit
-    (`test_a_bf16_base_keeps_its_weights_and_the_output_stays`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.pissa:Pissa"

@@ -29,11 +29,6 @@ class PrefixTuning(VirtualTokenOptions):
 
     Not with: merging, for no weight computes that; models with sliding windows, in which the virtual tokens would drop out of
     sight, or that attend in a way of their own.
-
-    Proof: they begin as what the model computes (`test_prefixes_begin_as_what_the_model_computes`); peft computes the same from
-    the files (`test_it_computes_what_peft_does`); packed is unpacked, with shared prompts too (`test_packed_is_unpacked`);
-    decoded in a batch it is a plain pass for each token (`test_decoding_in_a_batch_is_a_plain_pass_for_each_token`); models
-    with windows are refused (`test_a_model_with_windows_is_refused`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.prefix_tuning:Prefix"

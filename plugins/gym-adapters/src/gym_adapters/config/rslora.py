@@ -29,11 +29,6 @@ class RsLoRA(LoRA):
     the base is its own reference.
 
     Not with: what `lora` refuses, and `use_dora` in the same file of LLaMA-Factory.
-
-    Proof: the scaling is alpha / sqrt(rank) in every layer (`test_rslora_is_scaled_by_the_root_of_the_rank`); the output begins
-    as the base's, and peft computes the same from the files
-    (`test_it_begins_as_the_base_leaves_it_and_is_for_peft_what_it_is_here`); merged = unmerged, and opened again it is the same
-    to the bit (`test_merged_it_computes_the_same_and_opened_again_too`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.rslora:RsLora"

@@ -29,11 +29,6 @@ class TrainableTokens(Adapter):
     base, grown where it grew.
 
     Not with: a text that is no token of the tokenizer beside the model (`gym tokens` makes it one).
-
-    Proof: their rows change in the merged model, at both ends, and no other (`test_only_their_rows_change`); new tokens make it
-    grow, are learnt, and are in the model merged (`test_new_tokens_make_the_model_grow`); from the command to the export
-    (`test_a_new_vocabulary_from_command_to_export`); an embedding that is scaled stays so
-    (`test_a_scaled_embedding_is_scaled`); peft computes the same from the files (`test_plain_peft_loads_it`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.trainable_tokens:Tokens"

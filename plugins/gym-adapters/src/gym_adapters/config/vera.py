@@ -30,13 +30,6 @@ class VeRA(PeftOptions):
 
     Not with: a folder whose A and B another `draw`, or another kind of machine, made (peft takes it); GPT-2's layers and
     embeddings; quantized weights, where it is merged.
-
-    Proof: what merging adds is the formula, with one A and B for all layers
-    (`test_vera_scales_matrices_that_all_layers_share`); other matrices are refused
-    (`test_vera_with_other_matrices_is_refused`); the seed of a run has no part in them
-    (`test_vera_needs_no_seed_to_be_read_again`); the output begins as the base's
-    (`test_it_begins_unchanged_and_only_what_it_declares_trains`); peft computes the same from the files
-    (`test_plain_peft_loads_it`).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.vera:Vera"
