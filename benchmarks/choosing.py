@@ -36,7 +36,7 @@ from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_data.tokenizer import Tokenizer
 from gym_optim.config import LOMO, AdamW
-from gym_optim.config.base import TorchOptimizer
+from gym_optim.config.base import OptimizerConfig
 from gym_plan.batch import lengths_of, planned
 from gym_plan.memory import objective_of, predict
 from gym_plan.skeleton import skeleton
@@ -112,7 +112,7 @@ def summarize(out: report.Report, subject: Subject, rows: dict[str, Row]) -> Non
 def components(kind: str) -> dict[str, Any]:
     """Return the components of a kind that run on this machine, by name."""
     found = {entry.name: load(entry) for entry in entries(kind)}
-    bound = {name for name, each in found.items() if issubclass(each, TorchOptimizer) and each.device}
+    bound = {name for name, each in found.items() if issubclass(each, OptimizerConfig) and each.device}
     return {name: each for name, each in found.items() if name not in bound}
 
 

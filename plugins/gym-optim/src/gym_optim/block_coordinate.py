@@ -8,27 +8,30 @@ goes on with the same.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_optim.base import Checked, Parameters, adamw_step, value_of
+from gym_optim.adam import adamw_step
+from gym_optim.base import BaseOptimizer, Parameters, evaluate_closure
 from gym_optim.parameter_roles import block_of
 
 
-class Blockwise(Checked):
+class BlockCoordinate(BaseOptimizer):
     """Base: `active` says which blocks of layers work in a period of `interval` steps."""
 
-    def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
+    counters: ClassVar[Mapping[str, Any]] = {"steps": 0}
+
+    def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
         """Hold named parameters.
 
         Raises ValueError for an option out of range, and GymError for parameters without names, and where several processes
         train: their gradients would be exchanged before it is known which are needed, and the norm over all would be another.
         """
-        super().__init__(params, {**defaults, "steps": 0})
+        super().__init__(params, lr, **options)
         self._block: dict[Tensor, str | None] = {}
         for group in self.param_groups:
             if "param_names" not in group:
@@ -68,7 +71,7 @@ class Blockwise(Checked):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update what works and has a gradient; forget the state of what rests."""
-        loss, working = value_of(closure), self.working()
+        loss, working = evaluate_closure(closure), self.working()
         for parameter in [held for held in self.state if self._block[held] not in working]:
             del self.state[parameter]
         for group in self.param_groups:

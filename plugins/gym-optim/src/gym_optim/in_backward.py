@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_optim.base import per_parameter, value_of
+from gym_optim.base import evaluate_closure, per_parameter
 
 
 class InBackward(torch.optim.Optimizer):
@@ -45,7 +45,7 @@ class InBackward(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """End a step."""
-        loss = value_of(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -37,6 +37,8 @@ class APOLLOMini(APOLLO):
     a hundredth at most (`test_the_norm_of_an_update_grows_by_a_hundredth_at_most`); the state is the declared one
     (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
+
+    target: ClassVar[str] = "gym_optim.optimizers.apollo_mini:APOLLOMini"
 
     rank: PositiveInt = 1
     """Dimensions of the projected gradient."""

@@ -54,7 +54,7 @@ def optim(instead: Mapping[str, str], in_backward: str = "") -> Flat:
     return Flat("optim", convert=read, chosen_by="optim")
 
 
-class TorchOptimizer(Optimizer):
+class OptimizerConfig(Optimizer):
     """Base: the options are the keyword arguments of what `target` names."""
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -84,6 +84,25 @@ class TorchOptimizer(Optimizer):
         return found
 
     @classmethod
+    def torch_options(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options given by their names in torch, and the defaults of the others; TypeError for what is none."""
+        known = cls().keywords()
+        for name in given:
+            if name not in known:
+                raise TypeError(f"{cls.__name__} has no option {name}, only: {', '.join(known)}")
+        return known | dict(given)
+
+    @classmethod
+    def torch_descriptions(cls) -> dict[str, str]:
+        """Return what each option means, by its name in torch."""
+        found: dict[str, str] = {}
+        for name, field in cls.model_fields.items():
+            key = cls.torch_names.get(name, (name, None))[0]
+            if key in cls().keywords():
+                found[key] = " ".join(filter(None, (found.get(key), " ".join((field.description or "").split()))))
+        return found
+
+    @classmethod
     def from_keywords(cls, group: Mapping[str, Any]) -> Self:
         """Return the options that a group of parameters holds by their names in torch.
 
@@ -94,7 +113,7 @@ class TorchOptimizer(Optimizer):
         return cls(**{name: value if place is None else value[place] for name, (value, place) in given.items()})
 
 
-class WholeParameters(TorchOptimizer):
+class WholeParameters(OptimizerConfig):
     """Base of optimizers that need all numbers of a parameter."""
 
     def elementwise(self) -> bool:
@@ -102,7 +121,7 @@ class WholeParameters(TorchOptimizer):
         return False
 
 
-class Elementwise(TorchOptimizer):
+class Elementwise(OptimizerConfig):
     """Base of optimizers that move each number by its own gradient alone."""
 
     def elementwise(self) -> bool:
@@ -110,7 +129,7 @@ class Elementwise(TorchOptimizer):
         return True
 
 
-class AfterBackward(TorchOptimizer):
+class AfterBackward(OptimizerConfig):
     """Base of optimizers that update everything in `step`."""
 
     def keeps_gradients(self) -> bool:
@@ -122,7 +141,7 @@ class AfterBackward(TorchOptimizer):
         return False
 
 
-class AlwaysInBackward(TorchOptimizer):
+class AlwaysInBackward(OptimizerConfig):
     """Base of optimizers that work in the backward pass and nowhere else."""
 
     def keeps_gradients(self) -> bool:
@@ -134,7 +153,7 @@ class AlwaysInBackward(TorchOptimizer):
         return True
 
 
-class PerParameter(TorchOptimizer):
+class PerParameter(OptimizerConfig):
     """Base of optimizers that look at one parameter at a time."""
 
     per_parameter: ClassVar[bool] = True
@@ -161,7 +180,7 @@ class PerParameter(TorchOptimizer):
         return self.in_backward
 
 
-class AdamOptions(TorchOptimizer):
+class AdamOptions(OptimizerConfig):
     """The options of Adam with decoupled weight decay."""
 
     beta1: Beta1 = 0.9

@@ -11,39 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import EachParameter, Parameters, State
+from gym_optim.base import PerParameterOptimizer, State
 from gym_optim.parameter_roles import is_stack
 
 
-class Adafactor(EachParameter):
+class Adafactor(PerParameterOptimizer):
     """Four bytes for each row and column of a matrix; updates clipped to a root mean square of `d`."""
 
     options = config.Adafactor
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        beta2_decay: float = -0.8,
-        eps: tuple[float, float] = (1e-30, 1e-3),
-        d: float = 1.0,
-        relative: bool = False,
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Hold parameters.
-
-        Args:
-            params: a model, tensors, named tensors or groups of them.
-            lr: learning rate; with `relative` it is times the root mean square of the weight.
-            beta2_decay: at step t the running mean of squares takes `t ** beta2_decay` of the new one.
-            eps: added to squared gradients; and least root mean square of a weight, with `relative`.
-            d: largest root mean square of an update, before the learning rate.
-            relative: whether the step grows with the weight.
-            weight_decay: share of the weight taken away per step, times the learning rate.
-
-        """
-        options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "relative": relative}
-        super().__init__(params, options | {"weight_decay": weight_decay})
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""

@@ -12,25 +12,13 @@ import torch
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import EachParameter, Parameters, State
+from gym_optim.base import PerParameterOptimizer, State
 
 
-class AdamMini(EachParameter):
+class AdamMini(PerParameterOptimizer):
     """Half the state of AdamW, with its learning rate."""
 
     options = config.AdamMini
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Hold parameters; a group with `head_dim` is taken apart into heads of so many rows."""
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, defaults)
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""

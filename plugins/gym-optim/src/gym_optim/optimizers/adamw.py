@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from gym_optim import config
-from gym_optim.base import Checked, Parameters, adamw_step, value_of
+from gym_optim.adam import adamw_step
+from gym_optim.base import BaseOptimizer, evaluate_closure
 
 
-class AdamW(Checked):
+class AdamW(BaseOptimizer):
     """`torch.optim.AdamW(fused=True)`, bit for bit where parameters are fp32; in bf16, that of fp32, rounded."""
 
     options = config.AdamW
-    whole: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Hold parameters; a group may override any option, such as `weight_decay`."""
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update every parameter that has a gradient."""
-        loss = value_of(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             adamw_step([each for each in group["params"] if each.grad is not None], self.state, group)
         return loss

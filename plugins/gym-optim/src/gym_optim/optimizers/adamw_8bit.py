@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import Mixed, Parameters, State
+from gym_optim.aux_adamw import WithAuxAdamW
+from gym_optim.base import State
 from gym_optim.blockwise_quantization import read, stored
 from gym_optim.parameter_roles import is_inside
 
 
-class AdamW8bit(Mixed):
+class AdamW8bit(WithAuxAdamW):
     """A quarter of the state of AdamW, with its learning rate.
 
     Where nobody says what parameters are, embeddings have 8 bits too.
@@ -24,19 +25,6 @@ class AdamW8bit(Mixed):
 
     options = config.AdamW8bit
     tables_too: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        smallest: int = 4096,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Hold parameters; those of fewer numbers than `smallest` keep 32 bits."""
-        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, adam | {"smallest": smallest})
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take what is large and inside the model."""

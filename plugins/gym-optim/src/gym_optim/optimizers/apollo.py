@@ -7,60 +7,33 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import Mixed, Parameters, State, adam_direction, refuse_unnamed
+from gym_optim.adam import adam_direction
+from gym_optim.aux_adamw import WithAuxAdamW, refuse_unnamed
+from gym_optim.base import Parameters, State
 from gym_optim.optimizers.fira import TINY, limited
-from gym_optim.parameter_roles import Names, is_matrix, is_named
+from gym_optim.parameter_roles import is_matrix, is_named
 
 Per = Literal["channel", "tensor"]
 
 
-class APOLLO(Mixed):
+class APOLLO(WithAuxAdamW):
     """Moments of `rank` rows, and no decomposition; matrices inside the model have them, the rest is AdamW's."""
 
     options = config.APOLLO
+    default_lr: ClassVar[float] = 1e-2
 
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-2,
-        rank: int = 256,
-        interval: int = 200,
-        scale: float = 1.0,
-        per: Per = "channel",
-        modules: Names = "all",
-        seed: int = 0,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Hold parameters.
-
-        Args:
-            params: tensors, named tensors or groups of them.
-            lr: learning rate.
-            rank: dimensions of the random projection of the short side; at most those of the matrix.
-            interval: steps between two projections.
-            scale: the update is multiplied by its square root.
-            per: whether each `channel` along the long side is scaled by itself, or the `tensor` as one.
-            modules: which matrices are, by a part of their names; `all` for every one.
-            seed: of the projections.
-            betas: decay of the running means of the projected gradient and of its square.
-            eps: added to the denominator.
-            weight_decay: share of each parameter taken away per step, times the learning rate.
-
-        """
-        options = {"lr": lr, "rank": rank, "interval": interval, "scale": scale, "per": per, "modules": modules}
-        adam = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
+    def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
+        """Hold parameters. Raises GymError too where `modules` names what there is not."""
         self._numbers: dict[Tensor, int] = {}
         self._count = 0
-        super().__init__(params, options | adam | {"seed": seed})
-        refuse_unnamed(self, modules)
+        super().__init__(params, lr, **options)
+        refuse_unnamed(self, self.defaults["modules"])
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take the matrices inside the model that `modules` names."""

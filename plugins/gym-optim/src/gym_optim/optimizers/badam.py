@@ -3,59 +3,27 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 from gym_core import GymError
 from gym_optim import config
 from gym_optim.base import Parameters
-from gym_optim.block_coordinate import Blockwise
+from gym_optim.block_coordinate import BlockCoordinate
 from gym_optim.parameter_roles import EMBEDDING, HEAD, MATRICES, badam_block
 
-Order = Literal["ascending", "descending", "random", "fixed"]
 
-
-class BAdam(Blockwise):
+class BAdam(BlockCoordinate):
     """One layer after another works for `interval` steps; embeddings and head rest, or are blocks of their own."""
 
     options = config.BAdam
 
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        interval: int = 50,
-        order: Order = "ascending",
-        start: int | None = None,
-        include_embedding: bool = False,
-        include_lm_head: bool = False,
-        seed: int = 0,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
+    def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
         """Hold named parameters.
 
-        Args:
-            params: named tensors or groups of them.
-            lr: learning rate.
-            interval: steps for which a block works.
-            order: of the blocks, in each round over all of them; `fixed` stays with the first.
-            start: number of the block to begin with, for other orders than `random`.
-            include_embedding: whether embeddings take turns too, as one block; needs groups with roles.
-            include_lm_head: whether what else stands outside the layers does: head, last norm, a head of a critic.
-            seed: of the order `random`.
-            betas: decay of the running means of the gradient and of its square.
-            eps: added to the denominator.
-            weight_decay: share of each parameter taken away per step, times the learning rate.
-
-        Raises:
-            GymError: no block is there to begin with or at all, or matrices outside the layers would never train.
-            ValueError: an option is out of range.
-
+        Raises GymError too where there is no such block, or none at all, and where matrices outside the layers would never train.
         """
-        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        outside = {"include_embedding": include_embedding, "include_lm_head": include_lm_head}
-        super().__init__(params, adam | outside | {"interval": interval, "order": order, "start": start, "seed": seed})
+        super().__init__(params, lr, **options)
+        start, include_embedding = self.defaults["start"], self.defaults["include_embedding"]
         blocks = self._turns(self.layers())
         if not blocks or (include_embedding and EMBEDDING not in blocks):
             missing = f"no {EMBEDDING}" if include_embedding else "no layer"

@@ -15,50 +15,24 @@ import torch
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import Mixed, Parameters, State, refuse_unnamed
-from gym_optim.config.base import TorchOptimizer
-from gym_optim.parameter_roles import Names, is_matrix, is_named
+from gym_optim.aux_adamw import WithAuxAdamW, refuse_unnamed
+from gym_optim.base import Parameters, State
+from gym_optim.config.base import OptimizerConfig
+from gym_optim.parameter_roles import is_matrix, is_named
 
 Side = Literal["short", "long", "left", "right"]
 
 
-class GaLore(Mixed):
+class GaLore(WithAuxAdamW):
     """Moments of `rank` rows instead of all; matrices inside the model have them, the rest is AdamW's."""
 
-    options: ClassVar[type[TorchOptimizer]] = config.GaLore
+    options: ClassVar[type[OptimizerConfig]] = config.GaLore
+    default_lr: ClassVar[float] = 1e-2
 
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-2,
-        rank: int = 128,
-        interval: int = 200,
-        scale: float = 0.25,
-        side: Side = "short",
-        modules: Names = "all",
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Hold parameters.
-
-        Args:
-            params: tensors, named tensors or groups of them.
-            lr: learning rate.
-            rank: dimensions of the projected gradient; at most those of the matrix.
-            interval: steps between two projections.
-            scale: of the update of a projected matrix.
-            side: of the matrix that is projected.
-            modules: which matrices are, by a part of their names; `all` for every one.
-            betas: decay of the running means of the gradient and of its square.
-            eps: added to the denominator.
-            weight_decay: share of each parameter taken away per step, times the learning rate.
-
-        """
-        options = {"lr": lr, "rank": rank, "interval": interval, "scale": scale, "side": side, "modules": modules}
-        adam = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, options | adam)
-        refuse_unnamed(self, modules)
+    def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
+        """Hold parameters. Raises GymError too where `modules` names what there is not."""
+        super().__init__(params, lr, **options)
+        refuse_unnamed(self, self.defaults["modules"])
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take the matrices inside the model that `modules` names."""

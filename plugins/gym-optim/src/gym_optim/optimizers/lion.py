@@ -8,24 +8,14 @@ import torch
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import EachParameter, Parameters, State
+from gym_optim.base import PerParameterOptimizer, State
 
 
-class Lion(EachParameter):
+class Lion(PerParameterOptimizer):
     """Every weight moves by the learning rate; half the state of AdamW, and about a tenth of its learning rate."""
 
     options = config.Lion
-    whole: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Hold parameters; the first of `betas` mixes the direction, the second the momentum that is kept."""
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+    default_lr: ClassVar[float] = 1e-4
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""

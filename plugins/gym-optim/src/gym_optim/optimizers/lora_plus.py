@@ -8,22 +8,15 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_optim import config
-from gym_optim.base import Parameters, check, named_groups
+from gym_optim.base import Parameters, checked_options, named_groups
 from gym_optim.optimizers.adamw import AdamW
 
 
-def lora_plus(
-    params: Parameters,
-    lr: float = 1e-4,
-    ratio: float = 16.0,
-    embedding_lr: float = 1e-6,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> AdamW:
-    """Return AdamW over the groups of `lora_plus_groups`."""
-    groups = lora_plus_groups(params, lr, ratio, embedding_lr)
-    return AdamW(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+def lora_plus(params: Parameters, lr: float = 1e-4, **options: Any) -> AdamW:
+    """Return AdamW over the groups of `lora_plus_groups`; options are those of `gym_optim.config.LoRAPlus`."""
+    adamw = config.LoRAPlus.torch_options(options)
+    groups = lora_plus_groups(params, lr, adamw.pop("ratio"), adamw.pop("embedding_lr"))
+    return AdamW(groups, lr, **adamw)
 
 
 def lora_plus_groups(params: Parameters, lr: float, ratio: float, embedding_lr: float) -> list[dict[str, Any]]:
@@ -34,7 +27,7 @@ def lora_plus_groups(params: Parameters, lr: float, ratio: float, embedding_lr: 
 
     Raises GymError where no B is among them, and ValueError for a rate out of range.
     """
-    check(config.LoRAPlus, {"lr": lr, "ratio": ratio, "embedding_lr": embedding_lr})
+    checked_options(config.LoRAPlus, {"lr": lr, "ratio": ratio, "embedding_lr": embedding_lr})
     made = []
     for group in named_groups(params):
         rates: dict[float, list[tuple[str, Tensor]]] = {}

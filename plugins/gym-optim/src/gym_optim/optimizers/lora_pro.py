@@ -3,54 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gym_core import GymError
 from gym_optim import config
-from gym_optim.base import Checked, Parameters, State, adam_direction, adamw_step, full, named_groups, value_of
+from gym_optim.adam import adam_direction, adamw_step
+from gym_optim.base import BaseOptimizer, Parameters, State, compute_dtype, evaluate_closure, named_groups
 
 
-class LoRAPro(Checked):
+class LoRAPro(BaseOptimizer):
     """LoRA-Pro (arXiv:2407.18242, algorithm 2): A and B move so that their product moves as the full matrix would with AdamW.
 
     Its moments are those of the full matrix. What is not a LoRA pair is AdamW's.
     """
 
     options = config.LoRAPro
+    default_lr: ClassVar[float] = 1e-4
 
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-4,
-        scaling: float | None = None,
-        delta: float = 1e-8,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
+    def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
         """Hold named parameters.
 
-        Args:
-            params: a model, named tensors or groups of them.
-            lr: learning rate.
-            scaling: what the adapter multiplies B A by, alpha / rank; None takes what the groups say, as those of a model do.
-            delta: added to the diagonals of B^T B and A A^T, which are singular at the start.
-            betas: decay of the running means of the gradient and of its square.
-            eps: added to the denominator.
-            weight_decay: share of each parameter taken away per step, times the learning rate.
-
-        Raises:
-            GymError: there is no LoRA pair, a pair has a third factor (AdaLoRA), nobody says what a pair is multiplied by, or
-                parameters are cut into shards.
-            ValueError: an option is out of range.
-
+        Raises GymError too where there is no LoRA pair, a pair has a third factor (AdaLoRA), or nobody says what a pair is
+        multiplied by: neither `scaling` nor groups, as those of a model do.
         """
-        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        scaling = options.get("scaling")
         groups = [group | ({} if scaling is None else {"scaling": scaling}) for group in named_groups(params)]
-        super().__init__(groups, adam | {"scaling": None, "delta": delta})
+        super().__init__(groups, lr, **options)
         named = {
             name: (parameter, group["scaling"])
             for group in self.param_groups
@@ -74,7 +55,7 @@ class LoRAPro(Checked):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update every pair of which both have a gradient, and everything else that has one."""
-        loss = value_of(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             ready = [parameter for parameter in group["params"] if parameter.grad is not None]
             for parameter in ready:
@@ -87,7 +68,7 @@ class LoRAPro(Checked):
     def _update(self, one: Tensor, other: Tensor, state: State, group: dict[str, Any]) -> None:
         scaling, delta = group["scaling"], group["delta"]
         assert one.grad is not None and other.grad is not None
-        exact = full(one.dtype)
+        exact = compute_dtype(one.dtype)
         a, b = one.to(exact), other.to(exact)
         free = a.new_zeros(a.shape[0], a.shape[0])
         toward_a, toward_b = adjusted(a, b, one.grad.to(exact), other.grad.to(exact), scaling, delta, free)

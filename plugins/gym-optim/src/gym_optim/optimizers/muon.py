@@ -11,31 +11,18 @@ import torch
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import Mixed, Parameters, State
+from gym_optim.aux_adamw import WithAuxAdamW
+from gym_optim.base import State
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  #: of a quintic that is steep at zero
 STEPS = 5
 RMS = 0.2  #: root mean square of an update of AdamW
 
 
-class Muon(Mixed):
+class Muon(WithAuxAdamW):
     """Momentum, orthogonalized: half the state of AdamW."""
 
     options = config.Muon
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        weight_decay: float = 0.1,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-    ) -> None:
-        """Hold parameters; `momentum` and `nesterov` are Muon's, `betas` and `eps` those of AdamW."""
-        own = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        super().__init__(params, own | {"betas": betas, "eps": eps})
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import importlib
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
 from gym_core import GymError
 from gym_optim import config
-from gym_optim.base import Parameters, check, told
+from gym_optim.base import Parameters, as_groups, checked_options
 
 
-def paged_adamw_8bit(
-    params: Parameters,
-    lr: float = 1e-3,
-    smallest: int = 4096,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> torch.optim.Optimizer:
-    """Return the optimizer over parameters on a GPU; those of fewer numbers than `smallest` keep 32 bits.
+def paged_adamw_8bit(params: Parameters, lr: float = 1e-3, **options: Any) -> torch.optim.Optimizer:
+    """Return the optimizer over parameters on a GPU; options are those of `gym_optim.config.PagedAdamW8bit`.
 
     Raises ValueError for an option out of range, and GymError where there is no CUDA, or no bitsandbytes.
     """
-    given = {"lr": lr, "smallest": smallest, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-    check(config.PagedAdamW8bit, given)
+    given = {"lr": lr, **config.PagedAdamW8bit.torch_options(options)}
+    checked_options(config.PagedAdamW8bit, given)
     if not torch.cuda.is_available():
         raise GymError(
             "paged state lies in memory that CUDA shares with the machine, and there is no CUDA here",
@@ -35,6 +29,6 @@ def paged_adamw_8bit(
     if find_spec("bitsandbytes") is None:
         raise GymError("paged state comes with bitsandbytes", key="optimizer", fix="pip install 'gym-optim[paged]'")
     made: torch.optim.Optimizer = importlib.import_module("bitsandbytes").optim.PagedAdamW8bit(
-        told(params), lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, min_8bit_size=smallest
+        as_groups(params), min_8bit_size=given.pop("smallest"), **given
     )
     return made

@@ -6,7 +6,7 @@ The paper keeps weights in int8 as well; what trains in Gym is fp32, and so it i
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,19 +27,7 @@ class QGaLore(GaLore):
     """
 
     options = config.QGaLore
-
-    def __init__(self, params: Any, lr: float = 4e-3, alike: float = 0.4, remembered: int = 5, **options: Any) -> None:
-        """Hold parameters; the other options are GaLore's.
-
-        An interval doubles when the mean cosine between the first vectors of the last `remembered` pairs of bases is
-        `alike` or more.
-        """
-        self._adaptive = {"alike": alike, "remembered": remembered}
-        super().__init__(params, lr=lr, **options)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters."""
-        super().add_param_group({**self._adaptive, **param_group})
+    default_lr: ClassVar[float] = 4e-3
 
     def project(self, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Choose a basis for each matrix of a gradient [..., dim, other] for which one is due, and say when the next one is."""

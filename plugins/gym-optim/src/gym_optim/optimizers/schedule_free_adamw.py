@@ -7,7 +7,7 @@ y while training, so that z and the second moment are all the state; `averaged` 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import Checked, Parameters, State, in_full, value_of
+from gym_optim.base import BaseOptimizer, State, evaluate_closure, update_in_fp32
 
 
 class Averaging(torch.optim.Optimizer):
@@ -26,29 +26,17 @@ class Averaging(torch.optim.Optimizer):
         """Have the parameters hold the weights to use, and afterwards what they held before, bit for bit."""
 
 
-class ScheduleFreeAdamW(Checked, Averaging):
+class ScheduleFreeAdamW(BaseOptimizer, Averaging):
     """AdamW that needs no decaying learning rate; give it a constant one with warm-up."""
 
     options = config.ScheduleFreeAdamW
-    whole: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        power: float = 0.0,
-    ) -> None:
-        """Hold parameters; in the average, step t counts `t ** power` times the square of the largest rate so far."""
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "power": power}
-        super().__init__(params, defaults | {"steps": 0, "top": 0.0, "sum": 0.0, "between": betas[0]})
+    default_lr: ClassVar[float] = 2.5e-3
+    counters: ClassVar[Mapping[str, Any]] = {"steps": 0, "top": 0.0, "sum": 0.0, "between": 0.0}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update every parameter that has a gradient."""
-        loss = value_of(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             group["between"] = group["between"] if group["steps"] else group["betas"][0]
             group["steps"] += 1
@@ -58,7 +46,7 @@ class ScheduleFreeAdamW(Checked, Averaging):
             group["share"] = weight / group["sum"] if group["sum"] else 0.0
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    in_full(_update, parameter, self.state[parameter], group)
+                    update_in_fp32(_update, parameter, self.state[parameter], group)
             self._stay_between(group)
         return loss
 

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import EachParameter, Parameters, State
+from gym_optim.base import PerParameterOptimizer, State
 
 
-class SGD(EachParameter):
+class SGD(PerParameterOptimizer):
     """Gradient descent, with momentum where it is asked for."""
 
     options = config.SGD
-    whole: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-    ) -> None:
-        """Hold parameters; `weight_decay` is the share of each that is added to its gradient."""
-        own = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        super().__init__(params, {"lr": lr} | own)
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""

@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.base import Mixed, Parameters, State
+from gym_optim.aux_adamw import WithAuxAdamW
+from gym_optim.base import State
 
 
-class SOAP(Mixed):
+class SOAP(WithAuxAdamW):
     """Matrices inside the model are preconditioned on both sides, the rest is AdamW's. The first step only looks."""
 
     options = config.SOAP
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 3e-3,
-        betas: tuple[float, float] = (0.95, 0.95),
-        shampoo_beta: float = 0.95,
-        interval: int = 10,
-        largest: int = 10_000,
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-    ) -> None:
-        """Hold parameters.
-
-        Args:
-            params: tensors, named tensors or groups of them.
-            lr: learning rate.
-            betas: decay of the running means of the gradient, and of its square in the eigenbasis.
-            shampoo_beta: decay of the running means of G G^T and G^T G.
-            interval: steps between two refreshments of the eigenbasis.
-            largest: sides of a matrix that are longer are left as they are.
-            eps: added to the denominator.
-            weight_decay: share of each parameter taken away per step, times the learning rate.
-
-        """
-        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, adam | {"shampoo_beta": shampoo_beta, "interval": interval, "largest": largest})
+    default_lr: ClassVar[float] = 3e-3
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
