@@ -1,0 +1,1 @@
+"""Algorithms that learn from pairs of a chosen and a rejected response."""
