@@ -18,11 +18,11 @@ from gym_plan.batch import Blanks
 from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, Pairwise, SimPO
 from gym_preference.objective import Desensitised, PairObjective
 from gym_preference.pairs import recorded
-from gym_preference.prompt_responses import AnswerBatch
 from gym_torch.batch import Batch
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED, Layout
 from gym_torch.policy import Policy
+from gym_torch.prompt_responses import ResponseBatch
 
 
 def load(path: Path) -> PreTrainedModel:
@@ -72,7 +72,7 @@ def test_one_prompt_for_both_answers_gives_what_each_gives_alone(model_path: Pat
 
 def test_a_prompt_is_computed_once() -> None:
     batch = PairObjective(DPO(), PACKED).collate(pairs())
-    assert batch.size == sum(map(sum, SIZES)) and batch.answers == 2 * len(SIZES)
+    assert batch.size == sum(map(sum, SIZES)) and batch.responses == 2 * len(SIZES)
     assert [segment.prefix for segment in batch.segments[:3]] == [None, 0, 0]
     assert batch.lengths.tolist() == [4, 7, 6, 6, 2, 1, 4, 7, 11, 3]
 
@@ -145,7 +145,7 @@ def test_tokens_beyond_the_shorter_answer_count_as_much_as_is_said(model_path: P
 def test_what_the_reference_said_before_takes_the_place_of_asking_it() -> None:
     objective = PairObjective(DPO(), PADDED)
     batch = objective.collate(pairs())
-    known = AnswerBatch(**{**vars(batch), "columns": {"reference": fixed(batch)}})
+    known = ResponseBatch(**{**vars(batch), "columns": {"reference": fixed(batch)}})
     objective.reference = fixed
     scores = torch.linspace(-3, -1, len(batch.targets))
     assert objective.loss(lambda _: scores, batch)[0] == PairObjective(DPO(), PADDED).loss(lambda _: scores, known)[0]

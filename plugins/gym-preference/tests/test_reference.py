@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
-from gym_preference.pairs import answered
+from gym_preference.pairs import prompt_responses
 from gym_preference.reference_cache import Kept, key_of, name_of
 from gym_testkit.bench import Bench, Finished, fingerprint
 from gym_testkit.tiny import write_model
@@ -172,7 +172,7 @@ def test_a_run_does_not_go_on_against_another_reference(tmp_path: Path, model_pa
 
 
 def test_what_is_kept_is_found_by_what_made_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {key_of(answered(pair)): np.ones(int(pair.trained.sum()), np.float32) for pair in pairs()}
+    known = {key_of(prompt_responses(pair)): np.ones(int(pair.trained.sum()), np.float32) for pair in pairs()}
     name = name_of("weights", ["fp32"], list(known))
     others = {name_of("others", ["fp32"], list(known)), name_of("weights", ["bf16"], list(known))}
     monkeypatch.setattr("gym_preference.reference_cache.maker", lambda package: {"package": package, "code": "another"})
@@ -182,7 +182,9 @@ def test_what_is_kept_is_found_by_what_made_it_alone(tmp_path: Path, monkeypatch
     Kept(known).write(file, name)
     assert Kept.there(file, name) and not Kept.there(file, "another")
     again = Kept.read(file)
-    assert all(torch.equal(again.of(answered(pair)), Kept(known).of(answered(pair))) for pair in pairs())
+    assert all(
+        torch.equal(again.of(prompt_responses(pair)), Kept(known).of(prompt_responses(pair))) for pair in pairs()
+    )
     file.write_bytes(b"")
     assert not Kept.there(file, name)
 
@@ -207,8 +209,10 @@ def test_a_damaged_file_is_made_again_and_the_cache_does_not_grow_without_end(
 
 def test_the_key_of_a_pair_is_its_content() -> None:
     one, other = pairs(seed=0), pairs(seed=1)
-    assert len({key_of(answered(pair)) for pair in [*one, *other]}) == 10
-    assert [key_of(answered(pair)) for pair in one] == [key_of(answered(pair)) for pair in pairs(seed=0)]
+    assert len({key_of(prompt_responses(pair)) for pair in [*one, *other]}) == 10
+    assert [key_of(prompt_responses(pair)) for pair in one] == [
+        key_of(prompt_responses(pair)) for pair in pairs(seed=0)
+    ]
 
 
 def test_noise_on_one_side_alone_is_refused(tmp_path: Path, model_path: Path) -> None:

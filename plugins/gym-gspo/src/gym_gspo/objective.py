@@ -29,7 +29,7 @@ class GSPOTokenLoss(PolicyObjective):
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether clipping takes its gradient away."""
         (low, high), owner, each = self.config.clip_range(), batch.owner, batch.advantages
-        ratio = mean_ratio(log_probs.detach(), batch.old, owner, batch.answers)[owner]
+        ratio = mean_ratio(log_probs.detach(), batch.old, owner, batch.responses)[owner]
         held = policy_losses.outside(ratio, each, low, high)
-        loss = policy_losses.gspo_token(log_probs, batch.old, each, owner, batch.answers, low, high)
+        loss = policy_losses.gspo_token(log_probs, batch.old, each, owner, batch.responses, low, high)
         return {"loss": loss, "clip_ratio/region_mean": held.float()}

@@ -13,17 +13,18 @@ from gym_core.component import load_object
 from gym_preference import LDDPO, pairs
 from gym_preference.config import Pairwise, Preferring, Referenced
 from gym_preference.metrics import half_for_ties, mean_of
-from gym_preference.prompt_responses import AnswerBatch, Answered, lay_out
 from gym_preference.reference_cache import Kept
 from gym_torch.batch import Batch, Example
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import PADDED, Layout
+from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
 
 NOT_ARGUMENTS = Referenced.model_fields.keys() - {"beta"}  #: fields that are no argument of a loss
 
 
 class PreferenceObjective(Objective):
-    """Base of the objectives over answers: write `answered` and `loss`, which applies `losses` to `arguments` and what it knows.
+    """Base of the objectives over answers: write `prompt_responses` and `loss`, which applies `losses` to `arguments` and what it
+    knows.
 
     The trainer says what the reference is, by `reference` or by `kept`. Without either, as in a plan, every answer has the
     log-probability 0 under it.
@@ -41,16 +42,16 @@ class PreferenceObjective(Objective):
         self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
 
     @abstractmethod
-    def answered(self, example: Example) -> Answered:
+    def prompt_responses(self, example: Example) -> PromptResponses:
         """Return the prompt and the answers of an example; the tokens of the answers are what the reference scores."""
 
-    def collate(self, examples: Sequence[Example]) -> AnswerBatch:
+    def collate(self, examples: Sequence[Example]) -> ResponseBatch:
         """Lay out the answers of all examples, those to one prompt behind a single copy of it."""
-        answered = [self.answered(example) for example in examples]
-        columns = {} if self.kept is None else {"reference": torch.cat([self.kept.of(each) for each in answered])}
-        return lay_out(self.layout, answered, columns)
+        groups = [self.prompt_responses(example) for example in examples]
+        columns = {} if self.kept is None else {"reference": torch.cat([self.kept.of(each) for each in groups])}
+        return lay_out(self.layout, groups, columns)
 
-    def log_ratios(self, policy: Scores, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
+    def log_ratios(self, policy: Scores, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the targets, and the same less those under the reference: `[n]` each."""
         known = batch.columns.get("reference")
         if known is None and self.reference is not None:
@@ -64,23 +65,23 @@ class PairObjective(PreferenceObjective):
 
     config: Pairwise
 
-    def answered(self, example: Example) -> Answered:
+    def prompt_responses(self, example: Example) -> PromptResponses:
         """Return what both sides begin with, the chosen and the rejected answer."""
-        return pairs.answered(example)
+        return pairs.prompt_responses(example)
 
     def weight(self, batch: Batch) -> float:
         """Return the number of pairs."""
-        return cast(AnswerBatch, batch).answers / 2
+        return cast(ResponseBatch, batch).responses / 2
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the summed losses of the pairs, and how far apart their answers are."""
-        batch = cast(AnswerBatch, batch)
+        batch = cast(ResponseBatch, batch)
         log_probs, log_ratios = self.log_ratios(policy, batch)
         chosen, rejected = self.sides(log_ratios, batch)
         return self.summed(self.losses(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
 
     def summed(
-        self, losses: Tensor, log_probs: Tensor, log_ratios: Tensor, batch: AnswerBatch
+        self, losses: Tensor, log_probs: Tensor, log_ratios: Tensor, batch: ResponseBatch
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of losses `[pairs]`, with the chosen answers learnt beside them, and what is logged."""
         if self.config.ftx:
@@ -88,14 +89,14 @@ class PairObjective(PreferenceObjective):
         log_ratios = log_ratios.detach()
         return losses.sum(), self.measures(log_probs.detach(), log_ratios, *self.sides(log_ratios, batch), batch)
 
-    def sides(self, log_ratios: Tensor, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
+    def sides(self, log_ratios: Tensor, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
         """Return what is compared of the chosen and of the rejected answers, `[pairs]` each, from `[n]` log-ratios."""
         totals = batch.sums(log_ratios)
         each = totals / batch.lengths if type(self.config).per_token else totals
         return each[0::2], each[1::2]
 
     def measures(
-        self, log_probs: Tensor, log_ratios: Tensor, chosen: Tensor, rejected: Tensor, batch: AnswerBatch
+        self, log_probs: Tensor, log_ratios: Tensor, chosen: Tensor, rejected: Tensor, batch: ResponseBatch
     ) -> dict[str, Tensor]:
         """Return what is logged of a batch, as sums over pairs, or as sums and of how many."""
         beta, margins = self.config.beta, chosen - rejected
@@ -128,7 +129,7 @@ class Desensitised(PairObjective):
         super().__init__(config, layout)
         del self.arguments["ld_alpha"]
 
-    def sides(self, log_ratios: Tensor, batch: AnswerBatch) -> tuple[Tensor, Tensor]:
+    def sides(self, log_ratios: Tensor, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of the chosen and of the rejected answers, `[pairs]` each."""
         lengths = batch.lengths.long()
         place = torch.arange(len(log_ratios), device=log_ratios.device) - (lengths.cumsum(0) - lengths)[batch.owner]

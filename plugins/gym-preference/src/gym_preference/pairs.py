@@ -10,20 +10,19 @@ from gym_core import Train
 from gym_data.cache import Pair
 from gym_preference.config import Pairwise
 from gym_preference.longest import planned
-from gym_preference.prompt_responses import Answered
 from gym_torch.batch import Example, Piece
 from gym_torch.packing import Layout
+from gym_torch.prompt_responses import PromptResponses
 from gym_torch.source import Dataset, Examples
 
 
-def answered(pair: Example) -> Answered:
+def prompt_responses(pair: Example) -> PromptResponses:
     """Return the tokens that both sides begin with, then the chosen and the rejected answer."""
     pair = cast(Pair, pair)
     middle = pair.shared + pair.chosen
     sides = slice(pair.shared, middle), slice(middle, None)
-    return Answered(
-        pair.tokens[: pair.shared], tuple(Piece(pair.id, pair.tokens[side], pair.trained[side]) for side in sides)
-    )
+    responses = tuple(Piece(pair.id, pair.tokens[side], pair.trained[side]) for side in sides)
+    return PromptResponses(pair.tokens[: pair.shared], responses, pair.id)
 
 
 def recorded(config: Pairwise, examples: Examples, train: Train, layout: Layout) -> Dataset:

@@ -20,7 +20,7 @@ from transformers import PretrainedConfig
 from gym_core.files import by_umask
 from gym_data import space, store
 from gym_data.makers import maker
-from gym_preference.prompt_responses import Answered
+from gym_torch.prompt_responses import PromptResponses
 
 KEY_BYTES = 16
 COMPUTES_NOTHING = {"architectures", "dtype", "transformers_version", "use_cache"}  #: parts of a configuration
@@ -34,9 +34,9 @@ class Kept:
         """Take them, by `key_of`."""
         self.scores = scores
 
-    def of(self, answered: Answered) -> Tensor:
+    def of(self, group: PromptResponses) -> Tensor:
         """Return those of the answers to one prompt, one answer after another: `[n]` fp32."""
-        return torch.from_numpy(self.scores[key_of(answered)])
+        return torch.from_numpy(self.scores[key_of(group)])
 
     def write(self, path: Path, name: str) -> None:
         """Write them, all or nothing; `name` says what they are made from, see `name_of`.
@@ -77,10 +77,10 @@ class Kept:
         return cls(dict(zip(keys, parts, strict=True)))
 
 
-def key_of(answered: Answered) -> bytes:
+def key_of(group: PromptResponses) -> bytes:
     """Return bytes that are equal for equal tokens of which the same are learnt."""
     digest = hashlib.blake2b(digest_size=KEY_BYTES)
-    for part in (answered.prompt, *(array for each in answered.answers for array in (each.tokens, each.trained))):
+    for part in (group.prompt, *(array for each in group.responses for array in (each.tokens, each.trained))):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(part).tobytes())
     return digest.digest()

@@ -83,7 +83,7 @@ class Referring:
     def _kept(self, objective: PreferenceObjective, steps: Sequence[Step]) -> Kept:
         """Return what the reference says of all answers: what was kept, or what it says now."""
         self.run.ranks.at("")  # it may take its time
-        mine = {key_of(objective.answered(each)) for step in steps for batch in step.batches for each in batch}
+        mine = {key_of(objective.prompt_responses(each)) for step in steps for batch in step.batches for each in batch}
         keys = sorted(set(self._together(list(mine))))
         began: str | None = self.run.record.read().get(WEIGHTS) if self.run.resuming else None
         scorer = self._own()
@@ -116,8 +116,8 @@ class Referring:
                 batch = objective.collate(examples)
                 lengths = iter(batch.lengths.long().tolist())
                 scores = scorer(batch.to(self.job.accelerator.device)).cpu().numpy()
-                for each in map(objective.answered, examples):
-                    size = sum(next(lengths) for _ in each.answers)
+                for each in map(objective.prompt_responses, examples):
+                    size = sum(next(lengths) for _ in each.responses)
                     yield key_of(each), scores[:size]
                     scores = scores[size:]
 

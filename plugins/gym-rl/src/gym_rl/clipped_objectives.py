@@ -33,7 +33,7 @@ class ClippedAnswers(PolicyObjective):
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token's answer, and whether clipping takes its gradient away."""
         (low, high), each = self.config.clip_range(), batch.answer_advantages
-        ratio = mean_ratio(log_probs, batch.old, batch.owner, batch.answers)
+        ratio = mean_ratio(log_probs, batch.old, batch.owner, batch.responses)
         held = policy_losses.outside(ratio.detach(), each, low, high)
         loss = policy_losses.clipped(ratio, each, low, high)
         return {"loss": loss[batch.owner], "clip_ratio/region_mean": held.float()[batch.owner]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar, Self, cast
 
@@ -21,20 +21,18 @@ from gym_rl.formulas.segment_sums import means
 from gym_rl.rollouts.experience import Rollout
 from gym_rl.rollouts.routing_replay import laid_out
 from gym_rl.rollouts.top_p_sets import kept_of
-from gym_torch.batch import Batch, Example, Piece
+from gym_torch.batch import Batch, Example
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import PADDED, Layout
+from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out, segments
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutBatch(Batch):
-    """A batch of answers; its targets are their tokens."""
+class RolloutBatch(ResponseBatch):
+    """A batch of completions; its targets are their tokens. For `columns` see `gym_rl.rollouts.experience`."""
 
-    owner: Tensor  #: [n] int64, number of the answer of each target
-    answers: int
     share: float  #: of the answers of the step, see `gym_rl.rollouts.experience.Rollout`
     fresh: bool  #: whether the policy is still the one that answered
-    columns: Mapping[str, Tensor]  #: by name, [n, ...]; see `gym_rl.rollouts.experience`
 
     @property
     def sampled(self) -> Tensor:
@@ -55,7 +53,7 @@ class RolloutBatch(Batch):
     def answer_advantages(self) -> Tensor:
         """Mean advantage of each answer, `[answers]`; where its tokens have one in common, exactly that."""
         # In fp64 a sum of equal fp32 numbers is exact, and so is their mean.
-        return means(self.advantages.double(), self.owner, self.answers).to(self.advantages.dtype)
+        return means(self.advantages.double(), self.owner, self.responses).to(self.advantages.dtype)
 
     def having(self, columns: Mapping[str, Tensor]) -> Self:
         """Return the batch with more columns."""
@@ -86,39 +84,26 @@ class PolicyObjective(Objective):
 
     def collate(self, examples: Sequence[Example]) -> RolloutBatch:
         """Lay out answers, those to one prompt behind a single copy of it."""
-        pieces: list[Example] = []
-        prefixes: list[int | None] = []
-        answers: list[Rollout] = []
-        for _, group in groupby(cast(Sequence[Rollout], examples), key=lambda answer: answer.group):
-            first, *others = group
-            prompt = first.prompt
-            at = len(pieces)
-            pieces.append(Piece(prompt.id, prompt.tokens, np.zeros(len(prompt.tokens), dtype=np.bool_)))
-            prefixes.append(None)
-            for answer in (first, *others):
-                answers.append(answer)
-                pieces.append(answer)
-                prefixes.append(at)
-        batch = self.layout.lay_out(pieces, prefixes)
-        batch = replace(batch, kept=kept_of(answers), experts=laid_out(self.layout, pieces, prefixes, answers))
-        number = torch.tensor([prefix is not None for prefix in prefixes]).cumsum(0) - 1
+        rollouts = list(cast(Sequence[Rollout], examples))
+        members = [tuple(group) for _, group in groupby(rollouts, key=lambda rollout: rollout.group)]
+        groups = [PromptResponses(own[0].prompt.tokens, own, own[0].prompt.id) for own in members]
+        columns = {
+            name: torch.from_numpy(np.concatenate([rollout.columns[name] for rollout in rollouts]))
+            for name in rollouts[0].columns
+            if name not in ("experts", "kept")
+        }
+        batch = lay_out(self.layout, groups, columns)
+        experts = laid_out(self.layout, *segments(groups), rollouts)
         return RolloutBatch(
-            **{field.name: getattr(batch, field.name) for field in fields(Batch)},
-            owner=number[batch.target_segment],
-            answers=len(answers),
-            share=sum(answer.share for answer in answers),
-            fresh=answers[0].fresh,
-            columns={
-                name: torch.from_numpy(np.concatenate([answer.columns[name] for answer in answers]))
-                for name in answers[0].columns
-                if name not in ("experts", "kept")
-            },
+            **vars(replace(batch, kept=kept_of(rollouts), experts=experts)),
+            share=sum(rollout.share for rollout in rollouts),
+            fresh=rollouts[0].fresh,
         )
 
     def weight(self, batch: Batch) -> float:
         """Return the share of the batch in the denominator of its step."""
         batch = cast(RolloutBatch, batch)
-        return self.aggregate.weight(batch.owner, batch.answers, batch.share)
+        return self.aggregate.weight(batch.owner, batch.responses, batch.share)
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the aggregated loss, and means over tokens: what `tokens` measures, and how far the policy has gone."""
@@ -128,10 +113,10 @@ class PolicyObjective(Objective):
         loss = terms.pop("loss")
         if self.penalty:
             loss = loss + self.config.beta * self.penalty(log_probs, batch.columns["reference"], batch.old)
-        loss = loss * self.correction(log_ratio(batch.old, batch.sampled), batch.owner, batch.answers)
+        loss = loss * self.correction(log_ratio(batch.old, batch.sampled), batch.owner, batch.responses)
         metrics = {name: torch.stack([each.sum(), each.new_tensor(len(each))]) for name, each in terms.items()}
         metrics["ratio/max"] = terms["ratio/mean"].amax() if len(loss) else loss.new_zeros(())
-        return self.aggregate.total(loss, batch.owner, batch.answers), metrics
+        return self.aggregate.total(loss, batch.owner, batch.responses), metrics
 
 
 def drift(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:

@@ -66,7 +66,7 @@ class PPOLoss(ClippedTokens):
         old, returns = batch.columns["values"], batch.columns["returns"]
         errors = policy_losses.value(values, old, returns.nan_to_num(), config.cliprange_value)
         errors = torch.where(returns.isnan(), 0.0, errors)
-        value_loss = self.aggregate.total(errors, batch.owner, batch.answers)
+        value_loss = self.aggregate.total(errors, batch.owner, batch.responses)
         return loss + config.vf_coef * value_loss, {**metrics, "value_loss": value_loss.detach()}
 
 

@@ -19,5 +19,5 @@ class Reinforce(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token."""
-        ratio = sequence_ratio(log_probs.detach(), batch.old, batch.owner, batch.answers)
+        ratio = sequence_ratio(log_probs.detach(), batch.old, batch.owner, batch.responses)
         return {"loss": policy_losses.reinforce(log_probs, ratio[batch.owner] * batch.advantages)}

@@ -13,10 +13,10 @@ from gym_data.cache import Pair
 from gym_data.tokenizer import Mask
 from gym_preference import RewardModel, pairs
 from gym_preference.metrics import half_for_ties
-from gym_preference.prompt_responses import Answered
 from gym_preference.reward_models.scoring import ScoredBatch, Scoring
 from gym_torch.batch import Batch, Example, Piece
 from gym_torch.objective import Scores
+from gym_torch.prompt_responses import PromptResponses
 
 
 class RewardLoss(Scoring):
@@ -26,11 +26,11 @@ class RewardLoss(Scoring):
     task: ClassVar[str] = "sequence-classification"
     bias: ClassVar[bool] = False  # it is in no difference of rewards, and the classifiers of transformers have none
 
-    def answered(self, example: Example) -> Answered:
+    def prompt_responses(self, example: Example) -> PromptResponses:
         """Return what both sides begin with, and both answers, scored at their last learnt tokens."""
-        found = pairs.answered(example)
-        answers = [Piece(answer.id, answer.tokens, _last(answer.trained)) for answer in found.answers]
-        return Answered(found.prompt, tuple(answers))
+        found = pairs.prompt_responses(example)
+        answers = [Piece(answer.id, answer.tokens, _last(answer.trained)) for answer in found.responses]
+        return found._replace(responses=tuple(answers))
 
     def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
         """Return the margins `[pairs]`."""
@@ -38,7 +38,7 @@ class RewardLoss(Scoring):
 
     def weight(self, batch: Batch) -> float:
         """Return the number of pairs."""
-        return cast(ScoredBatch, batch).answers / 2
+        return cast(ScoredBatch, batch).responses / 2
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the sum over pairs of `-log sigmoid(w - l - margin) + center_rewards_coefficient (w + l)^2`, and what the

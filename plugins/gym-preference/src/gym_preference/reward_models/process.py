@@ -14,11 +14,11 @@ from gym_data.cache import Steps
 from gym_preference import ProcessRewardModel
 from gym_preference.longest import planned
 from gym_preference.metrics import half_for_ties, mean_of
-from gym_preference.prompt_responses import Answered
 from gym_preference.reward_models.scoring import ScoredBatch, Scoring
 from gym_torch.batch import Batch, Example
 from gym_torch.objective import Scores
 from gym_torch.packing import Layout
+from gym_torch.prompt_responses import PromptResponses
 from gym_torch.source import Dataset, Examples
 
 NO_PROMPT = np.zeros(0, dtype=np.int32)
@@ -30,9 +30,9 @@ class ProcessLoss(Scoring):
     config: ProcessRewardModel
     task: ClassVar[str] = "token-classification"
 
-    def answered(self, example: Example) -> Answered:
+    def prompt_responses(self, example: Example) -> PromptResponses:
         """Return the whole of it as an answer: what is trained of it are the tokens that end judged steps."""
-        return Answered(NO_PROMPT, (example,))
+        return PromptResponses(NO_PROMPT, (example,))
 
     def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
         """Return how likely each judged step is right, `[n]`."""

@@ -16,17 +16,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_core import Run
-from gym_preference.prompt_responses import AnswerBatch, Answered, lay_out
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch, Example
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.value_head import ScalarHead, head_of, keep_words
 from gym_torch.objective import Objective
 from gym_torch.policy import Policy
+from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoredBatch(AnswerBatch):
+class ScoredBatch(ResponseBatch):
     """A batch of answers, and the tokens at which they are scored."""
 
     scored: Tensor  #: [n] int64, flat positions (of rows * length), answer after answer
@@ -51,7 +51,7 @@ class Scoring(Objective):
     """Whether the bias of the head trains."""
 
     @abstractmethod
-    def answered(self, example: Example) -> Answered:
+    def prompt_responses(self, example: Example) -> PromptResponses:
         """Return the prompt and the answers of an example, trained where they are scored."""
 
     @abstractmethod
@@ -74,15 +74,13 @@ class Scoring(Objective):
 
     def collate(self, examples: Sequence[Example]) -> ScoredBatch:
         """Lay out the answers of all examples, those to one prompt behind a single copy of it."""
-        answered = [self.answered(example) for example in examples]
+        groups = [self.prompt_responses(example) for example in examples]
         name, values = self.column(examples)
-        batch = lay_out(self.layout, answered, {name: torch.tensor(values, dtype=torch.float32)})
-        return ScoredBatch(
-            **vars(batch), scored=batch.places([places for each in answered for places in _places(each)])
-        )
+        batch = lay_out(self.layout, groups, {name: torch.tensor(values, dtype=torch.float32)})
+        return ScoredBatch(**vars(batch), scored=batch.places([places for each in groups for places in _places(each)]))
 
 
-def _places(answered: Answered) -> list[list[int]]:
+def _places(group: PromptResponses) -> list[list[int]]:
     """Return the trained tokens of each segment."""
-    prompt: list[list[int]] = [[]] if len(answered.prompt) else []
-    return prompt + [np.flatnonzero(answer.trained).tolist() for answer in answered.answers]
+    prompt: list[list[int]] = [[]] if len(group.prompt) else []
+    return prompt + [np.flatnonzero(answer.trained).tolist() for answer in group.responses]

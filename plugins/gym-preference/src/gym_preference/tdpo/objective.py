@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gym_core import Run
 from gym_preference.objective import PairObjective
-from gym_preference.prompt_responses import AnswerBatch
 from gym_preference.tdpo.config import TDPO1
 from gym_preference.tdpo.losses import compared
 from gym_preference.trainer import PreferenceTrainer
@@ -19,6 +18,7 @@ from gym_torch.model.loading import LoadedModel
 from gym_torch.model.log_probs import map_logits
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy
+from gym_torch.prompt_responses import ResponseBatch
 from gym_torch.reference import Scorer, reference
 
 
@@ -53,7 +53,7 @@ class TokenObjective(PairObjective):
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the summed losses of the pairs, how far apart their answers are, and how far from the reference."""
-        batch = cast(AnswerBatch, batch)
+        batch = cast(ResponseBatch, batch)
         log_probs, known, kl = policy(batch)
         log_ratios = log_probs - known
         chosen, rejected = self.sides(log_ratios, batch)

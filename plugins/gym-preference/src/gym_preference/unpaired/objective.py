@@ -12,12 +12,12 @@ from torch import Tensor
 from gym_data.cache import Judged
 from gym_preference.metrics import half_for_ties, mean_of
 from gym_preference.objective import PreferenceObjective
-from gym_preference.prompt_responses import AnswerBatch, Answered
 from gym_preference.unpaired import responses as judged
 from gym_preference.unpaired.config import Judging
 from gym_preference.unpaired.responses import Rated
 from gym_torch.batch import Batch, Example
 from gym_torch.objective import Scores
+from gym_torch.prompt_responses import PromptResponses, ResponseBatch
 from gym_torch.source import Step
 
 
@@ -26,11 +26,11 @@ class JudgedObjective(PreferenceObjective):
 
     config: Judging
 
-    def answered(self, example: Example) -> Answered:
+    def prompt_responses(self, example: Example) -> PromptResponses:
         """Return what comes before the answer, and the answer."""
-        return judged.answered(example)
+        return judged.prompt_responses(example)
 
-    def collate(self, examples: Sequence[Example]) -> AnswerBatch:
+    def collate(self, examples: Sequence[Example]) -> ResponseBatch:
         """Lay the answers out, with how they were judged and what their log-ratios are measured from; 0 where nobody says."""
         batch = super().collate(examples)
         told = [one if isinstance(one, Rated) else Rated(**vars(one)) for one in cast(Sequence[Judged], examples)]
@@ -41,11 +41,11 @@ class JudgedObjective(PreferenceObjective):
 
     def weight(self, batch: Batch) -> float:
         """Return the number of answers."""
-        return float(cast(AnswerBatch, batch).answers)
+        return float(cast(ResponseBatch, batch).responses)
 
     def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the summed losses of the answers, and how far apart the good ones are from the others."""
-        batch = cast(AnswerBatch, batch)
+        batch = cast(ResponseBatch, batch)
         log_probs, log_ratios = self.log_ratios(policy, batch)
         ratios, good, origin = batch.sums(log_ratios), batch.columns["good"], batch.columns["origin"]
         losses = self.losses(ratios, good, origin, **self.arguments)
@@ -62,10 +62,10 @@ class JudgedObjective(PreferenceObjective):
             batch = self.collate(examples).to(device)
             _, ratios = self.log_ratios(policy, batch)
             if number <= len(step.batches) - step.spare:
-                total, count = total + float(ratios.double().sum()), count + batch.answers
+                total, count = total + float(ratios.double().sum()), count + batch.responses
         return total, count
 
-    def measures(self, log_probs: Tensor, ratios: Tensor, batch: AnswerBatch) -> dict[str, Tensor]:
+    def measures(self, log_probs: Tensor, ratios: Tensor, batch: ResponseBatch) -> dict[str, Tensor]:
         """Return what is logged of a batch: of each kind of answer where the step has one, and the margin where it has both."""
         rewards, totals, lengths = self.config.beta * ratios, batch.sums(log_probs), batch.lengths
         good, origin, share = (batch.columns[name] for name in ("good", "origin", "share"))

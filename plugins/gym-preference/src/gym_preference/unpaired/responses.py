@@ -12,10 +12,10 @@ import numpy.typing as npt
 from gym_core import DataError, Train
 from gym_data.cache import Judged
 from gym_preference.longest import planned
-from gym_preference.prompt_responses import Answered
 from gym_preference.unpaired.config import Judging
 from gym_torch.batch import Example, Piece
 from gym_torch.packing import Layout
+from gym_torch.prompt_responses import PromptResponses
 from gym_torch.source import Dataset, Examples, Step, order
 
 EPOCH = -1  #: whose order says which answer is put to which prompt; no run comes past it
@@ -32,9 +32,9 @@ class Rated(Judged):
     """What its negative log-likelihood counts: the squared number of answers in the step to each good one."""
 
 
-def answered(example: Example) -> Answered:
+def prompt_responses(example: Example) -> PromptResponses:
     """Return the answer behind its own prompt; nobody shares that."""
-    return Answered(example.tokens[:0], (Piece(example.id, example.tokens, example.trained),))
+    return PromptResponses(example.tokens[:0], (Piece(example.id, example.tokens, example.trained),))
 
 
 def _start(example: Example) -> int:
