@@ -126,6 +126,17 @@ def minimal(session: nox.Session) -> None:
 
 
 @nox.session
+def tutorials(session: nox.Session) -> None:
+    """Follow the tutorials in a clean environment that holds the packages they say to install, and no other of the tree."""
+    pages = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.stem != "README")
+    said = {
+        name for page in pages for name in re.findall(r"-e (?:plugins/)?(gym-[\w-]+)", page.read_text(encoding="utf-8"))
+    }
+    install(session, [name for name in closure(*PACKAGES) if name in said])
+    session.run("python", "tests/tutorials.py", *session.posargs)
+
+
+@nox.session
 def broken(session: nox.Session) -> None:
     """Prove that hostile plugins hurt nobody: gym-core with the hostile distributions installed."""
     install(session, closure("gym-testkit", "gym-manage"), "pytest")
