@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.machinery import PathFinder
-from importlib.util import find_spec
+from importlib.util import decode_source, find_spec
 from pathlib import Path
 from symtable import symtable
 
@@ -28,9 +28,13 @@ def names(module: str) -> frozenset[str]:
             spec = PathFinder.find_spec(".".join([top, *below[:number]]), [*inside]) if inside else None
         if spec is None or not spec.origin or not spec.origin.endswith(".py"):
             return ANY if spec else frozenset()
-        source = Path(spec.origin).read_text(encoding="utf-8")
-        symbols = symtable(source, spec.origin, "exec").get_symbols()
-        found = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported() or each.is_namespace()}
-        return frozenset(found | (ANY if "import *" in source else set()))
+        return defined(Path(spec.origin).read_bytes(), spec.origin)
     except (ImportError, OSError, SyntaxError, ValueError, RecursionError):
         return frozenset()
+
+
+def defined(source: bytes, file: str) -> frozenset[str]:
+    """Return the names that the source of a module sets; those of ANY too where it does not tell. Raises as `compile` does."""
+    symbols = symtable(decode_source(source), file, "exec").get_symbols()
+    found = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported() or each.is_namespace()}
+    return frozenset(found | (ANY if b"import *" in source else set()))

@@ -124,6 +124,27 @@ class Fooled(Right):
         return float(answer.text == answer.row["answer"] or len(answer.text) > 1000)
 
 
+class Secretive(Polite):
+    """Its score has something logged, and nobody knows."""
+
+    def build(self):
+        def score(answers):
+            return [self.one(answer) for answer in answers]
+
+        score.metrics = {}
+        return score
+
+
+class Boasts(Polite):
+    logs_metrics: ClassVar = True
+
+
+class Forgetful(Polite):
+    """Says that it takes the state, and does not."""
+
+    takes_state: ClassVar = True
+
+
 LAWS = [law.check for law in rewards.laws.laws]
 
 
@@ -154,10 +175,13 @@ def test_a_reward_that_compares_holds_to_the_law_about_checks(bench):
         (GoesOn, rewards.punctual),
         (Lenient, rewards.unchecked),
         (Fooled, rewards.unchecked),
+        (Secretive, rewards.declared),
+        (Boasts, rewards.declared),
+        (Forgetful, rewards.declared),
     ],
 )
 def test_a_law_catches_its_fault(bench, cls, law):
-    with pytest.raises((AssertionError, ValueError, IndexError)):
+    with pytest.raises((AssertionError, ValueError, IndexError, TypeError)):
         law(Brought("rewards", "faulty", cls), bench)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
 
@@ -27,35 +27,26 @@ class RewardInput:
 
 
 class Score(Protocol):
-    """What a reward builds."""
+    """What a reward builds. It is called with `state` and `deadline` too, where its reward declares that it takes them."""
 
     def __call__(self, inputs: Sequence[RewardInput]) -> Sequence[float | None]:
         """Return a number for each completion; None where this reward has nothing to say about it."""
         ...
 
 
-@runtime_checkable
 class Logging(Protocol):
-    """A score that may have something logged, as `rewards/NAME/metric`: the mean of what it wrote down."""
+    """A score that has something logged, as `rewards/NAME/metric`: the mean of what it wrote down."""
 
     metrics: dict[str, list[float]]
     """By name, what is to be logged of the calls since somebody took it."""
 
 
-@runtime_checkable
-class TrainingAware(Logging, Protocol):
-    """A score that says what it reads, is told how far training is, and may have something logged.
-
-    Of rewards that declare `separate_process`: it decides what goes to the process of their own, and what comes back.
-    """
+class Selective(Protocol):
+    """A score that says what it reads of the rows."""
 
     @property
     def columns(self) -> Sequence[str] | None:
-        """Columns of rows that it reads; None for all that can be handed to another process."""
-        ...
-
-    def score(self, inputs: Sequence[RewardInput], state: Mapping[str, Any]) -> Sequence[float | None]:
-        """Return what a call does; `state` is how far training is, see `gym_rewards.reward_manager.RewardManager`."""
+        """Columns of rows that it reads; None for all."""
         ...
 
 
@@ -80,6 +71,15 @@ class Reward(Component):
 
     takes_deadline: ClassVar[bool] = False
     """Whether its score is called with `deadline`, a time of `time.monotonic`: it returns by then what it has."""
+
+    takes_state: ClassVar[bool] = False
+    """Whether its score is called with `state`, how far training is: `global_step`, `max_steps` and `epoch`."""
+
+    logs_metrics: ClassVar[bool] = False
+    """Whether its score has `metrics`, what is to be logged: it is a `gym_rewards.reward.Logging`."""
+
+    names_columns: ClassVar[bool] = False
+    """Whether its score has `columns`, what goes to a process of its own: it is a `gym_rewards.reward.Selective`."""
 
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """What its score counts in the sum of all rewards; negative for a penalty."""

@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from gym_core.errors import GymError, PluginError
 from gym_rewards.reward import Logging, Reward, RewardInput, Score
@@ -91,10 +92,12 @@ class RewardManager:
         telling = [name for name, reward in rewards.items() if not reward.judges_length]
         self.metrics = [metric] if metric else telling or list(rewards)
         self._judging = telling or list(rewards)
-        self._score: dict[str, Score] = {}
+        self._state = state
+        self._processes: dict[str, SeparateProcess] = {}
+        self._score: dict[str, Callable[..., Any]] = {}
         try:
             for name, reward in rewards.items():
-                self._score[name] = _built(name, reward, timeout, state)
+                self._score[name] = self._built(name, reward)
         except BaseException:
             self.close()
             raise
@@ -132,15 +135,30 @@ class RewardManager:
 
     def close(self) -> None:
         """End the processes."""
-        for score in self._score.values():
-            if isinstance(score, SeparateProcess):
-                score.close()
+        for process in self._processes.values():
+            process.close()
+
+    def _built(self, name: str, reward: Reward) -> Callable[..., Any]:
+        try:
+            if not reward.separate_process:
+                score: Score = reward.build()
+                return score
+            self._processes[name] = SeparateProcess(reward, self.timeout)
+            return self._processes[name]
+        except Exception as error:  # the border to the plugin
+            fault = _fault(error, ())
+            raise PluginError(
+                f"reward {label(name, reward)} cannot be loaded: {fault.why.removeprefix('raised ')}",
+                key="algorithm.rewards",
+                fix=fault.fix or "correct what it names, or what it needs",
+            ) from error
 
     def _logged(self) -> dict[str, float]:
         """Return what rewards had logged since this was asked last."""
         said: dict[str, float] = {}
-        for name, score in self._score.items():
-            if isinstance(score, Logging):
+        for name, reward in self.rewards.items():
+            if reward.logs_metrics:
+                score = cast(Logging, self._score[name])
                 said |= {f"{name}/{metric}": fmean(values) for metric, values in score.metrics.items() if values}
                 score.metrics = {}
         return said
@@ -160,30 +178,18 @@ class RewardManager:
         deadline = time.monotonic() + _MARGIN * self.timeout
 
         def ask(name: str) -> None:
-            outcomes[name] = _outcome(
-                self._score[name], inputs, late, deadline if self.rewards[name].takes_deadline else None
-            )
+            reward = self.rewards[name]
+            score = partial(self._score[name], state=dict(self._state())) if reward.takes_state else self._score[name]
+            outcomes[name] = _outcome(score, inputs, late, deadline if reward.takes_deadline else None)
 
         threads = {name: threading.Thread(target=ask, args=(name,), daemon=True) for name in self.rewards}
         for thread in threads.values():
             thread.start()
         for name, thread in threads.items():
             # A worker keeps the time itself. Who bounds each completion returns, however many of them are hostile.
-            own = isinstance(self._score[name], SeparateProcess) or self.rewards[name].own_timeout
+            own = name in self._processes or self.rewards[name].own_timeout
             thread.join(None if own else self.timeout)
         return dict(outcomes)
-
-
-def _built(name: str, reward: Reward, timeout: float, state: Callable[[], Mapping[str, Any]]) -> Score:
-    try:
-        return SeparateProcess(reward, timeout, state) if reward.separate_process else reward.build()
-    except Exception as error:  # the border to the plugin
-        fault = _fault(error, ())
-        raise PluginError(
-            f"reward {label(name, reward)} cannot be loaded: {fault.why.removeprefix('raised ')}",
-            key="algorithm.rewards",
-            fix=fault.fix or "correct what it names, or what it needs",
-        ) from error
 
 
 def _outcome(

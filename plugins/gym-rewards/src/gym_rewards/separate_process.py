@@ -6,14 +6,14 @@ not at all: a reward that asks for such a column is told that there is none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
 from typing import Any, cast
 
 from gym_core.component import load_object
-from gym_rewards.reward import Reward, RewardInput, Score, TrainingAware
+from gym_rewards.reward import Logging, Reward, RewardInput, Selective
 from gym_rewards.worker_process import Worker
 
 MARK = "gym value"  #: key of a mapping that stands for one value
@@ -32,21 +32,21 @@ _KINDS: dict[str, tuple[type, Any, Any]] = {
 class SeparateProcess:
     """A score that another process computes. It is there, and what it runs is imported, when this is built."""
 
-    def __init__(self, reward: Reward, timeout: float, state: Any = dict) -> None:
-        """Start the process and build the score in it; `state` is asked with each call, `timeout` its seconds.
+    def __init__(self, reward: Reward, timeout: float) -> None:
+        """Start the process and build the score in it; `timeout` is the seconds of a call.
 
         Raises `gym_rewards.worker_process.Raised` for what building it raises, and what a worker raises.
         """
-        cls, self.state = type(reward), state
+        cls = type(reward)
         self.reference, self.options = f"{cls.__module__}:{cls.__qualname__}", reward.model_dump_json()
         self.worker = Worker("gym_rewards.separate_process:serve", timeout, ("columns", self.reference, self.options))
         self.columns: list[str] | None = self.worker.open()
         self.metrics: dict[str, list[float]] = {}  #: by name, what the reward had logged since somebody took it
 
-    def __call__(self, inputs: Sequence[RewardInput]) -> list[float | None]:
-        """Return a number for each completion, or None. Raises as a worker does."""
+    def __call__(self, inputs: Sequence[RewardInput], **known: Any) -> list[float | None]:
+        """Return a number for each completion, or None; `known` is what the score takes beside. Raises as a worker does."""
         told = [{**vars(item), "row": self._row(item.row), "messages": _sent(item.messages, [])} for item in inputs]
-        found, metrics = self.worker("scores", self.reference, self.options, told, dict(self.state()))
+        found, metrics = self.worker("scores", self.reference, self.options, told, known)
         self.metrics = {name: [*self.metrics.get(name, ()), *values] for name, values in metrics.items()}
         return cast(list[float | None], found)
 
@@ -99,22 +99,24 @@ def _unpacked(value: Any) -> Any:
 
 def serve(what: str, reference: str, options: str, *more: Any) -> Any:
     """Do what `SeparateProcess` asks for, in the process that it made: say what columns are read, or score completions."""
-    score = _built(reference, options)
+    reward, score = _built(reference, options)
     if what == "columns":
-        return list(score.columns) if isinstance(score, TrainingAware) and score.columns is not None else None
-    told, state = more
+        columns = cast(Selective, score).columns if reward.names_columns else None
+        return None if columns is None else list(columns)
+    told, known = more
     inputs = [RewardInput(**each | {name: _unpacked(each[name]) for name in ("row", "messages")}) for each in told]
-    if not isinstance(score, TrainingAware):
-        return plain(score(inputs)), {}
-    score.metrics.clear()
-    return plain(score.score(inputs, state)), dict(score.metrics)
+    if not reward.logs_metrics:
+        return plain(score(inputs, **known)), {}
+    logging = cast(Logging, score)
+    logging.metrics.clear()
+    return plain(score(inputs, **known)), dict(logging.metrics)
 
 
 @cache
-def _built(reference: str, options: str) -> Score:
+def _built(reference: str, options: str) -> tuple[Reward, Callable[..., Sequence[float | None]]]:
     cls: type[Reward] = load_object(reference)
-    built: Score = cls.model_validate_json(options).build()
-    return built
+    reward = cls.model_validate_json(options)
+    return reward, reward.build()
 
 
 def plain(scores: Any) -> list[float | None]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from importlib.util import find_spec
 from pathlib import Path
+
+from gym_core.targets import ANY, defined
 
 
 def located(reference: str, folder: Path) -> str:
@@ -22,25 +23,11 @@ def located(reference: str, folder: Path) -> str:
     if not path.is_absolute():
         path = Path(os.path.relpath(folder / path))
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        names = defined(path.read_bytes(), str(path))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; a relative path starts at the recipe") from None
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not Python: {error}") from None
-    names = _names(tree)
-    if "*" not in names and name not in names:
+    if not names & {name, *ANY}:
         raise ValueError(f"{path} defines no `{name}`")
     return f"{path}:{name}"
-
-
-def _names(tree: ast.Module) -> set[str]:
-    """Return every name that a file binds somewhere; `*` where it takes all of another module."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).partition(".")[0])
-    return found

@@ -35,6 +35,7 @@ class Code(Reward):
     target: ClassVar[str] = "gym_rewards.builtin.code_execution:CodeScore"
     own_timeout: ClassVar[bool] = True
     takes_deadline: ClassVar[bool] = True
+    logs_metrics: ClassVar[bool] = True
     better: ClassVar[tuple[RewardInput, RewardInput] | None] = (
         RewardInput("```python\ndef double(x):\n    return 2 * x\n```", {"tests": ["assert double(4) == 8"]}),
         RewardInput("```python\ndef double(x):\n    return x ** 2\n```", {"tests": ["assert double(4) == 8"]}),

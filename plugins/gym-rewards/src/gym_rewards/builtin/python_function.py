@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import inspect
 import sys
@@ -28,6 +27,9 @@ class PythonFunction(Reward):
 
     target: ClassVar[str] = "gym_rewards.builtin.python_function:FunctionScore"
     separate_process: ClassVar[bool] = True
+    takes_state: ClassVar[bool] = True
+    logs_metrics: ClassVar[bool] = True
+    names_columns: ClassVar[bool] = True
     better: ClassVar[tuple[RewardInput, RewardInput] | None] = (
         RewardInput("Done.", finished=True),
         RewardInput("Do", finished=False),
@@ -80,15 +82,11 @@ class FunctionScore:
             return None
         return [name for name in names if name not in OFFERED and name not in self.config.options]
 
-    def __call__(self, inputs: Sequence[RewardInput]) -> list[float | None]:
-        """Return what the function returns, before any training; see `score`."""
-        return self.score(inputs, {})
-
-    def score(self, inputs: Sequence[RewardInput], state: Mapping[str, Any]) -> list[float | None]:
+    def __call__(self, inputs: Sequence[RewardInput], state: Mapping[str, Any] | None = None) -> list[float | None]:
         """Return what the function returns, as numbers. Raises GymError where it asks for what there is not."""
         if not inputs:
             return []
-        offered = self._offered(inputs, state) | self.config.options
+        offered = self._offered(inputs, state or {}) | self.config.options
         missing = [
             parameter.name
             for parameter in self._named
@@ -104,6 +102,8 @@ class FunctionScore:
         given = {name: value for name, value in offered.items() if self._takes_all or name in wanted}
         scores = self.function(*first, **given)
         if inspect.isawaitable(scores):
+            import asyncio  # slow to import, and few functions are asynchronous
+
             scores = asyncio.run(_awaited(scores))
         try:
             return [None if score is None else float(score) for score in scores]

@@ -68,6 +68,18 @@ def order(brought: Brought, bench: Bench) -> None:
     assert _ask(score, inputs[::-1]) == _ask(score, inputs)[::-1]
 
 
+@laws("what its score offers is declared, and what is declared it offers", _shows)
+def declared(brought: Brought, bench: Bench) -> None:
+    """Nobody asks a score what it is: metrics that are not declared are not logged, columns not declared not asked for."""
+    cls, score = cast(type[Reward], brought.cls), _score(brought)
+    assert isinstance(getattr(score, "metrics", None), dict) == cls.logs_metrics, "see `logs_metrics`, and `metrics`"
+    assert hasattr(score, "columns") == cls.names_columns, "see `names_columns`, and `columns`"
+    known: dict[str, Any] = {"state": {}} if cls.takes_state else {}
+    known |= {"deadline": time.monotonic() + 60} if cls.takes_deadline else {}
+    found = list(cast(Callable[..., Sequence[float | None]], score)(_pair(brought), **known))
+    assert found == _ask(score, _pair(brought)), "what it is told beside changes the scores"
+
+
 @laws("no completions, no scores", _shows)
 def nothing(brought: Brought, bench: Bench) -> None:
     """An empty list is fine: a step may have lost all of its completions."""
