@@ -102,6 +102,7 @@ def agree(one: Path, other: Path) -> None:
 WORLDS = [2, pytest.param(4, marks=pytest.mark.slow)]
 
 
+@pytest.mark.proves("adamw")
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("what", ["full", "lora"])
@@ -110,6 +111,7 @@ def test_any_number_of_processes_trains_the_same(trained, what: str, strategy: s
     assert json.loads((trained(what, world, strategy) / "run.json").read_text())["training"]["processes"] == world
 
 
+@pytest.mark.proves("lion", "lora_plus", "sgd")
 @pytest.mark.parametrize("what", NUMBERWISE)
 def test_what_works_number_by_number_trains_the_same_in_shards(trained, what: str) -> None:
     agree(trained(what, 1), trained(what, 2, "fsdp"))

@@ -102,6 +102,7 @@ class Run:
         put(self.optimizer, self.adapted.model, tensors, plain, lambda tensor, parameter: tensor)
 
 
+@pytest.mark.proves("soap")
 @pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("adapter", ADAPTERS)

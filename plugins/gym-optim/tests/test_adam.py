@@ -13,6 +13,7 @@ from gym_optim.blockwise_quantization import code, read, stored
 from gym_optim.config import AdamW
 
 
+@pytest.mark.proves("adamw")
 def test_adamw_is_its_formula() -> None:
     grads, parameter = gradients(3, 4, steps=6), weight(3, 4)
     value, mean, square = parameter.detach().clone(), torch.zeros(3, 4).double(), torch.zeros(3, 4).double()
@@ -24,12 +25,14 @@ def test_adamw_is_its_formula() -> None:
     close(follow(options.build(parameters=[parameter], learning_rate=0.01), parameter, grads), value)
 
 
+@pytest.mark.proves("adam_mini")
 def test_adam_mini_of_blocks_of_one_number_is_adamw() -> None:
     grads, parameter = gradients(7, 1, steps=20), weight(7, 1)
     expected = adamw(parameter.detach(), grads, 0.01, decay=0.1)
     close(follow(AdamMini([parameter], lr=0.01, weight_decay=0.1), parameter, grads), expected, 1e-7)
 
 
+@pytest.mark.proves("adam_mini")
 @pytest.mark.parametrize(("head_dim", "count"), [(None, 8), (4, 2), (8, 1)])
 def test_adam_mini_has_one_second_moment_a_block(head_dim: int | None, count: int) -> None:
     grads, parameter = gradients(8, 3, steps=5), weight(8, 3)
@@ -46,6 +49,7 @@ def test_adam_mini_has_one_second_moment_a_block(head_dim: int | None, count: in
     assert optimizer.state[parameter]["exp_avg_sq"].numel() == count
 
 
+@pytest.mark.proves("adam_mini")
 def test_adam_mini_runs_with_the_heads_of_qwen3_4b() -> None:
     """Width 2560 and 32 heads of 128: width x width / heads would be 204,800, which does not divide 4096 x 2560."""
     parameter = nn.Parameter(torch.zeros(4096, 2560))
@@ -57,6 +61,7 @@ def test_adam_mini_runs_with_the_heads_of_qwen3_4b() -> None:
         follow(AdamMini([{"params": [one := weight(8, 3)], "head_dim": 3}]), one, [random(8, 3)])
 
 
+@pytest.mark.proves("adamw_8bit")
 def test_eight_bits_end_where_thirty_two_do() -> None:
     """A parabola, with gradients as noisy as those of batches."""
     curvature, goal = torch.linspace(0.1, 1.0, 4096).view(64, 64), random(64, 64, seed=1).float()
@@ -76,6 +81,7 @@ def test_eight_bits_end_where_thirty_two_do() -> None:
     assert loss(AdamW8bit) == pytest.approx(loss(torch.optim.AdamW), rel=0.01)
 
 
+@pytest.mark.proves("adamw_8bit")
 @pytest.mark.parametrize("signed", [True, False])
 def test_eight_bit_codes_are_near_and_ordered(signed: bool) -> None:
     points = code(signed, torch.device("cpu"), torch.float64)
@@ -89,6 +95,7 @@ def test_eight_bit_codes_are_near_and_ordered(signed: bool) -> None:
     assert state["m_codes"].shape == (3, 400) and state["m_scales"].shape == (3, 2)
 
 
+@pytest.mark.proves("adamw_8bit")
 def test_eight_bit_moments_survive_what_is_far_smaller_than_its_block() -> None:
     """A second moment of zero would make the update of the small numbers up to 31 times too long."""
     parameter = nn.Parameter(torch.zeros(64, 64))
@@ -114,6 +121,7 @@ def schedule_free(start: torch.Tensor, grads: list[torch.Tensor], rates: list[fl
     return torch.stack([0.1 * z + 0.9 * x, x])
 
 
+@pytest.mark.proves("schedule_free_adamw")
 def test_schedule_free_is_its_formula_and_gives_the_average() -> None:
     grads, parameter = gradients(3, 4, steps=8), weight(3, 4)
     rates = [0.01 * min(1.0, (step + 1) / 4) for step in range(8)]
@@ -129,6 +137,7 @@ def test_schedule_free_is_its_formula_and_gives_the_average() -> None:
     assert torch.equal(parameter.detach(), before)
 
 
+@pytest.mark.proves("schedule_free_adamw")
 @pytest.mark.parametrize("power", [0.0, 2.0])
 def test_schedule_free_is_the_reference_class(power: float) -> None:
     """On a parabola gradients depend on where they are taken; the reference warms up by itself and decays y too."""
@@ -147,6 +156,7 @@ def test_schedule_free_is_the_reference_class(power: float) -> None:
         close(one.detach(), other.detach(), 1e-6)
 
 
+@pytest.mark.proves("schedule_free_adamw")
 def test_schedule_free_of_next_to_no_beta_averages_the_iterates_of_adam() -> None:
     """With beta1 = 0 gradients are taken at z (Polyak's average); on a parabola they depend on where they are taken."""
     goal, one, other = random(3, 4, seed=1), weight(3, 4), weight(3, 4)
@@ -161,6 +171,7 @@ def test_schedule_free_of_next_to_no_beta_averages_the_iterates_of_adam() -> Non
         close(one.detach(), torch.stack(iterates).mean(0), 1e-6)
 
 
+@pytest.mark.proves("soap")
 def test_soap_is_adamw_where_the_eigenbasis_is_the_standard_one() -> None:
     """Gradients with one number a row and column have diagonal products; the first of them is only looked at."""
     grads = [torch.diag(random(5, seed=step)) for step in range(12)]
@@ -172,6 +183,7 @@ def test_soap_is_adamw_where_the_eigenbasis_is_the_standard_one() -> None:
     close(found, expected, 1e-6)
 
 
+@pytest.mark.proves("soap")
 def test_soap_is_its_formula_over_a_refreshed_basis() -> None:
     grads, parameter = gradients(4, 3, steps=7), weight(4, 3)
     value, mean, square = parameter.detach().clone(), torch.zeros(4, 3).double(), torch.zeros(4, 3).double()

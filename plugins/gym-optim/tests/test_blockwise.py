@@ -41,6 +41,7 @@ def moved(model: nn.Module, optimizer: Any, seed: int) -> set[str]:
     return {name.removesuffix(".weight").removesuffix(".bias") for name in changed}
 
 
+@pytest.mark.proves("badam")
 @pytest.mark.parametrize(
     ("order", "start", "turns"),
     [
@@ -72,6 +73,7 @@ def turns_of(model: Any, **options: Any) -> list[set[str]]:
     return found
 
 
+@pytest.mark.proves("badam")
 def test_badam_leaves_embeddings_and_head_alone_unless_they_are_asked_for() -> None:
     layers = [{"model.layers.0"}, {"model.layers.1"}]
     table, rest = {"model.embed_tokens.weight"}, {"lm_head.weight", "model.norm.weight"}
@@ -127,6 +129,7 @@ def test_layers_take_turns_by_their_numbers_in_whatever_groups_they_come() -> No
     assert BAdam([ten]).working() == {"layers.9"}
 
 
+@pytest.mark.proves("badam")
 def test_badam_of_one_block_is_adamw() -> None:
     ours, theirs = stack(), stack()
     fixed = BAdam(ours.named_parameters(), lr=0.01, order="fixed", weight_decay=0.1)
@@ -138,6 +141,7 @@ def test_badam_of_one_block_is_adamw() -> None:
     assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
+@pytest.mark.proves("badam")
 def test_badam_begins_anew_at_each_turn() -> None:
     """The second turn of a block is that of an AdamW which has seen nothing of the first."""
     ours, theirs = stack(), stack()
@@ -151,6 +155,7 @@ def test_badam_begins_anew_at_each_turn() -> None:
     assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
+@pytest.mark.proves("lisa")
 def test_lisa_of_all_layers_is_adamw() -> None:
     ours, theirs = stack(), stack()
     lisa = LISA(ours.named_parameters(), lr=0.01, layers=3, interval=2, weight_decay=0.1)
@@ -161,6 +166,7 @@ def test_lisa_of_all_layers_is_adamw() -> None:
     assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
+@pytest.mark.proves("lisa")
 def test_lisa_moves_what_stands_outside_and_a_few_layers() -> None:
     model = stack()
     optimizer = LISA(model.named_parameters(), lr=0.01, layers=1, interval=2, seed=3)
@@ -171,6 +177,7 @@ def test_lisa_moves_what_stands_outside_and_a_few_layers() -> None:
     assert state_bytes(optimizer) == 2 * 2 * 8 * 20
 
 
+@pytest.mark.proves("lisa")
 def test_a_gradient_that_is_not_used_goes_at_once() -> None:
     model = stack()
     LISA(model.named_parameters(), lr=0.01, layers=1, interval=2)
@@ -180,6 +187,7 @@ def test_a_gradient_that_is_not_used_goes_at_once() -> None:
     assert len(held) == 2 and "embed" in held
 
 
+@pytest.mark.proves("badam", "lisa")
 @pytest.mark.parametrize("kind", [BAdam, LISA])
 def test_a_state_goes_on_in_the_middle_of_a_turn(kind: Any) -> None:
     one, options = stack(), {"lr": 0.01, "interval": 3}
@@ -196,6 +204,7 @@ def test_a_state_goes_on_in_the_middle_of_a_turn(kind: Any) -> None:
     assert all(torch.equal(*pair) for pair in pairs)
 
 
+@pytest.mark.proves("badam", "lisa")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(LISA, LisaOptions(layers=1, interval=1)), (LISA, LisaOptions(interval=1)), (BAdam, BAdamOptions(interval=1))],

@@ -22,6 +22,7 @@ def small(kind: type[Optimizer]) -> Optimizer:
     return kind(**{name: value for name, value in SMALL.items() if name in kind.model_fields})
 
 
+@pytest.mark.proves("adafactor", "galore")
 @pytest.mark.parametrize("shape", [(3, 16, 16), (3, 16, 32), (3, 32, 16)])
 @pytest.mark.parametrize(("name", "kind"), GENERAL.items())
 def test_each_expert_of_a_stack_moves_as_a_matrix_of_its_own(

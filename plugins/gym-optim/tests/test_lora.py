@@ -21,6 +21,7 @@ def pair(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     return random(*A, seed=seed), random(*B, seed=seed + 1), random(*FULL, seed=seed + 2)
 
 
+@pytest.mark.proves("lora_pro")
 @pytest.mark.parametrize("scaling", [1.0, 2.0])
 def test_the_equivalent_gradient_is_the_projection_onto_what_a_and_b_can_do(scaling: float) -> None:
     a, b, full = pair()
@@ -33,6 +34,7 @@ def test_the_equivalent_gradient_is_the_projection_onto_what_a_and_b_can_do(scal
     close(found, (moves @ best).view(FULL), 1e-5)
 
 
+@pytest.mark.proves("lora_pro")
 def test_the_free_part_does_not_move_the_product_and_keeps_closest_to_the_gradients() -> None:
     a, b, full = pair(5)
     grad_a, grad_b = b.T @ full, full @ a.T
@@ -50,6 +52,7 @@ def test_the_free_part_does_not_move_the_product_and_keeps_closest_to_the_gradie
         assert distance >= least
 
 
+@pytest.mark.proves("lora_pro")
 def test_the_chosen_free_part_solves_the_equation_of_the_paper() -> None:
     a, b, full = pair(9)
     grad_a, grad_b, delta = b.T @ full, full @ a.T, 1e-14
@@ -59,6 +62,7 @@ def test_the_chosen_free_part_solves_the_equation_of_the_paper() -> None:
     close(b.T @ b @ free + free @ a @ a.T, -torch.linalg.solve(b.T @ b, grad_a) @ a.T, 1e-8)
 
 
+@pytest.mark.proves("lora_pro")
 def test_lora_pro_is_its_algorithm() -> None:
     a, b = weight(*A), weight(*B, seed=1)
     left, right = a.detach().clone(), b.detach().clone()
@@ -117,6 +121,7 @@ def test_lora_pro_starts_at_a_b_of_zero() -> None:
     assert b.detach().abs().max() > 0
 
 
+@pytest.mark.proves("lora_plus")
 @pytest.mark.parametrize("dora", [False, True])
 def test_the_rates_of_lora_plus_are_those_of_peft(dora: bool) -> None:
     modules = ["q_proj", "down_proj", "embed_tokens"]
@@ -149,6 +154,7 @@ def test_lora_pro_refuses_the_experts_of_a_mixture() -> None:
     assert lora_plus(model).param_groups
 
 
+@pytest.mark.proves("lora_plus")
 @pytest.mark.parametrize("kind", [lora_plus, LoRAPro])
 def test_without_an_adapter_they_refuse(kind: type) -> None:
     with pytest.raises(GymError, match="no LoRA adapter"):

@@ -22,6 +22,7 @@ def turned(basis: Tensor, grads: list[Tensor]) -> list[Tensor]:
     return [basis.T @ gradient for gradient in grads]
 
 
+@pytest.mark.proves("galore")
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4), (5, 5)])
 def test_galore_of_full_rank_is_adamw_in_the_basis_of_the_first_gradient(shape: tuple[int, int]) -> None:
     grads, parameter = gradients(*shape, steps=50), weight(*shape)
@@ -35,6 +36,7 @@ def test_galore_of_full_rank_is_adamw_in_the_basis_of_the_first_gradient(shape: 
     close(found if upright else found.T, expected, 1e-6)
 
 
+@pytest.mark.proves("galore")
 def test_galore_in_the_standard_basis_is_adamw() -> None:
     grads, parameter = gradients(4, 6, steps=50), weight(4, 6)
     grads[0] = torch.cat([torch.diag(torch.tensor([4.0, 3.0, 2.0, 1.0])), torch.zeros(4, 2)], dim=1).double()
@@ -42,6 +44,7 @@ def test_galore_in_the_standard_basis_is_adamw() -> None:
     close(follow(GaLore([parameter], lr=0.01, interval=1000, scale=1.0), parameter, grads), expected, 1e-6)
 
 
+@pytest.mark.proves("galore")
 def test_galore_brings_its_moments_along_when_the_basis_changes() -> None:
     """Singular vectors stay and their order changes in every step: AdamW in the basis of these vectors, all the time."""
     u, v = (torch.linalg.qr(random(4, 4, seed=seed)).Q for seed in (1, 2))
@@ -92,6 +95,7 @@ def test_a_module_that_is_not_there_is_refused(kind: Any) -> None:
         kind([{"params": [weight(4, 6)], "role": "matrix"}], modules="mlp")
 
 
+@pytest.mark.proves("galore")
 @pytest.mark.parametrize("kind", [GaLore, QGaLore, Fira])
 def test_a_change_of_basis_does_not_lengthen_a_step(kind: Any) -> None:
     """White noise, of which a new basis shares an eighth with the old: with 1 - beta2^t a step would be twice as long."""
@@ -104,12 +108,14 @@ def test_a_change_of_basis_does_not_lengthen_a_step(kind: Any) -> None:
         assert max(norms[change : change + 3]) < 1.17 * norms[change - 1]
 
 
+@pytest.mark.proves("fira")
 def test_fira_of_full_rank_is_galore() -> None:
     grads, one, other = gradients(4, 6, steps=30), weight(4, 6), weight(4, 6)
     expected = follow(GaLore([other], lr=0.01, rank=4, interval=10), other, grads)
     close(follow(Fira([one], lr=0.01, rank=4, interval=10), one, grads), expected, 1e-6)
 
 
+@pytest.mark.proves("fira")
 def test_fira_is_its_formula() -> None:
     grads, parameter = gradients(4, 6, steps=6), weight(4, 6)
     basis, value = leading(grads[0], 2), parameter.detach().clone()
@@ -126,6 +132,7 @@ def test_fira_is_its_formula() -> None:
     close(follow(Fira([parameter], lr=0.01, rank=2, interval=1000), parameter, grads), value, 1e-8)
 
 
+@pytest.mark.proves("apollo", "apollo_mini", "fira")
 def test_the_norm_of_an_update_grows_by_a_hundredth_at_most() -> None:
     state: dict[str, Tensor] = {}
     norms = [float(limited(size * random(3, 4), state).norm()) for size in (1.0, 5.0, 5.0, 0.1, 3.0)]
@@ -133,6 +140,7 @@ def test_the_norm_of_an_update_grows_by_a_hundredth_at_most() -> None:
     assert norms[3] == pytest.approx(0.1 * float(random(3, 4).norm()))
 
 
+@pytest.mark.proves("apollo_mini")
 def test_apollo_mini_of_a_constant_gradient() -> None:
     """Adam makes every number of the projection its sign, so the factor is sqrt(columns) over the norm of the projection."""
     gradient, parameter = random(4, 6), weight(4, 6)
@@ -142,6 +150,7 @@ def test_apollo_mini_of_a_constant_gradient() -> None:
     close(found, expected, 1e-6)
 
 
+@pytest.mark.proves("apollo")
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
 def test_apollo_is_its_formula(shape: tuple[int, int]) -> None:
     grads, parameter = gradients(*shape, steps=6), weight(*shape)
@@ -160,6 +169,7 @@ def test_apollo_is_its_formula(shape: tuple[int, int]) -> None:
     close(found if shape[0] < shape[1] else found.T, value, 1e-8)
 
 
+@pytest.mark.proves("apollo", "apollo_mini")
 def test_the_projection_follows_from_the_seed_and_keeps_lengths() -> None:
     gradient = random(300, 2)
     assert torch.equal(drawn(gradient, 64, "0/1/2"), drawn(gradient, 64, "0/1/2"))
@@ -174,6 +184,7 @@ def test_the_projection_follows_from_the_seed_and_keeps_lengths() -> None:
     assert not torch.allclose(first, second), "each matrix has a projection of its own"
 
 
+@pytest.mark.proves("q_galore")
 def test_four_bits_hold_a_basis_nearly() -> None:
     for shape in ((7, 3), (64, 16)):
         basis = torch.stack([torch.linalg.qr(random(*shape, seed=seed)).Q for seed in range(2)])
@@ -183,6 +194,7 @@ def test_four_bits_hold_a_basis_nearly() -> None:
         assert state["basis_codes"].shape == (2, (shape[0] * shape[1] + 1) // 2)
 
 
+@pytest.mark.proves("q_galore")
 def test_q_galore_goes_where_galore_goes_with_a_quarter_of_its_state() -> None:
     grads, one, other = gradients(64, 96, steps=10), weight(64, 96), weight(64, 96)
     start = one.detach().clone()
@@ -192,6 +204,7 @@ def test_q_galore_goes_where_galore_goes_with_a_quarter_of_its_state() -> None:
     assert state_bytes(small) < 0.27 * state_bytes(large) * 4 / 8 * 2  # of float64; scales are float64 too here
 
 
+@pytest.mark.proves("q_galore")
 def test_q_galore_projects_less_often_where_the_basis_stays() -> None:
     parameter = weight(8, 12)
     optimizer = QGaLore([parameter], rank=2, interval=1, remembered=2)

@@ -11,6 +11,7 @@ from gym_optim import Muon
 from gym_optim.optimizers.muon import orthogonal
 
 
+@pytest.mark.proves("adamw", "muon")
 def test_the_rest_is_torchs_adamw() -> None:
     embedding, vector = weight(9, 4, seed=1), weight(4, seed=2)
     groups = [
@@ -31,6 +32,7 @@ def test_the_rest_is_torchs_adamw() -> None:
         assert torch.equal(parameter, other)
 
 
+@pytest.mark.proves("muon")
 @pytest.mark.parametrize("shape", [(6, 4), (24, 96), (64, 64)])
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_a_matrix_moves_as_torchs_muon_moves_it(shape: tuple[int, int], nesterov: bool) -> None:
@@ -44,6 +46,7 @@ def test_a_matrix_moves_as_torchs_muon_moves_it(shape: tuple[int, int], nesterov
     assert float(apart.norm() / moved.norm()) < 0.02
 
 
+@pytest.mark.proves("muon")
 @pytest.mark.parametrize("shape", [(24, 40), (64, 64)])
 def test_in_the_precision_of_torchs_its_directions_are_torchs(shape: tuple[int, int]) -> None:
     gradient = random(*shape).float()
@@ -52,6 +55,7 @@ def test_in_the_precision_of_torchs_its_directions_are_torchs(shape: tuple[int, 
     close(orthogonal(gradient.bfloat16()).float(), -follow(theirs, parameter, [gradient]), 1e-3)
 
 
+@pytest.mark.proves("muon")
 def test_five_steps_are_a_polynomial_of_singular_values() -> None:
     """An odd polynomial of a matrix acts on its singular values alone (arXiv:2502.16982, section 2.1), here in float64."""
     matrix = random(12, 20)
@@ -70,6 +74,7 @@ def orthogonalized(gradient: torch.Tensor) -> torch.Tensor:
     return -moved / (0.2 * max(gradient.shape) ** 0.5)
 
 
+@pytest.mark.proves("muon")
 @pytest.mark.parametrize("shape", [(32, 32), (64, 32), (24, 96)])
 def test_singular_values_are_near_one(shape: tuple[int, int]) -> None:
     """For singular values of 0.01 to 1 of the norm the iteration maps them into [0.68, 1.135]."""
@@ -82,6 +87,7 @@ def test_singular_values_are_near_one(shape: tuple[int, int]) -> None:
     assert torch.nn.functional.cosine_similarity(found.reshape(-1), (u @ vh).reshape(-1), dim=0) >= 0.97
 
 
+@pytest.mark.proves("muon")
 @pytest.mark.parametrize("shape", [(512, 512), (1536, 512), (256, 1024)])
 def test_the_update_of_a_wide_matrix_is_as_long_as_adamws(shape: tuple[int, int]) -> None:
     """Its root mean square is 0.2, within a tenth, where singular values are as those of random matrices."""

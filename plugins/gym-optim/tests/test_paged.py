@@ -14,6 +14,7 @@ from gym_core import GymError
 from gym_optim.config import AdamW, PagedAdamW8bit
 
 
+@pytest.mark.proves("paged_adamw_8bit")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is refused without CUDA")
 def test_without_cuda_it_is_refused_by_name() -> None:
     with pytest.raises(GymError, match="there is no CUDA here") as caught:
@@ -21,6 +22,7 @@ def test_without_cuda_it_is_refused_by_name() -> None:
     assert caught.value.problems[0].key == "optimizer" and "adamw_8bit" in caught.value.problems[0].fix
 
 
+@pytest.mark.proves("paged_adamw_8bit")
 @pytest.mark.gpu
 def test_it_ends_where_adamw_does_and_goes_on_from_its_state() -> None:
     if find_spec("bitsandbytes") is None:

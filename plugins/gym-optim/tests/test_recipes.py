@@ -195,6 +195,7 @@ def test_keys_of_the_other_way_to_choose_are_refused(keys: dict[str, Any], key: 
     assert [problem.key for problem in caught.value.problems] == [key]
 
 
+@pytest.mark.proves("lomo")
 @pytest.mark.parametrize(
     ("train", "key"),
     [({}, "train.max_grad_norm"), ({"max_grad_norm": 0.0, "accumulate": 2, "batch_size": 4}, "train.accumulate")],
@@ -214,6 +215,7 @@ def test_in_the_backward_pass_a_run_is_the_same_run(bench: Any) -> None:
     assert plain[-1] < plain[0]
 
 
+@pytest.mark.proves("schedule_free_adamw")
 def test_the_model_of_a_schedule_free_run_is_the_average(bench: Any) -> None:
     recipe = bench.recipe("sft", max_steps=4, save_every=4)
     recipe |= {"optimizer": "schedule_free_adamw", "scheduler": "constant"}
@@ -243,6 +245,7 @@ def crash(seed: int, step: int, number: int) -> None:
         raise Crash
 
 
+@pytest.mark.proves("schedule_free_adamw")
 def test_a_schedule_free_run_that_evaluates_is_resumed_bit_for_bit(bench: Any, monkeypatch: Any) -> None:
     """Evaluation uses other weights than those that train, and must leave them as they were."""
     recipe = bench.recipe("sft", max_steps=6, save_every=2, eval_every=2)
@@ -277,6 +280,7 @@ def test_a_plan_knows_the_state_of_an_optimizer(bench: Any, tmp_path: Path) -> N
     assert state({"name": "badam", "include_embedding": True}) == max(layer, embedding)
 
 
+@pytest.mark.proves("adalomo", "lomo")
 def test_a_plan_knows_which_gradients_an_optimizer_holds(bench: Any, tmp_path: Path) -> None:
     recipe = bench.recipe("sft") | {"output": str(tmp_path / "x")}
 

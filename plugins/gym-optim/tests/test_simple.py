@@ -14,6 +14,7 @@ from gym_optim import LISA, Adafactor, AdamW8bit, BAdam, InBackward, Lion, Sched
 from gym_optim.config import SGD
 
 
+@pytest.mark.proves("lion")
 def test_lion_is_its_formula() -> None:
     grads, parameter = gradients(3, 4, steps=5), weight(3, 4)
     expected, momentum = parameter.detach().clone(), torch.zeros(3, 4, dtype=torch.float64)
@@ -29,6 +30,7 @@ def test_sgd_looks_ahead_of_a_momentum_alone() -> None:
         SGD(nesterov=True)
 
 
+@pytest.mark.proves("sgd")
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
 def test_sgd_is_its_formula(momentum: float, nesterov: bool) -> None:
     grads, parameter = gradients(3, 4, steps=5), weight(3, 4)
@@ -55,6 +57,7 @@ def adafactor(start: torch.Tensor, grads: list[torch.Tensor], rate: float, relat
     return value
 
 
+@pytest.mark.proves("adafactor", "adalomo")
 @pytest.mark.parametrize("relative", [True, False])
 def test_adafactor_is_its_formula(relative: bool) -> None:
     grads, parameter = gradients(5, 3, steps=6), weight(5, 3)
@@ -62,6 +65,7 @@ def test_adafactor_is_its_formula(relative: bool) -> None:
     close(follow(Adafactor([parameter], lr=0.05, relative=relative, weight_decay=0.1), parameter, grads), expected)
 
 
+@pytest.mark.proves("adafactor")
 @pytest.mark.parametrize("shape", [(5, 3), (7,), (2, 3, 4, 3)])
 def test_adafactor_is_torchs_where_that_does_not_cap_the_rate(shape: tuple[int, ...]) -> None:
     grads, ours, theirs = gradients(*shape, steps=4), weight(*shape), weight(*shape)
@@ -70,6 +74,7 @@ def test_adafactor_is_torchs_where_that_does_not_cap_the_rate(shape: tuple[int, 
     close(found, follow(other, theirs, grads), 1e-6)
 
 
+@pytest.mark.proves("adalomo")
 def test_adalomo_is_adafactor_relative_to_the_weights() -> None:
     grads, one, other = gradients(5, 3, steps=4), weight(5, 3), weight(5, 3)
     expected = follow(Adafactor([other], lr=0.05, relative=True), other, grads)
@@ -93,6 +98,7 @@ def trained(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 4) ->
     return [parameter.detach().clone() for parameter in net.parameters()]
 
 
+@pytest.mark.proves("adamw")
 def test_in_backward_is_the_same_step_and_holds_no_gradient() -> None:
     expected = trained(one := model(), torch.optim.AdamW(one.parameters(), lr=0.01))
     net = model()
@@ -108,6 +114,7 @@ def test_in_backward_is_the_same_step_and_holds_no_gradient() -> None:
     assert held and not any(held), "every gradient is gone by the time the next hook sees it"
 
 
+@pytest.mark.proves("lomo")
 def test_lomo_is_gradient_descent_without_state() -> None:
     expected = trained(one := model(), torch.optim.SGD(one.parameters(), lr=0.1))
     optimizer = lomo((net := model()).parameters(), lr=0.1)
@@ -116,6 +123,7 @@ def test_lomo_is_gradient_descent_without_state() -> None:
     assert all(not state or state == {"momentum_buffer": None} for state in optimizer.state.values())
 
 
+@pytest.mark.proves("lomo")
 def test_in_backward_refuses_a_second_pass() -> None:
     net = model()
     lomo(net.parameters(), lr=0.1)
@@ -155,6 +163,7 @@ def test_in_backward_codes_stay_bytes_when_a_state_is_loaded() -> None:
     assert codes and all(value.dtype == torch.uint8 for value in codes)
 
 
+@pytest.mark.proves("sgd")
 def test_sgd_has_state_only_with_momentum() -> None:
     groups = [{"params": [("a", (4, 3))]}]
     assert SGD().declared_bytes(groups) == 0

@@ -64,11 +64,6 @@ class Adafactor(FactoredOptions, PerParameter):
 
     Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
     above 0, a second process and AdaLoRA.
-
-    Proof: equals the formula, relative or not (`test_adafactor_is_its_formula`); equals torch's below its cap, for matrices
-    and vectors (`test_adafactor_is_torchs_where_that_does_not_cap_the_rate`); an expert moves as a matrix of its own
-    (`test_each_expert_of_a_stack_moves_as_a_matrix_of_its_own`); the state is the declared one
-    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.adafactor:Adafactor"

@@ -31,11 +31,6 @@ class AdaLomo(FactoredOptions, AlwaysInBackward):
 
     Not with: `accumulate` above 1, `max_grad_norm` above 0 (the default is 1), a second process and AdaLoRA, all refused by
     name.
-
-    Proof: equals `adafactor` with `relative: true` (`test_adalomo_is_adafactor_relative_to_the_weights`), which equals its
-    formula (`test_adafactor_is_its_formula`); holds one gradient, as declared
-    (`test_a_plan_knows_which_gradients_an_optimizer_holds`); the state is the declared one
-    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.adalomo:adalomo"

@@ -30,11 +30,6 @@ class AdamMini(AdamOptions, PerParameter, WholeParameters):
 
     Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
     above 0, a second process and AdaLoRA.
-
-    Proof: equals AdamW where a block is one number (`test_adam_mini_of_blocks_of_one_number_is_adamw`); equals the formula
-    for rows, heads and a whole matrix (`test_adam_mini_has_one_second_moment_a_block`); runs with the heads of Qwen3-4B
-    (`test_adam_mini_runs_with_the_heads_of_qwen3_4b`); the state is the declared one (`test_state_takes_what_is_declared`); a
-    checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.adam_mini:AdamMini"

@@ -42,12 +42,6 @@ class AdamW(AdamOptions, PerParameter, Elementwise):
 
     Not with: `in_backward: true` refuses `accumulate` above 1, `max_grad_norm` above 0, a second process and AdaLoRA; without
     it, `ddp` and `fsdp` are fine.
-
-    Proof: equals the formula in float64 with all options set (`test_adamw_is_its_formula`); what other optimizers leave to it
-    is torch's bit for bit (`test_the_rest_is_torchs_adamw`); in the backward pass it takes the same steps and holds no
-    gradient (`test_in_backward_is_the_same_step_and_holds_no_gradient`); several processes, in shards too, train as one does
-    (`test_any_number_of_processes_trains_the_same`); a checkpoint goes on bit for bit
-    (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.adamw:AdamW"

@@ -34,11 +34,6 @@ class APOLLO(AdamOptions, PerParameter, WholeParameters):
 
     Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
     above 0, a second process and AdaLoRA.
-
-    Proof: equals the formula over several projections (`test_apollo_is_its_formula`); a projection follows from its seed and
-    keeps lengths (`test_the_projection_follows_from_the_seed_and_keeps_lengths`); the norm grows by a hundredth at most
-    (`test_the_norm_of_an_update_grows_by_a_hundredth_at_most`); the state is the declared one
-    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.apollo:APOLLO"

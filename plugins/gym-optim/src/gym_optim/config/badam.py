@@ -50,12 +50,6 @@ class BAdam(BlockCoordinateOptions):
     Not with: several processes, be it `ddp` or `fsdp`, whose gradients would be exchanged before it is known which are
     needed; AdaLoRA, which looks at the gradients of all layers; parameters without names; matrices outside the layers, such as
     the head of a critic, which would rest for ever, without `include_lm_head`.
-
-    Proof: what rests does not move by a bit and has no state (`test_badam_moves_one_block_at_a_time`); one block is AdamW,
-    bit for bit (`test_badam_of_one_block_is_adamw`), and begins anew at each turn (`test_badam_begins_anew_at_each_turn`);
-    embeddings and head rest or are blocks of their own (`test_badam_leaves_embeddings_and_head_alone_unless_they_are_asked_for`);
-    the gradients that stay are the declared ones (`test_the_gradients_that_stay_are_those_declared`); a checkpoint goes on in
-    the middle of a turn (`test_a_state_goes_on_in_the_middle_of_a_turn`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.badam:BAdam"

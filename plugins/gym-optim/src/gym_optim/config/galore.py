@@ -93,14 +93,6 @@ class GaLore(ProjectedOptions):
 
     Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
     above 0, a second process and AdaLoRA.
-
-    Proof: equals AdamW in the rotated basis when the rank is full
-    (`test_galore_of_full_rank_is_adamw_in_the_basis_of_the_first_gradient`), AdamW itself where that basis is the standard
-    one (`test_galore_in_the_standard_basis_is_adamw`), and also where the basis changes in every step
-    (`test_galore_brings_its_moments_along_when_the_basis_changes`); a change of basis does not lengthen a step
-    (`test_a_change_of_basis_does_not_lengthen_a_step`); an expert moves as a matrix of its own
-    (`test_each_expert_of_a_stack_moves_as_a_matrix_of_its_own`); the state is the declared one
-    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.galore:GaLore"

@@ -27,10 +27,6 @@ class Lion(PerParameter, Elementwise):
 
     Not with: `in_backward: true` refuses `accumulate` above 1, `max_grad_norm` above 0, a second process and AdaLoRA; without
     it, `ddp` and `fsdp` are fine.
-
-    Proof: equals the formula in float64 (`test_lion_is_its_formula`); in shards it trains as one process does
-    (`test_what_works_number_by_number_trains_the_same_in_shards`); the state is the declared one
-    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.lion:Lion"

@@ -33,12 +33,6 @@ class LISA(BlockCoordinateOptions):
 
     Not with: several processes, be it `ddp` or `fsdp`, whose gradients would be exchanged before it is known which are
     needed; AdaLoRA, which looks at the gradients of all layers; parameters without names.
-
-    Proof: equals AdamW when all layers work (`test_lisa_of_all_layers_is_adamw`); what rests does not move by a bit, and in
-    time every layer works (`test_lisa_moves_what_stands_outside_and_a_few_layers`); no gradient stays that is not used
-    (`test_a_gradient_that_is_not_used_goes_at_once`); the gradients that stay are the declared ones
-    (`test_the_gradients_that_stay_are_those_declared`); a checkpoint goes on in the middle of a turn
-    (`test_a_state_goes_on_in_the_middle_of_a_turn`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.lisa:LISA"

@@ -24,11 +24,6 @@ class LOMO(AlwaysInBackward, Elementwise):
 
     Not with: `accumulate` above 1, `max_grad_norm` above 0 (the default is 1), a second process and AdaLoRA, all refused by
     name.
-
-    Proof: equals gradient descent bit for bit and has no state (`test_lomo_is_gradient_descent_without_state`); a second
-    backward pass before the step is refused (`test_in_backward_refuses_a_second_pass`), as are accumulation and clipping
-    (`test_an_optimizer_in_the_backward_pass_refuses_what_it_would_get_wrong`); holds one gradient, as declared
-    (`test_a_plan_knows_which_gradients_an_optimizer_holds`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.lomo:lomo"

@@ -30,11 +30,6 @@ class LoRAPlus(AdamOptions, AfterBackward, Elementwise):
 
     Not with: a model without a pair of LoRA (`adapter: lora` and its kin have one), and parameters without names: both are
     refused by name. `ddp` and `fsdp` are fine; there is no `in_backward`.
-
-    Proof: the rates are those of peft, with and without DoRA (`test_the_rates_of_lora_plus_are_those_of_peft`); other adapters
-    and parameters without names are refused (`test_without_an_adapter_they_refuse`); in shards it trains as one process does
-    (`test_what_works_number_by_number_trains_the_same_in_shards`); the state is the declared one
-    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.lora_plus:lora_plus"

@@ -36,12 +36,6 @@ class LoRAPro(AdamOptions, AfterBackward, WholeParameters):
     Not with: `distributed: fsdp`; a model without a pair of LoRA; AdaLoRA, whose pairs have a third factor; `expert_lora`,
     whose two matrices hold the factors of all experts, in another order each; parameters without names, or whose layer does
     not say what it multiplies B A by. All are refused by name. There is no `in_backward`.
-
-    Proof: F is the projection of the full gradient, as `lstsq` finds it
-    (`test_the_equivalent_gradient_is_the_projection_onto_what_a_and_b_can_do`); X does not move the product
-    (`test_the_free_part_does_not_move_the_product_and_keeps_closest_to_the_gradients`) and solves its equation
-    (`test_the_chosen_free_part_solves_the_equation_of_the_paper`); equals the algorithm (`test_lora_pro_is_its_algorithm`); a
-    checkpoint goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.lora_pro:LoRAPro"

@@ -35,12 +35,6 @@ class Muon(AdamOptions, PerParameter, WholeParameters):
 
     Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
     above 0, a second process and AdaLoRA.
-
-    Proof: singular values end between 0.68 and 1.135, next to U V^T (`test_singular_values_are_near_one`); the steps are the
-    polynomial of singular values (`test_five_steps_are_a_polynomial_of_singular_values`); a wide matrix moves by 0.2 a
-    number, to a tenth (`test_the_update_of_a_wide_matrix_is_as_long_as_adamws`), and any as torch's moves it
-    (`test_a_matrix_moves_as_torchs_muon_moves_it`), whose directions are the same in bf16
-    (`test_in_the_precision_of_torchs_its_directions_are_torchs`); the rest is torch's AdamW (`test_the_rest_is_torchs_adamw`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.muon:Muon"

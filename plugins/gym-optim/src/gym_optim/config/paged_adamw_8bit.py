@@ -30,10 +30,6 @@ class PagedAdamW8bit(AdamW8bit):
 
     Not with: machines without CUDA, or without bitsandbytes, where it is refused by name; `distributed: fsdp`, which cuts
     parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm` above 0, a second process and AdaLoRA.
-
-    Proof: refused by name without CUDA (`test_without_cuda_it_is_refused_by_name`); on a GPU it ends where AdamW does, in two
-    bytes a number beside scales, and goes on from its state bit for bit
-    (`test_it_ends_where_adamw_does_and_goes_on_from_its_state`, which needs one).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.paged_adamw_8bit:paged_adamw_8bit"

@@ -37,12 +37,6 @@ class QGaLore(ProjectedOptions):
 
     Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
     above 0, a second process and AdaLoRA.
-
-    Proof: goes where GaLore goes with a quarter of its state
-    (`test_q_galore_goes_where_galore_goes_with_a_quarter_of_its_state`); projects less often where the basis stays
-    (`test_q_galore_projects_less_often_where_the_basis_stays`); four bits hold a basis to half a step
-    (`test_four_bits_hold_a_basis_nearly`); the state is the declared one (`test_state_takes_what_is_declared`); a checkpoint
-    goes on bit for bit (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.q_galore:QGaLore"

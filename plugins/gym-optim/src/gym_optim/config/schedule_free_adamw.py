@@ -34,13 +34,6 @@ class ScheduleFreeAdamW(AdamOptions, AfterBackward, Elementwise):
 
     Not with: a rate that falls, as of the default `scheduler: linear`: the run says so and goes on. Steps are counted for all
     parameters at once, so there is no `in_backward`. `ddp` and `fsdp` are fine.
-
-    Proof: equals the algorithm with x, y and z written out (`test_schedule_free_is_its_formula_and_gives_the_average`) and
-    the reference class on a parabola, 1e-6 (`test_schedule_free_is_the_reference_class`);
-    becomes Polyak's average of Adam's iterates as beta1 goes to 0
-    (`test_schedule_free_of_next_to_no_beta_averages_the_iterates_of_adam`); a run ends with the average
-    (`test_the_model_of_a_schedule_free_run_is_the_average`) and is resumed bit for bit though it evaluates
-    (`test_a_schedule_free_run_that_evaluates_is_resumed_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.schedule_free_adamw:ScheduleFreeAdamW"

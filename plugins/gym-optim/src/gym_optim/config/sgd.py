@@ -27,11 +27,6 @@ class SGD(PerParameter, Elementwise):
 
     Not with: `nesterov` without momentum. `in_backward: true` refuses `accumulate` above 1,
     `max_grad_norm` above 0, a second process and AdaLoRA; without it, `ddp` and `fsdp` are fine.
-
-    Proof: equals the formula without momentum, with it and with Nesterov's (`test_sgd_is_its_formula`); there is state only
-    with momentum (`test_sgd_has_state_only_with_momentum`); in shards it trains as one process does
-    (`test_what_works_number_by_number_trains_the_same_in_shards`); a checkpoint goes on bit for bit
-    (`test_a_checkpoint_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.sgd:SGD"

@@ -36,12 +36,6 @@ class SOAP(AdamOptions, PerParameter, WholeParameters):
 
     Not with: `distributed: fsdp`, which cuts parameters up. `in_backward: true` refuses `accumulate` above 1, `max_grad_norm`
     above 0, a second process and AdaLoRA.
-
-    Proof: equals AdamW where the eigenbasis is the standard one
-    (`test_soap_is_adamw_where_the_eigenbasis_is_the_standard_one`); equals the formula over refreshed bases, and leaves out
-    long sides (`test_soap_is_its_formula_over_a_refreshed_basis`); the state is the declared one
-    (`test_state_takes_what_is_declared`); a checkpoint goes on bit for bit, with every adapter
-    (`test_a_pair_goes_on_bit_for_bit`).
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.soap:SOAP"
