@@ -116,8 +116,9 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_plan.memory import objective_of, predict
     from gym_plan.skeleton import skeleton
     from gym_torch.distributed.ddp import Replicated
+    from gym_torch.loop.job import Job
     from gym_torch.loop.signals import Signals
-    from gym_torch.loop.train_loop import Job, optimizer_step
+    from gym_torch.loop.train_loop import optimizer_step
     from gym_torch.model.adapted import adapt
     from gym_torch.model.layout_support import layout_for
     from gym_torch.model.memory_meter import Meter

@@ -40,7 +40,7 @@ from gym_optim.config import (
 )
 from gym_plan.plan import plan
 from gym_torch.distributed.strategies import check_cut
-from gym_torch.loop.train_loop import reseed
+from gym_torch.loop.step_batches import reseed
 
 
 def factory(**keys: Any) -> Recipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, Pairwise, SimPO
 from gym_preference.objective import Desensitised, PairObjective
 from gym_preference.pairs import recorded
 from gym_torch.batch import Batch
+from gym_torch.metrics import Metric
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED, Layout
 from gym_torch.policy import Policy
@@ -84,19 +86,19 @@ def test_a_step_does_not_depend_on_how_it_is_cut(model_path: Path, config: Pairw
     make: Callable[[Pairwise], PairObjective] = Desensitised if isinstance(config, LDDPO) else PairObjective
     objective, policy = make(config), Policy(load(model_path))
 
-    def total(parts: list[list[Pair]]) -> tuple[float, dict[str, Tensor]]:
-        loss, weight, sums = 0.0, 0.0, dict[str, Tensor]()
+    def total(parts: list[list[Pair]]) -> tuple[float, dict[str, Metric]]:
+        loss, weight, sums = 0.0, 0.0, dict[str, Metric]()
         for part in parts:
             batch = objective.collate(part)
             value, metrics = objective.loss(policy, batch)
             loss, weight = loss + value.item(), weight + objective.weight(batch)
-            sums = {name: sums.get(name, torch.zeros(())) + each for name, each in metrics.items()}
+            sums = {name: sums[name].plus(each) if name in sums else each for name, each in metrics.items()}
         return loss / weight, sums
 
     whole, apart = total([pairs()]), total([[pair] for pair in pairs()])
     assert whole[0] == pytest.approx(apart[0], rel=1e-5)
     for name, value in whole[1].items():
-        torch.testing.assert_close(value, apart[1][name], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(value.numbers(), apart[1][name].numbers(), rtol=1e-4, atol=1e-4)
 
 
 def measured(log_ratios: Tensor, sizes: list[tuple[int, int, int]], config: Pairwise | None = None) -> dict[str, float]:
@@ -104,9 +106,8 @@ def measured(log_ratios: Tensor, sizes: list[tuple[int, int, int]], config: Pair
     objective = PairObjective(config or DPO(beta=0.5), PADDED)
     _, metrics = objective.loss(lambda batch: log_ratios, objective.collate(pairs(sizes)))
     weight = len(sizes)
-    return {
-        name: float(each[0] / each[1]) if each.numel() == 2 else float(each) / weight for name, each in metrics.items()
-    }
+    found = {name: each.value(list(map(float, each.numbers())), weight) for name, each in metrics.items()}
+    return {name: math.nan if value is None else value for name, value in found.items()}
 
 
 def test_what_is_measured() -> None:

@@ -20,6 +20,7 @@ from gym_core.sections import Resolved
 from gym_optim.config import AdamW, Linear
 from gym_torch import TorchAlgorithm, Transformers
 from gym_torch.batch import Batch
+from gym_torch.metrics import Largest, Mean, Metrics, Ratio
 from gym_torch.objective import Objective, Scores
 from gym_torch.observer import Observer, Progress
 
@@ -79,17 +80,15 @@ class Memory(Data):
         return Prepared(samples(self.rows, self.seed), validation, f"memory-{self.seed}")
 
 
-class NextToken(Objective):
-    largest: ClassVar[frozenset[str]] = frozenset({"surprise"})
-
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+class NextToken(Objective[Batch]):
+    def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
         log_probs = policy(batch)
         likely = log_probs.detach().exp()
         return -log_probs.sum(), {
-            "likelihood": likely.sum(),
-            "by_sample": torch.stack([likely.sum(), likely.new_tensor(len(batch.segments))]),
-            "surprise": (-log_probs.detach()).max() if len(likely) else likely.new_zeros(()),
-            "of_nothing": likely.new_zeros(2),
+            "likelihood": Mean(likely.sum()),
+            "by_sample": Ratio(likely.sum(), likely.new_tensor(len(batch.segments))),
+            "surprise": Largest((-log_probs.detach()).max() if len(likely) else likely.new_zeros(())),
+            "of_nothing": Ratio(*likely.new_zeros(2)),
         }
 
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from gym_torch import FSDP, TorchAlgorithm
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch
+from gym_torch.metrics import Metrics
 from gym_torch.model.value_head import ScalarHead
 from gym_torch.objective import Objective, Scores
 from gym_torch.policy import Policy
@@ -26,13 +27,13 @@ class Guesses(Policy):
             return cast(ScalarHead, self.beside["head"])(self.hidden(batch))
 
 
-class SquaredError(Objective):
-    policy: ClassVar[type[Policy]] = Guesses
+class SquaredError(Objective[Batch]):
+    policy: ClassVar[type[Policy[Any]]] = Guesses
 
     def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         return {"head": ScalarHead.of(model)}
 
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
         return (policy(batch) - batch.targets / VOCABULARY).square().sum(), {}
 
 

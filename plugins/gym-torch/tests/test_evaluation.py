@@ -12,7 +12,7 @@ import pytest
 from gym_torch_bench import Counting, Memory, make_run, metrics, train
 
 from gym_torch import EarlyStopping
-from gym_torch.loop.train_loop import Evaluation, Job
+from gym_torch.loop.job import Evaluation, Job
 from gym_torch.observer import gain
 from gym_torch.packing import Layout
 from gym_torch.source import Dataset, Examples, Source, Step

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from gym_core import DataError, GymError
 from gym_torch import EarlyStopping
 from gym_torch.batch import padded
-from gym_torch.loop.train_loop import reseed
+from gym_torch.loop.step_batches import reseed
 from gym_torch.policy import Policy
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +52,7 @@ class Blanks:
         return Blank(f"planned/{index}", self.length)
 
 
-def planned(objective: Objective, lengths: Sequence[int]) -> Batch:
+def planned(objective: Objective[Any], lengths: Sequence[int]) -> Batch:
     """Return a batch of samples of these lengths."""
     return objective.collate([Blank(f"planned/{number}", length) for number, length in enumerate(lengths)])
 

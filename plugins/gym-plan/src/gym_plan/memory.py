@@ -58,10 +58,10 @@ class Prediction:
     flops: int  #: floating-point operations, recomputation included
 
 
-def objective_of(recipe: Recipe, layout: Layout) -> Objective:
+def objective_of(recipe: Recipe, layout: Layout) -> Objective[Any]:
     """Return the objective of the recipe's algorithm."""
     assert isinstance(recipe.algorithm, TorchAlgorithm)
-    objective: Objective = load_object(recipe.algorithm.objective)(recipe.algorithm, layout)
+    objective: Objective[Any] = load_object(recipe.algorithm.objective)(recipe.algorithm, layout)
     return objective
 
 
@@ -93,17 +93,17 @@ def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
     return Prediction(memory, batch.size, flops)
 
 
-class _States(Objective):
+class _States(Objective[Any]):
     """Learns from the last hidden states alone, as a critic does."""
 
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, policy: Scores[Any], batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return their sum."""
-        own = cast(Policy, policy)
+        own = cast(Policy[Any], policy)
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=own.bf16):
             return own.hidden(batch).float().sum(), {}
 
 
-def _timeline(built: Skeleton, objective: Objective, batch: Batch, passing: bool) -> Timeline:
+def _timeline(built: Skeleton, objective: Objective[Any], batch: Batch, passing: bool) -> Timeline:
     """Return what one forward and backward pass through all layers does."""
     trace = partial(_trace, built, objective, built.lend(batch), passing)
     timeline = trace()
@@ -113,7 +113,7 @@ def _timeline(built: Skeleton, objective: Objective, batch: Batch, passing: bool
     return timeline
 
 
-def _trace(built: Skeleton, objective: Objective, batch: Batch, passing: bool) -> Timeline:
+def _trace(built: Skeleton, objective: Objective[Any], batch: Batch, passing: bool) -> Timeline:
     """Do one forward and backward pass, as the loop does it; where gradients are `passing`, each goes when it is there."""
     model, trace = built.model, Trace()
     with built.mode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from gym_core import GymError, Recipe, Train
 from gym_core.component import load_object
@@ -30,7 +31,7 @@ class Workload:
     note: str  #: what this is based on
 
 
-def workload(recipe: Recipe, objective: Objective, path: Path, train: Train) -> Workload:
+def workload(recipe: Recipe, objective: Objective[Any], path: Path, train: Train) -> Workload:
     """Return the work of a recipe; `path` is the directory of the model, `train` has its batch size settled.
 
     Raises RecipeError where the steps cannot be laid out as the recipe says.
@@ -42,7 +43,7 @@ def workload(recipe: Recipe, objective: Objective, path: Path, train: Train) -> 
     return of_examples(recipe, objective, examples, train)
 
 
-def of_examples(recipe: Recipe, objective: Objective, examples: Examples, train: Train) -> Workload:
+def of_examples(recipe: Recipe, objective: Objective[Any], examples: Examples, train: Train) -> Workload:
     """Return the work of prepared samples."""
     source = steps_over(recipe, objective, examples, train)
     largest, tokens, seen = None, 0, 0
@@ -58,7 +59,7 @@ def of_examples(recipe: Recipe, objective: Objective, examples: Examples, train:
     return Workload(largest, source.total, round(tokens / seen * source.total), note)
 
 
-def steps_over(recipe: Recipe, objective: Objective, examples: Examples, train: Train) -> Source:
+def steps_over(recipe: Recipe, objective: Objective[Any], examples: Examples, train: Train) -> Source:
     """Return steps over samples, as large as those of a run may be."""
     algorithm = recipe.algorithm
     assert isinstance(algorithm, TorchAlgorithm)
@@ -71,7 +72,7 @@ def longest(recipe: Recipe) -> int:
     return recipe.data.cutoff if isinstance(recipe.data, DatasetConfig) else UNKNOWN
 
 
-def full_batch(recipe: Recipe, objective: Objective, train: Train, length: int) -> Workload:
+def full_batch(recipe: Recipe, objective: Objective[Any], train: Train, length: int) -> Workload:
     """Return the work of one step over samples of `length` tokens, all trained, as many as there may be in it."""
     many = Blanks(length, train.batch_tokens if isinstance(train.batch_tokens, int) else train.batch_size)
     return of_examples(recipe, objective, many, train.model_copy(update={"max_steps": 1}))
@@ -93,7 +94,7 @@ def _prepared(recipe: Recipe, path: Path, train: Train, layout: Layout) -> Examp
     return examples
 
 
-def _assumed(recipe: Recipe, objective: Objective, train: Train, why: str) -> Workload:
+def _assumed(recipe: Recipe, objective: Objective[Any], train: Train, why: str) -> Workload:
     """Plan for samples as long as they may be."""
     length = longest(recipe)
     found = full_batch(recipe, objective, train, length)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,9 +11,10 @@ from torch import Tensor
 from gym_core.component import load_object
 from gym_preference import LDDPO, pairs
 from gym_preference.config import Pairwise, Preferring, Referenced
-from gym_preference.metrics import half_for_ties, mean_of
+from gym_preference.metrics import half_for_ties
 from gym_preference.reference_cache import Kept
-from gym_torch.batch import Batch, Example
+from gym_torch.batch import Example
+from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import PADDED, Layout
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
@@ -22,7 +22,7 @@ from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
 NOT_ARGUMENTS = Referenced.model_fields.keys() - {"beta"}  #: fields that are no argument of a loss
 
 
-class PreferenceObjective(Objective):
+class PreferenceObjective(Objective[ResponseBatch]):
     """Base of the objectives over answers: write `prompt_responses` and `loss`, which applies `losses` to `arguments` and what it
     knows.
 
@@ -30,7 +30,7 @@ class PreferenceObjective(Objective):
     log-probability 0 under it.
     """
 
-    reference: Callable[[Batch], Tensor] | None = None
+    reference: Callable[[ResponseBatch], Tensor] | None = None
     """From a batch to the log-probabilities of its targets under the reference, `[n]`, without a graph."""
     kept: Kept | None = None
     """What the reference said of each example before training."""
@@ -51,7 +51,7 @@ class PreferenceObjective(Objective):
         columns = {} if self.kept is None else {"reference": torch.cat([self.kept.of(each) for each in groups])}
         return lay_out(self.layout, groups, columns)
 
-    def log_ratios(self, policy: Scores, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
+    def log_ratios(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the targets, and the same less those under the reference: `[n]` each."""
         known = batch.columns.get("reference")
         if known is None and self.reference is not None:
@@ -69,20 +69,19 @@ class PairObjective(PreferenceObjective):
         """Return what both sides begin with, the chosen and the rejected answer."""
         return pairs.prompt_responses(example)
 
-    def weight(self, batch: Batch) -> float:
+    def weight(self, batch: ResponseBatch) -> float:
         """Return the number of pairs."""
-        return cast(ResponseBatch, batch).responses / 2
+        return batch.responses / 2
 
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the pairs, and how far apart their answers are."""
-        batch = cast(ResponseBatch, batch)
         log_probs, log_ratios = self.log_ratios(policy, batch)
         chosen, rejected = self.sides(log_ratios, batch)
         return self.summed(self.losses(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
 
     def summed(
         self, losses: Tensor, log_probs: Tensor, log_ratios: Tensor, batch: ResponseBatch
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, dict[str, Metric]]:
         """Return the sum of losses `[pairs]`, with the chosen answers learnt beside them, and what is logged."""
         if self.config.ftx:
             losses = losses - self.config.ftx * (batch.sums(log_probs) / batch.lengths)[0::2]
@@ -97,7 +96,7 @@ class PairObjective(PreferenceObjective):
 
     def measures(
         self, log_probs: Tensor, log_ratios: Tensor, chosen: Tensor, rejected: Tensor, batch: ResponseBatch
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Metric]:
         """Return what is logged of a batch, as sums over pairs, or as sums and of how many."""
         beta, margins = self.config.beta, chosen - rejected
         right = half_for_ties(margins)
@@ -105,17 +104,17 @@ class PairObjective(PreferenceObjective):
         longer = (lengths[0::2] - lengths[1::2]).sign()
         taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer answer
         biased = (taken - (longer > 0).float()) * longer.abs()
-        found = {
-            "rewards/accuracies": right.sum(),
-            "rewards/margins": beta * margins.sum(),
-            "rewards/chosen": beta * chosen.sum(),
-            "rewards/rejected": beta * rejected.sum(),
-            "logps/chosen": mean_of(totals[0::2], lengths[0::2]),
-            "logps/rejected": mean_of(totals[1::2], lengths[1::2]),
-            "length_bias": mean_of(biased, longer.abs()),
+        found: dict[str, Metric] = {
+            "rewards/accuracies": Mean(right.sum()),
+            "rewards/margins": Mean(beta * margins.sum()),
+            "rewards/chosen": Mean(beta * chosen.sum()),
+            "rewards/rejected": Mean(beta * rejected.sum()),
+            "logps/chosen": Ratio.of(totals[0::2], lengths[0::2]),
+            "logps/rejected": Ratio.of(totals[1::2], lengths[1::2]),
+            "length_bias": Ratio.of(biased, longer.abs()),
         }
         if isinstance(self.config, Referenced):
-            found["kl"] = mean_of(log_ratios**2 / 2, lengths)
+            found["kl"] = Ratio.of(log_ratios**2 / 2, lengths)
         return found
 
 

@@ -18,7 +18,7 @@ from gym_preference.config import Referenced
 from gym_preference.objective import PreferenceObjective
 from gym_preference.reference_cache import Kept, fingerprint, key_of, name_of
 from gym_torch.console import say
-from gym_torch.loop.train_loop import Job
+from gym_torch.loop.job import Job
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.precision_probe import device_name
@@ -39,7 +39,7 @@ class Referring:
     run: Run
     model: LoadedModel
     adapted: AdaptedModel
-    policy: Policy
+    policy: Policy[Any]
     job: Job
     changed: bool  #: whether the policy has been trained already
     again: bool  #: whether answers come more than once
@@ -131,7 +131,7 @@ class Referring:
         name = name_of(weights, how, keys)
         return cache_dir() / "reference" / f"{name}.safetensors"
 
-    def _fingerprint(self, policy: Policy) -> str:
+    def _fingerprint(self, policy: Policy[Any]) -> str:
         """Name the model that the reference is: without an adapter that is left out."""
         own = self.without is not None
         weights = (weight for weight in policy.model.parameters() if not (own and weight.requires_grad))

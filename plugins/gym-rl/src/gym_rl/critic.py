@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -112,7 +112,7 @@ class SeparateCritic(Critic):
         self.head.restore(path / FOLDER)
 
 
-class ActorCritic(Policy):
+class ActorCritic(Policy[Any]):
     """A policy whose critic looks at the same batches."""
 
     def forward(self, batch: Batch) -> Tensor:

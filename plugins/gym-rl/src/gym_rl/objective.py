@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import ClassVar, Self, cast
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from gym_rl.formulas.segment_sums import means
 from gym_rl.rollouts.experience import Rollout
 from gym_rl.rollouts.routing_replay import laid_out
 from gym_rl.rollouts.top_p_sets import kept_of
-from gym_torch.batch import Batch, Example
+from gym_torch.batch import Example
+from gym_torch.metrics import Largest, Metric, Metrics, Ratio
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import PADDED, Layout
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out, segments
@@ -60,11 +61,10 @@ class RolloutBatch(ResponseBatch):
         return replace(self, columns={**self.columns, **columns})
 
 
-class PolicyObjective(Objective):
+class PolicyObjective(Objective[RolloutBatch]):
     """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
 
     aggregate: Aggregate = TokenMean()
-    largest: ClassVar[frozenset[str]] = frozenset({"ratio/max"})
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
         """Hold the options; the temperature that answers are drawn at is the one they are scored at."""
@@ -100,22 +100,23 @@ class PolicyObjective(Objective):
             fresh=rollouts[0].fresh,
         )
 
-    def weight(self, batch: Batch) -> float:
+    def weight(self, batch: RolloutBatch) -> float:
         """Return the share of the batch in the denominator of its step."""
-        batch = cast(RolloutBatch, batch)
         return self.aggregate.weight(batch.owner, batch.responses, batch.share)
 
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, policy: Scores[RolloutBatch], batch: RolloutBatch) -> tuple[Tensor, Metrics]:
         """Return the aggregated loss, and means over tokens: what `tokens` measures, and how far the policy has gone."""
-        log_probs, batch = policy(batch), cast(RolloutBatch, batch)
+        log_probs = policy(batch)
         batch = batch.having({"old": batch.columns.get("old", log_probs.detach())})
         terms = {**self.tokens(log_probs, batch), **drift(log_probs.detach(), batch)}
         loss = terms.pop("loss")
         if self.penalty:
             loss = loss + self.config.beta * self.penalty(log_probs, batch.columns["reference"], batch.old)
         loss = loss * self.correction(log_ratio(batch.old, batch.sampled), batch.owner, batch.responses)
-        metrics = {name: torch.stack([each.sum(), each.new_tensor(len(each))]) for name, each in terms.items()}
-        metrics["ratio/max"] = terms["ratio/mean"].amax() if len(loss) else loss.new_zeros(())
+        metrics: dict[str, Metric] = {
+            name: Ratio(each.sum(), each.new_tensor(len(each))) for name, each in terms.items()
+        }
+        metrics["ratio/max"] = Largest(terms["ratio/mean"].amax() if len(loss) else loss.new_zeros(()))
         return self.aggregate.total(loss, batch.owner, batch.responses), metrics
 
 

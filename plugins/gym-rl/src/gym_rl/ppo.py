@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from gym_rl.rollouts.experience import Round
 from gym_rl.rollouts.log_probs import Pass
 from gym_rl.trainer import RolloutTrainer
 from gym_torch.auxiliary import AuxiliaryModule
-from gym_torch.batch import Batch
+from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.value_head import ScalarHead, head_of
 from gym_torch.objective import Scores
@@ -46,7 +46,7 @@ class PPOLoss(ClippedTokens):
     """The clipped loss of the policy and the clipped squared error of the critic, every token alike."""
 
     config: PPO
-    policy: ClassVar[type[Policy]] = ActorCritic
+    policy: ClassVar[type[Policy[Any]]] = ActorCritic
     aggregate: Aggregate = TokenMean()
 
     def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
@@ -58,16 +58,16 @@ class PPOLoss(ClippedTokens):
         named = self.config.critic
         return {"critic": SeparateCritic(named, run.recipe, model) if named else SharedCritic(head_of(model))}
 
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, policy: Scores[RolloutBatch], batch: RolloutBatch) -> tuple[Tensor, Metrics]:
         """Return the sum over tokens of both losses, and each."""
-        batch, config = cast(RolloutBatch, batch), self.config
+        config = self.config
         log_probs, values = policy(batch)
         loss, metrics = super().loss(lambda _: log_probs, batch)
         old, returns = batch.columns["values"], batch.columns["returns"]
         errors = policy_losses.value(values, old, returns.nan_to_num(), config.cliprange_value)
         errors = torch.where(returns.isnan(), 0.0, errors)
         value_loss = self.aggregate.total(errors, batch.owner, batch.responses)
-        return loss + config.vf_coef * value_loss, {**metrics, "value_loss": value_loss.detach()}
+        return loss + config.vf_coef * value_loss, {**metrics, "value_loss": Mean(value_loss)}
 
 
 def estimated(round_: Round, config: PPO) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from gym_rl.rollouts.source import Rollouts, Shares
 from gym_rl.rollouts.top_p_sets import with_kept
 from gym_torch.console import say, warn
 from gym_torch.distributed.strategies import FSDP
-from gym_torch.loop.train_loop import Evaluation
+from gym_torch.loop.job import Evaluation
 from gym_torch.model.expert_routing import Routers
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import Layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -12,29 +12,30 @@ from transformers import PreTrainedModel
 from gym_core import Run
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch, Example, apart
+from gym_torch.metrics import Metrics
 from gym_torch.packing import PADDED, Layout
 from gym_torch.policy import Policy
 
 if TYPE_CHECKING:
     from gym_torch.model.loading import LoadedModel
 
-Scores = Callable[[Batch], Tensor]
+B = TypeVar("B", bound=Batch)
+Scores = Callable[[B], Tensor]
+"""From a batch to what the policy says of it: log-probabilities `[n]` of `batch.targets`, fp32, or as its class says."""
 
 
-class Objective(ABC):
-    """Base of every objective; `loss` is the one thing that must be written.
+class Objective(ABC, Generic[B]):
+    """Base of every objective over batches of a kind, `Objective[Batch]`; `loss` is the one thing that must be written.
 
     The loop sums `weight` over all batches and processes of an optimizer step before the first backward pass,
     and divides every `loss` by that sum. How a step is cut into batches therefore changes nothing.
     """
 
-    policy: ClassVar[type[Policy]] = Policy
+    policy: ClassVar[type[Policy[Any]]] = Policy
     """What is trained, and scores batches. A subclass may return more than log-probabilities."""
     task: ClassVar[str] = "causal-lm"
     """What the model is for that it trains, one of `gym_torch.model.tasks.TASKS`; a head of numbers is then named `head`
     beside it."""
-    largest: ClassVar[frozenset[str]] = frozenset()
-    """Metrics of which the largest of a step is logged, rather than the mean."""
     temperature: float = 1.0  #: of the distribution that `policy` scores labels under
 
     def __init__(self, config: Any, layout: Layout = PADDED) -> None:
@@ -49,22 +50,22 @@ class Objective(ABC):
         """Return it as a run begins with it. Override it where weights are there already; a plan asks `beside` alone."""
         return self.beside(model.model)
 
-    def collate(self, examples: Sequence[Example]) -> Batch:
+    def collate(self, examples: Sequence[Example]) -> B:
         """Lay examples out as a batch on the CPU.
 
         Override it where samples are more than tokens, or share a prefix: `self.layout.lay_out(examples, prefixes)`.
         """
-        return self.layout.lay_out(*apart(examples))
+        return cast(B, self.layout.lay_out(*apart(examples)))  # an objective over another kind of batch overrides it
 
-    def weight(self, batch: Batch) -> float:
+    def weight(self, batch: B) -> float:
         """Return this batch's share of the denominator of its step. Default: the number of trained tokens."""
         return float(len(batch.targets))
 
     @abstractmethod
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the loss, summed and not divided by anything, and sums of further metrics by name.
+    def loss(self, policy: Scores[B], batch: B) -> tuple[Tensor, Metrics]:
+        """Return the loss, summed and not divided by anything, and further metrics by name, which are logged beside it.
 
-        `policy(batch)` returns log-probabilities `[n]` of `batch.targets`, in fp32. Metrics are divided by the
-        same weight as the loss and logged beside it; a metric `[2]` is a sum and how many it is the sum of, and is divided
-        by that, or left out of the log where that is 0. Their names must not depend on the batch.
+        `policy(batch)` returns log-probabilities `[n]` of `batch.targets`, in fp32. A metric says what it means:
+        `gym_torch.metrics.Mean`, a sum that is divided as the loss is, `Ratio`, or `Largest`. The names must not depend on
+        the batch.
         """

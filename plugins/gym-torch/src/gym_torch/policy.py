@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,11 @@ from gym_torch.model.load_balancing import Balance
 from gym_torch.model.log_probs import Head, head_of, kept_log_probs, kept_tokens, label_log_probs, rows_at_once
 from gym_torch.model.neftune import Noise
 
+B = TypeVar("B", bound=Batch)
 
-class Policy(nn.Module):
-    """A causal language model that scores the labels of a batch, in mixed precision if asked."""
+
+class Policy(nn.Module, Generic[B]):
+    """A causal language model that scores the labels of a batch of a kind, in mixed precision if asked."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Policy(nn.Module):
         """What is trained beside the model."""
         return [cast(AuxiliaryModule, module) for module in self.beside.values()]
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: B) -> Tensor:
         """Return what the objective is given; here log-probabilities, see `log_probs`."""
         return self.log_probs(batch)
 

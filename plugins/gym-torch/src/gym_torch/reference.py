@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ START = "reference"  #: directory, in that of the run, with the first values of 
 class Scorer:
     """Scores the labels of a batch without a graph and without dropout."""
 
-    def __init__(self, policy: Policy, without: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def __init__(self, policy: Policy[Any], without: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Take a policy, and what to do without while it scores, such as an adapter."""
         self.policy, self.without = policy, without
 
@@ -81,7 +82,9 @@ def keep_start(adapted: AdaptedModel, model: LoadedModel, run: Run) -> None:
     run.ranks.agree(write)
 
 
-def reference(policy: Policy, adapted: AdaptedModel, model: LoadedModel, run: Run, named: str | None = None) -> Scorer:
+def reference(
+    policy: Policy[Any], adapted: AdaptedModel, model: LoadedModel, run: Run, named: str | None = None
+) -> Scorer:
     """Return the reference of a policy over `adapted`.
 
     It is the model `named` (a family, a folder or a Hub id); without a name the policy as it was before the first step: the base

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -32,9 +33,9 @@ from gym_torch.loop.callbacks.model_card import ModelCard
 from gym_torch.loop.callbacks.progress_bar import ProgressBar
 from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.initialization import first_step, initialize
+from gym_torch.loop.job import Evaluation, Job
 from gym_torch.loop.prepared_data import prepare
 from gym_torch.loop.signals import Signals
-from gym_torch.loop.train_loop import Evaluation, Job
 from gym_torch.model import compiling, precision_probe, stop_tokens
 from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import check_same_in_training, disable_dropout
@@ -156,7 +157,7 @@ class Trainer:
                 key="train.keep_best" if train.keep_best else "train.load_best_model_at_end",
                 fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
             )
-        self.objective: Objective = load_object(config.objective)(config, layout)
+        self.objective: Objective[Any] = load_object(config.objective)(config, layout)
         objective = self.objective
         beside = objective.load_beside(run, self.model)
         recompute_layers(model, train.gradient_checkpointing)
@@ -213,7 +214,7 @@ class Trainer:
             source=source,
             evaluation=self.evaluation(validation, layout) if validation else None,
             observer=Observers(self._observers() if accelerator.is_main_process else []),
-            save=lambda: self.results.checkpoint(self.job),
+            save=lambda job: self.results.checkpoint(job),  # noqa: PLW0108 - the results come later
             signals=self.signals,
             progress=Progress(total=source.total),
             measure=config.measure,
@@ -290,7 +291,7 @@ class Trainer:
         say(f"{artifact.kind}: {artifact.path}")
 
 
-def build_optimizer(optimizer: Optimizer, policy: Policy, learning_rate: float) -> torch.optim.Optimizer:
+def build_optimizer(optimizer: Optimizer, policy: Policy[Any], learning_rate: float) -> torch.optim.Optimizer:
     """Build the optimizer over what is trained, in named groups by role; vectors do not decay."""
     groups = groups_of(policy.model, policy)
     if not groups:

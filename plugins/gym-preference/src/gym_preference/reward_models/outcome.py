@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 import numpy as np
@@ -14,7 +14,8 @@ from gym_data.tokenizer import Mask
 from gym_preference import RewardModel, pairs
 from gym_preference.metrics import half_for_ties
 from gym_preference.reward_models.scoring import ScoredBatch, Scoring
-from gym_torch.batch import Batch, Example, Piece
+from gym_torch.batch import Example, Piece
+from gym_torch.metrics import Mean, Metrics
 from gym_torch.objective import Scores
 from gym_torch.prompt_responses import PromptResponses
 
@@ -36,15 +37,15 @@ class RewardLoss(Scoring):
         """Return the margins `[pairs]`."""
         return "margin", [cast(Pair, example).margin for example in examples]
 
-    def weight(self, batch: Batch) -> float:
+    def weight(self, batch: ScoredBatch) -> float:
         """Return the number of pairs."""
-        return cast(ScoredBatch, batch).responses / 2
+        return batch.responses / 2
 
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, policy: Scores[ScoredBatch], batch: ScoredBatch) -> tuple[Tensor, Metrics]:
         """Return the sum over pairs of `-log sigmoid(w - l - margin) + center_rewards_coefficient (w + l)^2`, and what the
         answers earn.
         """
-        scores, margins = policy(batch), cast(ScoredBatch, batch).columns["margin"]
+        scores, margins = policy(batch), batch.columns["margin"]
         chosen, rejected = scores[0::2], scores[1::2]
         losses = (
             -logsigmoid(chosen - rejected - margins)
@@ -52,11 +53,11 @@ class RewardLoss(Scoring):
         )
         apart = (chosen - rejected).detach()
         return losses.sum(), {
-            "accuracy": half_for_ties(apart).sum(),
-            "margin": apart.sum(),
-            "rewards/chosen": chosen.detach().sum(),
-            "rewards/rejected": rejected.detach().sum(),
-            "mean_reward": scores.detach().sum() / 2,
+            "accuracy": Mean(half_for_ties(apart).sum()),
+            "margin": Mean(apart.sum()),
+            "rewards/chosen": Mean(chosen.detach().sum()),
+            "rewards/rejected": Mean(rejected.detach().sum()),
+            "mean_reward": Mean(scores.detach().sum() / 2),
         }
 
 

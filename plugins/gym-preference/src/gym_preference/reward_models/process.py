@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 import numpy as np
@@ -13,9 +13,10 @@ from gym_core import Train
 from gym_data.cache import Steps
 from gym_preference import ProcessRewardModel
 from gym_preference.longest import planned
-from gym_preference.metrics import half_for_ties, mean_of
+from gym_preference.metrics import half_for_ties
 from gym_preference.reward_models.scoring import ScoredBatch, Scoring
-from gym_torch.batch import Batch, Example
+from gym_torch.batch import Example
+from gym_torch.metrics import Mean, Metrics, Ratio
 from gym_torch.objective import Scores
 from gym_torch.packing import Layout
 from gym_torch.prompt_responses import PromptResponses
@@ -38,22 +39,22 @@ class ProcessLoss(Scoring):
         """Return how likely each judged step is right, `[n]`."""
         return "labels", [label for example in examples for label in cast(Steps, example).labels]
 
-    def weight(self, batch: Batch) -> float:
+    def weight(self, batch: ScoredBatch) -> float:
         """Return the number of judged steps."""
-        return float(len(cast(ScoredBatch, batch).scored))
+        return float(len(batch.scored))
 
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, policy: Scores[ScoredBatch], batch: ScoredBatch) -> tuple[Tensor, Metrics]:
         """Return the sum over steps of `-y log sigmoid(s) - (1 - y) log sigmoid(-s)`, and how often `s` is on the right side."""
-        scores, labels = policy(batch), cast(ScoredBatch, batch).columns["labels"]
+        scores, labels = policy(batch), batch.columns["labels"]
         loss = binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="sum")
         chances, right = scores.detach().sigmoid(), labels > 0.5
         correct = half_for_ties(scores.detach() * (labels - 0.5))
         return loss, {
-            "accuracy": correct.sum(),
-            "accuracy/correct": mean_of(correct * right, right),
-            "accuracy/incorrect": mean_of(correct * ~right, ~right),
-            "probability/correct": mean_of(chances * right, right),
-            "probability/incorrect": mean_of(chances * ~right, ~right),
+            "accuracy": Mean(correct.sum()),
+            "accuracy/correct": Ratio.of(correct * right, right),
+            "accuracy/incorrect": Ratio.of(correct * ~right, ~right),
+            "probability/correct": Ratio.of(chances * right, right),
+            "probability/incorrect": Ratio.of(chances * ~right, ~right),
         }
 
 

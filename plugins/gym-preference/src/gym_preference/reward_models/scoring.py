@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from gym_core import Run
 from gym_torch.auxiliary import AuxiliaryModule
-from gym_torch.batch import Batch, Example
+from gym_torch.batch import Example
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.value_head import ScalarHead, head_of, keep_words
 from gym_torch.objective import Objective
@@ -32,21 +32,20 @@ class ScoredBatch(ResponseBatch):
     scored: Tensor  #: [n] int64, flat positions (of rows * length), answer after answer
 
 
-class Scored(Policy):
+class Scored(Policy[ScoredBatch]):
     """A linear head on the states of a language model, whose own head is left out."""
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: ScoredBatch) -> Tensor:
         """Return the scores `[n]` at `batch.scored`, in fp32."""
-        places = cast(ScoredBatch, batch).scored
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            scores: Tensor = self.beside["head"](self.hidden(batch, places))
+            scores: Tensor = self.beside["head"](self.hidden(batch, batch.scored))
         return scores
 
 
-class Scoring(Objective):
+class Scoring(Objective[ScoredBatch]):
     """Base of the objectives of reward models; the head that they train lies beside the model or its adapter."""
 
-    policy: ClassVar[type[Policy]] = Scored
+    policy: ClassVar[type[Policy[Any]]] = Scored
     bias: ClassVar[bool] = True
     """Whether the bias of the head trains."""
 

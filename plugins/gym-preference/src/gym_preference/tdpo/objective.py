@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from gym_preference.tdpo.config import TDPO1
 from gym_preference.tdpo.losses import compared
 from gym_preference.trainer import PreferenceTrainer
 from gym_torch.batch import Batch
+from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.log_probs import map_logits
 from gym_torch.objective import Scores
@@ -22,7 +22,7 @@ from gym_torch.prompt_responses import ResponseBatch
 from gym_torch.reference import Scorer, reference
 
 
-class Comparing(Policy):
+class Comparing(Policy[Batch]):
     """A policy that says how far it is from its reference; from a uniform distribution where there is none, as in a plan."""
 
     reference: Scorer | None = None
@@ -49,18 +49,17 @@ class TokenObjective(PairObjective):
     """A loss of the log-ratios and of the KL divergences of both answers of each pair."""
 
     config: TDPO1
-    policy: ClassVar[type[Policy]] = Comparing
+    policy: ClassVar[type[Policy[Any]]] = Comparing
 
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the pairs, how far apart their answers are, and how far from the reference."""
-        batch = cast(ResponseBatch, batch)
         log_probs, known, kl = policy(batch)
         log_ratios = log_probs - known
         chosen, rejected = self.sides(log_ratios, batch)
         chosen_kl, rejected_kl = self.sides(kl, batch)
         losses = self.losses(chosen, rejected, chosen_kl, rejected_kl, **self.arguments)
         loss, metrics = self.summed(losses, log_probs, log_ratios, batch)
-        return loss, {**metrics, "kl/chosen": chosen_kl.detach().sum(), "kl/rejected": rejected_kl.detach().sum()}
+        return loss, {**metrics, "kl/chosen": Mean(chosen_kl.sum()), "kl/rejected": Mean(rejected_kl.sum())}
 
 
 class ComparingTrainer(PreferenceTrainer):

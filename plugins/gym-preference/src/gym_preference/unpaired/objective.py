@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from gym_data.cache import Judged
-from gym_preference.metrics import half_for_ties, mean_of
+from gym_preference.metrics import half_for_ties
 from gym_preference.objective import PreferenceObjective
 from gym_preference.unpaired import responses as judged
 from gym_preference.unpaired.config import Judging
 from gym_preference.unpaired.responses import Rated
-from gym_torch.batch import Batch, Example
+from gym_torch.batch import Example
+from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Scores
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch
 from gym_torch.source import Step
@@ -39,13 +40,12 @@ class JudgedObjective(PreferenceObjective):
         }
         return replace(batch, columns={**batch.columns, **columns})
 
-    def weight(self, batch: Batch) -> float:
+    def weight(self, batch: ResponseBatch) -> float:
         """Return the number of answers."""
-        return float(cast(ResponseBatch, batch).responses)
+        return float(batch.responses)
 
-    def loss(self, policy: Scores, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the answers, and how far apart the good ones are from the others."""
-        batch = cast(ResponseBatch, batch)
         log_probs, log_ratios = self.log_ratios(policy, batch)
         ratios, good, origin = batch.sums(log_ratios), batch.columns["good"], batch.columns["origin"]
         losses = self.losses(ratios, good, origin, **self.arguments)
@@ -55,7 +55,7 @@ class JudgedObjective(PreferenceObjective):
         return losses.sum(), self.measures(log_probs.detach(), ratios.detach(), batch)
 
     @torch.no_grad()
-    def total(self, policy: Scores, step: Step, device: torch.device) -> tuple[float, float]:
+    def total(self, policy: Scores[ResponseBatch], step: Step, device: torch.device) -> tuple[float, float]:
         """Return the sum of the log-ratios of the answers of this process's part of a step, and how many they are."""
         total, count = 0.0, 0.0
         for number, examples in enumerate(step.batches, start=1):
@@ -65,16 +65,16 @@ class JudgedObjective(PreferenceObjective):
                 total, count = total + float(ratios.double().sum()), count + batch.responses
         return total, count
 
-    def measures(self, log_probs: Tensor, ratios: Tensor, batch: ResponseBatch) -> dict[str, Tensor]:
+    def measures(self, log_probs: Tensor, ratios: Tensor, batch: ResponseBatch) -> dict[str, Metric]:
         """Return what is logged of a batch: of each kind of answer where the step has one, and the margin where it has both."""
         rewards, totals, lengths = self.config.beta * ratios, batch.sums(log_probs), batch.lengths
         good, origin, share = (batch.columns[name] for name in ("good", "origin", "share"))
         gains = torch.where(good, ratios - origin, origin - ratios)
-        found = {
-            "rewards/accuracies": half_for_ties(gains).sum(),
-            "rewards/margins": mean_of(share * rewards, share != 0),
+        found: dict[str, Metric] = {
+            "rewards/accuracies": Mean(half_for_ties(gains).sum()),
+            "rewards/margins": Ratio.of(share * rewards, share != 0),
         }
         for side, mine in {"chosen": good.to(rewards.dtype), "rejected": (~good).to(rewards.dtype)}.items():
-            found[f"rewards/{side}"] = mean_of(mine * rewards, mine)
-            found[f"logps/{side}"] = mean_of(mine * totals, mine * lengths)
+            found[f"rewards/{side}"] = Ratio.of(mine * rewards, mine)
+            found[f"logps/{side}"] = Ratio.of(mine * totals, mine * lengths)
         return found

@@ -14,7 +14,7 @@ from gym_data.cache import Judged
 from gym_preference.unpaired.kl_baseline import Origin
 from gym_preference.unpaired.responses import rated
 from gym_torch.loop.evaluation import HeldOutLoss
-from gym_torch.loop.train_loop import Job
+from gym_torch.loop.job import Job
 from gym_torch.packing import Ints, Layout
 from gym_torch.source import Dataset, Examples, Source, Step, once
 

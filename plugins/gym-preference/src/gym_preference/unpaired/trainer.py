@@ -14,7 +14,8 @@ from gym_preference.unpaired.kl_baseline import Origin
 from gym_preference.unpaired.objective import JudgedObjective
 from gym_preference.unpaired.source import HeldOutAnswers, JudgedSteps
 from gym_torch.console import warn
-from gym_torch.loop.train_loop import Evaluation, over_processes
+from gym_torch.distributed.collectives import over_processes
+from gym_torch.loop.job import Evaluation
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import Ints, Layout
 from gym_torch.reference import Scorer

@@ -10,7 +10,7 @@ from gym_rl.config import PolicyGradient
 from gym_rl.rollouts.experience import Round
 from gym_rl.rollouts.generation import Asking
 from gym_rl.rollouts.metrics import health
-from gym_torch.loop.train_loop import Job
+from gym_torch.loop.job import Job
 
 #: what is said of held-out answers, beside each reward: the rest of a round's health matters where something is learnt
 SAID = ("reward", "completions/mean_length", "completions/clipped_ratio")

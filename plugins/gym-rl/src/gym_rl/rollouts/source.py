@@ -25,9 +25,8 @@ from gym_rl.rollouts.experience import Rollout, Round
 from gym_rl.rollouts.generation import Asking
 from gym_rl.rollouts.log_probs import Scoring
 from gym_rl.rollouts.metrics import health
-from gym_torch.loop.train_loop import UNLEARNT
 from gym_torch.packing import Layout
-from gym_torch.source import Dataset, Source, Step, dealt
+from gym_torch.source import UNLEARNT, Dataset, Source, Step, dealt
 
 Shares = Callable[[Round], Iterator[Sequence[Rollout]]]
 """From a round to this process's batches of it, each answer in one batch of one process."""

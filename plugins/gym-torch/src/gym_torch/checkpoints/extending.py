@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gym_core import Recipe, RecipeError, locate
 from gym_optim.config import Linear
 from gym_torch.config import TorchAlgorithm
-from gym_torch.loop.train_loop import Job
+from gym_torch.loop.job import Job
 from gym_torch.model import fingerprint
 from gym_torch.model.loading import LoadedModel
 

@@ -18,7 +18,7 @@ from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, to_disk, whole_or_gone
 from gym_torch.config import Transformers
 from gym_torch.export.safetensors import copy_tokenizer
-from gym_torch.loop.train_loop import Job
+from gym_torch.loop.job import Job
 from gym_torch.model import rope_scaling, stop_tokens
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
@@ -32,7 +32,7 @@ class Results:
     run: Run
     model: LoadedModel
     adapted: AdaptedModel
-    policy: Policy
+    policy: Policy[Any]
     checkpoints: Checkpoints
     conditions: Mapping[str, Any]  #: what must be the same when the run goes on, by the name a user would call it
     stops: Tokenizer | None  #: of whose chat template the turns end where the model is now to stop

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact, GymError, RecipeError
 from gym_torch.distributed import optimizer_state
-from gym_torch.loop.train_loop import Job
+from gym_torch.loop.job import Job
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.observer import Progress
 from gym_torch.policy import Policy
@@ -28,7 +28,7 @@ def write(
     path: Path,
     job: Job,
     adapted: AdaptedModel,
-    policy: Policy,
+    policy: Policy[Any],
     base: str,
     conditions: Mapping[str, Any],
     optimizer: optimizer_state.State,
@@ -46,7 +46,7 @@ def write(
         save_file(drawn, path / SOURCE)
     state = {
         "progress": asdict(job.progress),
-        "window": job.window,
+        "window": job.window.state_dict(),
         "source": job.source.state_dict(),
         "observers": job.observer.state_dict(),
         "optimizer": plain,
@@ -57,7 +57,7 @@ def write(
     return made
 
 
-def save(path: Path, adapted: AdaptedModel, policy: Policy, base: str, exact: bool = False) -> Artifact:
+def save(path: Path, adapted: AdaptedModel, policy: Policy[Any], base: str, exact: bool = False) -> Artifact:
     """Write the weights of the model, and beside them those of what is trained beside it; return what that makes."""
     made = adapted.save(path, base, exact)
     for module in policy.companions:
@@ -65,7 +65,7 @@ def save(path: Path, adapted: AdaptedModel, policy: Policy, base: str, exact: bo
     return made
 
 
-def load(path: Path, adapted: AdaptedModel, policy: Policy) -> None:
+def load(path: Path, adapted: AdaptedModel, policy: Policy[Any]) -> None:
     """Put back the weights, before they are laid out over processes. Raises GymError where others are trained now."""
     old, new = json.loads((path / STATE).read_text(encoding="utf-8"))["shapes"], _shapes(policy)
     for name in sorted(old.keys() | new.keys()):
@@ -75,14 +75,14 @@ def load(path: Path, adapted: AdaptedModel, policy: Policy) -> None:
     put_weights(path, adapted, policy)
 
 
-def put_weights(path: Path, adapted: AdaptedModel, policy: Policy) -> None:
+def put_weights(path: Path, adapted: AdaptedModel, policy: Policy[Any]) -> None:
     """Put back the weights of a checkpoint of this very run."""
     adapted.load(adapted.read(path))
     for module in policy.companions:
         module.restore(path)
 
 
-def put_optimizer(path: Path, job: Job, policy: Policy) -> None:
+def put_optimizer(path: Path, job: Job, policy: Policy[Any]) -> None:
     """Put back the state of the optimizer."""
     state = json.loads((path / STATE).read_text(encoding="utf-8"))
     optimizer_state.put(job.optimizer, policy, load_file(path / OPTIMIZER), state["optimizer"], job.spread.like)
@@ -94,7 +94,7 @@ def extend(path: Path, source: Source) -> None:
     source.extend(state["source"], state["progress"]["step"])
 
 
-def restore(path: Path, job: Job, policy: Policy, conditions: Mapping[str, Any]) -> int:
+def restore(path: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any]) -> int:
     """Put a job whose weights are back where it was when the checkpoint was written; return the steps the run then had.
 
     Where it has more now, what ended it early ends it no longer.
@@ -113,7 +113,7 @@ def restore(path: Path, job: Job, policy: Policy, conditions: Mapping[str, Any])
     job.source.load_state_dict(state["source"], load_file(path / SOURCE) if (path / SOURCE).exists() else {})
     put_optimizer(path, job, policy)
     job.observer.load_state_dict(state["observers"])
-    job.window.update(state["window"])
+    job.window.load_state_dict(state["window"])
     job.progress = Progress(**state["progress"])
     job.saved = job.progress.step
     before = job.progress.total
@@ -135,5 +135,5 @@ def check_skips(steps: Sequence[int], progress: Progress) -> None:
             )
 
 
-def _shapes(policy: Policy) -> dict[str, list[int]]:
+def _shapes(policy: Policy[Any]) -> dict[str, list[int]]:
     return {name: list(weight.shape) for name, weight in policy.named_parameters() if weight.requires_grad}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from accelerate import Accelerator
@@ -33,7 +33,7 @@ class Replicated:
         """Bring the model to where it can first be tried out: this process's device."""
         model.to(self.accelerator.device)
 
-    def wrap(self, policy: Policy) -> nn.Module:
+    def wrap(self, policy: Policy[Any]) -> nn.Module:
         """Return what the loop calls instead of the policy; the optimizer comes later."""
         wrapped: nn.Module = self.accelerator.prepare(policy)
         return wrapped

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class Sharded(Replicated):
     def place(self, model: PreTrainedModel) -> None:
         """Leave it on the CPU: whole, it may not fit onto the device."""
 
-    def wrap(self, policy: Policy) -> nn.Module:
+    def wrap(self, policy: Policy[Any]) -> nn.Module:
         """Cut the policy up in place: layer by layer, then what is left.
 
         Raises GymError where weights are held in a format that cannot be cut.

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
 
 from gym_core import DataError
-from gym_torch.loop.train_loop import Job, add, over_processes, place, together
+from gym_torch.distributed.collectives import over_processes
+from gym_torch.loop.job import Job
+from gym_torch.loop.step_batches import place
+from gym_torch.loop.step_metrics import StepMetrics
+from gym_torch.metrics import Mean
 from gym_torch.source import Step
 
 
@@ -23,21 +26,20 @@ class HeldOutLoss:
     def __call__(self, job: Job) -> Mapping[str, float] | None:
         """Return `loss` and the other metrics of the objective; None where a signal came."""
         job.policy.eval()
-        sums: dict[str, Tensor] = {}
-        weight, batches = 0.0, self.step.batches
+        metrics, weight, batches = StepMetrics(), 0.0, self.step.batches
         for number, examples in enumerate(batches, start=1):
             job.ranks.at(place(job.progress.step, examples, "evaluation after step"))
             batch = job.objective.collate(examples)
             share = 1.0 if number <= len(batches) - self.step.spare else 0.0
             weight += job.objective.weight(batch) * share
-            loss, metrics = job.objective.loss(job.policy, batch.to(job.accelerator.device))
-            add(sums, {"loss": loss, **metrics}, share, job.objective.largest)
-            if job.signals.received and job.accelerator.num_processes == 1:
+            loss, found = job.objective.loss(job.policy, batch.to(job.accelerator.device))
+            metrics.add({"loss": Mean(loss), **found}, share)
+            if job.stopped:
                 break
         job.policy.train()
-        if job.signals.received and job.accelerator.num_processes == 1:
+        if job.stopped:
             return None
         (total,) = over_processes(job.accelerator, [weight])
         if not total:
             raise DataError("nothing to predict in the validation split", key="data.validation")
-        return together(job, sums, torch.cat([value.flatten() for value in sums.values()]).tolist(), total)
+        return metrics.reduced(job.accelerator, metrics.numbers().tolist(), total)

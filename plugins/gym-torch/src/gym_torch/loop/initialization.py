@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -14,7 +15,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from gym_torch.batch import Batch
-from gym_torch.loop.train_loop import reseed
+from gym_torch.loop.step_batches import reseed
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.trained_part import FirstStepBatch
 from gym_torch.objective import Objective
@@ -22,7 +23,7 @@ from gym_torch.policy import Policy
 from gym_torch.source import Source
 
 
-def initialize(adapted: AdaptedModel, policy: Policy, first: Callable[[], Iterator[FirstStepBatch]]) -> None:
+def initialize(adapted: AdaptedModel, policy: Policy[Any], first: Callable[[], Iterator[FirstStepBatch]]) -> None:
     """Have the adapter find its first values, and then what trains beside the model; the same in every process.
 
     `first` is what `first_step` does; nothing of it happens where nobody looks at the first step. Raises what they raise.
@@ -34,8 +35,8 @@ def initialize(adapted: AdaptedModel, policy: Policy, first: Callable[[], Iterat
 
 
 def first_step(
-    policy: Policy,
-    objective: Objective,
+    policy: Policy[Any],
+    objective: Objective[Any],
     source: Source,
     accelerator: Accelerator,
     seed: int,
@@ -58,5 +59,5 @@ def first_step(
         yield FirstStepBatch(batch, partial(_loss, policy, objective, batch))
 
 
-def _loss(policy: Policy, objective: Objective, batch: Batch) -> Tensor:
+def _loss(policy: Policy[Any], objective: Objective[Any], batch: Batch) -> Tensor:
     return objective.loss(policy, batch)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -32,7 +33,7 @@ def check_weights(policy: nn.Module, last: tuple[int, Step] | None, skipped: Seq
 
 def explain(
     policy: nn.Module,
-    objective: Objective,
+    objective: Objective[Any],
     step: Step,
     number: int,
     skipped: Sequence[int],

@@ -5,6 +5,8 @@ What switches a part of a model off at random in training alone would stand in t
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -32,7 +34,7 @@ def disable_dropout(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def check_same_in_training(policy: Policy, layout: Layout, recipe: Recipe) -> None:
+def check_same_in_training(policy: Policy[Any], layout: Layout, recipe: Recipe) -> None:
     """Raise RecipeError where a policy computes other log-probabilities in training mode than in evaluation mode.
 
     The policy is in training mode afterwards.

@@ -9,7 +9,7 @@ loss beside it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from gym_core import GymError
 from gym_torch.batch import Batch, Piece, packed
+from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.hidden_states import backbone_states, no_cache
 
 KEY = "model.router_aux_loss_coef"
@@ -57,10 +58,10 @@ class Balance:
         finally:
             self._real = None
 
-    def beside(self, loss: Tensor, metrics: Mapping[str, Tensor], weight: float) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def beside(self, loss: Tensor, metrics: Metrics, weight: float) -> tuple[Tensor, Metrics]:
         """Return the loss of a batch, a sum that is divided by the `weight` of all, with this one added; and its metrics."""
         own = self.loss()
-        return loss + self.coefficient * own * weight, {**metrics, "aux_loss": own * weight}
+        return loss + self.coefficient * own * weight, {**metrics, "aux_loss": Mean(own * weight)}
 
     def loss(self) -> Tensor:
         """Return the loss of the tokens seen since the last call: a scalar in fp32 at least, without the coefficient.

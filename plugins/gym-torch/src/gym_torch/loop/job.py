@@ -1,0 +1,58 @@
+"""A job: everything that the loop works with, as the assembly puts it together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from gym_core import Optimizer, Train
+from gym_core.ranks import Ranks
+from gym_torch.distributed.ddp import Replicated
+from gym_torch.loop.log_window import LogWindow
+from gym_torch.loop.signals import Signals
+from gym_torch.model.load_balancing import Balance
+from gym_torch.model.trained_part import TrainedPart
+from gym_torch.objective import Objective
+from gym_torch.observer import Observer, Progress
+from gym_torch.source import Source, Step
+
+Evaluation = Callable[["Job"], Mapping[str, float] | None]
+"""Measures the policy on what was held out; the same in every process. None where a signal, or the samples, left nothing."""
+
+
+@dataclass
+class Job:
+    """One run, ready to be trained."""
+
+    train: Train
+    accelerator: Accelerator
+    ranks: Ranks
+    spread: Replicated  #: how the policy lies over the processes
+    policy: nn.Module  #: a `Policy`, as `spread` wraps it
+    objective: Objective[Any]
+    optimizer: torch.optim.Optimizer
+    optimizer_config: Optimizer  #: what `optimizer` was built from, which says what it can do
+    factor: Callable[[int], float]  #: learning-rate factor after so many steps
+    source: Source
+    evaluation: Evaluation | None  #: None where nothing was held out
+    observer: Observer
+    save: Callable[[Job], None]  #: write a checkpoint of the job as it is
+    signals: Signals
+    progress: Progress
+    measure: str = "loss"  #: what training improves
+    better: str = "lower"  #: which way: `lower` or `higher`
+    balance: Balance | None = None  #: of the experts of the policy, whose loss is added to that of each batch
+    parts: Sequence[TrainedPart] = ()  #: the adapted model, and what trains beside it
+    window: LogWindow = field(default_factory=LogWindow)  #: what was not logged yet
+    saved: int = -1  #: step of the last checkpoint
+    last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal came and this process may leave in the middle of a step: others would wait for it."""
+        return bool(self.signals.received) and self.accelerator.num_processes == 1
