@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from peft import LoraConfig
 from peft.tuners.lora.layer import ParamWrapper
 from torch import Tensor, nn
 from torch.nn import functional
 
+NAME = "default"  #: of the adapter, for peft
 GRAIN = 16  #: bytes, of which the strides of a grouped product have to be multiples
 DECLARED = {"has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_is_expert_parallel"}
 RANKS = 8  #: numbers that make up whole grains in any precision
@@ -23,6 +25,22 @@ Update = tuple[Tensor, Tensor]  #: A `[experts, in, rank]` and scaled B `[expert
 
 class LowRankExperts(ParamWrapper):
     """Peft's place for the update of one tensor of experts; the outermost one of a layer runs them with all updates."""
+
+    @classmethod
+    def of(cls, layer: ParamWrapper, options: LoraConfig) -> LowRankExperts:
+        """Return one in place of a layer of peft, with the same weights, and so for the layers inside of it."""
+        inner = layer.base_layer
+        with torch.random.fork_rng():  # peft draws first values, which those of the layer replace
+            made = cls(
+                cls.of(inner, options) if isinstance(inner, ParamWrapper) else inner,
+                NAME,
+                layer.parameter_name,
+                options,
+                r=layer.r[NAME],
+                lora_alpha=layer.lora_alpha[NAME],
+            )
+        made.lora_A, made.lora_B = layer.lora_A, layer.lora_B
+        return made
 
     def forward(self, x: Tensor, *args: Any, **options: Any) -> Any:
         """Return what the experts make of tokens `[n, dim]`; `args` are the chosen experts and their weights, `[n, k]`."""

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.adapter_files import joined, saved, write
 from gym_adapters.lora_base import lora_layers
-from gym_adapters.peft_base import as_named, check_floating, quiet
+from gym_adapters.peft_base import check_floating, quiet, targets_of
 from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.model.tasks import ROUNDING, TASKS, answers, probe
@@ -37,14 +37,13 @@ class MultiAdapter:
         self.saved = {name: saved(Path(folder)) for name, folder in adapters.items()}
         if not self.saved:
             raise GymError("a stack needs an adapter", fix='name one: MultiAdapter(model, {"law": "runs/law/model"})')
-        peft: PeftModel | None = None
-        for name, each in self.saved.items():
-            path = str(each.path)
-            with quiet(), as_named(PeftConfig.from_pretrained(path), model):
-                if peft is None:
-                    peft = PeftModel.from_pretrained(model, path, adapter_name=name)
-                else:
-                    peft.load_adapter(path, adapter_name=name)
+        (first, *further), paths = self.saved, {name: str(each.path) for name, each in self.saved.items()}
+        options = {name: PeftConfig.from_pretrained(path) for name, path in paths.items()}
+        with quiet(), targets_of(model, *options.values()) as modules:
+            options[first].task_type = None  # for a task peft asks more of a model than modules
+            peft = PeftModel.from_pretrained(modules, paths[first], adapter_name=first, config=options[first])
+            for name in further:
+                peft.load_adapter(paths[name], adapter_name=name)
         self.model = model.eval().requires_grad_(False)
         self._kept: dict[str, nn.Parameter] = {}
         self.use(**dict.fromkeys(self.saved, 1.0))

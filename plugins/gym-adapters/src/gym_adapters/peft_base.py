@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
@@ -51,10 +51,10 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         require(extra, [name for name, _ in model.named_modules() if name], "adapter.extra")
         targets = self.every(model) if modules == ("all",) else ends(modules, fitting)
         options = self.options(targets, list(extra) or None)
-        with torch.random.fork_rng(), quiet(), as_named(options, model):
+        with torch.random.fork_rng(), quiet(), targets_of(model, options) as modules:
             torch.manual_seed(seed)
             try:
-                self._peft = cast(PeftModel, get_peft_model(model, options))
+                self._peft = PeftModel(modules, options)
             except ValueError as error:  # of layers that peft knows to be read past it
                 why = f"peft: {' '.join(str(error).split())}"
                 raise GymError(
@@ -194,16 +194,21 @@ def misread(options: PeftConfig, model: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def as_named(options: PeftConfig, model: PreTrainedModel) -> Iterator[None]:
-    """Have peft put in what the options name, as they name it: it translates them for kinds of model that it knows."""
-    if not misread(options, model):
-        yield
+def targets_of(model: PreTrainedModel, *options: PeftConfig) -> Iterator[nn.Module]:
+    """Yield what peft is to put layers into: the model, or where it would misread names, a module with the same ones inside.
+
+    It translates names by the configuration of a model, which that module does not have. What peft puts in the place of its
+    children is then put into the model.
+    """
+    if not any(misread(each, model) for each in options):
+        yield model
         return
-    kind, model.config.model_type = model.config.model_type, ""
-    try:
-        yield
-    finally:
-        model.config.model_type = kind
+    modules = nn.Module()
+    for name, child in model.named_children():
+        modules.add_module(name, child)
+    yield modules
+    for name, child in modules.named_children():
+        setattr(model, name, child)
 
 
 def check_floating(name: str, layer: nn.Module, done: str) -> None:

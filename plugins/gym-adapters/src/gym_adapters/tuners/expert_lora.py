@@ -41,9 +41,10 @@ class Experts(PeftAdapter[ExpertLoRA]):
                 fix=f"it has: {', '.join(have)}" if have else "set adapter: lora",
             )
         super().__init__(config, model, seed)
-        for layer in model.modules():
-            if isinstance(layer, ParamWrapper) and runs_beside(layer.get_base_layer()):
-                layer.__class__ = LowRankExperts  # what it holds, peft goes on to save, load and merge
+        for name, module in list(model.named_modules()):
+            layer = module.get_base_layer() if isinstance(module, ParamWrapper) else None
+            if layer is not None and runs_beside(layer) and not name.endswith("base_layer"):  # the outermost of a layer
+                model.set_submodule(name, LowRankExperts.of(module, self._peft.peft_config["default"]))
 
     def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoRA on parameters."""

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from gym_adapters.adapter_files import WEIGHTS, Saved, saved
 from gym_adapters.config.lora import LoRA
 from gym_adapters.lora_base import LowRankAdapter
-from gym_adapters.peft_base import as_named, quiet
+from gym_adapters.peft_base import quiet
 from gym_adapters.target_modules import split
 from gym_core import Artifact, GymError
 from gym_torch.model.adapted import check_state
@@ -71,7 +71,7 @@ class Lora(LowRankAdapter[Plain]):
         """Put another pair beside every layer, of zeros, which does not train and has the scaling of the one that does."""
         modules = sorted(cast(LoraConfig, self._peft.peft_config[TRAINED]).target_modules or ())
         options = LoraConfig(r=rank, target_modules=modules, task_type="CAUSAL_LM")
-        with torch.random.fork_rng(), quiet(), as_named(options, self.model):
+        with torch.random.fork_rng(), quiet():
             self._peft.add_adapter(name, options)
         if works:
             self._parts[name] = rank
