@@ -1,4 +1,4 @@
-"""Write the generated pages: docs/hooks.md, docs/kinds.md, one page for each method, and the catalogue that error messages use.
+"""Write the generated pages (hooks, kinds, LLaMA-Factory's keys, each method) and the catalogue that error messages use.
 
 Run with `nox -s reference`; a test fails when what is written is not what the code says.
 """
@@ -21,6 +21,7 @@ from gym_core.discovery import PREFIX
 from gym_core.hooks import Seams
 from gym_core.kinds import KINDS, ArtifactWriter, Rows, Trainer
 from gym_core.sections import SECTION_OF, SLOTS
+from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import RewardInput, Score
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.model.adapted import AdaptedModel
@@ -52,6 +53,19 @@ KIND_OF_ONES_OWN = [
     "Laws of the kind are functions in a module `gym_testkit.laws.<kind>`; only the kinds of this tree have one.",
     "",
 ]
+#: Names of `gym` whose packages are not in the tree yet: an error names the package.
+PLANNED = {
+    "quantization.AggregationMethod": "gym-deltasoup",
+    "quantization.BitDeltaConfig": "gym-bitdelta",
+    "quantization.BitDeltaQuantizer": "gym-bitdelta",
+    "quantization.DeltaQuantConfig": "gym-bitdelta",
+    "quantization.DeltaSoup": "gym-deltasoup",
+    "quantization.DeltaSoupConfig": "gym-deltasoup",
+    "quantization.QuantMethod": "gym-bitdelta",
+    "personalization.PersonalizedTrainer": "gym-bitdelta",
+    "GRPOConfig": "gym-training-free",
+    "TrainingFreeGRPO": "gym-training-free",
+}
 PAGED = ("algorithms", "optimizers", "adapters")  #: kinds whose components have a page each
 
 
@@ -206,6 +220,44 @@ def declarations(base: type[Component]) -> list[str]:
     return found
 
 
+def llamafactory() -> str:
+    """Return docs/llamafactory.md: the README of gym-llamafactory, and every key with what it becomes."""
+    choices: list[Choice] = []
+    keys: list[Key] = []
+    for value in points("llamafactory_keys").values():
+        own = load_object(value)
+        choices, keys = [*choices, *own.choices], [*keys, *own.keys]
+    readme = (ROOT / "plugins/gym-llamafactory/README.md").read_text(encoding="utf-8").replace("../../docs/", "")
+    lines = [readme.replace("# gym-llamafactory", "# LLaMA-Factory's files", 1).strip(), ""]
+    lines += ["## Keys that choose a component", "", "| Key | Value | Means |", "|---|---|---|"]
+    for row in sorted(choices, key=lambda row: row.key):
+        named: dict[str, list[str]] = {}
+        for value, name in row.names.items():
+            named.setdefault(name, []).append("any value" if value == "*" else f"`{value}`")
+        for name, values in named.items():
+            left = ", the default" if name == row.default else ""
+            lines += [f"| `{row.key}` | {', '.join(values)} | `{row.section}: {name}`{left} |"]
+        instead: dict[str, list[str]] = {}
+        for value, advice in row.refused.items():
+            instead.setdefault(advice, []).append(f"`{value}`")
+        lines += [
+            f"| `{row.key}` | {', '.join(values)} | refused: set {advice} |" for advice, values in instead.items()
+        ]
+    lines += [
+        "",
+        "## Keys that fill an option",
+        "",
+        "| Key | Option | Of | Left out | Where it counts |",
+        "|---|---|---|---|---|",
+    ]
+    for key in sorted(keys, key=lambda key: (key.key, key.option)):
+        of = ", ".join(f"`{name}`" for name in key.of.split())
+        left = "" if key.default is None else f"`{key.default:.4g}`"
+        by = f"where `{key.chosen_by}` chooses" if key.chosen_by else ""
+        lines += [f"| `{key.key}` | `{key.option}` | {of} | {left} | {by} |"]
+    return "\n".join([*lines, ""])
+
+
 def catalogue() -> str:
     """Return the distribution of every first-party component and flat selector, from the packages' own metadata."""
     lines = []
@@ -213,6 +265,7 @@ def catalogue() -> str:
         for group, found in project.get("entry-points", {}).items():
             if group.startswith(PREFIX):
                 lines += [f"{group.removeprefix(PREFIX)}/{name} {project['name']}" for name in found]
+    lines += [f"facade/{name} {package}" for name, package in PLANNED.items()]
     head = "# kind/name distribution: where the first-party components live. Written by `nox -s reference`, held by a test."
     return "\n".join([head, *sorted(lines), ""])
 
@@ -222,6 +275,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs/kinds.md": kinds,
     **{ROOT / f"docs/{kind}/README.md": partial(index, kind) for kind in PAGED},
     **{ROOT / f"docs/{kind}/{name}.md": partial(component, kind, name) for kind in PAGED for name in components(kind)},
+    ROOT / "docs/llamafactory.md": llamafactory,
     ROOT / "gym-core/src/gym_core/catalogue.txt": catalogue,
 }
 

@@ -13,28 +13,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from gym_core.discovery import entries
+from gym_core.discovery import catalogue, entries
 from gym_core.errors import PluginError
 
 __path__: list[str] = []  # makes `gym.train` importable; its modules are made below, none is found on a path
 
-#: who brings a name, for the error where it is not installed
-_OWNERS = {
-    "quantization.AggregationMethod": "gym-deltasoup",
-    "quantization.BitDeltaConfig": "gym-bitdelta",
-    "quantization.BitDeltaQuantizer": "gym-bitdelta",
-    "quantization.DeltaQuantConfig": "gym-bitdelta",
-    "quantization.DeltaSoup": "gym-deltasoup",
-    "quantization.DeltaSoupConfig": "gym-deltasoup",
-    "quantization.QuantMethod": "gym-bitdelta",
-    "personalization.PersonalizedTrainer": "gym-bitdelta",
-    "GRPOConfig": "gym-training-free",
-    "TrainingFreeGRPO": "gym-training-free",
-}
-
 
 def _names() -> list[str]:
-    return sorted({*_OWNERS, *(entry.name for entry in entries("facade"))})
+    known = {name.partition("/")[2] for name in catalogue() if name.startswith("facade/")}
+    return sorted({*known, *(entry.name for entry in entries("facade"))})
 
 
 def _resolve(part: str, name: str) -> Any:
@@ -50,8 +37,7 @@ def _resolve(part: str, name: str) -> Any:
             return load(find("facade", full))
         except PluginError as error:
             raise ImportError(f"{shown} cannot be imported: {error}", name=shown) from error
-    if full in _OWNERS:
-        owner = _OWNERS[full]
+    if owner := catalogue().get(f"facade/{full}"):
         raise ImportError(f"{shown} comes with {owner}, which is not installed: pip install {owner}", name=shown)
     raise AttributeError(f"module {shown.rpartition('.')[0]!r} has no attribute {name!r}")
 

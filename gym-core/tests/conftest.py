@@ -17,19 +17,19 @@ Install = Callable[..., Path]
 TOY = '''
 from typing import Annotated, ClassVar
 from pydantic import SerializeAsAny
-from gym_core import Algorithm, Backend, Data, Exporter, Flat, Quantizer, Slot, Source, Strategy
+from gym_core import Algorithm, Backend, Data, Exporter, Quantizer, Slot, Source, Strategy
 
 class Toy(Algorithm):
     """Learns nothing, quickly."""
     target: ClassVar[str] = "toy_impl:Trainer"
     needs: ClassVar[tuple[str, ...]] = ("model",)
-    strength: Annotated[float, Flat("toy_strength", default=0.5)] = 1.0
+    strength: float = 1.0
     """How strongly."""
 
 class ToyModel(Backend):
     """A model made of words."""
     target: ClassVar[str] = "toy_impl:load"
-    path: Annotated[str, Flat("model_name_or_path")]
+    path: str
     """Which words."""
 
 class Rows(Data):
@@ -37,7 +37,7 @@ class Rows(Data):
     target: ClassVar[str] = "toy_impl:rows"
     sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="lines", bare="path")]]
     """Where rows come from."""
-    cutoff: Annotated[int, Flat("cutoff_len")] = 10
+    cutoff: int = 10
     """Longest row."""
 
 class Lines(Source):
@@ -50,12 +50,26 @@ class Lines(Source):
 class Shrink(Quantizer):
     """Drops the last letter."""
     target: ClassVar[str] = "toy_impl:Shrink"
-    letters: Annotated[int, Flat("shrink_letters")] = 1
+    letters: int = 1
     """How many letters go."""
 
 class Alone(Strategy):
     """One process."""
     target: ClassVar[str] = "toy_impl:alone"
+
+def spoken(data, found):
+    """Translate a dialect: `say` is the model, `loudly` how strongly, and the seed is 42 where it is left out."""
+    from gym_core.dialect import fill_own, parted, put
+    sections, said = parted(data)
+    put(sections, ("algorithm",), {"name": "toy"}, "say", found)
+    put(sections, ("model",), said.pop("say"), "say", found)
+    if "loudly" in said:
+        put(sections, ("algorithm", "strength"), said.pop("loudly"), "loudly", found)
+    fill_own(sections, {"seed": 42} | said, found)
+    return sections
+
+def astray(data, found):
+    return {"everything": 1}
 
 class Shout(Exporter):
     """Writes in capitals."""
@@ -142,7 +156,7 @@ TOY_POINTS = {
     "gym.strategies": {"alone": "toy:Alone"},
     "gym.exporters": {"shout": "toy:Shout"},
     "gym.hooks": {"watch": "toy_impl:Watch", "misfit": "toy_impl:Misfit", "misspelt": "toy_impl:Misspelt"},
-    "gym.flat": {"stage.toy": "toy:Toy", "stage.default": "toy:Toy", "quantization_method.shrink": "toy:Shrink"},
+    "gym.dialects": {"say": "toy:spoken", "stray": "toy:astray", "seed": "toy:spoken"},
 }
 
 
@@ -215,7 +229,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder for `PYTHONPATH` with the toys installed, for tests that start processes."""
     folder = tmp_path_factory.mktemp("site")
     # Names of their own: these processes also see whatever the developer has installed.
-    points = {group: names for group, names in TOY_POINTS.items() if group != "gym.flat"}
+    points = {group: names for group, names in TOY_POINTS.items() if group != "gym.dialects"}
     points |= {"gym.backends": {"words": "toy:ToyModel"}, "gym.data": {"rows": "toy:Rows"}}
     papers = {"toy paper": "https://arxiv.org/abs/1706.03762"}
     write_distribution(folder, "gym-toy", {"toy": TOY, "toy_impl": TOY_IMPL}, points, urls=papers)

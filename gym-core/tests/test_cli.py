@@ -132,7 +132,7 @@ def test_children_of_a_command_may_end_as_they_like(tmp_path):
     ("arguments", "said"),
     [
         (("plugins", "list", "--kind", "rewards"), "pip install gym-rewards"),
-        (("drill",), "pip install gym-torch"),
+        (("drill",), "pip install gym-drill"),
         (("plugins", "trace"), "pip install gym-manage"),
         (("trainn",), "did you mean `gym train`?"),
     ],

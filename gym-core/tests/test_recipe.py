@@ -1,4 +1,4 @@
-"""Recipes: both dialects, overrides, and every problem told with its line, key, reason and remedy."""
+"""Recipes: sections, the short form and dialects, overrides, and every problem told with its line, key, reason and remedy."""
 
 from __future__ import annotations
 
@@ -75,13 +75,31 @@ def test_what_changes_no_number_changes_no_fingerprint(toys):
     assert load_recipe({**base, "train": {"seed": 1}}).fingerprint() != same.fingerprint()
 
 
-def test_llamafactory_file_is_translated_with_its_own_defaults(toys, tmp_path):
-    text = "model_name_or_path: words\ndataset_dir: null\ndo_train: true\nlearning_rate: 1e-4\nbf16: true\noutput_dir: out\n"
-    recipe = load_recipe(write(tmp_path, text))
-    assert recipe.model.path == "words" and recipe.output == "out"
-    assert recipe.algorithm.strength == 0.5  # what the dialect means when it says nothing, not the field's default
-    assert recipe.train.learning_rate == 1e-4 and recipe.train.precision == "bf16"
-    assert (recipe.train.epochs, recipe.train.seed, recipe.train.log_every) == (3.0, 42, 500)
+def test_a_key_marks_a_file_of_a_dialect_that_a_plugin_translates(toys, tmp_path):
+    recipe = load_recipe(write(tmp_path, "say: words\nloudly: 0.5\nmax_steps: 3\noutput: out\n"))
+    assert (recipe.model.path, recipe.algorithm.strength, recipe.output) == ("words", 0.5, "out")
+    assert (recipe.train.max_steps, recipe.train.seed) == (3, 42)
+    assert load_recipe({"say": "words", "train": {"seed": 1}, "seed": 1}).train.seed == 1
+
+
+def test_what_a_dialect_translates_is_told_by_the_users_key_and_line(toys, tmp_path):
+    found = problems(tmp_path, "loudly: very\nsay: words\nadaptor: x\n")
+    assert [(where, key) for where, key, _, _ in found] == [("r.yaml:1", "loudly"), ("r.yaml:3", "adaptor")]
+    assert found[1][3] == "did you mean `adapter`?"
+
+
+def test_a_dialect_that_is_not_there_or_wrong_is_named(toys, tmp_path):
+    with pytest.raises(PluginError, match="pip install gym-llamafactory") as caught:
+        load_recipe(write(tmp_path, "model_name_or_path: words\n"))
+    assert caught.value.problems[0].where.endswith("r.yaml:1")
+    with pytest.raises(PluginError, match="translates into `everything`, which is no section"):
+        load_recipe({"stray": 1})
+    with pytest.raises(RecipeError, match="marks another dialect than `say`"):
+        load_recipe({"say": "words", "stray": 1})
+
+
+def test_what_the_kernel_knows_marks_no_dialect(toys):
+    assert load_recipe({"model": "w", "algorithm": "toy", "seed": 7}).train.seed == 7
 
 
 def test_short_form_fills_fields_of_the_selected_component(toys, tmp_path):
@@ -90,14 +108,14 @@ def test_short_form_fills_fields_of_the_selected_component(toys, tmp_path):
     assert recipe.quantization.letters == 1
 
 
-def test_a_flat_key_of_an_unselected_component_says_whose_it_is(toys, tmp_path):
-    [(where, key, why, fix)] = problems(tmp_path, "model: w\nalgorithm: toy\nshrink_letters: 2\n")
-    assert (where, key) == ("r.yaml:3", "shrink_letters")
+def test_an_option_of_an_unselected_component_says_whose_it_is(toys, tmp_path):
+    [(where, key, why, fix)] = problems(tmp_path, "model: w\nalgorithm: toy\nletters: 2\n")
+    assert (where, key) == ("r.yaml:3", "letters")
     assert why == "belongs to quantization `shrink` (gym-toy)"
     assert fix == "set `quantization: shrink`"
 
 
-def test_contradiction_between_dialects_is_an_error(toys, tmp_path):
+def test_contradiction_between_section_and_short_form_is_an_error(toys, tmp_path):
     [(_, key, why, _)] = problems(tmp_path, "model: w\nalgorithm: toy\ntrain: {seed: 1}\nseed: 2\n")
     assert key == "seed" and "contradicts `train.seed`" in why
 
@@ -132,21 +150,13 @@ def test_misspelt_top_level_key(toys, tmp_path):
     assert (where, key, why, fix) == ("r.yaml:3", "adaptor", "unknown key", "did you mean `adapter`?")
 
 
-def test_wrong_value_under_a_flat_key_names_that_key(toys, tmp_path):
-    found = problems(tmp_path, "model_name_or_path: w\nnum_train_epochs: -1\nlearning_rate: fast\n")
-    assert [(where, key) for where, key, _, _ in found] == [
-        ("r.yaml:2", "num_train_epochs"),
-        ("r.yaml:3", "learning_rate"),
-    ]
-
-
 def test_missing_plugin_says_what_to_install(toys, tmp_path, monkeypatch):
     with pytest.raises(PluginError) as caught:
         load_recipe({"model": "w", "algorithm": "gspo"})
     assert "gspo" in str(caught.value) and caught.value.code == 3
 
 
-def test_overrides_reach_either_dialect(toys, tmp_path):
+def test_overrides_reach_sections_and_the_short_form(toys, tmp_path):
     path = write(tmp_path, "model: w\nalgorithm: toy\n")
     recipe = load_recipe(
         path, ["algorithm.strength=4", "train.epochs=0.5", "data=[x.txt]", "data.cutoff=7", "learning_rate=1e-3"]

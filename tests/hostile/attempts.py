@@ -159,8 +159,8 @@ ATTEMPTS: dict[str, Attempt] = {
     "steals-list": points("[gym.commands]\nplugins.list = gym_steals_list:Toy\n--help = gym_steals_list:Toy\n", "", "`plugins list` and `--help` as commands"),
     "steals-python": points("[gym.facade]\nsys.exit = gym_steals_python:Toy\npartial.x = gym_steals_python:Toy\n", "", "Python names that hide those `gym` is made of"),
     "steals-keys": points(
-        "[gym.algorithms]\nsteals-keys = gym_steals_keys:Toy\n[gym.flat]\nlearning_rate.* = gym_steals_keys:Toy\nseed.* = gym_steals_keys:Toy\n",
-        "", "flat keys of the kernel as its own", "",
+        "[gym.algorithms]\nsteals-keys = gym_steals_keys:Toy\n[gym.dialects]\nmodel = gym_steals_keys:Toy\nseed = gym_steals_keys:Toy\n",
+        "", "keys of the kernel as marks of its dialect", "",
     ),
     "steals-kind": points("[gym.kinds]\nalgorithms = gym_steals_kind:Toy\n", "", "a kind that the kernel has already"),
     "remarks": points("[gym.remarks]\nremarks = gym_remarks:explode\n", "AttributeError", "a remark on recipes that do not use it"),

@@ -38,6 +38,14 @@ class Text(Exporter):
     target: ClassVar[str] = "{module}:Writer"
 
 
+def translate(data, found):
+    from gym_core.dialect import fill_own, parted
+
+    sections, beside = parted(data)
+    fill_own(sections, {key: value for key, value in beside.items() if key != "thingy"}, found)
+    return sections | {"algorithm": "{module}/thing".replace("_", "-")}
+
+
 def ranks(config, output):
     return Ranks()
 
@@ -70,9 +78,8 @@ adamw = {module}:AdamW
 ddp = {module}:DDP
 [gym.exporters]
 text = {module}:Text
-[gym.flat]
-stage.thing = {module}:Toy
-stage.default = {module}:Toy
+[gym.dialects]
+thingy = {module}:translate
 """
 
 
@@ -135,13 +142,12 @@ def test_a_finished_run_is_exported_by_what_made_it(both):
     assert (both.root.parent / "runs/thing/export/text/text.txt").read_text() == "gym_first"
 
 
-def test_flat_recipes_have_the_same_way_out(both):
-    path = both.root.parent / "flat.yaml"
-    path.write_text("stage: thing\noutput_dir: runs/thing\noptimizer: gym-first/adamw\ndistributed: gym-first/ddp\n")
+def test_dialects_have_the_same_way_out(both):
+    path = both.root.parent / "thingy.yaml"
+    path.write_text("thingy: 1\noutput: runs/thing\noptimizer: gym-first/adamw\ndistributed: gym-first/ddp\n")
     done = both.gym("train", str(path))
-    assert done.returncode == PLUGIN and "gym plugins choose flat/stage.thing" in done.stderr, done.stderr
-    for name in ("flat/stage.thing", "algorithms/thing"):
-        assert both.gym("plugins", "choose", name, "gym-first", "--project").returncode == 0
+    assert done.returncode == PLUGIN and "gym plugins choose dialects/thingy gym-" in done.stderr, done.stderr
+    assert both.gym("plugins", "choose", "dialects/thingy", "gym-first", "--project").returncode == 0
     assert "finished already" in both.gym("train", str(path)).stdout
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from gym_core import targets
 from gym_core.component import Component, load_object
-from gym_core.discovery import Entry, entries, installed, named, nearest
+from gym_core.discovery import Entry, catalogue, entries, installed, named, nearest
 from gym_core.errors import PluginError, printable
 from gym_core.kinds import KINDS
 from gym_core.metadata import canonical
@@ -34,13 +34,6 @@ def base_class(kind: str) -> type[Component]:
         return KINDS[kind]
     found: type[Component] = load_object(find("kinds", kind).value)
     return found
-
-
-@cache
-def catalogue() -> dict[str, str]:
-    """Return the distribution that brings each first-party component, by `kind/name`; for error messages alone."""
-    text = (Path(__file__).parent / "catalogue.txt").read_text(encoding="utf-8")
-    return dict(line.split() for line in text.splitlines() if line and not line.startswith("#"))
 
 
 def find(kind: str, name: str, key: str = "", where: str = "") -> Entry:

@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from gym_core.discovery import entries, nearest
+from gym_core.discovery import catalogue, entries, nearest
 from gym_core.errors import GymError, RecipeError
-from gym_core.loading import catalogue, find, load
+from gym_core.loading import find, load
 
 #: Pickles are never fetched; a model's own code is, and runs only where a recipe sets `trust_remote_code`.
 _FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"]

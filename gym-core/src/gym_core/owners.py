@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gym_core.component import Flat
 from gym_core.discovery import entries
 from gym_core.errors import PluginError
 from gym_core.loading import load_component
@@ -25,19 +24,18 @@ SECONDS = 20.0  #: that all plugins together may take
 
 
 class Owner(NamedTuple):
-    """A component, how many classes it inherits from, and one of its options or flat keys."""
+    """A component, how many classes it inherits from, and one of its options."""
 
     kind: str
     dist: str
     name: str
     depth: int
     key: str
-    flat: bool
 
 
 @cache
 def owners() -> list[Owner]:
-    """Return all options and flat keys of the components that sections can name, as far as they can be imported."""
+    """Return all options of the components that sections can name, as far as they can be imported."""
     quiet = subprocess.DEVNULL
     path = {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path), "GYM_IMPORT_SECONDS": "5"}
     with tempfile.NamedTemporaryFile() as answer, suppress(OSError, ValueError):
@@ -46,8 +44,8 @@ def owners() -> list[Owner]:
             subprocess.run(
                 command, stdin=quiet, stdout=quiet, stderr=quiet, env=os.environ | path, timeout=SECONDS, check=False
             )
-        rows = [row for line in read_file(answer.name).decode().splitlines() if len(row := line.split()) == 6]
-        return [Owner(kind, dist, name, int(depth), key, how == "flat") for kind, dist, name, depth, key, how in rows]
+        rows = [row for line in read_file(answer.name).decode().splitlines() if len(row := line.split()) == 5]
+        return [Owner(kind, dist, name, int(depth), key) for kind, dist, name, depth, key in rows]
     return []
 
 
@@ -57,11 +55,8 @@ def main(answer: str) -> None:
         for entry in (entry for kind in SECTION_OF for entry in entries(kind)):
             with suppress(PluginError):
                 cls = load_component(entry.kind, entry.qualified)[1]
-                marks = {
-                    mark.key for info in cls.model_fields.values() for mark in info.metadata if isinstance(mark, Flat)
-                }
-                for key, how in [*((key, "flat") for key in marks), *((key, "own") for key in cls.model_fields)]:
-                    print(entry.kind, entry.dist, entry.name, len(cls.__mro__), key, how, file=file)
+                for key in cls.model_fields:
+                    print(entry.kind, entry.dist, entry.name, len(cls.__mro__), key, file=file)
             file.flush()
     os._exit(0)
 

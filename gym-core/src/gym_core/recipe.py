@@ -124,7 +124,7 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         data, marks, folder = deepcopy(dict(source)), {}, None
     else:
         document = read_yaml(Path(source))
-        data, marks, folder = deepcopy(document.data), dict(document.marks), Path(source).parent
+        data, marks, folder = deepcopy(document.data), document.marks, Path(source).parent
     found = Findings(marks, folder=folder)
     for override in overrides:
         key, equals, text = override.partition("=")

@@ -54,8 +54,8 @@ class Resolved(NamedTuple):
 class Findings:
     """What validating a recipe brings together: components found, problems met, and where each key was written."""
 
-    marks: Mapping[Path, str] = field(default_factory=dict)  #: `file:line` of a key path
-    keys: Mapping[Path, str] = field(default_factory=dict)  #: the user's own key where a dialect was translated
+    marks: dict[Path, str] = field(default_factory=dict)  #: `file:line` of a key path
+    keys: dict[Path, str] = field(default_factory=dict)  #: the user's own key where a dialect was translated
     problems: list[Problem] = field(default_factory=list)
     resolved: list[Resolved] = field(default_factory=list)
     plugins: set[Problem] = field(default_factory=set)  #: those of the problems that installing a package would cure

@@ -1,21 +1,19 @@
-"""Adapters in recipes and runs: LLaMA-Factory's keys, other optimizers, plans, and what is refused."""
+"""Adapters in recipes and runs: other optimizers, plans, and what is refused."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from gym_adapters import DoRA, LongLoRA, LoRA, PiSSA, RsLoRA
-from gym_core import GymError, Recipe, RecipeError, load_recipe
+from gym_adapters import LoRA
+from gym_core import RecipeError, load_recipe
 from gym_core.cli.recipes import explain
-from gym_optim.config import LoRAPlus
 from gym_plan.plan import plan
 from gym_testkit.bench import Bench
 from gym_torch.distributed.ddp import Replicated
@@ -30,50 +28,7 @@ def small(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def factory(**keys: Any) -> Recipe:
-    """Return the recipe that a file of LLaMA-Factory means."""
-    base = {"model_name_or_path": "tiny", "stage": "sft", "finetuning_type": "lora", "dataset": "identity"}
-    return load_recipe(base | {"output_dir": "runs/x"} | keys)
-
-
-@pytest.mark.parametrize(
-    ("keys", "adapter"),
-    [
-        ({}, LoRA()),
-        ({"use_rslora": True, "lora_rank": 16, "lora_alpha": 32}, RsLoRA(rank=16, alpha=32.0)),
-        ({"use_rslora": False, "use_dora": True, "lora_target": "q_proj,v_proj"}, DoRA(modules="q_proj,v_proj")),
-        ({"pissa_init": True, "pissa_iter": -1, "pissa_convert": True}, PiSSA(iterations=-1)),
-        ({"pissa_init": True, "additional_target": "embed_tokens"}, PiSSA(extra="embed_tokens")),
-        ({"adapter_name_or_path": "a,b", "create_new_adapter": True}, LoRA(adapters="a,b", anew=True)),
-        ({"adapter_name_or_path": "saves/one", "use_rslora": True}, RsLoRA(adapters="saves/one")),
-        ({"shift_attn": True}, LongLoRA()),
-    ],
-)
-def test_llama_factorys_keys_select_the_component(keys: dict[str, Any], adapter: LoRA) -> None:
-    assert factory(**keys).adapter == adapter
-    left_out = {key: value for key, value in keys.items() if key != "finetuning_type"}
-    assert factory(**left_out).adapter == adapter
-
-
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ({"use_rslora": True, "use_dora": True}, "contradicts `use_dora`"),
-        ({"finetuning_type": "full", "use_dora": True}, "contradicts `finetuning_type`"),
-        ({"pissa_iter": 4}, "belongs to adapter `pissa`"),
-        ({"finetuning_type": "full", "lora_rank": 4}, "belongs to adapter `lora`"),
-        ({"use_dora": True, "adapter_name_or_path": "somewhere"}, "belongs to adapter `lora`"),
-        ({"pissa_init": True, "pissa_iter": 0}, "at least 1 iteration"),
-    ],
-)
-def test_keys_that_mean_nothing_together_are_errors(keys: dict[str, Any], why: str) -> None:
-    with pytest.raises(GymError, match=why):
-        factory(**keys)
-
-
 def test_lora_plus_goes_with_any_of_them(small: Bench) -> None:
-    recipe = factory(use_dora=True, loraplus_lr_ratio=8.0)
-    assert recipe.optimizer == LoRAPlus(ratio=8.0) and recipe.adapter == DoRA()
     for kind in ("dora", "pissa", "adalora"):
         run = {"adapter": {"name": kind, "rank": 4} | ({"target_rank": 2} if kind == "adalora" else {})}
         optimizer = {"name": "lora_plus", "ratio": 4.0}

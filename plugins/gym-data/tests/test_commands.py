@@ -41,7 +41,6 @@ def toys(tmp_path, monkeypatch):
         "[gym.backends]\ntoy = toys_for_data:ToyBackend\n"
         "[gym.algorithms]\ntoy-learn = toys_for_data:Learn\ntoy-compare = toys_for_data:Compare\n"
         "toy-judged = toys_for_data:Judged\n"
-        "[gym.flat]\nstage.toy = toys_for_data:Learn\n"
     )
     monkeypatch.syspath_prepend(str(site))
     discovery.installed.cache_clear()
@@ -164,25 +163,6 @@ def test_nothing_left_to_compare_is_an_error_of_four_lines(toys, recipe):
         run(recipe([same, same], "toy-compare"))
     assert "both answers are the same (2 rows)" in str(caught.value)
     assert str(caught.value).count("\n") <= 3
-
-
-def test_a_flat_recipe_means_the_same(toys, model, tmp_path):
-    (tmp_path / "dataset_info.json").write_text(
-        json.dumps({"a": {"file_name": "a.json"}, "b": {"file_name": "b.json"}})
-    )
-    for name in "ab":
-        (tmp_path / f"{name}.json").write_text(json.dumps([{"instruction": name, "input": "", "output": "x"}] * 4))
-    flat = {
-        "model_name_or_path": str(model), "stage": "toy", "do_train": True, "dataset": "a,b", "template": "chatml",
-        "dataset_dir": str(tmp_path), "cutoff_len": 64, "max_samples": 3, "val_size": 0.5, "mask_history": True,
-        "train_on_prompt": False, "mix_strategy": "interleave_under", "interleave_probs": "0.5,0.5",
-        "model": {"backend": "toy"},
-    }  # fmt: skip
-    path = tmp_path / "flat.yaml"
-    path.write_text(json.dumps(flat))
-    report = json.loads(run(path, "--json"))["report"]
-    assert [source["name"] for source in report["sources"]] == ["a", "b"]
-    assert report["rows"] == 6 and report["validation"] >= 1
 
 
 def test_what_cannot_be_shown_is_an_error(toys, recipe):

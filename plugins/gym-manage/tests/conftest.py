@@ -12,11 +12,11 @@ from gym_core import discovery, loading, metadata, requirements
 TOY = '''
 from typing import Annotated, ClassVar
 from pydantic import SerializeAsAny
-from gym_core import Algorithm, Backend, Data, Exporter, Flat, Slot, Source, hookimpl
+from gym_core import Algorithm, Backend, Data, Exporter, Slot, Source, hookimpl
 
 class Toy(Algorithm):
     """Learns nothing, quickly."""
-    strength: Annotated[float, Flat("toy_strength", default=0.5)] = 1.0
+    strength: float = 1.0
     """How strongly."""
 
 class Words(Backend):
@@ -56,6 +56,8 @@ toy-words = {module}:Words
 toy-rows = {module}:Rows
 [gym.sources]
 toy-lines = {module}:Lines
+[gym.dialects]
+say = {module}:Shout
 [gym.exporters]
 toy-shout = {module}:Shout
 [gym.hooks]

@@ -27,7 +27,7 @@ def test_disabled_is_gone_listed_and_comes_back(add, capsys):
     assert run(["plugins", "enable", "gym-toy/toy"]) == OK
     assert names("gym-toy") == {"toy"}, "one component of a distribution that is disabled"
     assert run(["plugins", "enable", "gym-toy"]) == OK
-    assert len(names("gym-toy")) == 6
+    assert len(names("gym-toy")) == 7
 
 
 def test_a_component_that_one_alone_brings_needs_no_distribution(add):

@@ -18,13 +18,14 @@ GOOD = [
         "data": {"name": "toy-rows", "sources": [{"name": "toy-lines", "path": "a"}]},
     },
     {"algorithm": "toy", "export": ["toy-shout", {"name": "toy-shout", "mark": "?"}], "train": {"epochs": 2}},
-    {"toy_strength": 3},
+    {"say": "w", "loudly": 3, "train": {"epochs": 2}},
 ]
 BAD = [
     {"algorithm": "other-than-all"},
     {"algorithm": {"name": "toy", "strenth": 2}},
     {"train": {"epoch": 1}},
     {"adaptor": 1},
+    {"say": "w", "train": {"epoch": 1}},
 ]
 
 

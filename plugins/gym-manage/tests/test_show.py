@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import Field, PositiveInt, SerializeAsAny
 
+from gym_core import Algorithm, Slot, Source
 from gym_core.cli import run
+from gym_core.component import Config
 from gym_core.errors import OK, PLUGIN
+from gym_manage.words import default_of, type_of
 
 
 def shown(capsys, *arguments: str):
@@ -19,9 +25,7 @@ def test_a_component_in_words(add, capsys):
     add("gym-toy")
     (told,) = shown(capsys, "algorithms/toy")
     assert (told["dist"], told["version"], told["doc"]) == ("gym-toy", "1.0", "Learns nothing, quickly.")
-    assert told["options"] == [
-        {"name": "strength", "type": "float", "default": "1.0", "doc": "How strongly.", "flat": ["toy_strength"]}
-    ]
+    assert told["options"] == [{"name": "strength", "type": "number", "default": "1.0", "doc": "How strongly."}]
     assert run(["plugins", "show", "toy"]) == OK
     assert "How strongly." in capsys.readouterr().out
 
@@ -55,3 +59,41 @@ def test_what_is_not_installed_or_broken_is_said(add, capsys, tmp_path):
     (tmp_path / "site/gym_toy.py").write_text("raise SystemExit(0)")
     assert run(["plugins", "show", "algorithms/toy"]) == PLUGIN
     assert "SystemExit" in capsys.readouterr().err
+
+
+class Inner(Config):
+    """Options of an option."""
+
+    size: int = 1
+    """How large."""
+
+
+class Many(Algorithm):
+    """Options of every type."""
+
+    steps: PositiveInt | None = None
+    share: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    mode: Literal["fast", "exact"] = "fast"
+    both: bool | Literal["auto"] = "auto"
+    names: tuple[str, ...] = ()
+    weights: dict[str, float] = {}
+    rewards: list[Annotated[SerializeAsAny[Source], Slot("sources")]]
+    inner: Annotated[SerializeAsAny[Source] | None, Slot("sources")] = None
+    more: Inner = Inner()
+    where: Path = Path("here")
+
+
+def test_types_and_defaults_are_words():
+    told = {name: (type_of(info), default_of(info)) for name, info in Many.model_fields.items()}
+    assert told == {
+        "steps": ("integer above 0 or none", "none"),
+        "share": ("number at least 0 and below 1", "0.5"),
+        "mode": ("fast or exact", "fast"),
+        "both": ("true or false or auto", "auto"),
+        "names": ("list of text", "[]"),
+        "weights": ("mapping of text to number", "{}"),
+        "rewards": ("list of sources", "required"),
+        "inner": ("source or none", "none"),
+        "more": ("mapping of size", '{"size": 1}'),
+        "where": ("path", '"here"'),
+    }

@@ -259,35 +259,3 @@ def test_a_plan_is_made_without_a_reference(bench: Bench, name: str, rows: str) 
     file.write_text(yaml.safe_dump(made), encoding="utf-8")
     done = bench.gym("plan", str(file))
     assert done.returncode == 0 and "predicted peak" in done.stdout, done.stdout + done.stderr
-
-
-def test_a_file_of_llamafactory_trains(bench: Bench) -> None:
-    file = bench.path("kto.yaml")
-    rows = bench.data("feedback")
-    info = {
-        "judged": {
-            "file_name": rows.name,
-            "formatting": "sharegpt",
-            "columns": {"messages": "messages", "kto_tag": "label"},
-        }
-    }
-    info["judged"]["tags"] = {
-        "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant",
-    }  # fmt: skip
-    (rows.parent / "dataset_info.json").write_text(json.dumps(info))
-    flat = {
-        "model_name_or_path": str(bench.model()), "stage": "kto", "do_train": True, "finetuning_type": "lora",
-        "lora_rank": 4, "lora_target": "all", "pref_beta": 0.2, "kto_chosen_weight": 1.2, "kto_rejected_weight": 0.9,
-        "pref_ftx": 0.1, "dataset": "judged", "dataset_dir": str(rows.parent), "cutoff_len": 64,
-        "output_dir": str(bench.path("run")), "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2,
-        "learning_rate": 1.0e-3, "num_train_epochs": 1.0, "logging_steps": 1,
-    }  # fmt: skip
-    file.write_text(yaml.safe_dump(flat))
-    loaded = load_recipe(file)
-    config = loaded.algorithm
-    assert isinstance(config, KTO)
-    assert (config.beta, config.desirable_weight, config.undesirable_weight, config.ftx) == (0.2, 1.2, 0.9, 0.1)
-    done = bench.gym("train", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = Path(flat["output_dir"], "metrics.jsonl").read_text().splitlines()
-    assert len(lines) == 2 and all(math.isfinite(json.loads(line)["loss"]) for line in lines)

@@ -253,28 +253,6 @@ def test_a_reward_of_another_kind_of_head_is_refused(bench: Bench) -> None:
         ProcessModel(path=str(made.outcome.output)).build()
 
 
-def test_llamafactory_calls_it_rm(bench: Bench) -> None:
-    flat = {
-        "model_name_or_path": str(bench.model()),
-        "stage": "rm",
-        "do_train": True,
-        "finetuning_type": "lora",
-        "dataset": "pairs",
-        "dataset_dir": str(bench.root),
-        "output_dir": str(bench.root / "saves"),
-        "per_device_train_batch_size": 2,
-        "max_steps": 2,
-    }
-    (bench.root / "pairs.json").write_text(json.dumps(PAIRS[:1] * 4))
-    entry = {"file_name": "pairs.json", "ranking": True, "columns": {"prompt": "prompt", "chosen": "chosen"}}
-    (bench.root / "dataset_info.json").write_text(json.dumps({"pairs": entry}))
-    file = bench.path("rm.yaml")
-    file.write_text(json.dumps(flat))
-    assert isinstance(load_recipe(file).algorithm, RewardModel)
-    assert bench.gym("train", str(file)).returncode == 0
-    assert Model(path=str(bench.root / "saves")).build()([RewardInput("a", messages=[user("b")])]) != [0.0]
-
-
 def daring(number: int) -> dict[str, str]:
     """A pair of which the answer that does not shrug is preferred."""
     first, second = number % 7 + 1, number % 5 + 2

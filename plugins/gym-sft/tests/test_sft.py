@@ -110,26 +110,6 @@ def test_it_learns(bench: Bench, name: str, shape: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_a_file_of_llama_factory_selects_it(bench: Bench) -> None:
-    flat = {
-        "model_name_or_path": str(bench.model()),
-        "dataset": str(bench.data("conversation")),
-        "output_dir": str(bench.root / "out"),
-        "lr_scheduler_type": "cosine",
-        "adam_beta2": 0.95,
-        "learning_rate": "1e-4",
-    }
-    recipe = load_recipe({**flat, "stage": "sft", "do_train": True, "finetuning_type": "full"})
-    assert isinstance(recipe.algorithm, SFT)
-    names = {item.path[0]: item.name for item in recipe.resolved}
-    assert (names["optimizer"], names["scheduler"]) == ("adamw", "cosine")
-    assert recipe.optimizer is not None
-    assert recipe.optimizer.model_dump()["beta2"] == 0.95
-    assert isinstance(
-        load_recipe({**flat, "stage": "pt", "do_train": True, "finetuning_type": "full"}).algorithm, Pretrain
-    )
-
-
 def test_a_run_says_what_it_learnt_from(bench: Bench) -> None:
     output = bench.run(bench.recipe("sft")).outcome.output
     record = json.loads((Path(output) / "run.json").read_text())
@@ -140,4 +120,4 @@ def test_a_run_says_what_it_learnt_from(bench: Bench) -> None:
 
 def test_the_package_names_what_it_brings() -> None:
     points = {(point.group, point.name) for point in distribution("gym-sft").entry_points}
-    assert {("gym.algorithms", "sft"), ("gym.algorithms", "pretrain"), ("gym.flat", "stage.default")} <= points
+    assert {("gym.algorithms", "sft"), ("gym.algorithms", "pretrain")} <= points

@@ -11,7 +11,7 @@ from gym_torch_bench import Memory, make_run, train
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_core import GymError, load_recipe
+from gym_core import GymError
 from gym_testkit import families
 from gym_testkit.architectures import write_mixture
 from gym_torch import Transformers
@@ -115,15 +115,6 @@ def test_it_is_off_unless_the_recipe_or_the_configuration_says_so() -> None:
     for name in ("llama", "deepseek_v3", "doge"):
         with pytest.raises(GymError, match=r"load-balancing loss|balances its experts"):
             balance_of(families.build(name), 0.01)
-    flat = {
-        "model_name_or_path": "tiny",
-        "stage": "sft",
-        "dataset": "identity",
-        "output_dir": "x",
-        "moe_aux_loss_coef": 0.02,
-    }
-    backend = load_recipe(flat).model
-    assert isinstance(backend, Transformers) and backend.router_aux_loss_coef == 0.02
 
 
 def test_a_run_adds_it_to_its_loss_and_names_it(model_path: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gym_torch_bench import Memory, make_run, samples, train
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
 from gym_adapters import LoRA
-from gym_core import GymError, Recipe, Run, load_recipe
+from gym_core import GymError, Run, load_recipe
 from gym_core.record import RunRecord
 from gym_torch import SafetensorsExporter, Transformers
 from gym_torch.batch import Piece, alone, packed, padded
@@ -168,20 +168,3 @@ def test_the_factor_is_what_the_samples_need(model_path: Path) -> None:
         assert caught.value.problems[0].key == "model.rope_scaling"
     with pytest.raises(GymError, match="gpt2 model has no rotary positions"):
         scale(GPT2Config(), "linear", 10_000)
-
-
-def flat(**keys: Any) -> Recipe:
-    base = {"model_name_or_path": "tiny", "stage": "sft", "finetuning_type": "full", "dataset": "identity"}
-    return load_recipe(base | {"output_dir": "runs/x"} | keys)
-
-
-def test_flat_keys_of_the_model_and_of_recomputation() -> None:
-    model = flat(rope_scaling="yarn", neftune_noise_alpha=5).model
-    assert isinstance(model, Transformers) and (model.rope_scaling, model.neftune_noise_alpha) == ("yarn", 5.0)
-    assert flat(disable_gradient_checkpointing=False).train.gradient_checkpointing is True
-    assert flat(disable_gradient_checkpointing=True).train.gradient_checkpointing is False
-    assert flat(gradient_checkpointing=True).train.gradient_checkpointing is True
-    with pytest.raises(GymError, match=r"contradicts `train\.gradient_checkpointing`"):
-        flat(gradient_checkpointing=True, disable_gradient_checkpointing=True)
-    with pytest.raises(GymError, match="rope_scaling"):
-        flat(rope_scaling="longer")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from gym_core import __version__, errors
-from gym_core.discovery import entries, nearest
+from gym_core.discovery import catalogue, entries, nearest
 from gym_core.metadata import read_headers
 
 _exit = os._exit
@@ -71,8 +71,6 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; a misspelt one gets the nearest name, one that is not installed the package that brings it."""
         if self.get_command(context, args[0]) is None and not args[0].startswith("-"):
-            from gym_core.loading import catalogue
-
             package = catalogue().get(f"commands/{self.prefix}{args[0]}")
             near = nearest(args[0], self.list_commands(context))
             fix = (

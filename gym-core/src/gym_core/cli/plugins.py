@@ -8,9 +8,10 @@ import click
 
 from gym_core import errors
 from gym_core.cli import Commands
-from gym_core.discovery import Entry, ambiguous, installed
+from gym_core.discovery import Entry, ambiguous, catalogue, installed
 
-HIDDEN = {"flat", "facade", "remarks"}  #: groups that hold no components of their own
+HIDDEN = {"dialects", "facade", "remarks"}  #: groups that hold no components of their own
+TO_FINE_TUNE = ("algorithms/sft", "backends/transformers", "data/dataset", "optimizers/adamw", "adapters/lora")
 
 
 @click.group(cls=Commands)
@@ -27,8 +28,6 @@ def list_(kind: str | None, as_json: bool) -> None:
     groups = {name: group for name, group in found.entries.items() if name not in HIDDEN and kind in (None, name)}
     off = [entry for entry in found.disabled if entry.kind not in HIDDEN and kind in (None, entry.kind)]
     if kind and not (groups or off):
-        from gym_core.loading import catalogue
-
         packages = sorted({package for name, package in catalogue().items() if name.startswith(f"{kind}/")})
         fix = f"pip install {' '.join(packages)}" if packages else f"kinds: {', '.join(found.entries)}"
         raise errors.PluginError(f"nothing of kind `{kind}` is installed", fix=fix)
@@ -62,8 +61,7 @@ def _lines(groups: dict[str, list[Entry]]) -> list[str]:
 
 def _nothing() -> str:
     """Say what there is to install."""
-    from gym_core.loading import catalogue
-
-    first = "pip install gym-sft gym-torch gym-data gym-optim gym-adapters"
-    packages = ", ".join(sorted({*catalogue().values()} - {"gym-core"}))
-    return f"No plugin is installed. To fine-tune: {first}\nKnown packages: {packages}"
+    known = {name: package for name, package in catalogue().items() if not name.startswith("facade/")}
+    first = dict.fromkeys(known[name] for name in TO_FINE_TUNE if name in known)
+    packages = ", ".join(sorted({*known.values()}))
+    return f"No plugin is installed. To fine-tune: pip install {' '.join(first)}\nKnown packages: {packages}"

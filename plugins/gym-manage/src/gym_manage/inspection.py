@@ -23,16 +23,17 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from stevedore.driver import DriverManager
 
-from gym_core.component import Component, Flat, Slot
+from gym_core.component import Component, Slot
 from gym_core.discovery import Entry, installed
 from gym_core.errors import PluginError, Problem
 from gym_core.loading import load, load_component
 from gym_core.metadata import MOST, read_file
 from gym_core.sections import nested_slots
+from gym_manage.words import default_of, type_of
 
 TEXT = 20_000  #: characters of one text of a plugin that are kept
 SCHEMA = 2**20  #: characters of the schema of one component
-PLAIN = {"flat", "facade", "commands", "hooks", "kinds", "remarks"}  #: groups whose objects are not components
+PLAIN = {"dialects", "facade", "commands", "hooks", "kinds", "remarks"}  #: groups whose objects are not components
 
 
 class Option(BaseModel):
@@ -42,7 +43,6 @@ class Option(BaseModel):
     type: str
     default: str
     doc: str
-    flat: list[str] = []
 
 
 class About(BaseModel):
@@ -142,11 +142,8 @@ def _about(entry: Entry) -> About:
         return made
     made.target, made.depth, made.slots = str(loaded.target)[:300], len(loaded.__mro__), nested_slots(loaded)
     for name, info in loaded.model_fields.items():
-        default = "required" if info.is_required() else repr(info.get_default(call_default_factory=True))
-        flat = [mark.key for mark in info.metadata if isinstance(mark, Flat)]
         doc = " ".join((info.description or "")[:TEXT].split())
-        kind = inspect.formatannotation(info.annotation).replace("typing.", "")
-        made.options.append(Option(name=name, type=kind[:300], default=default[:300], doc=doc, flat=flat))
+        made.options.append(Option(name=name, type=type_of(info)[:300], default=default_of(info)[:300], doc=doc))
     made.form = loaded.model_json_schema()
     if len(made.model_dump_json()) > SCHEMA:
         raise ValueError("too large")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import click
 from pydantic import TypeAdapter
 
-from gym_core.component import Flat, Slot
+from gym_core.component import Slot
+from gym_core.discovery import entries
 from gym_core.errors import Problem
 from gym_core.sections import SLOTS, VALUES
 from gym_manage.inspection import PLAIN, About, inspect_all
@@ -32,12 +32,15 @@ def recipe_schema() -> tuple[dict[str, Any], list[Problem]]:
     properties = {section: writer.slot(slot) for section, slot in SLOTS.items()}
     for section, value in VALUES.items():
         properties[section] = writer.inline(TypeAdapter(value).json_schema(), f"section.{section}")
+    marked: list[Any] = [{"required": [entry.name]} for entry in entries("dialects")]
     built = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Gym recipe",
         "type": "object",
-        "properties": {**writer.flat_keys(), **properties},
-        "additionalProperties": False,
+        "properties": properties,
+        # a file of another dialect has keys that its plugin alone knows
+        "if": {"not": {"anyOf": marked or [False]}},
+        "then": {"propertyNames": {"enum": [*properties]}},
         "$defs": writer.definitions,
     }
     return built, list(dict.fromkeys(writer.problems))
@@ -95,25 +98,6 @@ class _Writer:
         self.definitions.update({f"{key}.{part}": _moved(text, key) for part, text in inner.items()})
         moved: dict[str, Any] = _moved(body, key)
         return moved
-
-    def flat_keys(self) -> dict[str, Any]:
-        """Return the keys of the flat dialect, each described by where it leads."""
-        return {
-            key: {"description": f"Flat key of {owner}: `{name}`. {doc}".strip()}
-            for key, owner, name, doc in self._flat()
-        }
-
-    def _flat(self) -> Iterator[tuple[str, str, str, str]]:
-        for section, slot in SLOTS.items():
-            for _, about in self.told.get(slot.kind, ()):
-                for option in about.options:
-                    for key in option.flat:
-                        yield key, f"{section} `{about.names[0]}`", option.name, option.doc
-        for section, value in VALUES.items():
-            for name, info in getattr(value, "model_fields", {}).items():
-                for mark in info.metadata:
-                    if isinstance(mark, Flat):
-                        yield mark.key, section, name, info.description or ""
 
 
 def _moved(body: Any, key: str) -> Any:

@@ -20,7 +20,7 @@ from gym_manage.inspection import About, inspect_all
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(name: str, as_json: bool) -> None:
-    """Show a component: what it does, its options, its paper, its flat keys, and where its package is from.
+    """Show a component: what it does, its options, its paper, and where its package is from.
 
     NAME may be `kind/name`.
     """
@@ -64,8 +64,8 @@ def _print(item: dict[str, Any]) -> None:
     )
     click.echo(f"{printable(item['doc'], 20_000, keep=chr(10))}\n")
     for option in item["options"]:
-        flat = f"  [{', '.join(option['flat'])}]" if option["flat"] else ""
-        click.echo(printable(f"  {option['name']}: {option['type']} = {option['default']}{flat}"))
+        default = ", required" if option["default"] == "required" else f" = {option['default']}"
+        click.echo(printable(f"  {option['name']}: {option['type']}{default}"))
         click.echo(printable(f"      {option['doc']}"))
     click.echo()
 

@@ -15,9 +15,8 @@ from string import Template
 
 import click
 
-from gym_core.discovery import entries, installed
+from gym_core.discovery import catalogue, entries, installed
 from gym_core.errors import RecipeError
-from gym_core.loading import catalogue
 
 _NEW = files("gym_testkit") / "new"
 KINDS = tuple(sorted(folder.name for folder in _NEW.iterdir() if folder.is_dir() and folder.name != "common"))

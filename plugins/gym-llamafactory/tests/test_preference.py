@@ -1,4 +1,4 @@
-"""LLaMA-Factory's keys select the same components, and the short form does."""
+"""Keys of preference learning."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ def test_a_file_of_llama_factory_means_a_component(keys: dict[str, Any], means: 
     assert load_recipe({**FILE, **keys}).algorithm == means
 
 
-def test_the_short_form_has_the_fields_of_the_component() -> None:
-    short = {"model": "tiny", "dataset": "pairs.json", "pref_loss": "simpo", "simpo_gamma": 1.5}
-    assert load_recipe(short).algorithm == SimPO(simpo_gamma=1.5)
+def test_options_may_stand_beside_them_under_their_own_names() -> None:
+    assert load_recipe({**FILE, "pref_loss": "simpo", "beta": 2.5}).algorithm == SimPO(beta=2.5, simpo_gamma=0.5)
 
 
 @pytest.mark.parametrize(
@@ -59,5 +58,5 @@ def test_keys_that_say_different_things_are_refused(keys: dict[str, Any], why: s
 
 
 def test_a_loss_that_nobody_brings_is_refused_with_those_there_are() -> None:
-    with pytest.raises(PluginError, match="installed: hinge, ipo, kto_pair, orpo, sigmoid, simpo"):
+    with pytest.raises(PluginError, match="known: hinge, ipo, kto_pair, orpo, sigmoid, simpo"):
         load_recipe({**FILE, "pref_loss": "none such"})

@@ -1,0 +1,1 @@
+"""The tables of the packages of Gym, one module for each part of a recipe."""

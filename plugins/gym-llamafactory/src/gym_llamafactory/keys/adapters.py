@@ -1,0 +1,45 @@
+"""`finetuning_type`, and the keys of LoRA, OFT and freezing."""
+
+from __future__ import annotations
+
+from gym_llamafactory.keys.convert import or_unset, unread
+from gym_llamafactory.table import Choice, Key, Keys
+
+_LORA = "lora dora rslora pissa olora lora_ga eva loftq adalora longlora"
+_STACKED = "lora rslora pissa olora lora_ga eva longlora"  # what goes on from adapters that are there
+
+
+class AdapterKeys(Keys):
+    """Keys that say what is trained."""
+
+    choices = (
+        Choice(
+            "finetuning_type",
+            "adapter",
+            {"full": "full", "freeze": "freeze", "lora": "lora", "oft": "oft"},
+            default="lora",
+            yields={"lora": "pissa_init shift_attn use_dora use_rslora"},
+        ),
+        Choice("pissa_init", "adapter", {"true": "pissa"}),
+        Choice("shift_attn", "adapter", {"true": "longlora"}),
+        Choice("use_dora", "adapter", {"true": "dora"}),
+        Choice("use_rslora", "adapter", {"true": "rslora"}),
+    )
+    keys = (
+        Key("lora_rank", "adapter.rank", f"{_LORA} expert_lora"),
+        Key("lora_alpha", "adapter.alpha", f"{_LORA} expert_lora"),
+        Key("lora_dropout", "adapter.dropout", _LORA),
+        Key("lora_target", "adapter.modules", f"{_LORA} oft"),
+        Key("additional_target", "adapter.extra", f"{_LORA} expert_lora oft ia3 ln_tuning loha lokr vera"),
+        Key("adapter_name_or_path", "adapter.adapters", _STACKED),
+        Key("create_new_adapter", "adapter.anew", _STACKED),
+        Key("pissa_iter", "adapter.iterations", "pissa"),
+        Key("pissa_convert", "adapter.iterations", "pissa", unread),
+        Key("oft_block_size", "adapter.block", "oft", or_unset),
+        Key("oft_rank", "adapter.blocks", "oft", or_unset),
+        Key("oft_target", "adapter.modules", "oft"),
+        Key("freeze_trainable_layers", "adapter.layers", "freeze"),
+        Key("freeze_trainable_modules", "adapter.modules", "freeze"),
+        Key("freeze_extra_modules", "adapter.extra", "freeze"),
+        Key("use_llama_pro", "adapter.spread", "freeze"),
+    )

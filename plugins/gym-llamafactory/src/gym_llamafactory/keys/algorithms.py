@@ -1,0 +1,64 @@
+"""`stage`, `pref_loss`, and the keys of preference learning and reinforcement learning."""
+
+from __future__ import annotations
+
+from gym_llamafactory.table import Choice, Key, Keys
+
+_REFERENCED = (
+    "dpo apo_down apo_zero bco bco_pair cdpo discopop dpo_norm exo hinge ipo kto ld_dpo nca robust_dpo sppo tdpo1 tdpo2"
+)
+_PREFERENCE = f"{_REFERENCED} cpo orpo"
+_BETA = _PREFERENCE.replace("dpo_norm ", "")
+_REINFORCED = "ppo rloo grpo gspo dapo bnpo cispo dr_grpo gspo_token reinforce_pp reinforce_pp_baseline"
+
+
+class AlgorithmKeys(Keys):
+    """Keys that say how training learns."""
+
+    choices = (
+        Choice(
+            "stage",
+            "algorithm",
+            {
+                "sft": "sft",
+                "pt": "pretrain",
+                "dpo": "dpo",
+                "kto": "kto",
+                "rm": "reward_model",
+                "ppo": "ppo",
+                "rloo": "rloo",
+                "grpo": "grpo",
+                "dapo": "dapo",
+                "gspo": "gspo",
+            },
+            default="sft",
+            yields={"dpo": "dpo_label_smoothing ld_alpha pref_loss"},
+        ),
+        Choice(
+            "pref_loss",
+            "algorithm",
+            {
+                "sigmoid": "dpo",
+                "hinge": "hinge",
+                "ipo": "ipo",
+                "kto_pair": "kto",
+                "orpo": "orpo",
+                "simpo": "simpo",
+            },
+            yields={"sigmoid": "dpo_label_smoothing ld_alpha"},
+        ),
+        Choice("dpo_label_smoothing", "algorithm", {"*": "cdpo"}),
+        Choice("ld_alpha", "algorithm", {"*": "ld_dpo"}),
+    )
+    keys = (
+        Key("pref_beta", "algorithm.beta", _BETA),
+        Key("pref_beta", "algorithm.beta", "dpo_norm simpo", default=0.1),
+        Key("pref_ftx", "algorithm.ftx", f"{_PREFERENCE} simpo"),
+        Key("ref_model", "algorithm.ref_model", _REFERENCED),
+        Key("dpo_label_smoothing", "algorithm.label_smoothing", "cdpo", float),
+        Key("ld_alpha", "algorithm.ld_alpha", "ld_dpo"),
+        Key("simpo_gamma", "algorithm.simpo_gamma", "simpo", default=0.5),
+        Key("kto_chosen_weight", "algorithm.desirable_weight", "kto"),
+        Key("kto_rejected_weight", "algorithm.undesirable_weight", "kto"),
+        Key("reward_model", "algorithm.rewards", _REINFORCED, lambda path: [{"name": "model", "path": path}]),
+    )

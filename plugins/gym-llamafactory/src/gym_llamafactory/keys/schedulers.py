@@ -1,0 +1,59 @@
+"""How the learning rate falls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gym_llamafactory.keys.convert import entry
+from gym_llamafactory.table import Choice, Key, Keys
+
+
+def _share(value: Any) -> float:
+    """Take the default; any options of LLaMA-Factory count steps, which a share of the run cannot be made of."""
+    if isinstance(value, float):
+        return value
+    raise ValueError("write the section out: `scheduler: {name: wsd, decay: 0.2}`")
+
+
+class SchedulerKeys(Keys):
+    """Keys of the learning rate."""
+
+    choices = (
+        Choice(
+            "lr_scheduler_type",
+            "scheduler",
+            {
+                "constant": "constant",
+                "constant_with_warmup": "constant",
+                "cosine": "cosine",
+                "cosine_with_min_lr": "cosine",
+                "cosine_with_restarts": "cosine",
+                "inverse_sqrt": "inverse_sqrt",
+                "linear": "linear",
+                "polynomial": "polynomial",
+                "warmup_stable_decay": "wsd",
+            },
+            default="linear",
+        ),
+    )
+    keys = (
+        Key(
+            "lr_scheduler_kwargs",
+            "scheduler.power",
+            "polynomial",
+            entry("power", "scheduler: {name: polynomial, power: 2, floor: 0.1}"),
+        ),
+        Key(
+            "lr_scheduler_kwargs",
+            "scheduler.floor",
+            "cosine",
+            entry("min_lr_rate", "scheduler: {name: cosine, floor: 0.1, cycles: 2}"),
+        ),
+        Key(
+            "lr_scheduler_kwargs",
+            "scheduler.timescale",
+            "inverse_sqrt",
+            entry("timescale", "scheduler: {name: inverse_sqrt, timescale: 100}"),
+        ),
+        Key("lr_scheduler_kwargs", "scheduler.decay", "wsd", _share, default=2 / 3),
+    )

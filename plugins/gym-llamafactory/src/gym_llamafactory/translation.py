@@ -1,0 +1,164 @@
+"""A file of LLaMA-Factory, translated into the sections of a recipe by the installed tables.
+
+What no table knows goes to the short form of the kernel: options may stand beside such keys under their own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gym_core.dialect import chosen_names, fill_own, mapping_of, noun_of, parted, put
+from gym_core.discovery import catalogue, entries
+from gym_core.errors import Problem
+from gym_core.sections import SLOTS, Findings
+from gym_llamafactory import table as tables
+from gym_llamafactory.table import Choice, Key, Table
+
+TOP = {"output_dir": "output"}  #: keys that are a section by themselves
+PAIRS = ("optim_args",)  #: keys that hold `name=value, ...`, each a key by itself: `optim_args.name`
+STATED = {"do_train": True, "report_to": "none", "save_only_model": False}  #: keys that state what happens anyway
+
+
+class Chosen(NamedTuple):
+    """What keys of a file chose."""
+
+    by: dict[str, str]  #: the key that chose the component of a section
+    values: dict[str, Any]  #: the values of keys that chose
+
+
+def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
+    """Return the sections that a file means. Notes every key that cannot be placed."""
+    table = tables.installed()
+    sections, flat = parted(data)
+    _take_apart(flat, found)
+    chosen = _choose(table, sections, flat, found)
+    for key in sorted(TOP.keys() & flat.keys()):
+        put(sections, (TOP[key],), flat.pop(key), key, found)
+    for key, expected in STATED.items():
+        if flat.pop(key, expected) != expected:
+            found.problems.append(Problem("is not supported", found.where((key,)), key, f"set it to {expected}"))
+    names = {section: name.rpartition("/")[2] for section, name in chosen_names(sections).items()}
+    fitting = list(table.filling(names))
+    rows: dict[str, list[Key]] = {}
+    for row in fitting:
+        if row.chosen_by in ("", chosen.by.get(row.section, row.chosen_by)):
+            rows.setdefault(row.key, []).append(row)
+    flat |= {key: chosen.values[key] for key in chosen.by.values() if key in chosen.values and key in rows}
+    left = {}
+    for key, value in flat.items():
+        options = sorted({row.option for row in rows.get(key, ())})
+        if value is not None and len(options) > 1:
+            both = " and ".join(f"`{option}`" for option in options)
+            found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
+        elif value is not None and options:
+            _fill(sections, rows[key][0], value, found)
+        elif value is not None:
+            left[key] = value
+    known = {*TOP, *STATED, *table.choosing(), *(row.key for row in table.keys)}
+    unknown = fill_own(sections, left, found, known)
+    found.problems += [_elsewhere(key, fitting, chosen, found) or _of_another(table, key, found) for key in unknown]
+    left_out = [
+        row for several in rows.values() for row in several if row.default is not None and flat.get(row.key) is None
+    ]
+    for row in left_out:
+        counts = row.chosen_by in ("", chosen.by.get(row.section))
+        present = row.section in sections or row.section == "train" or SLOTS[row.section].implied
+        if counts and present and row.name not in mapping_of(sections, row.section):
+            _fill(sections, row, row.default, found)
+    return sections
+
+
+def _take_apart(flat: dict[str, Any], found: Findings) -> None:
+    """Make keys of those that one key holds."""
+    for key in PAIRS:
+        for pair in str(flat.pop(key, None) or "").replace(" ", "").split(","):
+            name, sign, value = pair.partition("=")
+            if sign:
+                flat[f"{key}.{name}"] = value
+                found.marks[f"{key}.{name}",] = found.where((key,))
+            elif pair:
+                fix = "write name=value, ..."
+                found.problems.append(Problem(f"`{pair}` has no value", found.where((key,)), key, fix))
+
+
+def _choose(table: Table, sections: dict[str, Any], flat: dict[str, Any], found: Findings) -> Chosen:
+    """Name the components that keys choose, and take from `flat` the keys that did nothing else."""
+    rows = table.choosing()
+    values = {key: str(flat[key]).lower() for key in rows if flat.get(key) is not None}
+    picked = {key: _picked(key, rows[key], value, found) for key, value in values.items()}
+    chosen = Chosen({}, {})
+    named: dict[str, str] = {}
+    for key in sorted(rows, key=lambda key: (key not in values, key)):  # what is said outweighs what is left out
+        given = key in values
+        if key in flat:
+            several = any("*" in row.names for _, row in rows[key])  # where any value will do, it is an option's
+            chosen.values[key] = flat.get(key) if several else flat.pop(key)
+        narrower = {other for _, row in rows[key] for other in row.yields.get(values.get(key, ""), "").split()}
+        if any(picked.get(other) for other in narrower):
+            continue
+        name = picked[key] if given else next((row.default for _, row in rows[key] if row.default), "")
+        section = rows[key][0][1].section
+        if name and section not in sections:
+            chosen.by[section], named[section] = key, name
+            put(sections, (section,), {SLOTS[section].selector: name}, key, found)
+        elif name and given and named.get(section, name) != name:
+            why = f"contradicts `{chosen.by[section]}`"
+            found.problems.append(Problem(why, found.where((key,)), key, "give one"))
+    return chosen
+
+
+def _picked(key: str, rows: list[tuple[str, Choice]], value: str, found: Findings) -> str:
+    """Return the name of the component that a value chooses, empty for none or after noting a problem."""
+    refused = next((row.refused[value] for _, row in rows if value in row.refused), "")
+    if refused:
+        found.problems.append(Problem(f"there is no `{value}` here; set {refused}", found.where((key,)), key))
+        return ""
+    names = {name: owner for owner, row in rows for name in [row.names.get(value) or row.names.get("*")] if name}
+    if len(names) > 1:
+        both = " and ".join(f"`{name}` ({owner})" for name, owner in names.items())
+        fix = f"write the section `{rows[0][1].section}` out"
+        found.problems.append(Problem(f"`{value}` could mean {both}", found.where((key,)), key, fix))
+    elif not names and value != "false":
+        known = ", ".join(sorted({known for _, row in rows for known in row.names}))
+        problem = Problem(f"no installed plugin brings `{value}`", found.where((key,)), key, f"known: {known}")
+        found.problems.append(problem)
+        found.plugins.add(problem)
+    return next(iter(names)) if len(names) == 1 else ""
+
+
+def _fill(sections: dict[str, Any], row: Key, value: Any, found: Findings) -> None:
+    try:
+        if row.convert:
+            value = row.convert.get(value, value) if isinstance(row.convert, Mapping) else row.convert(value)
+    except (ValueError, TypeError) as error:
+        found.problems.append(Problem(str(error), found.where((row.key,)), row.key))
+        return
+    if value is not None:
+        put(sections, (row.section, row.name), value, row.key, found)
+
+
+def _elsewhere(key: str, fitting: list[Key], chosen: Chosen, found: Findings) -> Problem | None:
+    """Explain a key that counts where another one chooses the component."""
+    row = next((row for row in fitting if row.key == key), None)
+    if row is None or row.section not in chosen.by:
+        return None
+    why = f"goes with `{row.chosen_by}`, and here `{chosen.by[row.section]}` chooses the {row.section}"
+    fix = f"write the section `{row.section}` out, or choose by `{row.chosen_by}`"
+    return Problem(why, found.where((key,)), key, fix)
+
+
+def _of_another(table: Table, key: str, found: Findings) -> Problem:
+    """Explain a key of a component that is not selected: the one that the key is named after, or the first that has it."""
+    where = found.where((key,))
+    having = [(name not in key, row.section, name) for row in table.keys if row.key == key for name in row.of.split()]
+    _, section, name = min(having, key=lambda having: having[0])
+    kind = SLOTS[section].kind
+    owner = next((entry.dist for entry in entries(kind) if entry.name == name), "")
+    if owner:
+        why = f"belongs to {noun_of(section)} `{name}` ({owner})"
+        return Problem(why, where, key, f"set `{section}: {name}`")
+    why, package = f"belongs to {noun_of(section)} `{name}`, which is not installed", catalogue().get(f"{kind}/{name}")
+    problem = Problem(why, where, key, f"pip install {package}" if package else f"set `{section}: {name}`")
+    found.plugins.add(problem)
+    return problem

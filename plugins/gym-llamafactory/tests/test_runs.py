@@ -1,0 +1,126 @@
+"""Files that train: their data, their outputs, and LLaMA-Factory's functions."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from gym import hparams, train
+from gym_core import PluginError, RecipeError, execute, load_recipe
+from gym_core.cli import cli
+from gym_preference import KTO, RewardModel
+from gym_sft import SFT, Pretrain
+from gym_testkit.bench import Bench
+
+PAIR = {"prompt": "a", "chosen": "good", "rejected": "bad"}
+
+
+def trained(file: Path, keys: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run a file and return what it logged."""
+    file.write_text(yaml.safe_dump(keys))
+    output = execute(load_recipe(file)).output
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_kto(bench: Bench) -> None:
+    rows = bench.data("feedback")
+    columns = {"messages": "messages", "kto_tag": "label"}
+    tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+    info = {"judged": {"file_name": rows.name, "formatting": "sharegpt", "columns": columns, "tags": tags}}
+    (rows.parent / "dataset_info.json").write_text(json.dumps(info))
+    keys = {
+        "model_name_or_path": str(bench.model()), "stage": "kto", "do_train": True, "finetuning_type": "lora",
+        "lora_rank": 4, "lora_target": "all", "pref_beta": 0.2, "kto_chosen_weight": 1.2, "kto_rejected_weight": 0.9,
+        "pref_ftx": 0.1, "dataset": "judged", "dataset_dir": str(rows.parent), "cutoff_len": 64,
+        "output_dir": str(bench.path("run")), "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2,
+        "learning_rate": 1.0e-3, "num_train_epochs": 1.0, "logging_steps": 1,
+    }  # fmt: skip
+    config = load_recipe(keys).algorithm
+    assert isinstance(config, KTO)
+    assert (config.beta, config.desirable_weight, config.undesirable_weight, config.ftx) == (0.2, 1.2, 0.9, 0.1)
+    lines = trained(bench.path("kto.yaml"), keys)
+    assert len(lines) == 2 and all(math.isfinite(line["loss"]) for line in lines)
+
+
+def test_rm(bench: Bench) -> None:
+    keys = {
+        "model_name_or_path": str(bench.model()), "stage": "rm", "do_train": True, "finetuning_type": "lora",
+        "dataset": "pairs", "dataset_dir": str(bench.root), "output_dir": str(bench.path("saves")),
+        "per_device_train_batch_size": 2, "max_steps": 2,
+    }  # fmt: skip
+    bench.path("pairs.json").write_text(json.dumps([PAIR] * 4))
+    entry = {"file_name": "pairs.json", "ranking": True, "columns": {"prompt": "prompt", "chosen": "chosen"}}
+    bench.path("dataset_info.json").write_text(json.dumps({"pairs": entry}))
+    assert isinstance(load_recipe(keys).algorithm, RewardModel)
+    trained(bench.path("rm.yaml"), keys)
+    assert (bench.root / "saves" / "model" / "value_head.safetensors").is_file()
+
+
+def test_sft_and_pt(bench: Bench) -> None:
+    keys = {
+        "model_name_or_path": str(bench.model()), "dataset": str(bench.data("conversation")),
+        "output_dir": str(bench.path("out")), "lr_scheduler_type": "cosine", "adam_beta2": 0.95, "learning_rate": "1e-4",
+        "do_train": True, "finetuning_type": "full",
+    }  # fmt: skip
+    recipe = load_recipe({**keys, "stage": "sft"})
+    assert isinstance(recipe.algorithm, SFT) and isinstance(load_recipe({**keys, "stage": "pt"}).algorithm, Pretrain)
+    names = {item.path[0]: item.name for item in recipe.resolved}
+    assert (names["optimizer"], names["scheduler"]) == ("adamw", "cosine")
+    assert recipe.optimizer is not None and recipe.optimizer.model_dump()["beta2"] == 0.95
+
+
+def test_keys_of_the_data(bench: Bench) -> None:
+    info = {name: {"file_name": f"{name}.json"} for name in "ab"}
+    bench.path("dataset_info.json").write_text(json.dumps(info))
+    for name in "ab":
+        bench.path(f"{name}.json").write_text(json.dumps([{"instruction": name, "input": "", "output": "x"}] * 4))
+    keys = {
+        "model_name_or_path": str(bench.model()), "stage": "sft", "do_train": True, "dataset": "a,b", "template": "chatml",
+        "dataset_dir": str(bench.root), "cutoff_len": 64, "max_samples": 3, "val_size": 0.5, "mask_history": True,
+        "train_on_prompt": False, "mix_strategy": "interleave_under", "interleave_probs": "0.5,0.5",
+    }  # fmt: skip
+    file = bench.path("file.yaml")
+    file.write_text(json.dumps(keys))
+    done = CliRunner().invoke(cli, ["data", "preview", str(file), "--json"], catch_exceptions=False)
+    report = json.loads(done.stdout)["report"]
+    assert [source["name"] for source in report["sources"]] == ["a", "b"]
+    assert report["rows"] == 6 and report["validation"] >= 1
+
+
+def test_its_functions(bench: Bench) -> None:
+    keys = {
+        "model_name_or_path": str(bench.model()), "stage": "sft", "dataset": str(bench.data("conversation")),
+        "finetuning_type": "full", "max_steps": 1, "output_dir": str(bench.path("one")),
+    }  # fmt: skip
+    model, data, training, finetuning, generating = hparams.get_train_args(keys)
+    done = train.run_sft(model, data, training.model_copy(update={"seed": 7}), finetuning, generating)
+    record = json.loads((done.output / "run.json").read_text())
+    assert record["settings"]["train.seed"] == 7 and record["settings"]["train.epochs"] == 3.0
+    two = bench.path("two")
+    assert train.run_exp(keys, [f"output_dir={two}"]).output == two
+    with pytest.raises(RecipeError, match="run_exp runs any recipe"):
+        train.run_sft(*hparams.get_train_args(keys | {"stage": "pt"}))
+
+
+def test_what_is_not_installed_says_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gym_core import discovery, metadata
+
+    folders = [folder for folder in metadata.metadata_folders() if folder.name != "gym-adapters"]
+    monkeypatch.setattr(discovery, "metadata_folders", lambda: folders)
+    discovery.installed.cache_clear()
+    try:
+        keys = {"model_name_or_path": "tiny", "dataset": "identity", "stage": "sft"}
+        with pytest.raises(PluginError, match="pip install gym-adapters") as caught:
+            load_recipe(keys | {"finetuning_type": "freeze"})
+        assert [problem.key for problem in caught.value.problems] == ["finetuning_type"]
+        with pytest.raises(PluginError, match="`freeze`, which is not installed") as caught:
+            load_recipe(keys | {"adapter": None, "freeze_trainable_layers": 2, "finetuning_type": "lora"})
+        assert {problem.fix for problem in caught.value.problems} == {"pip install gym-adapters"}
+    finally:
+        discovery.installed.cache_clear()

@@ -1,0 +1,85 @@
+"""The tables: every row leads to an option that is there, and other packages' tables count as ours do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gym_core import RecipeError, load_recipe
+from gym_core.component import Config
+from gym_core.discovery import installed as everything
+from gym_core.loading import load_component
+from gym_core.sections import SECTION_OF, SLOTS
+from gym_core.train import Train
+from gym_llamafactory import table
+
+STRANGER = '''
+from gym_adapters import LoRA
+from gym_llamafactory import Choice, Key, Keys
+
+class Mine(LoRA):
+    """An adapter."""
+
+class MineKeys(Keys):
+    """Its keys."""
+    choices = (Choice("finetuning_type", "adapter", {"mine": "mine"}), Choice("use_dora", "adapter", {"true": "mine"}))
+    keys = (Key("mine_rank", "adapter.rank", "mine", default=3), Key("lora_target", "adapter.modules", "mine"))
+'''
+
+
+def component(section: str, name: str) -> type[Config]:
+    return Train if section == "train" else load_component(SLOTS[section].kind, name)[1]
+
+
+@pytest.mark.parametrize("row", table.installed().keys, ids=lambda row: f"{row.key}-{row.option}")
+def test_every_row_leads_to_an_option(row: table.Key) -> None:
+    names = row.of.split() or [row.section]
+    for name in names:
+        assert row.name in component(row.section, name).model_fields, f"{row.section} `{name}` has no `{row.name}`"
+
+
+def test_every_choice_leads_to_a_component() -> None:
+    for rows in table.installed().choosing().values():
+        for _, row in rows:
+            assert row.section in SECTION_OF.values()
+            for name in {*row.names.values(), row.default} - {""}:
+                component(row.section, name)
+            keys = {other for names in row.yields.values() for other in names.split()}
+            assert keys <= table.installed().choosing().keys(), "a key that it yields to chooses nothing"
+            assert not set(row.refused) & set(row.names)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with an adapter, and a table of keys for it."""
+    info = tmp_path / "gym_mine-1.0.dist-info"
+    info.mkdir()
+    (tmp_path / "gym_mine.py").write_text(STRANGER)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gym-mine\nVersion: 1.0\n\n")
+    points = "[gym.adapters]\nmine = gym_mine:Mine\n[gym.llamafactory_keys]\nmine = gym_mine:MineKeys\n"
+    (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    everything.cache_clear()
+    table.installed.cache_clear()
+    yield
+    everything.cache_clear()
+    table.installed.cache_clear()
+
+
+@pytest.mark.usefixtures("stranger")
+def test_a_strangers_table_counts_as_ours_do() -> None:
+    base = {"model_name_or_path": "tiny", "dataset": "identity", "stage": "sft"}
+    found = load_recipe(base | {"finetuning_type": "mine", "lora_target": "q_proj"})
+    assert found.adapter is not None and found.adapter.model_dump(include={"rank", "modules"}) == {
+        "rank": 3,
+        "modules": "q_proj",
+    }
+    assert load_recipe(base | {"finetuning_type": "mine", "mine_rank": 5}).adapter.rank == 5  # type: ignore[union-attr]
+    with pytest.raises(RecipeError, match="belongs to adapter `mine` \\(gym-mine\\)"):
+        load_recipe(base | {"mine_rank": 5})
+    with pytest.raises(
+        RecipeError, match="could mean `dora` \\(gym-llamafactory/adapters\\) and `mine` \\(gym-mine/mine\\)"
+    ):
+        load_recipe(base | {"use_dora": True})
