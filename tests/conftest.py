@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from gym_testkit import warm
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(Path(__file__).parent))  # tests share `gym_team`, which child processes import too
 Gym = Callable[..., subprocess.CompletedProcess[str]]
 
 

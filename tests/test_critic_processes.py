@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from gym_team import start
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_testkit.bench import Bench
+from gym_testkit.team import start
 
 
 def test_two_processes_share_a_critic(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gym_team import start
 
 from gym_testkit.bench import Bench
+from gym_testkit.team import start
 
 #: what is trained, and against what
 FORMS: dict[str, dict[str, Any]] = {

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from shutil import copytree, rmtree
 from typing import Any
@@ -19,12 +20,14 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from gym_team import Team, fresh, start
 from safetensors.torch import load_file
 
 from gym_core.outputlock import OutputLock
 from gym_testkit.bench import Bench
+from gym_testkit.team import Team, start
 
+fresh = count()
+STUCK = str(Path(__file__).parent / "stuck")  #: where an optimizer is installed that gets stuck
 FULL: dict[str, Any] = {}
 LORA: dict[str, Any] = {"adapter": {"name": "lora", "rank": 4, "dropout": 0.1}}
 RUNS = {"full": (FULL, "model.neftune_noise_alpha=0"), "lora": (LORA, "model.neftune_noise_alpha=5")}
@@ -159,7 +162,9 @@ def hanging(recipe, output: Path, late: int) -> Team:
     """Start two processes, and wait until one of them is stuck in its fourth step."""
     # Compiling may take longer than the bound; whether it pays is measured, and comes out now so, now so.
     quick = [f"distributed.timeout={PATIENCE}", "model.compile=false"]
-    team = start(2, recipe({"optimizer": {"name": "stuck", "rank": late}}), f"output={output}", *quick)
+    team = start(
+        2, recipe({"optimizer": {"name": "stuck", "rank": late}}), f"output={output}", *quick, PYTHONPATH=STUCK
+    )
     while "now it hangs" not in team.errors() and team.members[late].poll() is None:
         time.sleep(0.02)
     assert team.members[late].poll() is None, team.errors()
@@ -234,13 +239,16 @@ def test_a_finished_run_is_not_trained_again(trained, recipe, root: Path) -> Non
     assert team.errors().count("finished already") == 1
 
 
+GPUS = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1")
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_gpus_train_the_same(root: Path, recipe, strategy: str) -> None:
     outputs = [root / f"gpus-{strategy}-{world}" for world in (1, 2)]
     for world, output in enumerate(outputs, start=1):
-        team = start(world, recipe(FULL), f"output={output}", f"distributed={strategy}", gpus=True)
+        team = start(world, recipe(FULL), f"output={output}", f"distributed={strategy}", CUDA_VISIBLE_DEVICES=GPUS)
         assert team.codes() == [0] * world, team.errors()
     agree(*outputs)
 

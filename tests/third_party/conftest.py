@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from gym_testkit import warm
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,10 +29,7 @@ def installed() -> Callable[[Path], Command]:
         }
 
         def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [sys.executable, "-m", *arguments],
-                capture_output=True, text=True, cwd=package, env=environment, timeout=500, check=False,
-            )  # fmt: skip
+            return warm.run("-m", *arguments, cwd=package, env=environment, timeout=500)
 
         options = ["-q", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(site)]
         done = command("pip", "install", *options, str(package))

@@ -22,6 +22,7 @@ from gym_preference.unpaired.objective import JudgedObjective
 from gym_preference.unpaired.responses import Mismatched, Rated, rated
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
+from gym_testkit.team import start
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.source import Step
@@ -187,8 +188,8 @@ def test_two_processes_measure_what_one_does(bench: Bench, name: str, origin: st
     alone = bench.run(made, "alone")
     output, file = bench.path("shared"), bench.path("recipe.yaml")
     file.write_text(yaml.safe_dump({**made, "output": str(output)}), encoding="utf-8")
-    done = bench.gym("train", str(file), "--nproc", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    team = start(2, str(file))
+    assert team.codes(within=240) == [0, 0], team.errors()
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     agree(alone, Finished(alone.outcome, lines), (origin, "loss", "rewards/margins"))
 

@@ -24,6 +24,7 @@ from gym_preference.reward_models.scoring import Scored
 from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
+from gym_testkit.team import start
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.value_head import FILE, ScalarHead
 from gym_torch.packing import PACKED, PADDED
@@ -240,8 +241,8 @@ def test_two_processes_share_a_model_whose_words_nobody_asks_for(bench: Bench) -
     assert torch.equal(before["lm_head.weight"], after["lm_head.weight"])
     file, output = bench.path("recipe.yaml"), bench.path("shared")
     file.write_text(json.dumps(recipe | {"output": str(output)}))
-    done = bench.gym("train", str(file), "--nproc", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    team = start(2, str(file))
+    assert team.codes(within=240) == [0, 0], team.errors()
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     for name in ("loss", "grad_norm", "accuracy"):
         assert [line[name] for line in lines] == pytest.approx(alone.series(name), rel=1e-4)

@@ -13,6 +13,7 @@ import yaml
 from gym_core import execute, load_recipe
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, Kept
 from gym_testkit.bench import Bench, Finished, fingerprint
+from gym_testkit.team import start
 
 torch.set_num_threads(1)
 REWARDS = [{"name": "length", "maximum": 2, "slack": 14}, {"name": "exact", "weight": 0.5}]
@@ -119,8 +120,8 @@ def test_two_processes_measure_and_keep_what_one_does(bench: Bench) -> None:
     alone = bench.run(asked, "alone")
     output, file = bench.path("shared"), bench.path("recipe.yaml")
     file.write_text(yaml.safe_dump({**asked, "output": str(output)}), encoding="utf-8")
-    done = bench.gym("train", str(file), "--nproc", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    team = start(2, str(file))
+    assert team.codes(within=240) == [0, 0], team.errors()
     shared = bench.finished(execute(load_recipe(file)))
     for one, other in zip(evaluations(alone), evaluations(shared), strict=True):
         assert one == pytest.approx(other, rel=1e-5)

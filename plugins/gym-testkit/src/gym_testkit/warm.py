@@ -208,7 +208,8 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         while True:
-            ready, _, _ = select.select([0, woken, self.listener, *self.asked, *self.running.values()], [], [])
+            watched: list[Any] = [0, woken, self.listener, *self.asked, *self.running.values()]
+            ready, _, _ = select.select(watched, [], [])
             if 0 in ready:
                 for pid in self.running:
                     os.kill(pid, signal.SIGKILL)

@@ -115,12 +115,14 @@ def _on_gym_torch(brought: Brought) -> bool:
 @laws("one process = two processes", _on_gym_torch)
 def processes(brought: Brought, bench: Bench) -> None:
     """Two processes share every step of the run that one does alone."""
+    from gym_testkit.team import start
+
     recipe = _recipe(brought, bench, max_steps=STEPS, batch_size=2, accumulate=4)
     alone = bench.run(recipe, "alone")
     output, file = bench.path("shared"), bench.path("recipe.yaml")
     file.write_text(yaml.safe_dump({**recipe, "output": str(output)}), encoding="utf-8")
-    done = bench.gym("train", str(file), "--nproc", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    team = start(2, str(file))
+    assert team.codes(within=300) == [0, 0], team.errors()
     _agree(bench.finished(execute(load_recipe(file))), alone)
 
 

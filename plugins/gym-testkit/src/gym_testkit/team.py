@@ -6,16 +6,10 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass
-from itertools import count
-from pathlib import Path
 
 from torch.distributed import TCPStore
 
 from gym_testkit import warm
-
-#: A folder with an installed optimizer that gets stuck.
-STUCK = Path(__file__).parent / "stuck"
-fresh = count()
 
 
 @dataclass
@@ -39,18 +33,19 @@ class Team:
         return codes
 
     def errors(self) -> str:
+        """Return what they have written so far."""
         return "".join(out + err for out, err in (member.said() for member in self.members))
 
 
-def start(world: int, *arguments: str, gpus: bool = False) -> Team:
+def start(world: int, *arguments: str, **environment: str) -> Team:
+    """Start `gym train *arguments` in so many processes; the environment is this one's with what is given here."""
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
-    shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "PYTHONPATH": str(STUCK), "OMP_NUM_THREADS": "1"}
-    shared |= {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
+    shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "CUDA_VISIBLE_DEVICES": ""}
     members = [
         warm.start(
             *("-m", "gym_core.cli", "train", *arguments),
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env={**os.environ, **shared, **environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(world)
     ]
