@@ -15,6 +15,15 @@ class Stuck(Optimizer):
     rank: int
     """Rank of the process."""
 
+    def elementwise(self) -> bool:
+        return True
+
+    def keeps_gradients(self) -> bool:
+        return False
+
+    def updates_in_backward(self) -> bool:
+        return False
+
     def build(self, parameters, learning_rate):
         return Hanging(parameters, lr=learning_rate, stuck=os.environ["RANK"] == str(self.rank))
 
