@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "gym_core.artifact": "Artifact",
-    "gym_core.component": "Component Config Flat Slot",
+    "gym_core.component": "Component Config Slot",
     "gym_core.errors": "BusyError DataError GymError Interrupted PluginError Problem RecipeError",
     "gym_core.hooks": "hookimpl hookspec",
     "gym_core.kinds": "Adapter Algorithm Backend Callback Data Exporter Family Format Merger Optimizer Quantizer Scheduler "

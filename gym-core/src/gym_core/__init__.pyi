@@ -2,7 +2,6 @@
 from gym_core.artifact import Artifact as Artifact
 from gym_core.component import Component as Component
 from gym_core.component import Config as Config
-from gym_core.component import Flat as Flat
 from gym_core.component import Slot as Slot
 from gym_core.errors import BusyError as BusyError
 from gym_core.errors import DataError as DataError

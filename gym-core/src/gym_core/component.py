@@ -6,7 +6,6 @@ A component class imports nothing heavy. Its `target` names the implementation, 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,22 +47,6 @@ def load_object(reference: str) -> Any:
     for name in path.split("."):
         found = getattr(found, name)
     return found
-
-
-@dataclass(frozen=True)
-class Flat:
-    """A key of a flat recipe (LLaMA-Factory's dialect, the short form) that means this field.
-
-    Put it in the field's annotation: `rank: Annotated[int, Flat("lora_rank")] = 8`.
-    """
-
-    key: str
-    convert: Callable[[Any], Any] | Mapping[Any, Any] | None = None
-    """How the flat value becomes the field's value: a function (`ValueError` says why not) or a table."""
-    default: Any = None
-    """What a LLaMA-Factory file means when it leaves the key out, where that differs from the field's default."""
-    chosen_by: str = ""
-    """Flat key that must have chosen the component for this to count, where several can: `use_galore` or `optim`."""
 
 
 @dataclass(frozen=True)

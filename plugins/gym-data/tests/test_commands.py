@@ -13,10 +13,10 @@ from gym_data.preview import safe
 
 MODULE = """
 from typing import Annotated, ClassVar
-from gym_core import Algorithm, Backend, Flat
+from gym_core import Algorithm, Backend
 
 class ToyBackend(Backend):
-    path: Annotated[str, Flat("model_name_or_path")]
+    path: str
 
 class Learn(Algorithm):
     pass

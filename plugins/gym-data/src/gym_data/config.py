@@ -5,34 +5,19 @@ from __future__ import annotations
 import datetime
 import os
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_validator
 
-from gym_core import Data, DataError, Flat, Format, Slot, Source, Template
+from gym_core import Data, DataError, Format, Slot, Source, Template
 from gym_data.sources import Named
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
 Option = str | bool | int | float
 
 
-def _names(value: Any) -> Any:
-    """Split LLaMA-Factory's comma list of dataset names."""
-    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
-
-
-def _unread(value: Any) -> None:
-    """Take note of what changes no result: in how many processes or how large batches samples are prepared and evaluated."""
-
-
 def _day(value: str | None) -> str | None:
     return value if value is None else datetime.date.fromisoformat(value).isoformat()
-
-
-def _weights(value: Any) -> list[float]:
-    """Split LLaMA-Factory's comma list of probabilities."""
-    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    return [float(part) for part in parts]
 
 
 class DatasetConfig(Data):
@@ -41,69 +26,49 @@ class DatasetConfig(Data):
     target: ClassVar[str] = "gym_data.prepare:prepare"
 
     sources: Annotated[
-        list[Annotated[SerializeAsAny[Source], Slot("sources", default="named", bare="path")]],
-        Field(min_length=1),
-        Flat("dataset", convert=_names),
+        list[Annotated[SerializeAsAny[Source], Slot("sources", default="named", bare="path")]], Field(min_length=1)
     ]
     """Where rows come from: a name in `dataset_info.json`, a path, a Hub id, or a source with options; or a list."""
-    dataset_dir: Annotated[str, Flat("dataset_dir")] = "data"
+    dataset_dir: str = "data"
     """Folder of `dataset_info.json` and of the files it names."""
     format: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
     """Shape of the rows of sources that do not say it themselves; without it, told from the columns."""
-    template: Annotated[SerializeAsAny[Template] | None, Slot("templates"), Flat("template")] = None
+    template: Annotated[SerializeAsAny[Template] | None, Slot("templates")] = None
     """Chat template; without it, the model's own."""
     template_options: dict[str, Option] = {}
     """Values handed to the chat template, such as `enable_thinking: false`."""
     date: Annotated[str | None, AfterValidator(_day)] = None
     """Day that the chat template is told where it asks, such as `2025-12-31`; without it, the day on which the run began."""
-    system: Annotated[str | None, Flat("default_system")] = None
+    system: str | None = None
     """System message of conversations that have none."""
-    split_special_tokens: Annotated[bool, Flat("split_special_tokens")] = True
+    split_special_tokens: bool = True
     """Whether special tokens that rows spell out (`<|im_end|>`, `<fim_middle>`) are split like any text; `false` reads them as
     these tokens: for texts that are rendered chats, or that leave gaps to fill in the middle."""
     variables: dict[str, str] = {}
     """What `{{name}}` in a row becomes; a name that is not here stays as it is."""
-    cutoff: Annotated[PositiveInt, Flat("cutoff_len")] = 2048
+    cutoff: PositiveInt = 2048
     """Most tokens of one example, and the size of a block of plain text."""
     overlong: Literal["truncate", "drop"] = "truncate"
     """What happens to an example of more tokens than `cutoff`: its end is cut off, or it is left out."""
-    max_samples: Annotated[PositiveInt | None, Flat("max_samples")] = None
+    max_samples: PositiveInt | None = None
     """Most rows of each source, from its beginning."""
-    validation: Annotated[
-        float,
-        Field(ge=0),
-        Flat("val_size"),
-        Flat("eval_strategy", convert={"steps": None, "no": None, False: None}),
-        Flat("per_device_eval_batch_size", convert=_unread),
-    ] = 0.0
+    validation: Annotated[float, Field(ge=0)] = 0.0
     """Examples kept for evaluation: a share when below 1, else a number. Equal rows stay on one side."""
-    mix: Annotated[
-        Literal["concat", "interleave_under", "interleave_over", "interleave_once"], Flat("mix_strategy")
-    ] = "concat"
+    mix: Literal["concat", "interleave_under", "interleave_over", "interleave_once"] = "concat"
     """One source after the other, or in turns: until the first is used up (`under`), until all are, shorter ones
     repeating (`over`), or until each example came once (`once`)."""
-    mix_weights: Annotated[list[Annotated[float, Field(gt=0)]] | None, Flat("interleave_probs", convert=_weights)] = (
-        None
-    )
+    mix_weights: list[Annotated[float, Field(gt=0)]] | None = None
     """How often each source has its turn when interleaving, as relative weights; without them, strictly in turn."""
-    train_on: Annotated[
-        Literal["assistant", "last", "all"],
-        Flat("train_on_prompt", convert={True: "all", False: None}),
-        Flat("mask_history", convert={True: "last", False: None}),
-    ] = "assistant"
+    train_on: Literal["assistant", "last", "all"] = "assistant"
     """What of a conversation is learnt: every answer, the last answer, or all of it."""
     split: Literal["blocks", "documents"] = "blocks"
     """Plain text: documents joined and cut into blocks of `cutoff` tokens, or one example each."""
     bad_rows: Literal["stop", "skip"] = "stop"
     """What happens at a row that cannot be learnt from (no answer, two user turns in a row...): an error, or it is left
     out and counted."""
-    processes: Annotated[PositiveInt | None, Flat("preprocessing_num_workers")] = None
+    processes: PositiveInt | None = None
     """Processes that render chat templates, by default four; never more than there are processors. The result is the same."""
-    rebuild: Annotated[
-        bool,
-        Flat("overwrite_cache"),
-        Flat("dataloader_num_workers", convert=_unread),
-    ] = False
+    rebuild: bool = False
     """Whether to tokenise again although the cache holds the result."""
 
     @property

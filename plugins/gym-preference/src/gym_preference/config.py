@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gym_core import Flat
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 
@@ -24,16 +23,16 @@ class Preferring(TorchAlgorithm):
     """`module:function` to the losses of pairs, or of judged answers: from their log-ratios, `beta` and the fields that a
     subclass adds."""
 
-    beta: Annotated[float, Field(gt=0), Flat("pref_beta")] = 0.1
+    beta: Annotated[float, Field(gt=0)] = 0.1
     """KL coefficient (beta): scales the log-ratio to the reference. Larger values keep the policy closer to it."""
-    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
+    ftx: Annotated[float, Field(ge=0)] = 0.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen responses."""
 
 
 class Referenced(Preferring):
     """Base of those that measure answers against a reference: the model as it was before training, or another one."""
 
-    ref_model: Annotated[str | None, Flat("ref_model")] = None
+    ref_model: str | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
     precompute_ref_log_probs: bool | Literal["auto"] = "auto"
     """Precompute reference log-probabilities: score all samples once before training and free the reference, rather than score

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
-from gym_core import Flat, Slot
+from gym_core import Slot
 from gym_rewards.reward import Reward
 from gym_rewards.reward_names import named
 from gym_rl.rollout_engine import Engine, Local
@@ -35,7 +35,6 @@ class PolicyGradient(TorchAlgorithm):
     rewards: Annotated[
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],
         Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),
-        Flat("reward_model", lambda path: [{"name": "model", "path": path}]),
     ]
     """Reward functions and reward models; the reward of a completion is the weighted sum of their scores."""
     rollouts: Annotated[SerializeAsAny[Engine], Slot("rollouts", default="local")] = Local()

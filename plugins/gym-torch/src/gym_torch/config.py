@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, field_validator
 
-from gym_core import Algorithm, Backend, Callback, Config, Exporter, Flat
+from gym_core import Algorithm, Backend, Callback, Config, Exporter
 from gym_core.location import package_of
 
-_ATTENTION = {"auto": "auto", "disabled": "eager", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
 
 
@@ -31,32 +30,29 @@ class Transformers(Backend):
 
     target: ClassVar[str] = "gym_torch.model.loading:load"
 
-    path: Annotated[str, Field(examples=["tiny"]), Flat("model_name_or_path")]
+    path: Annotated[str, Field(examples=["tiny"])]
     """A family that a package brings, a local directory, or an id on the Hugging Face Hub."""
-    revision: Annotated[str | None, Flat("model_revision")] = None
+    revision: str | None = None
     """Branch, tag or commit on the Hub."""
-    init: Annotated[
-        Literal["pretrained", "random"],
-        Flat("train_from_scratch", convert={True: "random", False: "pretrained"}),
-    ] = "pretrained"
+    init: Literal["pretrained", "random"] = "pretrained"
     """Start from the weights, or from random ones of the same shape, drawn with the seed of the run."""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """How the frozen weights are held: `auto` as they are stored if the run computes in bf16, else fp32."""
-    attention: Annotated[str, Flat("flash_attn", convert=_ATTENTION)] = "auto"
+    attention: str = "auto"
     """`auto` packs samples into full rows and attends within each; the name of an attention of transformers (`sdpa`,
     `eager`, `flash_attention_2`, ...) pads them instead."""
     compile: bool | Literal["auto"] = "auto"
     """Whether to compile the layers; `auto` tries it out for long runs, and does what is faster on this machine."""
-    rope_scaling: Annotated[RopeType | RopeScaling | None, Flat("rope_scaling")] = None
+    rope_scaling: RopeType | RopeScaling | None = None
     """Scale rotary positions, for longer texts than the model was trained on; a bare word is the type. The result carries it."""
-    router_aux_loss_coef: Annotated[float | None, Field(ge=0), Flat("moe_aux_loss_coef")] = None
+    router_aux_loss_coef: Annotated[float | None, Field(ge=0)] = None
     """What the load-balancing loss of a mixture of experts counts in training; by default as its `config.json` says, which has
     none without `output_router_logits: true`."""
-    resize_vocab: Annotated[bool, Flat("resize_vocab")] = False
+    resize_vocab: bool = False
     """Whether to add embeddings where the tokenizer has more tokens than the model; for training without an adapter."""
-    neftune_noise_alpha: Annotated[float, Field(ge=0), Flat("neftune_noise_alpha", convert=float)] = 0.0
+    neftune_noise_alpha: Annotated[float, Field(ge=0)] = 0.0
     """NEFTune (arXiv:2310.05914): noise on the embeddings of each sample while it is learnt from, of this alpha; 5 is usual."""
-    trust_remote_code: Annotated[bool, Flat("trust_remote_code")] = False
+    trust_remote_code: bool = False
     """Whether Python code that comes with the model may run. It can do anything that you can."""
 
     @field_validator("path")
@@ -131,7 +127,7 @@ class SafetensorsExporter(Exporter):
     artifacts: ClassVar[tuple[str, ...]] = ("model", "adapter")
     tasks: ClassVar[tuple[str, ...]] = ("causal-lm", "sequence-classification", "token-classification")
 
-    shard_gigabytes: Annotated[float, Field(gt=0), Flat("export_size")] = 5.0
+    shard_gigabytes: Annotated[float, Field(gt=0)] = 5.0
     """Largest size of one file of weights."""
     dtype: Literal["keep", "fp32", "bf16", "fp16"] = "keep"
     """Number format of the weights; `keep` is that of the base model."""

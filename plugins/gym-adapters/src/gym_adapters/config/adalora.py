@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from gym_adapters.config.base import LowRankOptions
-from gym_core import Flat
 
 Decay = Annotated[float, Field(gt=0, lt=1)]
 Steps = Annotated[float, Field(ge=0)]  #: a number of steps, or below 1 a share of all
@@ -44,7 +43,7 @@ class AdaLoRA(LowRankOptions):
     needs_gradients: ClassVar[bool] = True
     needs_total_steps: ClassVar[bool] = True
 
-    rank: Annotated[PositiveInt, Flat("lora_rank")] = 12
+    rank: PositiveInt = 12
     """Rank of every layer at first."""
     target_rank: PositiveInt = 8
     """Mean rank in the end."""

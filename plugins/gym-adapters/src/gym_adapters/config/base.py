@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from gym_core import Adapter, Flat
+from gym_core import Adapter
 
 Names = str | tuple[str, ...]  #: a list, or one string with commas between
 
@@ -20,7 +20,7 @@ class PeftOptions(Adapter):
 
     modules: Names = "all"
     """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
-    extra: Annotated[Names, Flat("additional_target")] = ()
+    extra: Names = ()
     """Modules trained whole beside the adapter and saved in it, such as `embed_tokens`."""
 
     def uniform_layers(self) -> bool:
@@ -31,13 +31,13 @@ class PeftOptions(Adapter):
 class LowRankOptions(PeftOptions):
     """The options that every low-rank update of linear layers has."""
 
-    rank: Annotated[PositiveInt, Flat("lora_rank")] = 8
+    rank: PositiveInt = 8
     """Rank of the update."""
-    alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
+    alpha: PositiveFloat | None = None
     """The update is scaled by alpha / rank; without it alpha is twice the rank."""
-    dropout: Annotated[float, Field(ge=0, lt=1), Flat("lora_dropout")] = 0.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of a layer's inputs that the update does not see in a training step."""
-    modules: Annotated[Names, Flat("lora_target")] = "all"
+    modules: Names = "all"
     """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
 
 

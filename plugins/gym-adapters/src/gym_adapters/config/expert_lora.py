@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import PositiveFloat, PositiveInt
 
 from gym_adapters.config.base import Names, PeftOptions
-from gym_core import Flat
 
 
 class ExpertLoRA(PeftOptions):
@@ -37,9 +36,9 @@ class ExpertLoRA(PeftOptions):
     target: ClassVar[str] = "gym_adapters.tuners.expert_lora:Experts"
     needs_experts: ClassVar[bool] = True
 
-    rank: Annotated[PositiveInt, Flat("lora_rank")] = 8
+    rank: PositiveInt = 8
     """Rank of the update of one expert."""
-    alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
+    alpha: PositiveFloat | None = None
     """The update is scaled by alpha / rank; without it alpha is twice the rank."""
     parameters: Names = "all"
     """Tensors of experts to adapt, such as `experts.down_proj`; `all` is every one."""

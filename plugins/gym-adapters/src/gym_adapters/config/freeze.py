@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import field_validator
 
 from gym_adapters.config.base import Names
-from gym_core import Adapter, Flat
+from gym_core import Adapter
 
 
 class Freeze(Adapter):
@@ -33,14 +33,14 @@ class Freeze(Adapter):
 
     target: ClassVar[str] = "gym_adapters.tuners.freeze:Freeze"
 
-    layers: Annotated[int, Flat("freeze_trainable_layers")] = 2
+    layers: int = 2
     """How many layers train: the last ones, or the first ones where it is negative."""
-    modules: Annotated[Names, Flat("freeze_trainable_modules")] = "all"
+    modules: Names = "all"
     """Modules of those layers that train, such as `mlp,self_attn`, or `all`."""
-    extra: Annotated[Names, Flat("freeze_extra_modules")] = ()
+    extra: Names = ()
     """Modules outside the layers that train too, such as `embed_tokens`."""
 
-    spread: Annotated[bool, Flat("use_llama_pro")] = False
+    spread: bool = False
     """Whether they are the last of as many equal parts of the model, as the blocks are that LLaMA-Pro put in, not its end."""
 
     @field_validator("layers")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import PositiveInt
 
 from gym_adapters.config.base import Names
 from gym_adapters.config.lora import LoRA
-from gym_core import Flat
 
 
 class LongLoRA(LoRA):
@@ -43,5 +42,5 @@ class LongLoRA(LoRA):
 
     groups: PositiveInt = 4
     """Parts of a sample within which it attends in training; 1 is full attention, which is what inference does in any case."""
-    extra: Annotated[Names, Flat("additional_target")] = "all"
+    extra: Names = "all"
     """Modules trained whole beside the adapter and saved in it; `all` is the embeddings and every norm."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from gym_adapters.config.base import LowRankOptions, Names
-from gym_core import Flat
 
 
 class LoRA(LowRankOptions):
@@ -34,9 +33,9 @@ class LoRA(LowRankOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.lora:Lora"
 
-    adapters: Annotated[Names, Flat("adapter_name_or_path")] = ()
+    adapters: Names = ()
     """Folders with plain LoRA adapters of the model: the last goes on training, those before it work and stay as they are."""
-    anew: Annotated[bool, Flat("create_new_adapter")] = False
+    anew: bool = False
     """Whether all of them stay as they are, and a new one trains beside them."""
 
     def uniform_layers(self) -> bool:

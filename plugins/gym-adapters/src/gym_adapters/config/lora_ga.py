@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import PositiveFloat
 
 from gym_adapters.config.lora import LoRA
-from gym_core import Flat
 
 
 class LoRAGA(LoRA):
@@ -38,7 +37,7 @@ class LoRAGA(LoRA):
 
     target: ClassVar[str] = "gym_adapters.tuners.lora_ga:LoraGA"
 
-    alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
+    alpha: PositiveFloat | None = None
     """The update is scaled by alpha / sqrt(rank); without it alpha is twice the rank."""
     gamma: PositiveFloat = 16.0
     """A and B begin with rows and columns of length `out^(1/4) / sqrt(gamma)`."""

@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar
 from pydantic import Field, PositiveInt, model_validator
 
 from gym_adapters.config.base import Names, PeftOptions
-from gym_core import Flat
 
 
 class OFT(PeftOptions):
@@ -37,15 +36,13 @@ class OFT(PeftOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.oft:Oft"
 
-    block: Annotated[
-        PositiveInt | None, Field(examples=[8]), Flat("oft_block_size", convert=lambda size: size or None)
-    ] = None
+    block: Annotated[PositiveInt | None, Field(examples=[8])] = None
     """Inputs that are rotated together, 32 by default; must divide the inputs of every adapted layer."""
-    blocks: Annotated[PositiveInt | None, Flat("oft_rank", convert=lambda count: count or None)] = None
+    blocks: PositiveInt | None = None
     """Number of blocks of each layer, in place of their size."""
     exact: bool = False
     """Whether rotations are exact, by solving a system, rather than five terms of a series: right where they become large."""
-    modules: Annotated[Names, Flat("oft_target"), Flat("lora_target")] = "all"
+    modules: Names = "all"
     """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
 
     @model_validator(mode="after")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
 from pydantic import field_validator
 
 from gym_adapters.config.lora import LoRA
-from gym_core import Flat
-
-
-def _nothing(value: Any) -> None:
-    """Accept a key that has no meaning here."""
 
 
 class PiSSA(LoRA):
@@ -42,7 +37,7 @@ class PiSSA(LoRA):
 
     target: ClassVar[str] = "gym_adapters.tuners.pissa:Pissa"
 
-    iterations: Annotated[int, Flat("pissa_iter"), Flat("pissa_convert", convert=_nothing)] = 16
+    iterations: int = 16
     """Power iterations that find the leading part; -1 decomposes the weight exactly, which takes longer."""
 
     @field_validator("iterations")

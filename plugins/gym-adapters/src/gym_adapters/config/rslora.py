@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import PositiveFloat
 
 from gym_adapters.config.lora import LoRA
-from gym_core import Flat
 
 
 class RsLoRA(LoRA):
@@ -33,5 +32,5 @@ class RsLoRA(LoRA):
 
     target: ClassVar[str] = "gym_adapters.tuners.rslora:RsLora"
 
-    alpha: Annotated[PositiveFloat | None, Flat("lora_alpha")] = None
+    alpha: PositiveFloat | None = None
     """The update is scaled by alpha / sqrt(rank); without it alpha is twice the rank."""

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from gym_optim.config.base import AdamOptions, Elementwise, PerParameter, optim
-
-_NOT_HERE = (
-    *(
-        "adamw_torch_xla",
-        "adamw_torch_npu_fused",
-        "adamw_apex_fused",
-        "adamw_anyprecision",
-        "grokadamw",
-        "stable_adamw",
-    ),
-    *("ademamix", "paged_ademamix_32bit", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit"),
-)
-#: What leads to AdamW and is none, with what to set.
-_NO_ADAMW = dict.fromkeys(_NOT_HERE, "optim: adamw_torch") | {"adagrad": "optim: adafactor"}
+from gym_optim.config.base import AdamOptions, Elementwise, PerParameter
 
 
 class AdamW(AdamOptions, PerParameter, Elementwise):
@@ -46,6 +32,6 @@ class AdamW(AdamOptions, PerParameter, Elementwise):
 
     target: ClassVar[str] = "gym_optim.optimizers.adamw:AdamW"
 
-    in_backward: Annotated[bool, optim(_NO_ADAMW)] = False
+    in_backward: bool = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
     clipping and further processes."""

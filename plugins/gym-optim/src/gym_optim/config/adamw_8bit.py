@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, coded, each, optim
+from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, coded, each
 from gym_optim.parameter_roles import is_inside
-
-_NO_8BIT = dict.fromkeys(
-    ("adamw_torch_4bit", "ademamix_8bit", "rmsprop_bnb_8bit"), "optim: adamw_8bit"
-) | dict.fromkeys(("paged_adamw_32bit", "paged_ademamix_8bit"), "optim: paged_adamw_8bit")
 
 
 class AdamW8bit(AdamOptions, PerParameter, WholeParameters):
@@ -44,7 +40,7 @@ class AdamW8bit(AdamOptions, PerParameter, WholeParameters):
 
     smallest: PositiveInt = 4096
     """Parameters of fewer numbers keep 32 bits, as embeddings and vectors do."""
-    in_backward: Annotated[bool, optim(_NO_8BIT)] = False
+    in_backward: bool = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
     clipping and further processes."""
 

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from gym_core import Flat
-from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, each, only, optim, target_modules
+from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, each
 from gym_optim.parameter_roles import Names, is_matrix, is_named
 
 
@@ -38,49 +37,21 @@ class APOLLO(AdamOptions, PerParameter, WholeParameters):
 
     target: ClassVar[str] = "gym_optim.optimizers.apollo:APOLLO"
 
-    rank: Annotated[
-        PositiveInt,
-        Flat("apollo_rank", default=16, chosen_by="use_apollo"),
-        Flat("optim_args.rank", convert=int, default=128, chosen_by="optim"),
-    ] = 256
+    rank: PositiveInt = 256
     """Dimensions of the projected gradient; a quarter of the model's is usual."""
-    interval: Annotated[
-        PositiveInt,
-        Flat("apollo_update_interval", chosen_by="use_apollo"),
-        Flat("optim_args.update_proj_gap", convert=int, chosen_by="optim"),
-    ] = 200
+    interval: PositiveInt = 200
     """Steps between two projections."""
-    scale: Annotated[
-        PositiveFloat,
-        Flat("apollo_scale", default=32.0, chosen_by="use_apollo"),
-        Flat("optim_args.scale", convert=float, chosen_by="optim"),
-    ] = 1.0
+    scale: PositiveFloat = 1.0
     """The update is multiplied by its square root."""
-    per: Annotated[
-        Literal["channel", "tensor"],
-        Flat("apollo_scale_type", chosen_by="use_apollo"),
-        Flat("apollo_proj", convert=only("random"), chosen_by="use_apollo"),
-        Flat("apollo_proj_type", convert=only("std"), chosen_by="use_apollo"),
-        # the limit is on a ratio of norms
-        Flat("apollo_scale_front", convert={True: None, False: None}, chosen_by="use_apollo"),
-        Flat("optim_args.scale_type", chosen_by="optim"),
-        Flat("optim_args.proj", convert=only("random"), chosen_by="optim"),
-        Flat("optim_args.proj_type", convert=only("std"), chosen_by="optim"),
-    ] = "channel"
+    per: Literal["channel", "tensor"] = "channel"
     """Whether each channel along the long side of a matrix is scaled by itself, or the whole matrix as one."""
-    modules: Annotated[
-        Names,
-        Flat("apollo_target", chosen_by="use_apollo"),
-        Flat("optim_target_modules", convert=target_modules, chosen_by="optim"),
-    ] = "all"
+    modules: Names = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the projections."""
-    epsilon: Annotated[float, Field(gt=0), Flat("adam_epsilon", convert=float, default=1e-8)] = 1e-6
+    epsilon: Annotated[float, Field(gt=0)] = 1e-6
     """Added to the denominator."""
-    in_backward: Annotated[
-        bool, Flat("apollo_layerwise", chosen_by="use_apollo"), optim({}, in_backward="apollo_adamw_layerwise")
-    ] = False
+    in_backward: bool = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
     clipping and further processes."""
 

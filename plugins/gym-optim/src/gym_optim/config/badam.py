@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from gym_core import Flat
 from gym_optim.config.base import Groups
 from gym_optim.config.block_coordinate import BlockCoordinateOptions, block_bytes
 from gym_optim.parameter_roles import badam_block
-
-
-def _whole_layers(mode: Any) -> None:
-    """LLaMA-Factory has a second method under the same name."""
-    if mode != "layer":
-        raise ValueError(f"only whole layers take turns here, not `{mode}`: leave it out, or set `use_badam: false`")
-
-
-def _nothing(value: Any) -> None:
-    """Accept a key that has no meaning here."""
 
 
 class BAdam(BlockCoordinateOptions):
@@ -54,15 +43,11 @@ class BAdam(BlockCoordinateOptions):
 
     target: ClassVar[str] = "gym_optim.optimizers.badam:BAdam"
 
-    interval: Annotated[PositiveInt, Flat("badam_switch_interval"), Flat("badam_verbose", convert=_nothing)] = 50
+    interval: PositiveInt = 50
     """Steps for which a layer works."""
-    order: Annotated[
-        Literal["ascending", "descending", "random", "fixed"],
-        Flat("badam_switch_mode"),
-        Flat("badam_mode", convert=_whole_layers),
-    ] = "ascending"
+    order: Literal["ascending", "descending", "random", "fixed"] = "ascending"
     """In which layers take turns: by their numbers up or down, drawn anew each round, or `fixed`, which stays with one."""
-    start: Annotated[int | None, Field(ge=0), Flat("badam_start_block")] = None
+    start: Annotated[int | None, Field(ge=0)] = None
     """Number of the block to begin with; by default the first, or the last where the order is descending."""
     include_embedding: bool = False
     """Whether embeddings take turns too, as the first block."""

@@ -8,50 +8,16 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
-from gym_core import Flat, Optimizer
+from gym_core import Optimizer
 from gym_core.component import load_object
 
 Groups = Sequence[Mapping[str, Any]]  #: as `build` gets them, with the shape of each parameter in its place
 Shape = tuple[int, ...]
 
-Beta1 = Annotated[float, Field(ge=0, lt=1), Flat("adam_beta1")]
-Beta2 = Annotated[float, Field(ge=0, lt=1), Flat("adam_beta2")]
-Epsilon = Annotated[float, Field(gt=0), Flat("adam_epsilon", convert=float)]
-Decay = Annotated[float, Field(ge=0), Flat("weight_decay")]
-
-
-def only(*meant: Any) -> Callable[[Any], None]:
-    """Return a conversion for a flat key that may say, in one of these ways, what is done anyway, and nothing else."""
-
-    def said(value: Any) -> None:
-        if value not in meant:
-            raise ValueError(f"only `{meant[0]}` is done here, not `{value}`")
-
-    return said
-
-
-def target_modules(value: Any) -> Any:
-    """Transformers takes a list of names, a pattern, or a word for all linear layers."""
-    if not isinstance(value, str):
-        return value
-    if value.replace("_", "-") == "all-linear":
-        return "all"
-    raise ValueError("a pattern is not taken here: list names, such as [q_proj, v_proj], or say `all-linear`")
-
-
-def optim(instead: Mapping[str, str], in_backward: str = "") -> Flat:
-    """Return the mark of transformers' `optim`: the value that means the backward pass, and those that are not here.
-
-    `instead` says what to set in place of each of the latter, which lead to the class nearest to them.
-    """
-
-    def read(value: Any) -> bool | None:
-        name = str(value).lower()
-        if name in instead:
-            raise ValueError(f"there is no `{name}` here; set {instead[name]}")
-        return True if name == in_backward else None
-
-    return Flat("optim", convert=read, chosen_by="optim")
+Beta1 = Annotated[float, Field(ge=0, lt=1)]
+Beta2 = Annotated[float, Field(ge=0, lt=1)]
+Epsilon = Annotated[float, Field(gt=0)]
+Decay = Annotated[float, Field(ge=0)]
 
 
 class OptimizerConfig(Optimizer):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from gym_core import Flat
 from gym_optim.config.base import (
     AdamOptions,
     Epsilon,
@@ -16,16 +15,10 @@ from gym_optim.config.base import (
     Shape,
     WholeParameters,
     each,
-    optim,
-    target_modules,
 )
 from gym_optim.parameter_roles import Names, is_matrix, is_named
 
 Side = Literal["short", "long", "left", "right"]
-_SIDES = {"std": "short", "reverse_std": "long"}
-_NO_GALORE = dict.fromkeys(("galore_adafactor", "galore_adafactor_layerwise"), "optim: galore_adamw") | dict.fromkeys(
-    ("galore_adamw_8bit", "galore_adamw_8bit_layerwise"), "optim: galore_adamw, or the section optimizer: q_galore"
-)
 
 
 class ProjectedOptions(AdamOptions, PerParameter, WholeParameters):
@@ -97,42 +90,18 @@ class GaLore(ProjectedOptions):
 
     target: ClassVar[str] = "gym_optim.optimizers.galore:GaLore"
 
-    rank: Annotated[
-        PositiveInt,
-        Flat("galore_rank", default=16, chosen_by="use_galore"),
-        Flat("optim_args.rank", convert=int, chosen_by="optim"),
-    ] = 128
+    rank: PositiveInt = 128
     """Dimensions of the projected gradient; a quarter of the model's is usual."""
-    interval: Annotated[
-        PositiveInt,
-        Flat("galore_update_interval", chosen_by="use_galore"),
-        Flat("optim_args.update_proj_gap", convert=int, chosen_by="optim"),
-    ] = 200
+    interval: PositiveInt = 200
     """Steps between two projections."""
-    scale: Annotated[
-        PositiveFloat,
-        Flat("galore_scale", default=2.0, chosen_by="use_galore"),
-        Flat("optim_args.scale", convert=float, chosen_by="optim"),
-    ] = 0.25
+    scale: PositiveFloat = 0.25
     """Of the update of a projected matrix."""
-    side: Annotated[
-        Side,
-        Flat("galore_proj_type", convert=_SIDES, chosen_by="use_galore"),
-        Flat("optim_args.proj_type", convert=_SIDES, chosen_by="optim"),
-    ] = "short"
+    side: Side = "short"
     """Side of the matrix that is projected."""
-    modules: Annotated[
-        Names,
-        Flat("galore_target", chosen_by="use_galore"),
-        Flat("optim_target_modules", convert=target_modules, chosen_by="optim"),
-    ] = "all"
+    modules: Names = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
-    epsilon: Annotated[Epsilon, Flat("adam_epsilon", convert=float, default=1e-6, chosen_by="optim")] = 1e-8
+    epsilon: Epsilon = 1e-8
     """Added to the denominator."""
-    in_backward: Annotated[
-        bool,
-        Flat("galore_layerwise", chosen_by="use_galore"),
-        optim(_NO_GALORE, in_backward="galore_adamw_layerwise"),
-    ] = False
+    in_backward: bool = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
     clipping and further processes."""

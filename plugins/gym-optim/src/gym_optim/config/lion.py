@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_core import Flat
-from gym_optim.config.base import Beta1, Decay, Elementwise, Groups, PerParameter, each, optim
+from gym_optim.config.base import Beta1, Decay, Elementwise, Groups, PerParameter, each
 
 
 class Lion(PerParameter, Elementwise):
@@ -33,11 +32,9 @@ class Lion(PerParameter, Elementwise):
 
     beta1: Beta1 = 0.9
     """Share of the momentum in the direction."""
-    beta2: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta2", default=0.999)] = 0.99
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Decay of the momentum."""
-    in_backward: Annotated[
-        bool, optim(dict.fromkeys(("lion_8bit", "paged_lion_8bit", "paged_lion_32bit"), "optim: lion_32bit"))
-    ] = False
+    in_backward: bool = False
     """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
     clipping and further processes."""
     weight_decay: Decay = 0.0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import PositiveFloat
 
-from gym_core import Flat
 from gym_optim.config.base import AdamOptions, AfterBackward, Elementwise
 
 
@@ -35,7 +34,7 @@ class LoRAPlus(AdamOptions, AfterBackward, Elementwise):
     target: ClassVar[str] = "gym_optim.optimizers.lora_plus:lora_plus"
     general: ClassVar[bool] = False
 
-    ratio: Annotated[PositiveFloat, Flat("loraplus_lr_ratio", convert=float)] = 16.0
+    ratio: PositiveFloat = 16.0
     """Learning rate of B over that of A."""
-    embedding_lr: Annotated[PositiveFloat, Flat("loraplus_lr_embedding", convert=float)] = 1e-6
+    embedding_lr: PositiveFloat = 1e-6
     """Learning rate of the adapters of embeddings."""

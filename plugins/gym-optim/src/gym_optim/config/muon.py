@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_core import Flat
 from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, each
 from gym_optim.parameter_roles import is_matrix
 
@@ -39,9 +38,9 @@ class Muon(AdamOptions, PerParameter, WholeParameters):
 
     target: ClassVar[str] = "gym_optim.optimizers.muon:Muon"
 
-    beta2: Annotated[float, Field(ge=0, lt=1), Flat("adam_beta2", default=0.999)] = 0.95
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of AdamW's running mean of the square."""
-    weight_decay: Annotated[float, Field(ge=0), Flat("weight_decay", default=0.0)] = 0.1
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of Muon's running mean of the gradient."""

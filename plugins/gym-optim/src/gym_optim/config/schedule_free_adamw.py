@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gym_core import Flat
-from gym_optim.config.base import AdamOptions, AfterBackward, Beta1, Elementwise, only, optim
+from gym_optim.config.base import AdamOptions, AfterBackward, Beta1, Elementwise
 
 
 class ScheduleFreeAdamW(AdamOptions, AfterBackward, Elementwise):
@@ -40,13 +39,7 @@ class ScheduleFreeAdamW(AdamOptions, AfterBackward, Elementwise):
 
     beta1: Annotated[Beta1, Field(gt=0)] = 0.9
     """Share of the average, as against the newest iterate, at which gradients are taken."""
-    power: Annotated[
-        float,
-        Field(ge=0),
-        Flat("optim_args.r", convert=float, chosen_by="optim"),
-        Flat("optim_args.weight_lr_power", convert=only("2", "2.0"), chosen_by="optim"),
-        optim(dict.fromkeys(("schedule_free_radam", "schedule_free_sgd"), "optim: schedule_free_adamw")),
-    ] = 0.0
+    power: Annotated[float, Field(ge=0)] = 0.0
     """In the average, step t counts t ** power times the square of the largest learning rate so far."""
 
     def averages(self) -> bool:

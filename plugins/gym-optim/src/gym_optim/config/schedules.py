@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from gym_core import Flat, Scheduler
-
-
-def _share(value: Any) -> float:
-    """LLaMA-Factory lets the rate be stable for a third of the steps after warm-up, and fall for the rest."""
-    if isinstance(value, float):
-        return value
-    raise ValueError("write the section out: `scheduler: {name: wsd, decay: 0.2}`")
-
-
-def _option(name: str, section: str) -> Callable[[Any], Any]:
-    """Return a conversion of LLaMA-Factory's options of a schedule where they are this one alone."""
-
-    def taken(options: Any) -> Any:
-        if isinstance(options, Mapping) and [*options] == [name]:
-            return options[name]
-        raise ValueError(f"write the section out: `scheduler: {section}`")
-
-    return taken
+from gym_core import Scheduler
 
 
 class Constant(Scheduler):
@@ -47,9 +28,7 @@ class Polynomial(Scheduler):
 
     target: ClassVar[str] = "gym_optim.schedules:polynomial"
 
-    power: Annotated[
-        PositiveFloat, Flat("lr_scheduler_kwargs", convert=_option("power", "{name: polynomial, power: 2, floor: 0.1}"))
-    ] = 1.0
+    power: PositiveFloat = 1.0
     """Power; 1 falls in a straight line, 2 sooner."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the peak that is left at the end."""
@@ -60,11 +39,7 @@ class Cosine(Scheduler):
 
     target: ClassVar[str] = "gym_optim.schedules:cosine"
 
-    floor: Annotated[
-        float,
-        Field(ge=0, le=1),
-        Flat("lr_scheduler_kwargs", convert=_option("min_lr_rate", "{name: cosine, floor: 0.1, cycles: 2}")),
-    ] = 0.0
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the peak that is left at the end."""
     cycles: PositiveInt = 1
     """Waves in a row: each but the first is a warm restart at the peak."""
@@ -75,7 +50,7 @@ class WSD(Scheduler):
 
     target: ClassVar[str] = "gym_optim.schedules:wsd"
 
-    decay: Annotated[float, Field(gt=0, le=1), Flat("lr_scheduler_kwargs", convert=_share, default=2 / 3)] = 0.2
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.2
     """Share of the steps after warm-up in which the rate falls."""
     shape: Literal["linear", "cosine", "sqrt"] = "linear"
     """How it falls; `sqrt` is 1 - sqrt(share gone by), which arXiv:2405.18392 finds best."""
@@ -88,8 +63,5 @@ class InverseSqrt(Scheduler):
 
     target: ClassVar[str] = "gym_optim.schedules:inverse_sqrt"
 
-    timescale: Annotated[
-        PositiveInt | None,
-        Flat("lr_scheduler_kwargs", convert=_option("timescale", "{name: inverse_sqrt, timescale: 100}")),
-    ] = None
+    timescale: PositiveInt | None = None
     """Steps after warm-up in which the rate falls to 1 / sqrt(2); by default those of warm-up, or 10,000 without."""

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from gym_core import Flat
-from gym_optim.config.base import Decay, Elementwise, Groups, PerParameter, each, only
+from gym_optim.config.base import Decay, Elementwise, Groups, PerParameter, each
 
 
 class SGD(PerParameter, Elementwise):
@@ -31,14 +30,9 @@ class SGD(PerParameter, Elementwise):
 
     target: ClassVar[str] = "gym_optim.optimizers.sgd:SGD"
 
-    momentum: Annotated[
-        float,
-        Field(ge=0, lt=1),
-        Flat("optim_args.momentum", convert=float, chosen_by="optim"),
-        Flat("optim_args.dampening", convert=only("0", "0.0"), chosen_by="optim"),
-    ] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the old step that is kept."""
-    nesterov: Annotated[bool, Flat("optim_args.nesterov", chosen_by="optim")] = False
+    nesterov: bool = False
     """Whether the gradient is taken ahead of the momentum."""
     weight_decay: Decay = 0.0
     """Share of each matrix added to its gradient."""

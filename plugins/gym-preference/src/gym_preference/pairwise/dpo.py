@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_core import Flat
 from gym_preference.config import Pairwise, Referenced
 
 
@@ -41,7 +40,7 @@ class DPONorm(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:dpo_norm"
     per_token: ClassVar[bool] = True
 
-    beta: Annotated[float, Field(gt=0), Flat("pref_beta", default=0.1)] = 5.0
+    beta: Annotated[float, Field(gt=0)] = 5.0
     """KL coefficient (beta). A log-ratio is a mean over tokens here, so it is larger than DPO's."""
 
 
@@ -59,7 +58,7 @@ class LDDPO(Referenced, Pairwise):
     loss: ClassVar[str] = "gym_preference.losses:dpo"
     oracle: ClassVar[str] = "gym_preference.oracle:ld_dpo"
 
-    ld_alpha: Annotated[float, Field(ge=0, le=1), Flat("ld_alpha")] = 0.5
+    ld_alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     """LD-DPO alpha: weight of the log-ratios of tokens beyond the length of the shorter response; 1 makes it DPO."""
 
 
@@ -77,7 +76,7 @@ class CDPO(Referenced, Pairwise):
     loss: ClassVar[str] = "gym_preference.losses:cdpo"
     oracle: ClassVar[str] = "gym_preference.oracle:cdpo"
 
-    label_smoothing: Annotated[float, Field(ge=0, lt=0.5), Flat("dpo_label_smoothing", float)] = 0.1
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
     """Label smoothing: the share of labels that are wrong."""
 
 

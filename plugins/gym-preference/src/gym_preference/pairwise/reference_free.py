@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_core import Flat
 from gym_preference.config import Pairwise
 
 
@@ -25,9 +24,9 @@ class SimPO(Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:simpo"
     per_token: ClassVar[bool] = True
 
-    beta: Annotated[float, Field(gt=0), Flat("pref_beta", default=0.1)] = 2.0
+    beta: Annotated[float, Field(gt=0)] = 2.0
     """SimPO beta: scales the difference of the mean log-probabilities."""
-    simpo_gamma: Annotated[float, Field(ge=0), Flat("simpo_gamma", default=0.5)] = 1.0
+    simpo_gamma: Annotated[float, Field(ge=0)] = 1.0
     """SimPO target reward margin (gamma) between the two responses."""
 
 
@@ -47,7 +46,7 @@ class ORPO(Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:orpo"
     per_token: ClassVar[bool] = True
 
-    beta: Annotated[float, Field(gt=0), Flat("pref_beta")] = 0.1
+    beta: Annotated[float, Field(gt=0)] = 0.1
     """ORPO lambda: weight of the odds ratio term beside the negative log-likelihood of the chosen response."""
 
 
@@ -65,5 +64,5 @@ class CPO(Pairwise):
     loss: ClassVar[str] = "gym_preference.losses:dpo"
     oracle: ClassVar[str] = "gym_preference.oracle:cpo"
 
-    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 1.0
+    ftx: Annotated[float, Field(ge=0)] = 1.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen response."""

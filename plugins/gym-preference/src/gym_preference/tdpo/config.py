@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_core import Flat
 from gym_preference.config import Pairwise
 from gym_torch.config import Further
 
@@ -28,7 +27,7 @@ class TDPO1(Pairwise):
     loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo1"
     oracle: ClassVar[str] = "gym_preference.tdpo.oracle:tdpo1"
 
-    ref_model: Annotated[str | None, Flat("ref_model")] = None
+    ref_model: str | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training. Its whole distribution of
     each token is compared, so its log-probabilities cannot be precomputed."""
 

@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_core import Flat
 from gym_preference.config import Referenced
 
 
@@ -21,7 +20,7 @@ class Judging(Referenced):
     rows: ClassVar[str] = "feedback"
     objective: ClassVar[str] = "gym_preference.unpaired.objective:JudgedObjective"
     schedule: ClassVar[str] = "gym_preference.unpaired.responses:recorded"
-    ftx: Annotated[float, Field(ge=0), Flat("pref_ftx")] = 0.0
+    ftx: Annotated[float, Field(ge=0)] = 0.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the desirable responses, times the number of
     responses in the step for each desirable one, as in LLaMA-Factory."""
     origin: ClassVar[str] = ""
@@ -50,10 +49,10 @@ class KTO(Judging):
     origin: ClassVar[str] = "gym_preference.unpaired.kl_baseline:MismatchedKL"
     oracle: ClassVar[str] = "gym_preference.unpaired.oracle:kto"
 
-    desirable_weight: Annotated[float, Field(ge=0), Flat("kto_chosen_weight")] = 1.0
+    desirable_weight: Annotated[float, Field(ge=0)] = 1.0
     """Desirable weight: of the loss of a desirable response. All of them together should weigh 1 to 1.33 times the undesirable
     ones."""
-    undesirable_weight: Annotated[float, Field(ge=0), Flat("kto_rejected_weight")] = 1.0
+    undesirable_weight: Annotated[float, Field(ge=0)] = 1.0
     """Undesirable weight: of the loss of an undesirable response."""
 
     def advice(self, good: int, bad: int) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_core import Flat, Recipe, RecipeError, Strategy
+from gym_core import Recipe, RecipeError, Strategy
 from gym_core.component import load_object
 from gym_core.ranks import Ranks
 from gym_optim.config import AdamW
@@ -23,7 +23,7 @@ class DDP(Strategy):
 
     processes: PositiveInt | None = None
     """Processes to start on this machine, as `--nproc` does; unset, those of torchrun, or one."""
-    timeout: Annotated[float, Field(gt=0), Flat("ddp_timeout", convert=float)] = 300.0
+    timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds for which the processes wait for one that does not come along; then the run ends and says which."""
 
     def build(self, **context: Any) -> Ranks:
