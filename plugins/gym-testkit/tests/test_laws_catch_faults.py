@@ -288,9 +288,16 @@ class Forgets(Scheduler):
     ratio: float = Field(0.1, gt=0.2, description="Below its own bound.")
 
 
+class Moved(Scheduler):
+    """Names an object that has moved."""
+
+    oracle: ClassVar[str] = "gym_testkit.laws.package:no_such_oracle"
+
+
 @pytest.mark.parametrize(
     ("cls", "law"),
     [
+        (Moved, package.points_at_what_is_there),
         (Undocumented, package.class_documented),
         (Undocumented, package.fields_documented),
         (Wants, package.round_trips),

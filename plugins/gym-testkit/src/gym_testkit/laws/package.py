@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from gym_testkit.law import Laws
 
 #: What a module that `gym train` imports before it knows whether the recipe is right must not bring along.
 HEAVY = ("torch", "numpy", "transformers", "datasets", "accelerate", "peft")
+#: How a class names an object without importing it.
+_REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")
 #: Groups whose objects are code to run rather than configuration to read.
 CODE = ("gym.facade", "gym.commands")
 
@@ -54,6 +57,20 @@ def resolves(entry: EntryPoint, bench: Bench) -> None:
     assert loaded.build is not Component.build or loaded.target, f"{entry.value} has no `target` and no `build`"
     if loaded.target:
         assert callable(load_object(loaded.target)), f"{loaded.target} cannot be called"
+
+
+@laws("every `module:object` that a component class names can be imported", _is_component)
+def points_at_what_is_there(brought: Brought, bench: Bench) -> None:
+    """Not `target` alone: objectives, oracles, losses and what else a kind lets a class name by a string."""
+    for cls in brought.cls.__mro__:
+        for name, value in vars(cls).items():
+            if isinstance(value, str) and _REFERENCE.fullmatch(value):
+                try:
+                    load_object(value)
+                except (ImportError, AttributeError) as error:
+                    raise AssertionError(
+                        f"{brought.cls.__name__}.{name} is {value}, which leads nowhere: {error}"
+                    ) from None
 
 
 @laws("configuration imports neither torch nor numpy", _is_distribution)
