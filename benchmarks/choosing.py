@@ -46,9 +46,9 @@ from gym_torch.model.adapted import adapt
 from gym_torch.model.loading import load_frozen
 from gym_torch.model.log_probs import declared_head
 from gym_torch.model.parameter_groups import groups_of
-from gym_torch.model.trained_part import FirstStepBatch
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
+from gym_torch.trained_part import FirstStepBatch
 from gym_torch.trainer import check_gradients_stay
 
 OTHER = DATA.parent / "wiki_demo.txt"  #: what a model has read before

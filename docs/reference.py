@@ -26,8 +26,8 @@ from gym_rewards.reward import RewardInput, Score
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.trained_part import TrainedPart
 from gym_torch.planners import PlannedRun, Plans
+from gym_torch.trained_part import TrainedPart
 
 ROOT = Path(__file__).parents[1]
 #: What `build` is given and returns, where that is a class or a protocol.

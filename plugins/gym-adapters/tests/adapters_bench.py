@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from gym_core import Adapter
 from gym_torch.batch import Piece, padded
 from gym_torch.model.log_probs import head_of, label_log_probs
-from gym_torch.model.trained_part import FirstStepBatch
+from gym_torch.trained_part import FirstStepBatch
 
 torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])

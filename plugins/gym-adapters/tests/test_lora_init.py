@@ -11,9 +11,9 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 
 from gym_adapters import EVA, DoRA, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
-from gym_adapters.lora_init import START
+from gym_adapters.tuners.lora_init import START
 from gym_torch.batch import Piece, packed, padded
-from gym_torch.model.trained_part import FirstStepBatch
+from gym_torch.trained_part import FirstStepBatch
 
 PART = "default"
 

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 from gym_core import GymError, execute, load_recipe
 from gym_rl import Local
 from gym_rl.local_engine import LocalSampler
-from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
+from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.dynamic_sampling import joined, only
 from gym_rl.rollouts.experience import Round
 from gym_rl.rollouts.top_p_sets import with_kept

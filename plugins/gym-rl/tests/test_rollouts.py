@@ -18,8 +18,8 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, Local
 from gym_rl.formulas.loss_aggregation import Constant
 from gym_rl.local_engine import LocalSampler
-from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
+from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.generation import Asking
 from gym_rl.rollouts.log_probs import Scoring, scored
 from gym_rl.rollouts.source import Rollouts

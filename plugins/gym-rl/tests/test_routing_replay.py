@@ -20,8 +20,8 @@ from gym_rewards import Length, RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, Local
 from gym_rl.local_engine import LocalSampler
-from gym_rl.objective import RolloutBatch
 from gym_rl.reinforce import Reinforce
+from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.dynamic_sampling import groups_of, joined, only
 from gym_rl.rollouts.generation import Asking
 from gym_rl.rollouts.source import Rollouts

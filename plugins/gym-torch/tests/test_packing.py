@@ -16,10 +16,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_testkit import architectures
 from gym_torch.batch import packed, padded
-from gym_torch.model.attention import NAME, Spans, segment_attention
+from gym_torch.model.attention import NAME, segment_attention
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
+from gym_torch.spans import Spans
 
 Lineage = tuple[Sequence[Sample], Sequence[int | None]]
 

@@ -21,8 +21,9 @@ from gym_adapters.config.base import VirtualTokenOptions
 from gym_adapters.forward_hooks import Handle, HookAdapter
 from gym_core import GymError
 from gym_torch.model.adapted import Plain
-from gym_torch.model.attention import Spans, segment_attention
+from gym_torch.model.attention import segment_attention
 from gym_torch.policy import evaluating
+from gym_torch.spans import Spans
 
 NAME = "gym_virtual"
 STATE = "prompt_embeddings"  #: what peft calls what is trained, in both methods

@@ -11,7 +11,8 @@ from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import token_ratio
 from gym_rl.formulas.loss_aggregation import Aggregate, AnswerMean, Constant, TokenMean
-from gym_rl.objective import PolicyObjective, RolloutBatch
+from gym_rl.objective import PolicyObjective
+from gym_rl.rollouts.batch import RolloutBatch
 from gym_torch.packing import PADDED, Layout
 
 

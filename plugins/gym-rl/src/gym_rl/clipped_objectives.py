@@ -9,7 +9,8 @@ from torch import Tensor
 from gym_rl.config import Clipping
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import mean_ratio, token_ratio
-from gym_rl.objective import PolicyObjective, RolloutBatch
+from gym_rl.objective import PolicyObjective
+from gym_rl.rollouts.batch import RolloutBatch
 
 
 class ClippedTokens(PolicyObjective):

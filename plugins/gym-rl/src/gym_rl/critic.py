@@ -19,16 +19,16 @@ from gym_core import GymError, Recipe
 from gym_data.tokenizer import Tokenizer
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.config import Transformers
-from gym_torch.export.safetensors import copy_tokenizer
 from gym_torch.model.adapted import adapt
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.loading import LoadedModel, load_frozen
 from gym_torch.model.rope_scaling import longest
-from gym_torch.model.trained_part import FirstStepBatch
 from gym_torch.model.value_head import ScalarHead, head_of, keep_words
 from gym_torch.policy import Policy
+from gym_torch.trained_part import FirstStepBatch
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
-from typing import Self, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from gym_rl.formulas.importance_ratio import log_ratio, token_ratio
 from gym_rl.formulas.kl import ESTIMATORS
 from gym_rl.formulas.loss_aggregation import Aggregate, TokenMean
 from gym_rl.formulas.off_policy_correction import CORRECTIONS
-from gym_rl.formulas.segment_sums import means
+from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import Rollout
 from gym_rl.rollouts.routing_replay import laid_out
 from gym_rl.rollouts.top_p_sets import kept_of
@@ -25,40 +25,7 @@ from gym_torch.batch import Example
 from gym_torch.metrics import Largest, Metric, Metrics, Ratio
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import PADDED, Layout
-from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out, segments
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolloutBatch(ResponseBatch):
-    """A batch of completions; its targets are their tokens. For `columns` see `gym_rl.rollouts.experience`."""
-
-    share: float  #: of the answers of the step, see `gym_rl.rollouts.experience.Rollout`
-    fresh: bool  #: whether the policy is still the one that answered
-
-    @property
-    def sampled(self) -> Tensor:
-        """Log-probability of each target where it was sampled, `[n]`."""
-        return self.columns["sampled"]
-
-    @property
-    def old(self) -> Tensor:
-        """Log-probability of each target under the policy when the round began, `[n]`."""
-        return self.columns["old"]
-
-    @property
-    def advantages(self) -> Tensor:
-        """How much better than expected each target was, `[n]`."""
-        return self.columns["advantages"]
-
-    @property
-    def answer_advantages(self) -> Tensor:
-        """Mean advantage of each answer, `[answers]`; where its tokens have one in common, exactly that."""
-        # In fp64 a sum of equal fp32 numbers is exact, and so is their mean.
-        return means(self.advantages.double(), self.owner, self.responses).to(self.advantages.dtype)
-
-    def having(self, columns: Mapping[str, Tensor]) -> Self:
-        """Return the batch with more columns."""
-        return replace(self, columns={**self.columns, **columns})
+from gym_torch.prompt_responses import PromptResponses, lay_out, segments
 
 
 class PolicyObjective(Objective[RolloutBatch]):

@@ -16,7 +16,7 @@ from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.advantages import gae, whiten
 from gym_rl.formulas.loss_aggregation import Aggregate, TokenMean
-from gym_rl.objective import RolloutBatch
+from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.credit_assignment import token_rewards
 from gym_rl.rollouts.experience import Round
 from gym_rl.rollouts.log_probs import Pass

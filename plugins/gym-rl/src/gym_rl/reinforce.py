@@ -9,7 +9,8 @@ from torch import Tensor
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import sequence_ratio
 from gym_rl.formulas.loss_aggregation import Aggregate, AnswerSum
-from gym_rl.objective import PolicyObjective, RolloutBatch
+from gym_rl.objective import PolicyObjective
+from gym_rl.rollouts.batch import RolloutBatch
 
 
 class Reinforce(PolicyObjective):

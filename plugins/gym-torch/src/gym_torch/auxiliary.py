@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from gym_torch.model.trained_part import TrainedPart
+from gym_torch.trained_part import TrainedPart
 
 
 class AuxiliaryModule(nn.Module, TrainedPart, ABC):

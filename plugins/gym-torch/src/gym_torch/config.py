@@ -28,7 +28,7 @@ class RopeScaling(Config):
 class Transformers(Backend):
     """Any causal language model that transformers can load from safetensors."""
 
-    target: ClassVar[str] = "gym_torch.model.loading:load"
+    target: ClassVar[str] = "gym_torch.backend:load"
 
     path: Annotated[str, Field(examples=["tiny"])]
     """A family that a package brings, a local directory, or an id on the Hugging Face Hub."""

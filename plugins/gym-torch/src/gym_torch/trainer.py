@@ -36,9 +36,10 @@ from gym_torch.loop.initialization import first_step, initialize
 from gym_torch.loop.job import Evaluation, Job
 from gym_torch.loop.prepared_data import prepare
 from gym_torch.loop.signals import Signals
+from gym_torch.loop.train_eval_parity import check_same_in_training
 from gym_torch.model import compiling, precision_probe, stop_tokens
 from gym_torch.model.adapted import adapt
-from gym_torch.model.dropout import check_same_in_training, disable_dropout
+from gym_torch.model.dropout import disable_dropout
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel

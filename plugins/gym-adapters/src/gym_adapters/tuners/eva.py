@@ -16,7 +16,7 @@ from gym_adapters.config.eva import EVA
 from gym_adapters.tuners.lora import Lora
 from gym_core import GymError
 from gym_torch.batch import Batch
-from gym_torch.model.trained_part import FirstStepBatch
+from gym_torch.trained_part import FirstStepBatch
 
 KEPT = 4  #: directions kept from batch to batch, times the rank: later batches may put others before the first
 

@@ -20,9 +20,9 @@ from gym_adapters import nf4
 from gym_adapters.adapter_files import ROUNDED
 from gym_adapters.config.loftq import LoftQ
 from gym_adapters.lora_base import LowRankAdapter
-from gym_adapters.lora_init import factors, weight_of
+from gym_adapters.tuners.lora_init import factors, weight_of
 from gym_core import Artifact, GymError
-from gym_torch.model.trained_part import FirstStepBatch
+from gym_torch.trained_part import FirstStepBatch
 
 MARK = "loftq."  #: begins the names of what the base was quantized beside
 

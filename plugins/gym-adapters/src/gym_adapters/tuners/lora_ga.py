@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gym_adapters.config.lora_ga import LoRAGA
-from gym_adapters.lora_init import InitializedLora, weight_of
+from gym_adapters.tuners.lora_init import InitializedLora, weight_of
 from gym_core import GymError
-from gym_torch.model.trained_part import FirstStepBatch
+from gym_torch.trained_part import FirstStepBatch
 
 
 class LoraGA(InitializedLora[LoRAGA]):

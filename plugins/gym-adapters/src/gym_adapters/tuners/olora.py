@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gym_adapters.config.olora import OLoRA
-from gym_adapters.lora_init import InitializedLora, weight_of
-from gym_torch.model.trained_part import FirstStepBatch
+from gym_adapters.tuners.lora_init import InitializedLora, weight_of
+from gym_torch.trained_part import FirstStepBatch
 
 
 class Olora(InitializedLora[OLoRA]):

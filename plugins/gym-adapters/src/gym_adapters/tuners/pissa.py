@@ -8,8 +8,8 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
 from gym_adapters.config.pissa import PiSSA
-from gym_adapters.lora_init import InitializedLora, factors, weight_of
-from gym_torch.model.trained_part import FirstStepBatch
+from gym_adapters.tuners.lora_init import InitializedLora, factors, weight_of
+from gym_torch.trained_part import FirstStepBatch
 
 
 class Pissa(InitializedLora[PiSSA]):

@@ -13,7 +13,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from gym_rl.objective import RolloutBatch
+from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import Rollout, Round
 
 Pass = Callable[[RolloutBatch], Tensor]

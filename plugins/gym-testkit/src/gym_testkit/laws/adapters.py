@@ -17,7 +17,7 @@ from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
 from gym_torch.batch import Piece, padded
 from gym_torch.model.adapted import AdaptedModel, build_adapter
-from gym_torch.model.trained_part import FirstStepBatch
+from gym_torch.trained_part import FirstStepBatch
 
 laws = laws_of("adapters", "adapter")
 

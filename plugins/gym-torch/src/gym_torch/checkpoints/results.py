@@ -16,8 +16,8 @@ from gym_data import DatasetConfig
 from gym_data.tokenizer import Tokenizer
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, to_disk, whole_or_gone
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.config import Transformers
-from gym_torch.export.safetensors import copy_tokenizer
 from gym_torch.loop.job import Job
 from gym_torch.model import rope_scaling, stop_tokens
 from gym_torch.model.adapted import AdaptedModel

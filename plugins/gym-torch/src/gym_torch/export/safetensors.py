@@ -23,6 +23,7 @@ from gym_core.outputlock import OutputLock
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.artifact import Opened, base_of, opened
 from gym_torch.checkpoints.checkpoint import whole_or_gone
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.console import say
 from gym_torch.model import fingerprint, mapped_weights
 from gym_torch.model.adapted import skeleton, stored_dtype
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 
 CERTIFICATE = "certificate.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-BESIDE = (
-    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "chat_template.*",
-    "vocab.json", "vocab.txt", "merges.txt", "generation_config.json",
-)  # fmt: skip
 
 
 class Safetensors:
@@ -114,13 +111,6 @@ class Safetensors:
         ]
         with torch.no_grad():
             return weight_shards.write(empty, plain.weights, building, int(self.config.shard_gigabytes * 1e9), spare)
-
-
-def copy_tokenizer(source: Path, into: Path) -> None:
-    """Copy the files of the tokenizer, the chat template and the stop tokens from one model directory to another."""
-    for pattern in BESIDE:
-        for file in sorted(source.glob(pattern)):
-            shutil.copyfile(file, into / file.name)
 
 
 def task_at(path: Path) -> Task:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gym_torch.model.nucleus import nucleus
+
 BLOCK = 256  #: probabilities added up in fp32 before the running sum goes on in fp64
 _MASK = (1 << 64) - 1
 
@@ -37,16 +39,6 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
             logits, probs = logits.masked_fill(~kept, -torch.inf), probs * kept
         tokens = _invert(probs, torch.tensor(uniforms, dtype=torch.float64, device=probs.device)[:, None])
     return tokens[:, 0], logits.gather(-1, tokens)[:, 0] - logits.logsumexp(-1)
-
-
-def nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """Return which tokens can be drawn, bool `[rows, vocabulary]`: the fewest of the likeliest that together hold `top_p`.
-
-    Of equally likely ones the first. `probs` are `[rows, vocabulary]`; at least one token is left.
-    """
-    ranked, order = probs.sort(dim=-1, descending=True, stable=True)
-    kept = ranked.cumsum(-1, dtype=torch.float64) - ranked < top_p
-    return torch.zeros_like(kept).scatter(-1, order, kept)
 
 
 def _invert(probs: Tensor, points: Tensor) -> Tensor:

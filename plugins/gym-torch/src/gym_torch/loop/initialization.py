@@ -17,10 +17,10 @@ from torch import Tensor
 from gym_torch.batch import Batch
 from gym_torch.loop.step_batches import reseed
 from gym_torch.model.adapted import AdaptedModel
-from gym_torch.model.trained_part import FirstStepBatch
 from gym_torch.objective import Objective
 from gym_torch.policy import Policy
 from gym_torch.source import Source
+from gym_torch.trained_part import FirstStepBatch
 
 
 def initialize(adapted: AdaptedModel, policy: Policy[Any], first: Callable[[], Iterator[FirstStepBatch]]) -> None:

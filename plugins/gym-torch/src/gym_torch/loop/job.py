@@ -16,10 +16,10 @@ from gym_torch.distributed.ddp import Replicated
 from gym_torch.loop.log_window import LogWindow
 from gym_torch.loop.signals import Signals
 from gym_torch.model.load_balancing import Balance
-from gym_torch.model.trained_part import TrainedPart
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Progress
 from gym_torch.source import Source, Step
+from gym_torch.trained_part import TrainedPart
 
 Evaluation = Callable[["Job"], Mapping[str, float] | None]
 """Measures the policy on what was held out; the same in every process. None where a signal, or the samples, left nothing."""

@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import Adapter, Artifact, Component, GymError, PluginError, Recipe
 from gym_torch.model.loading import read_weights
-from gym_torch.model.trained_part import TrainedPart
+from gym_torch.trained_part import TrainedPart
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

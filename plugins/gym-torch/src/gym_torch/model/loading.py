@@ -16,9 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.utils import logging
 
 from gym_core import GymError, Run, locate
-from gym_torch import planners
 from gym_torch.console import say
-from gym_torch.distributed.strategies import check_cut
 from gym_torch.model import precision_probe, rope_scaling
 from gym_torch.model.layout_support import fit
 from gym_torch.model.memory_meter import Meter
@@ -59,11 +57,8 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     """Load the model that the recipe names, on the CPU.
 
     Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
-    model wants to run code of its own and the recipe does not allow it; RecipeError where the optimizer cannot work on what
-    the strategy leaves of it, PluginError where `auto` needs a planner that is not there.
+    model wants to run code of its own and the recipe does not allow it.
     """
-    check_cut(run.recipe)
-    planners.check(run)
     run.notes["meter"] = Meter(precision_probe.device())
     path, shape = _located(config, rope_scaling.longest(run.recipe))
     width = shape.get_text_config().hidden_size

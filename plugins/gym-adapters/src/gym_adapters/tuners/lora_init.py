@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from gym_adapters.peft_base import check_floating
 from gym_adapters.tuners.lora import TRAINED, Lora, Plain
 from gym_core import GymError
-from gym_torch.model.trained_part import FirstStepBatch
+from gym_torch.trained_part import FirstStepBatch
 
 START = "start"  #: what peft calls the adapter that takes away what the one that trains begins with
 

@@ -1,0 +1,45 @@
+"""A batch of answers, each with what was recorded where it was sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from torch import Tensor
+
+from gym_rl.formulas.segment_sums import means
+from gym_torch.prompt_responses import ResponseBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutBatch(ResponseBatch):
+    """A batch of completions; its targets are their tokens. For `columns` see `gym_rl.rollouts.experience`."""
+
+    share: float  #: of the answers of the step, see `gym_rl.rollouts.experience.Rollout`
+    fresh: bool  #: whether the policy is still the one that answered
+
+    @property
+    def sampled(self) -> Tensor:
+        """Log-probability of each target where it was sampled, `[n]`."""
+        return self.columns["sampled"]
+
+    @property
+    def old(self) -> Tensor:
+        """Log-probability of each target under the policy when the round began, `[n]`."""
+        return self.columns["old"]
+
+    @property
+    def advantages(self) -> Tensor:
+        """How much better than expected each target was, `[n]`."""
+        return self.columns["advantages"]
+
+    @property
+    def answer_advantages(self) -> Tensor:
+        """Mean advantage of each answer, `[answers]`; where its tokens have one in common, exactly that."""
+        # In fp64 a sum of equal fp32 numbers is exact, and so is their mean.
+        return means(self.advantages.double(), self.owner, self.responses).to(self.advantages.dtype)
+
+    def having(self, columns: Mapping[str, Tensor]) -> Self:
+        """Return the batch with more columns."""
+        return replace(self, columns={**self.columns, **columns})

@@ -1,0 +1,133 @@
+"""Who imports whom: no cycle between packages, nor between the rooms of a package, and no upward arrow in the engine.
+
+A room is a folder of a package, or a module at its top level. Imports inside functions count as any other; those for types alone
+do too, but for two single modules, which may describe each other.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = [ROOT / "gym-core", *sorted((ROOT / "plugins").glob("gym-*"))]
+ROOMS = (
+    "model",
+    "distributed",
+    "generation",
+    "loop",
+    "checkpoints",
+    "export",
+)  #: of gym_torch, from the lowest to the highest
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Return the files of an import package by module name."""
+    names = {".".join(path.relative_to(package.parent).with_suffix("").parts): path for path in package.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in names.items()}
+
+
+def imports(path: Path, known: Mapping[str, object], types: bool = True) -> Iterator[str]:
+    """Yield the modules that a file imports; what is imported from a package is a module where there is one of that name.
+
+    Without `types`, those under `if TYPE_CHECKING` are left out.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [
+        node for node in tree.body if types or not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in known else node.module
+
+
+def room(module: str) -> str:
+    """Return the folder or top-level module of a package that a module belongs to; empty for the package itself."""
+    return ".".join(module.split(".")[1:2])
+
+
+def rooms(package: Path) -> dict[str, set[str]]:
+    """Return for each room the rooms that it imports."""
+    known = modules(package)
+    graph: dict[str, set[str]] = {}
+    for name, path in known.items():
+        single = not (package / room(name)).is_dir()
+        inner = {room(other) for other in imports(path, known) if other.split(".")[0] == package.name}
+        run = {room(other) for other in imports(path, known, types=False) if other.split(".")[0] == package.name}
+        described = {other for other in inner - run if single and not (package / other).is_dir()}
+        graph.setdefault(room(name), set()).update(inner - described - {room(name), ""})
+    graph.pop("", None)  # the package file says again what stands in the rooms
+    return graph
+
+
+def sources() -> list[Path]:
+    """Return the import packages of the tree."""
+    return [init.parent for folder in FOLDERS for init in sorted((folder / "src").glob("*/__init__.py"))]
+
+
+@pytest.mark.parametrize("package", sources(), ids=lambda package: package.name)
+def test_no_cycle_between_rooms(package: Path) -> None:
+    graphlib.TopologicalSorter(rooms(package)).prepare()
+
+
+def test_a_cycle_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "planted"
+    for name, text in {
+        "": "",
+        "low": "from planted.high import b",
+        "high": "def f():\n    from planted import low",
+    }.items():
+        file = package / name / "__init__.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(rooms(package)).prepare()
+
+
+def test_arrows_between_the_rooms_of_the_engine_lead_downward() -> None:
+    graph = rooms(ROOT / "plugins/gym-torch/src/gym_torch")
+    assert set(ROOMS) <= set(graph)
+    folders = {name for name in graph if (ROOT / "plugins/gym-torch/src/gym_torch" / name).is_dir()}
+    assert folders == set(ROOMS)
+    upward = [(low, high) for place, low in enumerate(ROOMS) for high in ROOMS[place + 1 :] if high in graph[low]]
+    assert not upward
+
+
+def declared(folder: Path) -> tuple[str, set[str]]:
+    """Return the name of a package and what it declares to need, with its extras."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project.get("optional-dependencies", {}).values()
+    lines = [*project.get("dependencies", ()), *(line for extra in extras for line in extra)]
+    return project["name"], {re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0] for line in lines}
+
+
+# The test kit looks at what is installed; it imports the packages of what it tests, where they are there.
+@pytest.mark.parametrize(
+    "folder", [one for one in FOLDERS if one.name != "gym-testkit"], ids=lambda folder: folder.name
+)
+def test_a_package_imports_only_what_it_declares(folder: Path) -> None:
+    name, needs = declared(folder)
+    owners = {package.name: package.parents[1].name for package in sources()}
+    for package in (folder / "src").iterdir():
+        for path in package.rglob("*.py"):
+            used = {owners[other.split(".")[0]] for other in imports(path, {}) if other.split(".")[0] in owners}
+            assert used <= {name, *needs}, (
+                f"{path.relative_to(ROOT)} imports {', '.join(sorted(used - needs - {name}))}"
+            )
+
+
+def test_no_cycle_between_packages() -> None:
+    ours = {folder.name for folder in FOLDERS}
+    graph = {name: needs & ours for name, needs in map(declared, FOLDERS)}
+    assert graph["gym-core"] == set()
+    graphlib.TopologicalSorter(graph).prepare()
