@@ -14,8 +14,7 @@ from gym_rewards.builtin.code_execution import program
 from gym_rewards.builtin.unit_tests import Assertions, Call, Dialogue
 from gym_rewards.builtin.unit_tests import tests as read
 from gym_rewards.reward_manager import RewardManager
-from gym_rewards.sandbox import Verdict
-from gym_rewards.sandbox import seccomp as calls
+from gym_rewards.sandbox import Verdict, seccomp
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are confined by the kernel of Linux alone")
 
@@ -31,7 +30,7 @@ def score(source, test=TEST, row=None, **options):
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_a_run_refuses_where_programs_cannot_be_confined_as_asked(isolation, monkeypatch):
-    monkeypatch.setattr(calls, "program", lambda threads=True: b"no filter of system calls")
+    monkeypatch.setattr(seccomp, "program", lambda threads=True: b"no filter of system calls")
     sandbox.level.cache_clear()
     with pytest.raises(GymError, match=f"cannot be confined by {isolation} here: .*Invalid argument"):
         Code(isolation=isolation).build()

@@ -26,8 +26,7 @@ import pytest
 
 from gym_core.errors import GymError
 from gym_rewards import sandbox
-from gym_rewards.sandbox import Limits, Verdict, syscalls
-from gym_rewards.sandbox import seccomp as calls
+from gym_rewards.sandbox import Limits, Verdict, seccomp, syscalls
 from gym_rewards.sandbox.inside import supervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are confined by the kernel of Linux alone")
@@ -144,7 +143,7 @@ def test_nothing_outside_has_changed(level, tried, ended, outside):
 def test_without_the_filter_calls_go_through(outside, monkeypatch):
     """The attempts are real: it is the filter that refuses them, not a mistake in them."""
     everything = b"\x06\x00\x00\x00\x00\x00\xff\x7f"  # return SECCOMP_RET_ALLOW
-    monkeypatch.setattr(calls, "program", lambda threads: everything)
+    monkeypatch.setattr(seccomp, "program", lambda threads: everything)
     some = {name: attempts.CALLS[name] for name in attempts.WITHOUT_FILTER}
     world = json.dumps({**outside["world"], "attempts": some})
     _, printed = sandbox.run(attempts.PRELUDE + attempts.TRY_ALL, AMPLE, LEVELS[0], world + "\n")
@@ -222,7 +221,7 @@ EDGES = {
 def test_the_filter_allows_the_table_and_nothing_else(machine):
     """On both architectures, whichever this is, by an interpreter of the kernel's language."""
     architecture = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine]
-    program, single = calls.program(machine=machine), calls.program(threads=False, machine=machine)
+    program, single = seccomp.program(machine=machine), seccomp.program(threads=False, machine=machine)
     numbers = {name: both[syscalls.ARCHITECTURES.index(machine)] for name, both in syscalls.NUMBERS.items()}
     free = {number for name, number in numbers.items() if name not in EDGES}
     for number in {*range(1024)} - {numbers[name] for name in EDGES}:
@@ -238,7 +237,7 @@ def test_the_filter_allows_the_table_and_nothing_else(machine):
 
 def test_an_unknown_architecture_is_refused_by_name(monkeypatch):
     with pytest.raises(GymError, match="riscv64"):
-        calls.program(machine="riscv64")
+        seccomp.program(machine="riscv64")
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(GymError, match="run on one of x86_64, aarch64"):
         sandbox.level.__wrapped__("namespaces")

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from gym_rewards import sandbox
-from gym_rewards.builtin.time_budget import Pace
+from gym_rewards.builtin.time_budget import TimeBudget
 from gym_rewards.builtin.unit_tests import Test, tests
 from gym_rewards.reward import Reward, RewardInput, Seconds
 from gym_rewards.row_columns import column
@@ -102,8 +102,8 @@ class CodeScore:
             # Who was cut short so that all get their turn gets another one in the time that the others left.
             for _ in range(2):
                 again = [place for place in range(len(inputs)) if place not in found or found[place].cut]
-                pace = Pace(deadline, self.config.parallel, len(again))
-                scored = pool.map(lambda place: self._score(sources[place], suites[place], pace), again)  # noqa: B023
+                budget = TimeBudget(deadline, self.config.parallel, len(again))
+                scored = pool.map(lambda place: self._score(sources[place], suites[place], budget), again)  # noqa: B023
                 found |= dict(zip(again, scored, strict=True))
         self._tell(list(found.values()))
         return [found[place].score for place in range(len(inputs))]
@@ -114,13 +114,13 @@ class CodeScore:
             column(item, config.tests), str(row.get(config.entry_point) or ""), str(row.get(config.setup) or "")
         )
 
-    def _score(self, source: str, suite: Sequence[Test], pace: Pace) -> Scored:
-        share, began, wasted = pace.share(), time.monotonic(), 0.0
+    def _score(self, source: str, suite: Sequence[Test], budget: TimeBudget) -> Scored:
+        share, began, wasted = budget.share(), time.monotonic(), 0.0
         if not source.strip() or len(source) > _LONGEST:
             return Scored()
         passed, cut, unchecked = 0, False, False
         for number, test in enumerate(suite):
-            seconds = min(self._limits.seconds, share - wasted, pace.left())
+            seconds = min(self._limits.seconds, share - wasted, budget.left())
             if seconds <= 0:
                 cut = True
                 break
@@ -132,7 +132,7 @@ class CodeScore:
                 cut |= seconds < self._limits.seconds
             if passed <= number and not self.config.partial:
                 break
-        pace.took(time.monotonic() - began - wasted)
+        budget.took(time.monotonic() - began - wasted)
         earned = passed / len(suite) if self.config.partial or passed == len(suite) else 0.0
         return Scored(earned, cut, unchecked)
 

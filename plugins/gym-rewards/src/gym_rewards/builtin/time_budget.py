@@ -9,7 +9,7 @@ from statistics import fmean
 _COST = 0.2  #: seconds that a program takes which wastes none, as long as none was seen
 
 
-class Pace:
+class TimeBudget:
     """The time until `deadline` (of `time.monotonic`), for some programs of which `lanes` run at once."""
 
     def __init__(self, deadline: float, lanes: int, programs: int) -> None:
