@@ -1,8 +1,10 @@
-"""The tables and the plot of docs/choosing.md, from the figures of `choosing.py`."""
+"""The tables and the plot of docs/choosing.md, and docs/choosing.csv, from the figures of `choosing.py`."""
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 PAGE = Path(__file__).parents[1] / "docs" / "choosing.md"
+FIGURES = PAGE.with_suffix(".csv")  #: all combinations
 PLOT = PAGE.parent / "images" / "choosing.png"
 
 Cell = dict[str, Any]  #: what is found of a combination
@@ -18,38 +21,65 @@ Row = dict[str, Cell]  #: those of an adapter, by optimizer
 
 
 def write(figures: dict[str, dict[str, Any]]) -> None:
-    """Write tables and plot into the documents."""
-    parts = []
-    for name, found in figures.items():
-        rows = found["rows"]
-        optimizers = list(next(iter(rows.values())))
-        parts += [f"### {name}", "", *([f"Before: {found['before']:.2f}.", ""] if "before" in found else [])]
-        parts += [f"| adapter | trained | {' | '.join(f'`{each}`' for each in optimizers)} |"]
-        parts += [f"|---|---:|{'---:|' * len(optimizers)}"]
-        for adapter, cells in rows.items():
-            trained = next((f"{cell['trained']:,}" for cell in cells.values() if "trained" in cell), "-")
-            parts.append(f"| `{adapter}` | {trained} | {' | '.join(shown(cells[each]) for each in optimizers)} |")
-        if "before" in found:
-            parts += [f"| loss / `adamw`'s, mean | | {' | '.join(beside_adamw(rows, each) for each in optimizers)} |"]
-        parts.append("")
+    """Write the tables, the file of all combinations and the plot into the documents."""
+    with FIGURES.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(("model", "adapter", "optimizer", "trained", "peak_mib", "loss"))
+        lines.writerows(line for name, found in figures.items() for line in combinations(name, found["rows"]))
+    (learnt, found), *others = figures.items()
+    rows, larger = found["rows"], others[0][1]["rows"]
+    parts = [
+        "",
+        f"Everything trains; {learnt} begins at {found['before']:.2f}:",
+        "",
+        *by_optimizer(rows, larger, others[0][0]),
+    ]
+    parts += ["", "An adapter trains:", "", *by_adapter(rows, larger, others[0][0]), ""]
     text = PAGE.read_text(encoding="utf-8")
     block = re.compile(r"(<!-- measured: benchmarks/choosing.py -->\n).*?(<!-- end -->)", re.DOTALL)
-    PAGE.write_text(block.sub(lambda found: found[1] + "\n".join(["", *parts]) + found[2], text), encoding="utf-8")
+    PAGE.write_text(block.sub(lambda found: found[1] + "\n".join(parts) + found[2], text), encoding="utf-8")
     plot({name: found for name, found in figures.items() if "before" in found})
+
+
+def combinations(name: str, rows: dict[str, Row]) -> Iterator[tuple[Any, ...]]:
+    """Yield a line for each combination that is not refused."""
+    for adapter, cells in rows.items():
+        for optimizer, cell in cells.items():
+            if "refused" not in cell:
+                loss = f"{cell['loss']:.4f}" if "loss" in cell else ""
+                yield name, adapter, optimizer, cell["trained"], f"{cell['peak_mib']:.0f}", loss
+
+
+def by_optimizer(rows: dict[str, Row], larger: dict[str, Row], name: str) -> Iterator[str]:
+    """Yield a table of the optimizers where everything trains, the lowest loss first."""
+    yield f"| optimizer | loss | MiB | MiB, {name} | loss over all adapters, `adamw` is 1 |"
+    yield "|---|---:|---:|---:|---:|"
+    cells = {each: cell for each, cell in rows["full"].items() if "refused" not in cell}
+    for optimizer in sorted(cells, key=lambda each: float(cells[each]["loss"])):
+        cell, other = cells[optimizer], larger["full"][optimizer]
+        beside = beside_adamw(rows, optimizer)
+        yield f"| `{optimizer}` | {cell['loss']:.2f} | {cell['peak_mib']:.0f} | {other['peak_mib']:.0f} | {beside} |"
+
+
+def by_adapter(rows: dict[str, Row], larger: dict[str, Row], name: str) -> Iterator[str]:
+    """Yield a table of the adapters, the lowest loss under `adamw` first, each with the optimizer that takes it furthest."""
+    yield f"| adapter | trained | loss | MiB | MiB, {name} | lowest loss | MiB |"
+    yield "|---|---:|---:|---:|---:|---|---:|"
+    able = {each: row["adamw"] for each, row in rows.items() if each != "full" and "refused" not in row["adamw"]}
+    for adapter in sorted(able, key=lambda each: float(able[each]["loss"])):
+        cell, other = able[adapter], larger[adapter]["adamw"]
+        best = min((one["loss"], optimizer) for optimizer, one in rows[adapter].items() if "loss" in one)
+        peak = rows[adapter][best[1]]["peak_mib"]
+        yield (
+            f"| `{adapter}` | {cell['trained']:,} | {cell['loss']:.2f} | {cell['peak_mib']:.0f} | {other['peak_mib']:.0f} "
+            f"| {best[0]:.2f} with `{best[1]}` | {peak:.0f} |"
+        )
 
 
 def beside_adamw(rows: dict[str, Row], optimizer: str) -> str:
     """Write the mean ratio of an optimizer's losses to those of AdamW, over the adapters that both are measured with."""
     pairs = [(row[optimizer].get("loss"), row["adamw"].get("loss")) for row in rows.values()]
-    ratios = [loss / other for loss, other in pairs if loss and other]
-    return f"{fmean(ratios):.3f}"
-
-
-def shown(cell: Cell) -> str:
-    """Write a combination as memory in MiB, and the loss where there is one."""
-    if "refused" in cell:
-        return "-"
-    return f"{cell['peak_mib']:.0f}" + (f" / {cell['loss']:.2f}" if "loss" in cell else "")
+    return f"{fmean(loss / other for loss, other in pairs if loss and other):.3f}"
 
 
 def plot(figures: dict[str, dict[str, Any]]) -> None:
