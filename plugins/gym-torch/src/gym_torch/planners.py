@@ -5,7 +5,7 @@ The engine brings none. What was settled, and by which planner, stands in `run.j
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from pydantic import ValidationError
 
 from gym_core import Component, PluginError, Recipe, Run, Train
-from gym_core.discovery import entries
+from gym_core.discovery import Entry, entries, installed
 from gym_core.loading import load_component
 from gym_torch.console import say, warn
 
@@ -70,18 +70,26 @@ def chosen(key: str = "") -> tuple[Mapping[str, str], Planner]:
     """Return the only planner installed, with what `run.json` says of it. Raises PluginError where there is none, or several."""
     found = entries(Planner.kind)
     if len(found) != 1:
-        names = ", ".join(f"{entry.name} of {entry.dist} {entry.version}" for entry in found)
-        raise PluginError(
-            f"`auto` could ask any of these planners: {names}"
-            if found
-            else "`auto` asks a planner, and none is installed",
-            key=key,
-            fix=f"keep one: gym plugins disable {found[-1].dist}" if found else "pip install gym-plan, or set a value",
-        )
+        why, fix = _why(found)
+        raise PluginError(why, key=key, fix=fix)
     entry, cls = load_component(Planner.kind, found[0].qualified, key)
     planner = cls()
     assert isinstance(planner, Planner)
     return {"name": entry.name, "dist": entry.dist, "version": entry.version}, planner
+
+
+def _why(found: Sequence[Entry]) -> tuple[str, str]:
+    """Return why no planner can be asked, and what to do."""
+    off = [entry for entry in installed().disabled if entry.kind == Planner.kind]
+    names = ", ".join(f"{entry.name} of {entry.dist} {entry.version}" for entry in found or off)
+    if found:
+        return (
+            f"`auto` asks a planner, and these are installed: {names}",
+            f"keep one: gym plugins disable {found[-1].dist}",
+        )
+    if off:
+        return f"`auto` asks a planner, and {names} is disabled", f"gym plugins enable {off[0].dist}, or set a value"
+    return "`auto` asks a planner, and none is installed", "pip install gym-plan, or set a value"
 
 
 def check(run: Run) -> None:
