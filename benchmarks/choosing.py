@@ -37,7 +37,7 @@ from gym_core.loading import load
 from gym_data.tokenizer import Tokenizer
 from gym_optim.config import LOMO, AdamW
 from gym_optim.config.base import OptimizerConfig
-from gym_plan.batch import lengths_of, planned
+from gym_plan.made_examples import lengths_of, planned
 from gym_plan.memory import objective_of, predict
 from gym_plan.skeleton import skeleton
 from gym_torch import Transformers

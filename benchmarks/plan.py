@@ -111,8 +111,9 @@ def case(options: dict[str, Any]) -> dict[str, int]:
 
     from gym_core import load_recipe
     from gym_core.ranks import Ranks
+    from gym_data.cache import Example
     from gym_optim.config import AdamW
-    from gym_plan.batch import Blank, lengths_of, planned
+    from gym_plan.made_examples import lengths_of, planned
     from gym_plan.memory import objective_of, predict
     from gym_plan.skeleton import skeleton
     from gym_torch.distributed.ddp import Replicated
@@ -155,7 +156,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     adapt(model, recipe)
     spread.place(model)
     policy = spread.wrap(Policy(model, bf16=options["precision"] == "bf16")).train()
-    samples = [Blank(str(number), length) for number, length in enumerate(lengths)]
+    samples = [Example.longest(str(number), length) for number, length in enumerate(lengths)]
     config = AdamW()
     optimizer = build_optimizer(config, policy, 1e-4)
     job = Job(

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_core import GymError
 from gym_plan.auto import SMALLEST, largest
-from gym_plan.batch import lengths_of, planned
 from gym_plan.commands import plan
+from gym_plan.made_examples import lengths_of, planned
 from gym_plan.memory import Prediction, predict
 from gym_plan.skeleton import skeleton
 from gym_plan.trace import Trace

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, RecipeError
 from gym_plan.auto import POLICIES, Fitting, lightest
-from gym_plan.batch import planned
+from gym_plan.made_examples import planned
 from gym_plan.memory import Prediction, predict
 from gym_plan.plan import plan
 from gym_plan.skeleton import skeleton

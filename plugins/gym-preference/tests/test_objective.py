@@ -15,16 +15,16 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Train
 from gym_data.cache import Pair
-from gym_plan.batch import Blanks
+from gym_plan.made_examples import MadeExamples
 from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, Pairwise, SimPO
 from gym_preference.objective import Desensitised, PairObjective
-from gym_preference.pairs import recorded
 from gym_torch.batch import Batch
 from gym_torch.metrics import Metric
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED, Layout
 from gym_torch.policy import Policy
 from gym_torch.prompt_responses import ResponseBatch
+from gym_torch.source import Dataset
 
 
 def load(path: Path) -> PreTrainedModel:
@@ -155,6 +155,6 @@ def test_what_the_reference_said_before_takes_the_place_of_asking_it() -> None:
 def test_a_plan_counts_both_sides() -> None:
     """Where no data tell, a pair is at most twice as long as a sample may be, and shares nothing."""
     train = Train(batch_size=2, max_steps=3)
-    source = recorded(DPO(), Blanks(32, 8), train, PADDED)
+    source = Dataset(MadeExamples(DPO.rows, 32, 8), train, layout=PADDED)
     batch = PairObjective(DPO(), PADDED).collate(next(source.steps(0)).batches[0])
     assert source.tokens == 3 * 2 * 64 and batch.tokens.shape == (4, 32)

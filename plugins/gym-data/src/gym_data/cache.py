@@ -35,6 +35,11 @@ class Example:
     tokens: Tokens  #: int32 [length]
     trained: Mask  #: bool [length]; whether the token is predicted and learnt from, never true of the first
 
+    @classmethod
+    def longest(cls, id: str, length: int) -> Example:
+        """Return an example with the most to learn where a sequence has `length` tokens, for plans without data."""
+        return cls(id, *_all_trained(length))
+
     @property
     def parts(self) -> Sequence[tuple[str, slice]]:
         """Return what its tokens fall into, by name where there is more than one."""
@@ -73,6 +78,12 @@ class Prompt(Example):
     messages: Sequence[Mapping[str, Any]]  #: what the tokens say
     row: Mapping[str, Any]  #: all columns of the row; `answer` is the answer it holds, unless it has such a column
 
+    @classmethod
+    def longest(cls, id: str, length: int) -> Prompt:
+        """Return a prompt of which nothing is known but its tokens."""
+        tokens, trained = _all_trained(length)
+        return cls(id, tokens, ~trained, (), {})
+
 
 @dataclass(frozen=True)
 class Pair(Example):
@@ -84,6 +95,11 @@ class Pair(Example):
     shared: int  #: tokens that both sides begin with
     chosen: int  #: tokens of the preferred side after them; those of the other side follow
     margin: float = 0.0  #: how much better it is said to be
+
+    @classmethod
+    def longest(cls, id: str, length: int) -> Pair:
+        """Return two sides of that length that share nothing."""
+        return cls(id, *_all_trained(2 * length), shared=0, chosen=length)
 
     @property
     def parts(self) -> Sequence[tuple[str, slice]]:
@@ -104,6 +120,11 @@ class Judged(Example):
 
     good: bool
 
+    @classmethod
+    def longest(cls, id: str, length: int) -> Judged:
+        """Return a good answer."""
+        return cls(id, *_all_trained(length), good=True)
+
     @property
     def judgement(self) -> str:
         """Say how it was judged."""
@@ -115,6 +136,11 @@ class Steps(Example):
     """A sequence whose answer was judged step by step; what is learnt are the tokens that end the judged steps."""
 
     labels: Sequence[float]  #: how likely each of them is right
+
+    @classmethod
+    def longest(cls, id: str, length: int) -> Steps:
+        """Return one that is judged at every token."""
+        return cls(id, *_all_trained(length), labels=[1.0] * length)
 
     @property
     def judgement(self) -> str:
@@ -168,6 +194,10 @@ class Examples(Sequence[Example]):
     def lengths(self) -> npt.NDArray[np.int64]:
         """Number of tokens of each example."""
         return np.diff(self._ends, prepend=0)[self._order]
+
+
+def _all_trained(length: int) -> tuple[Tokens, Mask]:
+    return np.zeros(length, dtype=np.int32), np.ones(length, dtype=np.bool_)
 
 
 def _range(ends: npt.NDArray[np.int64], number: int) -> slice:

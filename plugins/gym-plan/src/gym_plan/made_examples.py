@@ -1,4 +1,4 @@
-"""The batch that a plan is made for: samples of given lengths, laid out by the objective as those of the data will be."""
+"""The examples that a plan is made for: as long as those of the data may be, laid out by the objective as they will be."""
 
 from __future__ import annotations
 
@@ -9,52 +9,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gym_data.cache import KINDS, Example
 from gym_torch.batch import Batch
 from gym_torch.objective import Objective
 
 
 @dataclass(frozen=True)
-class Blank:
-    """A sample that has a length and nothing to say. Every token is trained, which is the most a batch can need."""
+class MadeExamples:
+    """A data set of examples of one shape (`Algorithm.rows`), all with the most to learn in sequences of one length."""
 
-    id: str
-    length: int
-
-    @property
-    def tokens(self) -> npt.NDArray[np.int32]:
-        """Return token ids `[length]`, all 0."""
-        return np.zeros(self.length, dtype=np.int32)
-
-    @property
-    def trained(self) -> npt.NDArray[np.bool_]:
-        """Return `[length]`, all true."""
-        return np.ones(self.length, dtype=np.bool_)
-
-
-@dataclass(frozen=True)
-class Blanks:
-    """A data set of such samples, all of one length."""
-
+    shape: str
     length: int
     count: int
 
     @property
     def lengths(self) -> npt.NDArray[np.integer]:
-        """Tokens of each sample."""
-        return np.full(self.count, self.length)
+        """Tokens of each example."""
+        return np.full(self.count, len(self[0].tokens))
 
     def __len__(self) -> int:
-        """Return the number of samples."""
+        """Return the number of examples."""
         return self.count
 
-    def __getitem__(self, index: int, /) -> Blank:
-        """Return one sample."""
-        return Blank(f"planned/{index}", self.length)
+    def __getitem__(self, index: int, /) -> Example:
+        """Return one example."""
+        return KINDS.get(self.shape, Example).longest(f"planned/{index}", self.length)
 
 
-def planned(objective: Objective[Any], lengths: Sequence[int]) -> Batch:
-    """Return a batch of samples of these lengths."""
-    return objective.collate([Blank(f"planned/{number}", length) for number, length in enumerate(lengths)])
+def planned(objective: Objective[Any], lengths: Sequence[int], shape: str = "conversation") -> Batch:
+    """Return a batch of examples of one shape, whose sequences have these lengths."""
+    kind = KINDS.get(shape, Example)
+    return objective.collate([kind.longest(f"planned/{number}", length) for number, length in enumerate(lengths)])
 
 
 def lengths_of(tokens: int, longest: int) -> list[int]:

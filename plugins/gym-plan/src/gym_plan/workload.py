@@ -10,12 +10,12 @@ from typing import Any
 from gym_core import GymError, Recipe, Train
 from gym_core.component import load_object
 from gym_data import DatasetConfig
-from gym_plan.batch import Blanks
+from gym_plan.made_examples import MadeExamples
 from gym_torch.batch import Batch
 from gym_torch.config import TorchAlgorithm
 from gym_torch.objective import Objective
 from gym_torch.packing import PACKED, Layout
-from gym_torch.source import Examples, Source
+from gym_torch.source import Dataset, Examples, Source
 
 LOOK = 200  #: steps whose batches are looked at for the largest
 UNKNOWN = 2048  #: tokens of the longest sample where neither data nor recipe tells
@@ -45,9 +45,9 @@ def workload(recipe: Recipe, objective: Objective[Any], path: Path, train: Train
 
 def of_examples(recipe: Recipe, objective: Objective[Any], examples: Examples, train: Train) -> Workload:
     """Return the work of prepared samples."""
-    source = steps_over(recipe, objective, examples, train)
+    source, note = steps_over(recipe, objective, examples, train)
     largest, tokens, seen = None, 0, 0
-    for step in islice(source.steps(0), 1 if source.note else LOOK):
+    for step in islice(source.steps(0), 1 if note else LOOK):
         seen += 1
         for batch in map(objective.collate, step.batches):
             tokens += batch.size
@@ -55,16 +55,19 @@ def of_examples(recipe: Recipe, objective: Objective[Any], examples: Examples, t
                 largest = batch
     assert largest is not None
     some = f"the largest batch of the first {seen:,} steps"
-    note = source.note or (some if seen < source.total else "the largest batch of the run")
-    return Workload(largest, source.total, round(tokens / seen * source.total), note)
+    whole = some if seen < source.total else "the largest batch of the run"
+    return Workload(largest, source.total, round(tokens / seen * source.total), note or whole)
 
 
-def steps_over(recipe: Recipe, objective: Objective[Any], examples: Examples, train: Train) -> Source:
-    """Return steps over samples, as large as those of a run may be."""
+def steps_over(recipe: Recipe, objective: Objective[Any], examples: Examples, train: Train) -> tuple[Source, str]:
+    """Return the steps over samples; or, where samples are made during the run, steps as large as any, and what they are."""
     algorithm = recipe.algorithm
     assert isinstance(algorithm, TorchAlgorithm)
-    source: Source = load_object(algorithm.schedule)(algorithm, examples, train, objective.layout)
-    return source
+    if not algorithm.largest_steps:
+        return Dataset(examples, train, layout=objective.layout), ""
+    source: Source = load_object(algorithm.largest_steps)(algorithm, examples, train, objective.layout)
+    answers = f"answers of {algorithm.generated():,} tokens to the longest prompts"
+    return source, f"at most: {answers}; what sampling needs comes on top"
 
 
 def longest(recipe: Recipe) -> int:
@@ -74,7 +77,8 @@ def longest(recipe: Recipe) -> int:
 
 def full_batch(recipe: Recipe, objective: Objective[Any], train: Train, length: int) -> Workload:
     """Return the work of one step over samples of `length` tokens, all trained, as many as there may be in it."""
-    many = Blanks(length, train.batch_tokens if isinstance(train.batch_tokens, int) else train.batch_size)
+    count = train.batch_tokens if isinstance(train.batch_tokens, int) else train.batch_size
+    many = MadeExamples(recipe.algorithm.rows, length, count)
     return of_examples(recipe, objective, many, train.model_copy(update={"max_steps": 1}))
 
 

@@ -51,6 +51,5 @@ class Pairwise(Preferring):
 
     rows: ClassVar[str] = "preference"
     objective: ClassVar[str] = "gym_preference.objective:PairObjective"
-    schedule: ClassVar[str] = "gym_preference.pairs:recorded"
     per_token: ClassVar[bool] = False
     """Whether log-ratios are means over the tokens of an answer rather than sums."""

@@ -23,7 +23,7 @@ class PolicyGradient(TorchAlgorithm):
 
     target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
     rows: ClassVar[str] = "prompt"
-    schedule: ClassVar[str] = "gym_rl.rollouts.longest:Bound"
+    largest_steps: ClassVar[str] = "gym_rl.rollouts.longest:Bound"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     disable_dropout: ClassVar[bool] = True

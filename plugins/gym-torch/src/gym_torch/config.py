@@ -92,16 +92,16 @@ class TorchAlgorithm(Algorithm):
     needs: ClassVar[tuple[str, ...]] = ("model", "data")
     objective: ClassVar[str] = ""
     """`module:class` of a `gym_torch.objective.Objective`, called with this configuration."""
-    schedule: ClassVar[str] = "gym_torch.source:recorded"
-    """`module:function` from (this configuration, samples, training options, layout) to a `gym_torch.source.Source` of steps as
-    large as those of a run may be: what `gym plan` looks at, without a model."""
+    largest_steps: ClassVar[str] = ""
+    """For the base class of algorithms that make their samples during the run: `module:class` of a source of steps as large as
+    theirs may be, made without a model of (this configuration, rows, training options, layout). Empty: samples are the data."""
 
     disable_dropout: ClassVar[bool] = False
     """Whether the loss compares log-probabilities of the policy with those of a reference, or of what sampled: dropout is then
     off, and NEFTune or an adapter that computes something else in training is refused."""
 
     def further(self) -> Sequence[Further]:
-        """Return the models beside the one that trains, for a plan. Default: none."""
+        """Return the models that the run has in memory beside the one it is about. Default: none."""
         return ()
 
     def generated(self) -> int:

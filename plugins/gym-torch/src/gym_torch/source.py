@@ -59,7 +59,6 @@ class Source(ABC):
 
     total: int  #: optimizer steps of the whole run
     tokens: int = 0  #: of the whole run, as far as they are known before it
-    note: str = ""  #: of steps that stand for those of a run: what they are; they are all alike
 
     def extend(self, state: Mapping[str, Any], step: int) -> None:  # noqa: B027
         """Plan on from `step`, where a run with fewer steps wrote a checkpoint: `state_dict` returned `state` there."""
@@ -178,11 +177,6 @@ class Dataset(Source):
             if self.train.shuffle
             else _in_turn(len(self.examples))
         )
-
-
-def recorded(config: Any, examples: Examples, train: Train, layout: Layout) -> Dataset:
-    """Return the steps over prepared samples: what `TorchAlgorithm.schedule` names for most algorithms."""
-    return Dataset(examples, train, layout=layout)
 
 
 @lru_cache(maxsize=4)

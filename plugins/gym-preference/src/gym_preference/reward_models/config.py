@@ -25,7 +25,6 @@ class RewardModel(TorchAlgorithm):
     rows: ClassVar[str] = "preference"
     objective: ClassVar[str] = "gym_preference.reward_models.outcome:RewardLoss"
     oracle: ClassVar[str] = "gym_preference.reward_models.oracle:reward_model"
-    schedule: ClassVar[str] = "gym_preference.pairs:recorded"
 
     center_rewards_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """Coefficient that centers rewards: weight of the squared sum of the two rewards of a pair. 0.01 keeps their mean near 0,
@@ -47,4 +46,3 @@ class ProcessRewardModel(TorchAlgorithm):
     rows: ClassVar[str] = "stepwise"
     objective: ClassVar[str] = "gym_preference.reward_models.process:ProcessLoss"
     oracle: ClassVar[str] = "gym_preference.reward_models.oracle:process_reward_model"
-    schedule: ClassVar[str] = "gym_preference.reward_models.process:recorded"

@@ -9,18 +9,14 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from gym_core import Train
 from gym_data.cache import Steps
 from gym_preference import ProcessRewardModel
-from gym_preference.longest import planned
 from gym_preference.metrics import half_for_ties
 from gym_preference.reward_models.scoring import ScoredBatch, Scoring
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metrics, Ratio
 from gym_torch.objective import Scores
-from gym_torch.packing import Layout
 from gym_torch.prompt_responses import PromptResponses
-from gym_torch.source import Dataset, Examples
 
 NO_PROMPT = np.zeros(0, dtype=np.int32)
 
@@ -56,12 +52,3 @@ class ProcessLoss(Scoring):
             "probability/correct": Ratio.of(chances * right, right),
             "probability/incorrect": Ratio.of(chances * ~right, ~right),
         }
-
-
-def recorded(config: ProcessRewardModel, examples: Examples, train: Train, layout: Layout) -> Dataset:
-    """Return the steps over judged answers, for a plan; the longest are judged at every token."""
-    return planned(examples, train, layout, Steps, _longest)
-
-
-def _longest(one: Example) -> Steps:
-    return Steps(one.id, one.tokens, one.trained, [1.0] * len(one.tokens))

@@ -19,7 +19,6 @@ class Judging(Referenced):
     target: ClassVar[str] = "gym_preference.unpaired.trainer:JudgedTrainer"
     rows: ClassVar[str] = "feedback"
     objective: ClassVar[str] = "gym_preference.unpaired.objective:JudgedObjective"
-    schedule: ClassVar[str] = "gym_preference.unpaired.responses:recorded"
     ftx: Annotated[float, Field(ge=0)] = 0.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the desirable responses, times the number of
     responses in the step for each desirable one, as in LLaMA-Factory."""

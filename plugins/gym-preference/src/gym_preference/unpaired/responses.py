@@ -9,14 +9,11 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from gym_core import DataError, Train
+from gym_core import DataError
 from gym_data.cache import Judged
-from gym_preference.longest import planned
-from gym_preference.unpaired.config import Judging
 from gym_torch.batch import Example, Piece
-from gym_torch.packing import Layout
 from gym_torch.prompt_responses import PromptResponses
-from gym_torch.source import Dataset, Examples, Step, order
+from gym_torch.source import Examples, Step, order
 
 EPOCH = -1  #: whose order says which answer is put to which prompt; no run comes past it
 
@@ -96,12 +93,3 @@ def rated(step: Step, whole: Sequence[Judged], origin: float) -> Step:
 
 def _rate(one: Judged, origin: float, shares: dict[bool, float], ftx_scale: float) -> Rated:
     return Rated(one.id, one.tokens, one.trained, one.good, origin, shares[one.good], ftx_scale)
-
-
-def recorded(config: Judging, examples: Examples, train: Train, layout: Layout) -> Dataset:
-    """Return the steps over judged answers, for a plan."""
-    return planned(examples, train, layout, Judged, _longest)
-
-
-def _longest(one: Example) -> Judged:
-    return Judged(one.id, one.tokens, one.trained, good=True)

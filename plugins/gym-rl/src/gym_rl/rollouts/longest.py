@@ -37,8 +37,6 @@ class Bound(Source):
         self.total = _rollouts(everyone, prompts, train, layout).total
         longest = _Longest(prompts, prompts_in(train, config))
         self.first = _rollouts(everyone, longest, train.model_copy(update={"max_steps": 1}), layout)
-        answers = f"answers of {config.max_new_tokens:,} tokens to the longest prompts"
-        self.note = f"at most: {answers}; what sampling needs comes on top"
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` on."""
