@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -131,3 +133,20 @@ def test_no_cycle_between_packages() -> None:
     graph = {name: needs & ours for name, needs in map(declared, FOLDERS)}
     assert graph["gym-core"] == set()
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_importing_configurations_changes_no_environment_variable() -> None:
+    code = """
+import importlib, os
+from gym_core.discovery import entries
+from gym_core.kinds import KINDS
+
+before = dict(os.environ)
+modules = {entry.value.partition(":")[0] for kind in KINDS for entry in entries(kind)}
+assert len(modules) > 10, modules
+for module in sorted(modules):
+    importlib.import_module(module)
+assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, field_validator
 
 from gym_core import Algorithm, Backend, Callback, Config, Exporter
 from gym_core.location import package_of
+from gym_torch.openmp import wait_passively
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
 
@@ -61,6 +62,11 @@ class Transformers(Backend):
         if package := package_of(path):
             raise ValueError(f"`{path}` is a model of {package}, which is not installed: pip install {package}")
         return path
+
+    def build(self, **context: Any) -> Any:
+        """Load the model."""
+        wait_passively()
+        return super().build(**context)
 
     def other(self, path: str) -> Self:
         """Return the options for a further model, loaded as this one is; that this one's code may run says nothing of its.

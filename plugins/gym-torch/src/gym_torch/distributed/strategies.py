@@ -12,6 +12,7 @@ from gym_core import Recipe, RecipeError, Strategy
 from gym_core.component import load_object
 from gym_core.ranks import Ranks
 from gym_optim.config import AdamW
+from gym_torch.openmp import wait_passively
 
 
 class DDP(Strategy):
@@ -29,6 +30,7 @@ class DDP(Strategy):
     def build(self, **context: Any) -> Ranks:
         """Meet the other processes; a process alone needs no torch for it."""
         alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+        wait_passively()
         ranks: Ranks = Ranks() if alone else super().build(**context)
         return ranks
 
