@@ -45,7 +45,7 @@ class RunRecord:
     def update(self, **values: Any) -> None:
         """Merge values into the record, mappings key by key, and write it in one step."""
         text = json.dumps(_merged(self.read(), _plain(values)), indent=2, ensure_ascii=False, allow_nan=False)
-        write_atomically(self.path, text + "\n")
+        write_atomically(self.path, text + "\n", alone=True)
 
 
 class Unwritten(RunRecord):

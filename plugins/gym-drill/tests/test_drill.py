@@ -91,7 +91,7 @@ def test_a_watch_sees_what_a_run_does_and_not_what_another_left(done: Path, tmp_
     lines = (output / "metrics.jsonl").read_text().splitlines(keepends=True)
     course = Course.of(output)
     assert course == Course(4, frozenset({2, 4}))
-    (output / ".model.building").mkdir()
+    (output / ".model.1-00000000.building").mkdir()
     watch, file = Watch(output, course), output / "metrics.jsonl"
     assert watch.look() == (START, 4) and not watch.began
 
@@ -112,6 +112,6 @@ def test_a_watch_sees_what_a_run_does_and_not_what_another_left(done: Path, tmp_
     assert watch.look() == (ENDING, 4)
     edit(output / "run.json", "running", "finished")
     assert watch.look() == (EXIT, 4)
-    (output / ".model.building/config.json").write_text("{}")
+    (output / ".model.1-00000000.building/config.json").write_text("{}")
     assert watch.look() == (FINAL, 4)
     assert json.loads(lines[-1])["step"] == 4

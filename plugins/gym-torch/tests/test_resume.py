@@ -178,7 +178,7 @@ def test_other_data_and_other_parameters_are_refused_by_name(model_path: Path, t
 def test_a_run_that_died_while_writing_the_model_only_writes_it_again(model_path: Path, tmp_path: Path) -> None:
     train(make_run(model_path, tmp_path, **SETTINGS))
     before = weights(tmp_path)
-    (tmp_path / "model").rename(tmp_path / ".model.building")
+    (tmp_path / "model").rename(tmp_path / ".model.1-00000000.building")
     train(make_run(model_path, tmp_path, **SETTINGS))
     assert same(weights(tmp_path), before)
 

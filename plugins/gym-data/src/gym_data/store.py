@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gym_core import GymError
+from gym_core.files import BUILDING
 from gym_core.outputlock import OutputLock
 from gym_data.cache import ARRAYS
 from gym_data.sources.files import hash_file
@@ -221,7 +222,7 @@ def remove(root: Path, name: str) -> None:
 
 def collect(root: Path) -> None:
     """Take away what killed processes left unfinished: folders that none holds the lock of, files that do not grow."""
-    for path in root.glob(f"{UNFINISHED}*"):
+    for path in [*root.glob(f"{UNFINISHED}*"), *root.glob(f".*{BUILDING}")]:
         with suppress(OSError, GymError):
             age = time.time() - path.stat().st_mtime
             if path.is_file() and age > ABANDONED_FILE:

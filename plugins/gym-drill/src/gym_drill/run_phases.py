@@ -28,7 +28,7 @@ EXIT = "exit"  #: all is written and the process is on its way out
 #: directories that exist only while something is being done
 _SIGNS = {
     EXPORT: "export/.*.building",
-    FINAL: ".model.building",
+    FINAL: ".model.*.building",
     RETENTION: "checkpoints/.step-*.old",
     CHECKPOINT: "checkpoints/.step-*.building",
 }

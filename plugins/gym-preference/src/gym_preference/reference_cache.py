@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from gym_core.files import by_umask
+from gym_core.files import replacing
 from gym_data import space, store
 from gym_data.makers import maker
 from gym_torch.prompt_responses import PromptResponses
@@ -51,10 +51,8 @@ class Kept:
             "ends": torch.tensor([len(self.scores[key]) for key in keys]).cumsum(0),
             "log_probs": torch.from_numpy(np.concatenate([self.scores[key] for key in keys])),
         }
-        unfinished = path.with_name(f"{store.UNFINISHED}{os.getpid()}-{path.name}")
-        save_file(tensors, unfinished, {"format": "pt", "name": name})
-        by_umask(unfinished)
-        unfinished.replace(path)
+        with replacing(path) as building:
+            save_file(tensors, building, {"format": "pt", "name": name})
         space.evict(path.parent, space.limit(), path.name)
 
     @staticmethod

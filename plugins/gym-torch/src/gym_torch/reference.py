@@ -7,7 +7,6 @@ something, as LoftQ and virtual tokens do, is part of the reference: its first v
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_core import GymError, Recipe, Run
+from gym_core.files import remove, replacing
 from gym_data.tokenizer import Tokenizer
 from gym_torch.batch import Batch
 from gym_torch.config import Transformers
@@ -70,14 +70,13 @@ def keep_start(adapted: AdaptedModel, model: LoadedModel, run: Run) -> None:
     """Write the first values of an adapter that begins as something into the directory of the run."""
     if starts_unchanged(run.recipe):
         return
-    path, building = run.output / START, run.output / f".{START}.building"
+    path = run.output / START
 
     def write() -> None:
-        for old in (path, building):
-            shutil.rmtree(old, ignore_errors=True)
-        building.mkdir(parents=True)
-        adapted.save(building, model.name, exact=True)
-        building.rename(path)
+        remove(path)
+        with replacing(path, alone=True) as building:
+            building.mkdir(parents=True)
+            adapted.save(building, model.name, exact=True)
 
     run.ranks.agree(write)
 

@@ -20,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from gym_core import GymError
-from gym_core.files import by_umask
+from gym_core.files import BUILDING, replacing, to_disk
 
 MANIFEST = "manifest.json"
 PREFIX = "step-"
@@ -41,15 +41,12 @@ class Checkpoints:
         Raises GymError when the disk does not take it; the checkpoints before it are then untouched.
         """
         final = self._at(step)
-        building = self.directory / f".{final.name}.building"
         left = [path.name for path in self._all()[-1:]] or ["the start"]
-        with whole_or_gone(building, final, "the checkpoint", left[0]):
+        with whole_or_gone(final, "the checkpoint", left[0]) as building:
             write(building)
             _seal(building, step)
             if final.exists():
                 final.rename(_free_name(final.with_name(f"refused-{final.name}")))
-            building.rename(final)
-            _sync(self.directory)
         wrong = problem(final)
         if wrong:
             raise GymError(
@@ -73,7 +70,7 @@ class Checkpoints:
 
     def latest(self) -> Path | None:
         """Return the newest checkpoint that is whole, or None; warn of and set aside every newer one."""
-        for left in [*self.directory.glob(f".{PREFIX}*.building"), *self.directory.glob(f".{PREFIX}*.old")]:
+        for left in [*self.directory.glob(f".{PREFIX}*{BUILDING}"), *self.directory.glob(f".{PREFIX}*.old")]:
             shutil.rmtree(left)
         for path in reversed(self._all()):
             wrong = problem(path)
@@ -93,17 +90,16 @@ class Checkpoints:
 
 
 @contextmanager
-def whole_or_gone(building: Path, final: Path, what: str, left: str) -> Iterator[None]:
-    """Make `building` empty, to be filled and renamed to `final` inside; remove it when the disk does not take it.
+def whole_or_gone(final: Path, what: str, left: str) -> Iterator[Path]:
+    """Give an empty folder to fill, which takes the place of `final` (`gym_core.files.replacing`); nobody else writes it.
 
-    Raises GymError then, saying that the same command goes on from `left`.
+    Raises GymError where the disk does not take it, saying that the same command goes on from `left`.
     """
     try:
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir(parents=True)
-        yield
+        with replacing(final, alone=True) as building:
+            building.mkdir(parents=True)
+            yield building
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
-        shutil.rmtree(building, ignore_errors=True)
         reason = error.strerror if isinstance(error, OSError) else str(error).rpartition("error: ")[2]
         raise GymError(
             f"{what} could not be written: {reason or error}",
@@ -151,20 +147,11 @@ def _seal(path: Path, step: int) -> None:
     manifest = {"format": 1, "step": step, "files": files}
     text = json.dumps(manifest | {"seal": _seal_of(manifest)}, indent=1)
     (path / MANIFEST).write_text(text, encoding="utf-8")
-    _sync(path / MANIFEST)
-    _sync(path)
 
 
 def _seal_of(manifest: dict[str, Any]) -> str:
     """Return the hash of a manifest, so that damage to it is not blamed on the files it lists."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def to_disk(path: Path) -> None:
-    """Wait until everything under a directory is on the disk, for others to read as the umask allows."""
-    by_umask(path)
-    for part in [*path.rglob("*"), path]:
-        _sync(part)
 
 
 def _files(path: Path) -> Iterator[str]:
@@ -176,17 +163,6 @@ def _digest(path: Path) -> str:
         if sys.platform == "linux":  # read what the disk holds, not what memory remembers of it
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the list of files of a directory, is on the disk."""
-    if path.is_dir() and sys.platform == "win32":
-        return  # Windows cannot open directories
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _free_name(path: Path) -> Path:

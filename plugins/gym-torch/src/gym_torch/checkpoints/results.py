@@ -15,7 +15,7 @@ from gym_core.location import is_hub_id, lasting
 from gym_data import DatasetConfig
 from gym_data.tokenizer import Tokenizer
 from gym_torch.checkpoints import resume
-from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, to_disk, whole_or_gone
+from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.config import Transformers
 from gym_torch.loop.job import Job
@@ -76,13 +76,11 @@ class Results:
             return self._write(job, job.progress.best_step)
 
     def _write(self, job: Job, step: int) -> Artifact:
-        path, building = self.run.output / "model", self.run.output / ".model.building"
+        path = self.run.output / "model"
         shutil.rmtree(path, ignore_errors=True)
-        with whole_or_gone(building, path, "the model", "the last checkpoint"):
+        with whole_or_gone(path, "the model", "the last checkpoint") as building:
             made = self._told(resume.save(building, self.adapted, self.policy, self._base), job, step)
             self._copy_tokenizer(building)
-            to_disk(building)
-            building.rename(path)
         return replace(made, path=path)
 
     @property

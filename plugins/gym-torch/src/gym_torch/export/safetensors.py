@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gym_core import Artifact, GymError
-from gym_core.files import by_umask
 from gym_core.outputlock import OutputLock
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.artifact import Opened, base_of, opened
@@ -77,7 +76,6 @@ class Safetensors:
                 "files": _hashes(building),
             }
             (building / CERTIFICATE).write_text(json.dumps(certificate, indent=1) + "\n", encoding="utf-8")
-            by_umask(building)
         say(
             f"exported to {into}: reloaded, its {whole.task.compared} differ by at most {compared['max_difference']:.2g} "
             f"({compared['relative_difference']:.2g} relative)"
@@ -177,8 +175,7 @@ def _building(into: Path) -> Iterator[Path]:
     place = into.with_name(f".{into.name}.building")
     with OutputLock(place):
         try:
-            with whole_or_gone(place / "model", into, "the export", "the finished model"):
-                yield place / "model"
-                (place / "model").replace(into)
+            with whole_or_gone(into, "the export", "the finished model") as building:
+                yield building
         finally:
             shutil.rmtree(place, ignore_errors=True)

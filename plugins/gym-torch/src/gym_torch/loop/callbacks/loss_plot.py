@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact
+from gym_core.files import replacing
 from gym_torch.loop.callbacks.json_lines import read_lines
 from gym_torch.loop.callbacks.metrics import FILE
 from gym_torch.observer import Observer, Progress
@@ -68,9 +69,8 @@ def draw(records: Sequence[dict[str, Any]], path: Path, measure: str = "loss") -
         axes.plot(steps, values, color=colour, linewidth=0, marker="o", markersize=4)
     axes.legend()
     axes.grid(alpha=0.3)
-    part = path.with_name(f".{path.name}")
-    figure.savefig(part, dpi=120, format="png")
-    part.replace(path)
+    with replacing(path, alone=True) as building:
+        figure.savefig(building, dpi=120, format="png")
 
 
 def part_of(measure: str, name: str) -> str:
