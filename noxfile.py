@@ -101,6 +101,12 @@ def proofs(session: nox.Session) -> None:
     session.run(python, "-m", "pytest", "-m", "slow", "-n", "2", "--dist", "loadfile", *session.posargs, external=True)
 
 
+@nox.session(venv_backend="none")
+def faults(session: nox.Session) -> None:
+    """Plant faults in every package, one at a time, and prove that the tests catch them."""
+    session.run(workshop(session), "tests/faults.py", *session.posargs, external=True)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check format, lint and spelling."""

@@ -1,4 +1,5 @@
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -29,6 +30,17 @@ def test_the_answer_passes_and_the_mistake_fails(kind, split):
         assert not task.check("")
         assert not task.check("I am not sure.")
         assert not task.check(f"{task.answer} {task.answer}")
+
+
+def test_what_is_said_to_be_right_is_right():
+    for task in generate("arithmetic", 300):
+        first, sign, second = re.fullmatch(r"(\d+)([+-])(\d+)", task.key).groups()
+        assert int(task.answer) == (int(first) + int(second) if sign == "+" else int(first) - int(second))
+        assert {first, second} == set(re.findall(r"\d+", task.messages[0]["content"]))
+    for task in generate("sorting", 300):
+        given = task.key.partition(" ")[2].split(", ")
+        by = {"up": int, "down": lambda number: -int(number), "words": str}[task.skill]
+        assert task.answer.split(", ") == sorted(given, key=by) and ", ".join(given) in task.messages[0]["content"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

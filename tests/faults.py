@@ -1,0 +1,292 @@
+"""Faults that the suite must catch, planted one at a time: `nox -s faults`, or `python tests/faults.py [PACKAGE ...]`.
+
+A fault is a small edit of one package. It is found by its code, wherever that stands in the package, so that a module may move;
+code that is not found exactly once is an error. The edited copy stands before the package on the path, and the tests that are
+named must then fail; without the fault they must pass.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: What no package of the tree is and most tests import: it is imported once, and each fault has a process forked from this one.
+SHARED = ("torch", "transformers", "peft", "pyarrow.parquet", "hypothesis")
+
+
+class Fault(NamedTuple):
+    """An edit, and the tests that must turn red: a file, from the tests of the package, and words of `pytest -k`."""
+
+    package: str
+    old: str
+    new: str
+    tests: str
+    only: str = ""
+
+
+FAULTS = [
+    Fault(
+        "gym-core", "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass", "test_outputlock.py", "second_process"
+    ),
+    Fault("gym-core", "elif not _holds(needed, found):", "elif False:", "test_requirements.py"),
+    Fault(
+        "gym-core",
+        "if found.choices.disabled(entry.dist, entry.name):",
+        "if False:",
+        "../../plugins/gym-manage/tests/test_choosing.py",
+        "disabled",
+    ),
+    Fault(
+        "gym-core",
+        "artifact = hook.quantize(run=run, artifact=artifact) or artifact",
+        "pass",
+        "test_run.py",
+        "four_seams",
+    ),
+    Fault("gym-data", "depth -= 1\n", "depth -= 2\n", "test_masks.py", "learn_the_same or closing_token"),
+    Fault("gym-data", "chosen.add(group)", "pass", "test_mixing.py", "held_out"),
+    Fault("gym-data", "taken[source] % len(sources[source])", "0", "test_mixing.py", "strictly"),
+    Fault("gym-tiny", "(total, part, total - part)", "(total, part, part)", "test_tasks.py", "right"),
+    Fault("gym-tiny", "reverse=skill ==", "reverse=skill !=", "test_tasks.py", "right"),
+    Fault(
+        "gym-torch",
+        "return logits.log_softmax(1).gather(1, targets[rows, None]).squeeze(1)",
+        "return logits.gather(1, targets[rows, None]).squeeze(1)",
+        "test_logprobs.py",
+        "value_and_gradient or every_family",
+    ),
+    Fault("gym-torch", "self.softcap * torch.tanh(logits", "torch.tanh(logits", "test_logprobs.py", "every_family"),
+    Fault("gym-torch", 'return f"{name} is not what was written (SHA-256 differs)"', "pass", "test_checkpoint.py"),
+    Fault("gym-torch", "share = 1 / whole.weight if", "share = 1 / (whole.weight + 1) if", "test_loop.py"),
+    Fault(
+        "gym-torch",
+        "reseed(job.train.seed, job.progress.step, whole.seeds[number])",
+        "pass",
+        "test_noise.py",
+        "resumed",
+    ),
+    Fault("gym-sft", "return -policy(batch).sum(), {}", "return -policy(batch).mean(), {}", "test_sft.py", "float64"),
+    Fault("gym-optim", 'state["exp_avg"].lerp_(gradient, 1 - beta2)', "pass", "test_simple.py", "lion"),
+    Fault(
+        "gym-optim",
+        "(step + 1) / warmup\n        return shape",
+        "step / warmup\n        return shape",
+        "test_schedules.py",
+    ),
+    Fault("gym-optim", "points[1:] + points[:-1]) / 2", "points[1:] + points[:-1]) / 3", "test_adam.py", "eight_bit"),
+    Fault("gym-optim", "STEPS = 5", "STEPS = 2", "test_muon.py"),
+    Fault(
+        "gym-adapters",
+        "self.config.alpha or 2 * self.config.rank",
+        "self.config.alpha or self.config.rank",
+        "test_lora.py",
+        "alpha",
+    ),
+    Fault("gym-adapters", "scale = blocks.abs().amax(1)", "scale = blocks.amax(1)", "test_loftq.py", "rounding"),
+    Fault(
+        "gym-preference",
+        "return -logsigmoid(beta * (chosen - rejected))",
+        "return -logsigmoid(beta * chosen)",
+        "test_losses.py",
+    ),
+    Fault(
+        "gym-preference",
+        "(chosen - rejected - 1 / (2 * beta)) ** 2",
+        "(chosen - rejected - 1 / beta) ** 2",
+        "test_losses.py",
+    ),
+    Fault(
+        "gym-preference",
+        "- alpha * (rejected_kl - chosen_kl.detach())",
+        "- alpha * (rejected_kl - chosen_kl)",
+        "test_token_losses.py",
+    ),
+    Fault(
+        "gym-preference",
+        "gain = torch.where(good, ratios - origin, origin - ratios)",
+        "gain = ratios - origin",
+        "test_label_losses.py",
+        "kto",
+    ),
+    Fault("gym-rl", "ratio.clamp(1 - low, 1 + high)", "ratio.clamp(1 - high, 1 + low)", "test_losses.py", "geometry"),
+    Fault("gym-rl", "return (-apart).exp() + apart - 1", "return apart.exp() - apart - 1", "test_kl.py"),
+    Fault(
+        "gym-rl",
+        "(judged.sizes - 1).clamp(min=1)\n    return",
+        "judged.sizes.clamp(min=1)\n    return",
+        "test_advantages.py",
+    ),
+    Fault(
+        "gym-rl",
+        "after = delta + gamma * gae_lambda * after",
+        "after = delta + gamma * after",
+        "test_advantages.py",
+        "gae",
+    ),
+    Fault(
+        "gym-rl",
+        "return torch.where(whole <= cap, whole, 0.0)[owner]",
+        "return whole[owner]",
+        "test_losses.py",
+        "corrections",
+    ),
+    Fault(
+        "gym-grpo",
+        "aggregate: Aggregate = AnswerMean()",
+        "aggregate: Aggregate = TokenMean()",
+        "test_grpo.py",
+        "float64",
+    ),
+    Fault("gym-grpo", "Constant(config.max_new_tokens)", "Constant(1)", "test_grpo.py", "float64"),
+    Fault(
+        "gym-gspo",
+        "policy_losses.gspo_token(log_probs, batch.old, each",
+        "policy_losses.gspo_token(log_probs, batch.old, -each",
+        "test_gspo.py",
+    ),
+    Fault(
+        "gym-rewards",
+        "tokens - self.config.maximum, 0)",
+        "self.config.maximum - tokens, 0)",
+        "test_rewards.py",
+        "length",
+    ),
+    Fault("gym-rewards", "text = text.casefold()", "pass", "test_rewards.py", "exact"),
+    Fault(
+        "gym-rewards",
+        "max(0, item.tokens - free) / self.config.buffer",
+        "max(0, item.tokens - free) / free",
+        "test_rewards.py",
+        "overlong",
+    ),
+    Fault("gym-drill", "if data != other[tensor][1]:", "if False:", "test_drill.py", "difference_is_named"),
+    Fault(
+        "gym-manage", "lacking = [item for item in unmet(dist) if item.owner == dist]", "lacking = []", "test_doctor.py"
+    ),
+    Fault(
+        "gym-llamafactory",
+        'Key("kto_rejected_weight", "algorithm.undesirable_weight", "kto")',
+        'Key("kto_rejected_weight", "algorithm.desirable_weight", "kto")',
+        "test_preference.py",
+    ),
+    Fault("gym-llamafactory", '"orpo": "orpo",', '"orpo": "cpo",', "test_preference.py"),
+    Fault(
+        "gym-plan",
+        "peak=weights + state + peak + (held or 0),",
+        "peak=weights + peak + (held or 0),",
+        "test_plan.py",
+        "largest_batch or seventy",
+    ),
+    Fault("gym-plan", "held + max(4 * prod(shape)", "held + max(prod(shape)", "test_plan_layers.py"),
+    Fault(
+        "gym-vllm",
+        "int(uniform(self.seed, stream, 0) * (1 << 53))",
+        "int(uniform(self.seed, 0, 0) * (1 << 53))",
+        "test_server.py",
+        "seed_of_its_own",
+    ),
+    Fault(
+        "gym-vllm", "        self._verify()\n        return made", "        return made", "test_server.py", "noticed"
+    ),
+    Fault(
+        "gym-testkit",
+        "rel_tol=2e-3, abs_tol=1e-5",
+        "rel_tol=2e3, abs_tol=1e-5",
+        "../../../tests/third_party/test_laws_catch_faults.py",
+        "test_algorithm",
+    ),
+]
+
+
+def folder(package: str) -> Path:
+    """Return the folder of a package."""
+    return ROOT / package if package == "gym-core" else ROOT / "plugins" / package
+
+
+def planted(fault: Fault, into: Path) -> Path:
+    """Copy the sources of the package with the fault in them. Raises ValueError where its code is not there exactly once."""
+    copy = into / "src"
+    shutil.copytree(folder(fault.package) / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    places = {path: text for path in copy.glob("**/*.py") if fault.old in (text := path.read_text(encoding="utf-8"))}
+    if sum(text.count(fault.old) for text in places.values()) != 1:
+        raise ValueError(f"{fault.package} has not exactly one `{fault.old}`, but in {[*map(str, places)]}")
+    ((path, text),) = places.items()
+    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    return copy
+
+
+def forked(work: Callable[[], int], said: Path) -> int:
+    """Carry out work in a process forked from this one, its output in a file; return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os._exit(work())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def tests_of(fault: Fault, path: Path | None = None) -> int:
+    """Run the tests of a fault, with a folder first on the path; return what pytest does."""
+    if path:
+        sys.path.insert(0, str(path))
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
+    file = str((folder(fault.package) / "tests" / fault.tests).resolve())
+    return int(
+        pytest.main(
+            [
+                file,
+                *(["-k", fault.only] if fault.only else []),
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "--no-header",
+                "--disable-warnings",
+            ]
+        )
+    )
+
+
+def main() -> int:
+    """Plant each fault of these packages, or of all, and print whether it was caught."""
+    asked = sys.argv[1:]
+    faults = [fault for fault in FAULTS if not asked or fault.package in asked]
+    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+    for name in SHARED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    escaped, healthy = 0, {}
+    with tempfile.TemporaryDirectory(prefix="gym-faults-") as place:
+        said = Path(place, "said")
+        for number, fault in enumerate(faults, start=1):
+            began, source = time.monotonic(), planted(fault, Path(place, str(number)))
+            tests = fault.package, fault.tests, fault.only
+            if tests not in healthy:
+                healthy[tests] = forked(lambda fault=fault: tests_of(fault), said)
+            code = forked(lambda fault=fault, source=source: tests_of(fault, source), said)
+            passed, failed = int(pytest.ExitCode.OK), int(pytest.ExitCode.TESTS_FAILED)
+            verdict = f"NOT CAUGHT (pytest says {healthy[tests]} without it, {code} with it)"
+            verdict = "caught" if (healthy[tests], code) == (passed, failed) else verdict
+            escaped += verdict != "caught"
+            seconds = time.monotonic() - began
+            print(f"{number:3d} {fault.package:16s} {verdict}  {fault.old.strip()[:60]!r}  {seconds:.0f} s", flush=True)
+            if verdict != "caught":
+                print(said.read_text(errors="replace")[-1500:])
+    print(f"{len(faults) - escaped} of {len(faults)} planted faults are caught")
+    return min(escaped, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
