@@ -28,6 +28,10 @@ class Data(Component):
 
     kind: ClassVar[str] = "data"
 
+    def preview(self, recipe: Any, count: int) -> dict[str, Any]:
+        """Return what `gym data preview` shows of a `Recipe`: so many examples, and what became of all rows, as plain data."""
+        raise GymError(f"{type(self).__name__} shows no preview of its examples", key="data")
+
 
 class Algorithm(Component):
     """Trains. Section `algorithm`. `build(run=Run, model=<what load_model returned>)` returns a `Trainer`."""
@@ -202,6 +206,13 @@ class Format(Component):
     example: ClassVar[Mapping[str, Any]] = {}
     """A row that the default options read."""
 
+    def for_messages(self, column: str) -> Format | None:
+        """Return the format of a list of messages in this column, written as this one reads them; None where it reads none.
+
+        What it builds has `read(row)`, which returns the messages as they are, in whatever order.
+        """
+        return None
+
 
 class Source(Component):
     """Where rows come from. `build()` returns an object with `rows() -> Iterator[dict]` and `fingerprint() -> str`.
@@ -224,6 +235,10 @@ class Source(Component):
     def title(self) -> str:
         """What messages and examples call it, such as a path; empty: its name in recipes."""
         return ""
+
+    def looked_up_in(self, directory: str | None) -> Source:
+        """Return the source that is read where `dataset_dir` is this folder; only one that is a name there differs."""
+        return self
 
 
 class Template(Component):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gym_core import DataError
+from gym_core import Data, DataError, GymError, Source
 from gym_data import DatasetConfig, File, Hub, Named
 from gym_data.sources.named import Columns, Info, format_of
 from gym_data.sources.readers import read_json
@@ -193,3 +193,18 @@ def test_one_row_alone_is_a_row(indent, tmp_path):
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     path.write_text(json.dumps(row, indent=indent))
     assert list(read_json(path)) == [row]
+
+
+def test_what_a_stranger_does_not_declare_is_plain_or_refused_by_name():
+    class Other(Data):
+        """Data of a stranger."""
+
+    class Elsewhere(Source):
+        """A source that is no name in a folder."""
+
+    elsewhere = Elsewhere()
+    assert elsewhere.looked_up_in("folder") is elsewhere
+    assert Named(path="some").looked_up_in("folder").directory == "folder"
+    assert Named(path="some", directory="own").looked_up_in("folder").directory == "own"
+    with pytest.raises(GymError, match="Other shows no preview"):
+        Other().preview(recipe=None, count=1)

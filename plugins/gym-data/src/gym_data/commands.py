@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
-from gym_core import DataError, Recipe, RecipeError, cache_dir, load_recipe, locate
-from gym_data.config import DatasetConfig
+from gym_core import RecipeError, cache_dir, load_recipe
 
 
 @click.group()
@@ -28,10 +26,11 @@ def preview(recipe: Path, overrides: tuple[str, ...], count: int, as_json: bool)
     The tokens go into the cache that training reads.
     """
     loaded = load_recipe(recipe, overrides)
-    if not isinstance(loaded.data, DatasetConfig):
-        why = "this recipe has no data section" if loaded.data is None else "its data section is not of gym-data"
-        raise RecipeError(why, where=str(recipe), key="data", fix="add, for example, `data: data.jsonl`")
-    shown = _look(loaded.data, loaded, count)
+    if loaded.data is None:
+        raise RecipeError(
+            "this recipe has no data section", where=str(recipe), key="data", fix="add, for example, `data: data.jsonl`"
+        )
+    shown = loaded.data.preview(loaded, count)
     if as_json:
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
         return
@@ -85,15 +84,3 @@ def _make_room(most: int) -> None:
         gone = space.evict(root, most)
     size = sum(each.size for each in gone)
     click.echo(f"removed {len(gone)} of the data sets in {root}: {space.written(size)}")
-
-
-def _look(config: DatasetConfig, recipe: Recipe, count: int) -> dict[str, Any]:
-    """Return examples and counts as plain data."""
-    from gym_data.preview import tokenised
-
-    algorithm = recipe.algorithm
-    model = recipe.canonical(everything=True).get("model", {})
-    if "path" not in model:
-        raise DataError("no model says how to tokenise", key="model.path", fix="add, for example, `model: tiny`")
-    path = locate(model["path"], model.get("revision"), weights=False)
-    return tokenised(config, path, algorithm.rows, recipe.train.seed, count, algorithm.branches)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_validator
 
-from gym_core import Data, DataError, Format, Slot, Source, Template
-from gym_data.sources import Named
+from gym_core import Data, DataError, Format, Recipe, Slot, Source, Template, locate
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
 Option = str | bool | int | float
@@ -78,12 +77,18 @@ class DatasetConfig(Data):
 
     def located(self) -> list[Source]:
         """Return the sources, names looked up in `dataset_dir` where they say no folder of their own."""
-        here = {"directory": self.dataset_dir}
-        lost = [isinstance(source, Named) and source.directory is None for source in self.sources]
-        return [
-            source.model_copy(update=here) if alone else source
-            for source, alone in zip(self.sources, lost, strict=True)
-        ]
+        return [source.looked_up_in(self.dataset_dir) for source in self.sources]
+
+    def preview(self, recipe: Recipe, count: int) -> dict[str, Any]:
+        """Return examples as the model will see them, and counts, as plain data."""
+        from gym_data.preview import tokenised
+
+        algorithm = recipe.algorithm
+        model = recipe.canonical(everything=True).get("model", {})
+        if "path" not in model:
+            raise DataError("no model says how to tokenise", key="model.path", fix="add, for example, `model: tiny`")
+        path = locate(model["path"], model.get("revision"), weights=False)
+        return tokenised(self, path, algorithm.rows, recipe.train.seed, count, algorithm.branches)
 
     def check(self) -> None:
         """Raise DataError where a source is not there."""

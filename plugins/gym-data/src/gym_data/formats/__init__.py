@@ -65,6 +65,10 @@ class Turns(Format):
     function: str = "function_call"
     """Role of a tool call written as JSON text: {"name": ..., "arguments": {...}}, or a list of them."""
 
+    def for_messages(self, column: str) -> Turns:
+        """Return the same format for another column."""
+        return self.model_copy(update={"messages": column})
+
 
 class Messages(Turns):
     """OpenAI's messages: `role`, `content`, `tool_calls`; `train: false` or `weight: 0` keeps an answer unlearnt."""

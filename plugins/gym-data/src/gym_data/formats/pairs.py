@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from gym_data.formats import Feedback, Preference, Turns
+from gym_data.formats import Feedback, Preference
 from gym_data.formats.detect import detect_prompt
 from gym_data.formats.parts import Unlearnable, check, column
 from gym_data.rows import Conversation
@@ -62,9 +62,13 @@ class PreferenceReader:
 
     def _listed(self, row: Mapping[str, Any], name: str) -> Conversation:
         """Return the messages of a column, as they are."""
-        told = self.config.prompt if isinstance(self.config.prompt, Turns) else detect_prompt([{"messages": row[name]}])
-        assert isinstance(told, Turns)
-        return told.model_copy(update={"messages": name}).build().read(row)
+        told = self.config.prompt.for_messages(name) if self.config.prompt else None
+        if told is None:
+            found = detect_prompt([{"messages": row[name]}])
+            told = found.for_messages(name) if found else None
+        assert told is not None
+        listed: Conversation = told.build().read(row)
+        return listed
 
 
 class FeedbackReader:

@@ -72,6 +72,10 @@ class Named(Source):
         """Return the name."""
         return self.path
 
+    def looked_up_in(self, directory: str | None) -> Named:
+        """Return the name in this folder, where it has none of its own."""
+        return self if self.directory is not None else self.model_copy(update={"directory": directory})
+
     def check(self) -> None:
         """Raise DataError where the name stands for nothing; what the Hub has is not asked."""
         from gym_data.sources.named import check_named

@@ -74,7 +74,8 @@ class Info(BaseModel):
 def open_named(config: Named) -> FileRows | HubRows:
     """Open what a name stands for. Raises DataError when it stands for nothing."""
     source, format, samples = _meant(config)
-    return HubRows(source, format, samples) if isinstance(source, Hub) else FileRows(source, format, samples)
+    opened: FileRows | HubRows = source.build(format=format, samples=samples)
+    return opened
 
 
 def check_named(config: Named) -> None:
