@@ -196,6 +196,19 @@ def test_routers_work_as_before_where_nothing_is_asked_of_them() -> None:
     assert torch.equal(model(tokens).logits, expected)
 
 
+def test_a_compiled_layer_is_routed_as_told() -> None:
+    model = mixture()
+    routers = Routers(model)
+    tokens = torch.arange(3, 12)[None]
+    _, own = routers.record(lambda: model.base_model(input_ids=tokens, use_cache=False))
+    other = (own + 1) % 6
+    wanted = model.base_model(input_ids=tokens, experts=other[None]).last_hidden_state
+    model.model.layers[0].compile(backend="eager")
+    made, found = routers.record(lambda: model.base_model(input_ids=tokens, experts=other[None]).last_hidden_state)
+    assert torch.equal(found, other)
+    assert torch.equal(made, wanted)
+
+
 def test_a_copy_has_routers_of_its_own() -> None:
     model = mixture()
     Routers(model)

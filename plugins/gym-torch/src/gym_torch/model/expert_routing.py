@@ -28,7 +28,6 @@ from gym_torch.packing import Layout
 FREE = -1  #: in place of an expert, where the router chooses for itself
 
 T = TypeVar("T")
-_KINDS: dict[type[nn.Module], type[nn.Module]] = {}
 Experts = npt.NDArray[np.int16]
 
 
@@ -43,8 +42,13 @@ class Routers:
         for layer in recomputable(model):
             for name, module in layer.named_modules():
                 if isinstance(module, kind):
-                    if not isinstance(module, _Replayed):
-                        module.__class__ = _replayed(type(module))
+                    if not hasattr(module, "watched"):
+                        module.watched = False  # whether its choice is kept in `chosen`
+                        module.chosen = None  # [tokens, k], of the last call that was watched
+                        module.forced = None  # [tokens, k], experts of the call that follows; FREE where it chooses
+                        module.choice = None  # what watches a call
+                        module.register_forward_pre_hook(_enter)
+                        module.register_forward_hook(_leave, always_call=True)
                         layer.register_forward_pre_hook(_Hand(name, len(self.routers)), with_kwargs=True)
                     self.routers.append(module)
         if not self.routers:
@@ -88,25 +92,20 @@ class Routers:
         return result, torch.stack(chosen, dim=1).to(torch.int16)
 
 
-class _Replayed(nn.Module):
-    """A router whose choice can be watched and overruled; mixed into its class."""
-
-    watched = False  #: whether its choice is kept in `chosen`
-    chosen: Tensor | None = None  #: [tokens, k], of the last call that was watched
-    forced: Tensor | None = None  #: [tokens, k], experts of the call that follows; FREE where it chooses
-
-    @torch.compiler.disable
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Do what the router does, with the choice that is forced."""
-        if self.forced is None and not self.watched:
-            return super().forward(*args, **kwargs)
-        with _Choice(self):
-            return super().forward(*args, **kwargs)
+@torch.compiler.disable
+def _enter(router: nn.Module, inputs: Any) -> None:
+    """Begin to watch a router that is asked what it chooses, or told what to."""
+    if router.forced is not None or router.watched:
+        router.choice = _Choice(router)
+        router.choice.__enter__()
 
 
-def _replayed(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return the class of routers of this class that can be watched; one for all layers, so that compiled code is shared."""
-    return _KINDS.setdefault(kind, type(kind.__name__, (_Replayed, kind), {}))
+@torch.compiler.disable
+def _leave(router: nn.Module, inputs: Any, outputs: Any) -> None:
+    """End it, also where the router raised an error or a layer is computed again in part."""
+    if router.choice is not None:
+        choice, router.choice = router.choice, None
+        choice.__exit__(None, None, None)
 
 
 class _Hand:
@@ -127,7 +126,7 @@ class _Hand:
 class _Choice(TorchFunctionMode):
     """Watches one router at work: the `topk` over its experts is where it chooses."""
 
-    def __init__(self, router: _Replayed) -> None:
+    def __init__(self, router: nn.Module) -> None:
         """Take the router, which knows how many experts there are and how many it chooses."""
         super().__init__()
         self.router = router
