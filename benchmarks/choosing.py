@@ -31,9 +31,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from workers import workers
 
-from gym_core import GymError, Optimizer, Recipe, load_recipe, locate
+from gym_core import GymError, Optimizer, Recipe, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load
+from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_optim.config import LOMO, AdamW
 from gym_optim.config.base import OptimizerConfig

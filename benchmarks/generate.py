@@ -28,7 +28,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from gym_core import locate
+from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_torch.generation.generator import Generator
 

@@ -17,7 +17,8 @@ from learning import learnt
 from report import Report, main
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import Outcome, locate
+from gym_core import Outcome
+from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_rewards.reward import Reward, RewardInput
 from gym_rl.reward_models import Model, ProcessModel

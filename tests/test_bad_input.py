@@ -66,7 +66,8 @@ def test_bad_input(gym, tmp_path, name):
 
 
 def test_special_tokens_in_user_text_stay_text(tmp_path, cache, monkeypatch):
-    from gym_core import load_recipe, locate
+    from gym_core import load_recipe
+    from gym_data.location import locate
     from gym_data.tokenizer import Tokenizer
 
     monkeypatch.setenv("GYM_CACHE", str(cache))
@@ -85,7 +86,7 @@ def test_pickled_weights_are_refused(gym, tmp_path, file):
     import pickle
     import shutil
 
-    from gym_core import locate
+    from gym_data.location import locate
 
     class Bomb:
         def __reduce__(self):

@@ -7,7 +7,7 @@ import shutil
 
 from transformers import AutoConfig
 
-from gym_core import locate
+from gym_data.location import locate
 from gym_torch.model.value_head import ScalarHead
 
 GRPO = """\

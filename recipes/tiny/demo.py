@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import execute, load_recipe, locate
+from gym_core import execute, load_recipe
+from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_tiny.tasks import KINDS, Task, generate
 from gym_torch.checkpoints.artifact import open_artifact

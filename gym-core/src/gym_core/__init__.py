@@ -21,7 +21,7 @@ _HOMES = {
     "gym_core.hooks": "hookimpl hookspec",
     "gym_core.kinds": "Adapter Algorithm Backend Callback Data Exporter Family Format Merger Optimizer Quantizer Scheduler "
     "Source Strategy Template Trainer",
-    "gym_core.location": "cache_dir locate",
+    "gym_core.files": "cache_dir",
     "gym_core.recipe": "Recipe load_recipe",
     "gym_core.run": "Outcome Run execute",
     "gym_core.train": "Train",

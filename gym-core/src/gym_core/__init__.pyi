@@ -10,6 +10,7 @@ from gym_core.errors import Interrupted as Interrupted
 from gym_core.errors import PluginError as PluginError
 from gym_core.errors import Problem as Problem
 from gym_core.errors import RecipeError as RecipeError
+from gym_core.files import cache_dir as cache_dir
 from gym_core.hooks import hookimpl as hookimpl
 from gym_core.hooks import hookspec as hookspec
 from gym_core.kinds import Adapter as Adapter
@@ -28,8 +29,6 @@ from gym_core.kinds import Source as Source
 from gym_core.kinds import Strategy as Strategy
 from gym_core.kinds import Template as Template
 from gym_core.kinds import Trainer as Trainer
-from gym_core.location import cache_dir as cache_dir
-from gym_core.location import locate as locate
 from gym_core.recipe import Recipe as Recipe
 from gym_core.recipe import load_recipe as load_recipe
 from gym_core.run import Outcome as Outcome

@@ -13,6 +13,11 @@ from secrets import token_hex
 BUILDING = ".building"  #: ends the hidden name of what is not whole yet
 
 
+def cache_dir() -> Path:
+    """Return where Gym keeps what it can make again, `$GYM_CACHE` or `~/.cache/gym`; it may not exist yet."""
+    return Path(os.environ.get("GYM_CACHE") or "~/.cache/gym").expanduser()
+
+
 @contextmanager
 def replacing(path: Path, alone: bool = False) -> Iterator[Path]:
     """Give a hidden path beside `path`; the file or folder that the block makes there takes the place of `path` in one step.

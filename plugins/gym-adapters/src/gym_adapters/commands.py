@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from gym_core import GymError, locate
+from gym_core import GymError
+from gym_data.location import locate
 
 
 @click.command()

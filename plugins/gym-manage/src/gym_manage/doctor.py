@@ -16,7 +16,7 @@ import click
 import gym_core
 from gym_core import errors
 from gym_core.discovery import ambiguous, installed
-from gym_core.location import cache_dir
+from gym_core.files import cache_dir
 from gym_core.requirements import unmet, version_of
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from gym_core import Recipe, RecipeError, locate
+from gym_core import Recipe, RecipeError
+from gym_data.location import locate
 from gym_plan.auto import check, largest, lightest
 from gym_plan.machine import memory_at_hand, room
 from gym_plan.memory import Memory, objective_of, predict

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
-from gym_core import GymError, Recipe, locate
+from gym_core import GymError, Recipe
 from gym_core.discovery import entries
+from gym_data.location import locate
 from gym_torch.config import Transformers
 
 

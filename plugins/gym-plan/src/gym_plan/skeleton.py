@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import GymError, Recipe, locate
+from gym_core import GymError, Recipe
+from gym_data.location import locate
 from gym_plan.layers import Repeat, groups_with, leave_out, repeat_of, tensors_of
 from gym_torch.batch import Batch
 from gym_torch.config import Further, TorchAlgorithm, Transformers

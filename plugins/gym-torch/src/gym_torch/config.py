@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, PositiveInt, field_validator
 
 from gym_core import Algorithm, Backend, Callback, Config, Exporter
-from gym_core.location import package_of
+from gym_data.location import package_of
 from gym_torch.openmp import wait_passively
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]

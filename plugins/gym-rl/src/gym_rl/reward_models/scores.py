@@ -26,9 +26,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from gym_core import Artifact, GymError, locate
+from gym_core import Artifact, GymError
 from gym_core.record import RunRecord
 from gym_data.formats.parts import tools_of
+from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer, Tokens
 from gym_rewards.reward import RewardInput
 from gym_torch.batch import Piece, padded

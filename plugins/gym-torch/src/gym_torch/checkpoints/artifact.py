@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from gym_core import Artifact, GymError, PluginError, locate
+from gym_core import Artifact, GymError, PluginError
 from gym_core.discovery import entries
 from gym_core.loading import load
+from gym_data.location import locate
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.checkpoint import MANIFEST, problem
 from gym_torch.model import mapped_weights

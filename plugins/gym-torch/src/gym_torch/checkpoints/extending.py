@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gym_core import Recipe, RecipeError, locate
+from gym_core import Recipe, RecipeError
+from gym_data.location import locate
 from gym_optim.config import Linear
 from gym_torch.config import TorchAlgorithm
 from gym_torch.loop.job import Job

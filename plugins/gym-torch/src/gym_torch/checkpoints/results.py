@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, Run
-from gym_core.location import is_hub_id, lasting
 from gym_data import DatasetConfig
+from gym_data.location import is_hub_id, lasting
 from gym_data.tokenizer import Tokenizer
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, whole_or_gone

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from gym_core.files import write_atomically
-from gym_core.location import cache_dir
+from gym_core.files import cache_dir, write_atomically
 
 SETTLED = 2.0  #: seconds after which a change to a file shows in its times, whatever the file system
 WORKERS = 4

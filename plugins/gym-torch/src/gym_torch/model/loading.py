@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from gym_core import GymError, Run, locate
+from gym_core import GymError, Run
+from gym_data.location import locate
 from gym_torch.console import say
 from gym_torch.model import precision_probe, rope_scaling
 from gym_torch.model.layout_support import fit

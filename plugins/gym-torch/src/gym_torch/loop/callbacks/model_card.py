@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from gym_core import Artifact, Run
-from gym_core.location import is_hub_id
+from gym_data.location import is_hub_id
 from gym_torch.observer import Observer, Progress
 
 

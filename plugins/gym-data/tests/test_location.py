@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-from gym_core import GymError, PluginError, RecipeError, cache_dir, locate, location
+from gym_core import GymError, PluginError, RecipeError, cache_dir, discovery, metadata
+from gym_data import location
+from gym_data.location import locate
 
+Install = Callable[[str, Mapping[str, str], Mapping[str, str]], None]
 FAMILY = {
     "small": """
         from pathlib import Path
@@ -25,8 +30,35 @@ FAMILY = {
 
 
 @pytest.fixture
-def small(install):
-    install("gym-small", FAMILY, {"gym.families": {"small": "small:Small"}})
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install packages with families for one test, seen alone."""
+    site = tmp_path / "site"
+    site.mkdir()
+    before = set(sys.modules)
+    monkeypatch.setattr(metadata, "search_path", lambda: [str(site)])
+    monkeypatch.syspath_prepend(str(site))
+
+    def make(name: str, modules: Mapping[str, str], families: Mapping[str, str]) -> None:
+        for module, text in modules.items():
+            (site / f"{module}.py").write_text(dedent(text))
+        info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n\n")
+        lines = "".join(f"{family} = {value}\n" for family, value in families.items())
+        (info / "entry_points.txt").write_text(f"[gym.families]\n{lines}")
+        discovery.installed.cache_clear()
+
+    discovery.installed.cache_clear()
+    yield make
+    for module in set(sys.modules) - before:
+        if str(site) in str(getattr(sys.modules[module], "__file__", "")):
+            del sys.modules[module]
+    discovery.installed.cache_clear()
+
+
+@pytest.fixture
+def small(install: Install) -> Install:
+    install("gym-small", FAMILY, {"small": "small:Small"})
     return install
 
 
@@ -49,7 +81,7 @@ def test_a_family(small):
 
 
 def test_two_packages_with_one_family(small):
-    small("gym-other", {"other": FAMILY["small"]}, {"gym.families": {"small": "other:Small"}})
+    small("gym-other", {"other": FAMILY["small"]}, {"small": "other:Small"})
     with pytest.raises(PluginError, match="gym-other/small"):
         locate("small")
 
@@ -90,7 +122,7 @@ def test_names_that_can_be_nothing(small, name):
 
 
 def test_the_hub_out_of_reach_says_what_was_tried(tmp_path: Path):
-    code = "from gym_core.cli import run\nfrom gym_core import locate, GymError\n"
+    code = "from gym_core.cli import run\nfrom gym_core import GymError\nfrom gym_data.location import locate\n"
     code += "try:\n    locate('someone/small')\nexcept GymError as error:\n    print(error)"
     env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True).stdout
@@ -116,13 +148,15 @@ def test_the_cache(monkeypatch, tmp_path: Path):
 
 
 def test_what_names_a_model_from_anywhere(tmp_path, monkeypatch):
-    from gym_core.location import is_hub_id, lasting
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner" / "folder").mkdir(parents=True)
-    assert is_hub_id("Qwen/Qwen3-4B") and not is_hub_id("owner/folder") and not is_hub_id("./Qwen/Qwen3-4B")
-    assert lasting("Qwen/Qwen3-4B") == "Qwen/Qwen3-4B"
-    assert lasting("owner/folder") == lasting("./owner/folder") == str(tmp_path / "owner" / "folder")
+    assert (
+        location.is_hub_id("Qwen/Qwen3-4B")
+        and not location.is_hub_id("owner/folder")
+        and not location.is_hub_id("./Qwen/Qwen3-4B")
+    )
+    assert location.lasting("Qwen/Qwen3-4B") == "Qwen/Qwen3-4B"
+    assert location.lasting("owner/folder") == location.lasting("./owner/folder") == str(tmp_path / "owner" / "folder")
 
 
 def test_a_family_that_a_package_would_bring_is_named(install, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -15,11 +14,6 @@ _FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"]
 _WEIGHTS = ["*.safetensors"]
 _NOT_MODEL = ["*/*.safetensors", "consolidated*.safetensors"]  # the same weights again, in another layout
 _HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
-
-
-def cache_dir() -> Path:
-    """Return where Gym keeps what it can make again, `$GYM_CACHE` or `~/.cache/gym`; it may not exist yet."""
-    return Path(os.environ.get("GYM_CACHE") or "~/.cache/gym").expanduser()
 
 
 def locate(name: str, revision: str | None = None, weights: bool = True, key: str = "") -> Path:
