@@ -22,7 +22,7 @@ from gym_core.hooks import Seams
 from gym_core.kinds import KINDS, ArtifactWriter, Rows, Trainer
 from gym_core.sections import SECTION_OF, SLOTS
 from gym_llamafactory.table import Choice, Key
-from gym_rewards.reward import RewardInput, Score
+from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
@@ -32,7 +32,8 @@ from gym_torch.trained_part import TrainedPart
 ROOT = Path(__file__).parents[1]
 #: What `build` is given and returns, where that is a class or a protocol.
 HANDED = (
-    Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, AdaptedModel, TrainedPart, AuxiliaryModule, RewardInput, Score,
+    Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, AdaptedModel, TrainedPart, AuxiliaryModule,
+    RewardInput, Score, Logging, Selective,
     PlannedRun, Plans,
 )  # fmt: skip
 KIND_OF_ONES_OWN = [

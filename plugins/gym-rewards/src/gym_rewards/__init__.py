@@ -21,7 +21,7 @@ _HOMES = {
     "gym_rewards.builtin.python_function": "PythonFunction",
     "gym_rewards.builtin.regex_match": "Regex",
     "gym_rewards.builtin.tool_calls": "ToolCall",
-    "gym_rewards.reward": "Logging Reward RewardInput Score",
+    "gym_rewards.reward": "Logging Reward RewardInput Score Selective",
     "gym_rewards.reward_manager": "RewardManager RewardResult",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -14,6 +14,7 @@ from gym_rewards.reward import Logging as Logging
 from gym_rewards.reward import Reward as Reward
 from gym_rewards.reward import RewardInput as RewardInput
 from gym_rewards.reward import Score as Score
+from gym_rewards.reward import Selective as Selective
 from gym_rewards.reward_manager import RewardManager as RewardManager
 from gym_rewards.reward_manager import RewardResult as RewardResult
 

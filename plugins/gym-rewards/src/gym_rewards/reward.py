@@ -1,4 +1,4 @@
-"""What a reward is: a component that judges completions. It knows no tensors and no algorithm."""
+"""What a reward is: a component that scores completions. It knows no tensors and no algorithm."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Selective(Protocol):
 
 
 class Reward(Component):
-    """Judges completions. An item of an algorithm's `rewards`. `build()` returns a `gym_rewards.reward.Score`.
+    """Scores completions. An item of an algorithm's `rewards`. `build()` returns a `gym_rewards.reward.Score`.
 
     A score may take its time and may raise; it must return as many numbers as it was given completions, none of them NaN.
     """
