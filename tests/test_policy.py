@@ -7,9 +7,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
+
+from gym_core.kinds import KINDS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from class_questions import Sources
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [ROOT / "gym-core", *sorted((ROOT / "plugins").glob("gym-*"))]
@@ -75,3 +81,99 @@ def test_importing_a_package_imports_nothing_heavy(folder):
     probe = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+#: What still asks for a class of another module; each goes when its kind declares what is asked.
+STILL_ASKED = frozenset(
+    {
+        "gym_plan.memory asks for gym_torch.config.TorchAlgorithm",
+        "gym_plan.plan asks for gym_torch.config.TorchAlgorithm",
+        "gym_plan.plan asks for gym_torch.config.Transformers",
+        "gym_plan.remark asks for gym_torch.config.Transformers",
+        "gym_plan.skeleton asks for gym_torch.config.TorchAlgorithm",
+        "gym_plan.skeleton asks for gym_torch.config.Transformers",
+        "gym_plan.workload asks for gym_data.config.DatasetConfig",
+        "gym_plan.workload asks for gym_torch.config.TorchAlgorithm",
+        "gym_preference.objective asks for gym_preference.config.Referenced",
+        "gym_preference.trainer asks for gym_preference.config.Referenced",
+        "gym_rl.critic asks for gym_torch.config.Transformers",
+        "gym_rl.trainer asks for gym_torch.distributed.strategies.FSDP",
+        "gym_torch.checkpoints.results asks for gym_data.config.DatasetConfig",
+        "gym_torch.checkpoints.results asks for gym_torch.config.Transformers",
+        "gym_torch.model.rope_scaling asks for gym_data.config.DatasetConfig",
+        "gym_torch.model.rope_scaling asks for gym_torch.config.TorchAlgorithm",
+        "gym_torch.reference asks for gym_torch.config.Transformers",
+        "gym_torch.trainer asks for gym_data.config.DatasetConfig",
+        "gym_torch.trainer asks for gym_torch.config.Transformers",
+        "gym_torch.trainer asks for gym_torch.distributed.strategies.DDP",
+    }
+)
+
+
+def sources(texts: Mapping[str, str], kinds: Iterable[str]) -> Sources:
+    """Return modules with the contracts of the kinds: what `docs/kinds.md` says that they hand to each other."""
+    handed = re.findall(r"^### `([\w.]+)`$", (ROOT / "docs/kinds.md").read_text(), re.MULTILINE)
+    return Sources(texts, frozenset(kinds), frozenset(handed))
+
+
+def test_nobody_asks_for_the_class_of_a_component_or_of_what_it_builds():
+    """A stranger's component would get less: what must be known is declared on the kind, or on what the kind promises."""
+    texts = {}
+    for path in SOURCES:
+        root = next(folder / "src" for folder in FOLDERS if path.is_relative_to(folder))
+        stub = path.with_suffix(".pyi")  # says what a module offers that imports it on first use
+        text = path.read_text() + "\n" + (stub.read_text() if stub.exists() else "")
+        texts[".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")] = text
+    projects = [tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in FOLDERS]
+    added = [entry for each in projects for entry in each.get("entry-points", {}).get("gym.kinds", {}).values()]
+    found = sources(texts, [*(f"gym_core.kinds.{base.__name__}" for base in KINDS.values()), *added])
+    assert len(found.guarded) > 200, "it sees no components"
+    asked = [each for each in found.questions() if each.rpartition(",")[0] not in STILL_ASKED]
+    assert not asked
+
+
+PLANTED = {
+    "gym_core.component": "class Component: ...",
+    "gym_core.kinds": "from gym_core.component import Component\nclass Optimizer(Component): ...",
+    "ours": "from ours.config import Ours",
+    "ours.config": """
+from gym_core.kinds import Optimizer
+class Ours(Optimizer):
+    target = "ours.code:Built"
+    def same(self, other): return isinstance(other, Ours)
+class Made(Optimizer):
+    target = "ours.code:made"
+""",
+    "ours.code": """
+from typing import Protocol
+class Base: ...
+class Built(Base): ...
+class Other: ...
+def made() -> Other: ...
+class Offers(Protocol): ...
+class Value: ...
+""",
+    "engine": """
+import ours.code
+from gym_core.kinds import Optimizer
+from ours import Ours as Renamed
+from ours.code import Base, Built, Offers, Other, Value
+def asks(x):
+    isinstance(x, Optimizer) or isinstance(x, Value) or type(x) is int
+    isinstance(x, Renamed)
+    issubclass(x, int | Base)
+    isinstance(x, (str, ours.code.Other))
+    type(x) is Built
+    x.__class__ in {Other, Value}
+    isinstance(x, Offers)
+    match x:
+        case Built(): ...
+""",
+}
+
+
+def test_it_is_noticed_where_somebody_asks():
+    asked = sources(PLANTED, ["gym_core.kinds.Optimizer"]).questions()
+    named = [("config.Ours", 8), ("code.Base", 9), ("code.Other", 10), ("code.Built", 11), ("code.Other", 12)]
+    named += [("code.Offers", 13), ("code.Built", 15)]
+    assert asked == sorted(f"engine asks for ours.{name}, line {line}" for name, line in named)
