@@ -37,7 +37,9 @@ class Sources:
                 if isinstance(node, ast.ImportFrom) and node.module:
                     names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
                 elif isinstance(node, ast.Import):
-                    names |= {alias.asname or alias.name: alias.name for alias in node.names}
+                    for alias in node.names:  # `import a.b` binds a
+                        head = alias.name.partition(".")[0]
+                        names[alias.asname or head] = alias.name if alias.asname else head
         return found
 
     @cached_property
