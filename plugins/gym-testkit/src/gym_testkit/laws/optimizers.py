@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from gym_core import GymError, Optimizer
+from gym_core import Optimizer
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
-
-#: Peak learning rates that are tried: a law does not ask which one suits.
-RATES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
-SHAPES = ((6, 4), (4,))
+from gym_testkit.optimizer_problems import (
+    RATES,
+    SHAPES,
+    backward,
+    best_ratio,
+    built,
+    drawn,
+    gradients_are,
+    groups_of,
+    parameters,
+    refused,
+    take_steps,
+    tensors_in,
+    variants,
+)
 
 laws = laws_of("optimizers", "optimizer")
 
@@ -28,14 +39,14 @@ def _general(brought: Brought) -> bool:
 @laws("converges on a parabola", _general)
 def parabola(brought: Brought, bench: Bench) -> None:
     """Least squares with curvatures from 0.1 to 1: the loss falls to a thousandth."""
-    goals = [_random(shape, seed) for seed, shape in enumerate(SHAPES)]
+    goals = [drawn(shape, seed) for seed, shape in enumerate(SHAPES)]
     curvatures = [torch.linspace(0.1, 1.0, goal.numel()).view_as(goal) for goal in goals]
 
     def loss(points: Sequence[Tensor]) -> Tensor:
         terms = zip(points, goals, curvatures, strict=True)
         return torch.stack([(curvature * (point - goal) ** 2).sum() for point, goal, curvature in terms]).sum()
 
-    ratio = _best(brought, loss, [torch.zeros(shape) for shape in SHAPES], steps=300)
+    ratio = best_ratio(brought, loss, [torch.zeros(shape) for shape in SHAPES], steps=300)
     assert ratio < 1e-3, f"the loss only fell to {ratio:.3g} of where it began, at the best of the rates {RATES}"
 
 
@@ -48,43 +59,43 @@ def rosenbrock(brought: Brought, bench: Bench) -> None:
         return ((1 - across) ** 2 + 100 * (along - across**2) ** 2).mean()
 
     start = torch.stack([torch.linspace(-0.6, -0.4, 6), torch.linspace(0.8, 1.2, 6)])
-    ratio = _best(brought, loss, [start], steps=1000)
+    ratio = best_ratio(brought, loss, [start], steps=1000)
     assert ratio < 0.05, f"the loss only fell to {ratio:.3g} of where it began, at the best of the rates {RATES}"
 
 
 @laws("a learning rate of 0 changes nothing", _general)
 def zero_rate(brought: Brought, bench: Bench) -> None:
     """Three steps with gradients leave every parameter as it was, bit for bit."""
-    points = _parameters([_random(shape, 7) for shape in SHAPES])
+    points = parameters([drawn(shape, 7) for shape in SHAPES])
     before = [point.detach().clone() for point in points]
-    _steps(_build(brought, points, 0.0), points, range(3))
+    take_steps(built(brought, points, 0.0), points, range(3))
     assert all(torch.equal(*pair) for pair in zip(before, points, strict=True))
 
 
 @laws("state round-trips bit for bit", _general)
 def round_trips(brought: Brought, bench: Bench) -> None:
     """Five steps, state into a new optimizer, five more: the same parameters as ten steps without the change."""
-    points = _parameters([_random(shape, 7) for shape in SHAPES])
-    optimizer = _build(brought, points, 0.01)
-    _steps(optimizer, points, range(5))
-    others = _parameters([point.detach().clone() for point in points])
-    successor = _build(brought, others, 0.01)
+    points = parameters([drawn(shape, 7) for shape in SHAPES])
+    optimizer = built(brought, points, 0.01)
+    take_steps(optimizer, points, range(5))
+    others = parameters([point.detach().clone() for point in points])
+    successor = built(brought, others, 0.01)
     successor.load_state_dict(deepcopy(optimizer.state_dict()))
-    _steps(optimizer, points, range(5, 10))
-    _steps(successor, others, range(5, 10))
+    take_steps(optimizer, points, range(5, 10))
+    take_steps(successor, others, range(5, 10))
     assert all(torch.equal(*pair) for pair in zip(points, others, strict=True))
 
 
 @laws("declared state bytes are the measured bytes", _general)
 def state_bytes(brought: Brought, bench: Bench) -> None:
     """After one step, the tensors of the state take what the configuration says; scalars do not count."""
-    points = _parameters([_random(shape, 7) for shape in ((64, 48), (33, 17), (3, 6, 5), (5,))])
-    optimizer = _build(brought, points, 0.01)
-    _steps(optimizer, points, range(1))
-    measured = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(optimizer.state_dict()["state"]))
+    points = parameters([drawn(shape, 7) for shape in ((64, 48), (33, 17), (3, 6, 5), (5,))])
+    optimizer = built(brought, points, 0.01)
+    take_steps(optimizer, points, range(1))
+    measured = sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(optimizer.state_dict()["state"]))
     shapes = [
         {**group, "params": [(name, tuple(point.shape)) for name, point in group["params"]]}
-        for group in _groups(points)
+        for group in groups_of(points)
     ]
     assert cast(Optimizer, brought.sample()).declared_bytes(shapes) == measured
 
@@ -95,11 +106,11 @@ def stacks(brought: Brought, bench: Bench) -> None:
 
     They are square: singular vectors of nothing, which others have, are whatever rounding makes them.
     """
-    stack = _parameters([_random((3, 5, 5), 7)])
-    alone = _parameters([expert.clone() for expert in stack[0].detach()])
-    together, apart = _build(brought, stack, 0.01), _build(brought, alone, 0.01)
+    stack = parameters([drawn((3, 5, 5), 7)])
+    alone = parameters([expert.clone() for expert in stack[0].detach()])
+    together, apart = built(brought, stack, 0.01), built(brought, alone, 0.01)
     for number in range(6):
-        stack[0].grad = _random((3, 5, 5), number)
+        stack[0].grad = drawn((3, 5, 5), number)
         for point, gradient in zip(alone, stack[0].grad.clone(), strict=True):
             point.grad = gradient
         together.step()
@@ -115,28 +126,28 @@ def halves(brought: Brought, bench: Bench) -> None:
     Gradients fall to a hundredth, so that means that cannot move in bf16 are seen. In fp16, everything stays finite.
     """
     shapes = ((64, 80), (3, 6, 4), (4,))
-    halved = _parameters([_random(shape, 7).bfloat16() for shape in shapes])
-    exact = _parameters([point.detach().float() for point in halved])
-    one, other = _build(brought, halved, 0.01), _build(brought, exact, 0.01)
+    halved = parameters([drawn(shape, 7).bfloat16() for shape in shapes])
+    exact = parameters([point.detach().float() for point in halved])
+    one, other = built(brought, halved, 0.01), built(brought, exact, 0.01)
     for number in range(40):
         for place, (point, twin) in enumerate(zip(halved, exact, strict=True)):
             twin.data.copy_(point.detach())
-            point.grad = ((1.0 if number < 4 else 0.01) * _random(tuple(point.shape), 100 * number + place)).bfloat16()
+            point.grad = ((1.0 if number < 4 else 0.01) * drawn(tuple(point.shape), 100 * number + place)).bfloat16()
             twin.grad = point.grad.float()
         one.step()
         other.step()
         for point, twin in zip(halved, exact, strict=True):
             off = (point.detach().float() - twin.detach()).abs()
             assert (off <= 2**-8 * twin.detach().abs() + 1e-6).all(), f"step {number} ends {off.max():.3g} off"
-    for value, like in zip(*(_tensors(each.state_dict()["state"]) for each in (one, other)), strict=True):
+    for value, like in zip(*(tensors_in(each.state_dict()["state"]) for each in (one, other)), strict=True):
         assert value.dtype == like.dtype, f"a state is {value.dtype}, which is {like.dtype} for fp32 parameters"
         if like.is_floating_point():
             torch.testing.assert_close(value, like, rtol=0.01, atol=0.01 * float(like.abs().max()))
-    points = _parameters([_random(shape, 7).half() for shape in shapes])
-    optimizer = _build(brought, points, 0.01)
+    points = parameters([drawn(shape, 7).half() for shape in shapes])
+    optimizer = built(brought, points, 0.01)
     for number in range(4):
         for place, point in enumerate(points):
-            point.grad = (1e-3 * _random(tuple(point.shape), 100 * number + place)).half()
+            point.grad = (1e-3 * drawn(tuple(point.shape), 100 * number + place)).half()
         optimizer.step()
     assert all(point.isfinite().all() for point in points), "in fp16 it does not stay finite"
 
@@ -144,15 +155,15 @@ def halves(brought: Brought, bench: Bench) -> None:
 @laws("schedules of torch drive it", _general)
 def schedules(brought: Brought, bench: Bench) -> None:
     """LambdaLR at 0 holds it still, OneCycleLR brings it to an end, and ReduceLROnPlateau lowers its rate."""
-    points = _parameters([_random(shape, 7) for shape in SHAPES])
-    optimizer = _build(brought, points, 0.01)
+    points = parameters([drawn(shape, 7) for shape in SHAPES])
+    optimizer = built(brought, points, 0.01)
     cycled = {"betas", "momentum"} & optimizer.defaults.keys()
     before = [point.detach().clone() for point in points]
     still = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)
-    _steps(optimizer, points, range(2), still)
+    take_steps(optimizer, points, range(2), still)
     assert all(torch.equal(*pair) for pair in zip(before, points, strict=True)), "it moves at a rate of 0"
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=6, cycle_momentum=bool(cycled))
-    _steps(optimizer, points, range(2, 7), cycle)
+    take_steps(optimizer, points, range(2, 7), cycle)
     assert all(point.isfinite().all() for point in points) and not torch.equal(before[0], points[0])
     top = max(group["lr"] for group in optimizer.param_groups)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
@@ -167,20 +178,20 @@ def elementwise(brought: Brought, bench: Bench) -> None:
 
     Matrices are long enough for rules that leave small parameters to another.
     """
-    for config in _variants(brought):
+    for config in variants(brought):
         if not config.elementwise():
             continue
         shape, places = (128, 48), torch.randperm(128 * 48, generator=torch.Generator().manual_seed(5))
-        value = _random(shape, 7)
-        whole, moved = _parameters([value.clone(), value.flatten()[places].view(shape)])
-        parts = _parameters([part.clone() for part in value.chunk(4)])
+        value = drawn(shape, 7)
+        whole, moved = parameters([value.clone(), value.flatten()[places].view(shape)])
+        parts = parameters([part.clone() for part in value.chunk(4)])
         sets = [[whole], [moved], parts]
-        optimizers = [config.build(parameters=_groups(points), learning_rate=0.01) for points in sets]
+        optimizers = [config.build(parameters=groups_of(points), learning_rate=0.01) for points in sets]
         for number in range(4):
-            gradient = _random(shape, number) * torch.linspace(0.1, 10.0, 128)[:, None]
+            gradient = drawn(shape, number) * torch.linspace(0.1, 10.0, 128)[:, None]
             given = [[gradient], [gradient.flatten()[places].view(shape)], gradient.chunk(4)]
             for points, gradients, optimizer in zip(sets, given, optimizers, strict=True):
-                _pass(points, gradients)
+                backward(points, gradients)
                 optimizer.step()
                 optimizer.zero_grad()
         goal = whole.detach()
@@ -191,16 +202,16 @@ def elementwise(brought: Brought, bench: Bench) -> None:
 @laws("gradients stay as declared", _general)
 def gradients_stay(brought: Brought, bench: Bench) -> None:
     """From the backward pass to the end of `step` every gradient is whole where that is declared, and else as many bytes."""
-    for config in _variants(brought):
-        points = _parameters([_random((6, 5), seed) for seed in range(6)])
-        optimizer, most, all_stay = config.build(parameters=_groups(points, layers=True), learning_rate=0.01), 0, True
+    for config in variants(brought):
+        points = parameters([drawn((6, 5), seed) for seed in range(6)])
+        optimizer, most, all_stay = config.build(parameters=groups_of(points, layers=True), learning_rate=0.01), 0, True
         for number in range(4):
-            gradients = [_random((6, 5), 10 * number + place) for place in range(6)]
-            _pass(points, gradients)
+            gradients = [drawn((6, 5), 10 * number + place) for place in range(6)]
+            backward(points, gradients)
             most = max(most, sum(point.grad.nbytes for point in points if point.grad is not None))
-            all_stay &= _there(points, gradients)
+            all_stay &= gradients_are(points, gradients)
             optimizer.step()
-            all_stay &= _there(points, gradients)
+            all_stay &= gradients_are(points, gradients)
             optimizer.zero_grad()
         assert config.keeps_gradients() == all_stay, f"declared {config.keeps_gradients()}, found {all_stay}"
         if not all_stay:
@@ -213,11 +224,11 @@ def gradients_stay(brought: Brought, bench: Bench) -> None:
 @laws("updates in the backward pass are declared", _general)
 def in_backward(brought: Brought, bench: Bench) -> None:
     """Parameters move between the backward pass and `step` where that is declared, and nowhere else."""
-    for config in _variants(brought):
-        points = _parameters([_random(shape, 7) for shape in SHAPES])
+    for config in variants(brought):
+        points = parameters([drawn(shape, 7) for shape in SHAPES])
         before = [point.detach().clone() for point in points]
-        optimizer = config.build(parameters=_groups(points), learning_rate=0.01)
-        _pass(points, [_random(shape, 3) for shape in SHAPES])
+        optimizer = config.build(parameters=groups_of(points), learning_rate=0.01)
+        backward(points, [drawn(shape, 3) for shape in SHAPES])
         moved = not all(torch.equal(*pair) for pair in zip(before, points, strict=True))
         optimizer.step()
         assert config.updates_in_backward() == moved, f"declared {config.updates_in_backward()}, found {moved}"
@@ -226,10 +237,10 @@ def in_backward(brought: Brought, bench: Bench) -> None:
 @laws("the weights to evaluate are declared", _general)
 def evaluation(brought: Brought, bench: Bench) -> None:
     """`evaluation_weights` changes parameters where `averages` says so, and leaves them as they were, bit for bit."""
-    for config in _variants(brought):
-        points = _parameters([_random(shape, 7) for shape in SHAPES])
-        optimizer = config.build(parameters=_groups(points), learning_rate=0.01)
-        _steps(optimizer, points, range(5))
+    for config in variants(brought):
+        points = parameters([drawn(shape, 7) for shape in SHAPES])
+        optimizer = config.build(parameters=groups_of(points), learning_rate=0.01)
+        take_steps(optimizer, points, range(5))
         before = [point.detach().clone() for point in points]
         with config.evaluation_weights(optimizer):
             others = not all(torch.equal(*pair) for pair in zip(before, points, strict=True))
@@ -251,103 +262,12 @@ WRONG: Mapping[str, Sequence[float]] = {
 def ranges(brought: Brought, bench: Bench) -> None:
     """By the options, and by what is built of them for whoever makes it by hand; a rate below zero or no number by the latter."""
     options = cast(Optimizer, brought.sample())
-    groups = _groups(_parameters([_random(shape, 7) for shape in SHAPES]))
+    groups = groups_of(parameters([drawn(shape, 7) for shape in SHAPES]))
     for rate in (-1.0, float("nan")):
-        assert _refused(options.build, parameters=groups, learning_rate=rate), f"a learning rate of {rate} is accepted"
+        assert refused(options.build, parameters=groups, learning_rate=rate), f"a learning rate of {rate} is accepted"
     for name in WRONG.keys() & brought.cls.model_fields.keys():
         for value in WRONG[name]:
-            assert _refused(brought.cls, **options.model_dump() | {name: value}), f"{name}: {value} is accepted"
+            assert refused(brought.cls, **options.model_dump() | {name: value}), f"{name}: {value} is accepted"
             odd = options.model_copy(update={name: value})
-            built = not _refused(odd.build, parameters=groups, learning_rate=0.01)
+            built = not refused(odd.build, parameters=groups, learning_rate=0.01)
             assert not built, f"{name}: {value} is refused in a recipe alone, and not by what is built"
-
-
-def _refused(make: Callable[..., object], **given: Any) -> bool:
-    try:
-        make(**given)
-    except (ValueError, GymError):
-        return True
-    return False
-
-
-def _build(brought: Brought, points: Sequence[Tensor], rate: float) -> torch.optim.Optimizer:
-    return cast(torch.optim.Optimizer, brought.sample().build(parameters=_groups(points), learning_rate=rate))
-
-
-def _variants(brought: Brought) -> Iterator[Optimizer]:
-    """Yield the sample, and one with each boolean option flipped where that is allowed: options decide what is declared."""
-    sample = cast(Optimizer, brought.sample())
-    yield sample
-    for name, value in sample:
-        flipped = sample.model_copy(update={name: not value})
-        groups = _groups(_parameters([_random(shape, 7) for shape in SHAPES]))
-        if isinstance(value, bool) and not _refused(flipped.build, parameters=groups, learning_rate=0.01):
-            yield flipped
-
-
-def _pass(points: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    """Go back through something whose gradients are those given."""
-    torch.stack([(point * gradient).sum() for point, gradient in zip(points, gradients, strict=True)]).sum().backward()
-
-
-def _there(points: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-    return all(
-        point.grad is not None and torch.equal(point.grad, gradient)
-        for point, gradient in zip(points, gradients, strict=True)
-    )
-
-
-def _groups(points: Sequence[Tensor], layers: bool = False) -> list[dict[str, Any]]:
-    """Tell an optimizer of matrices and vectors as the trainer does; all in one layer, or each in a layer of its own."""
-    named = [
-        (f"layers.{number}.weight" if layers else f"layers.0.{number}.weight", point)
-        for number, point in enumerate(points)
-    ]
-    roles = {
-        "matrix": [(name, point) for name, point in named if point.dim() >= 2],
-        "vector": [(name, point) for name, point in named if point.dim() < 2],
-    }
-    return [{"params": group, "role": role} for role, group in roles.items() if group]
-
-
-def _best(brought: Brought, loss: Callable[[Sequence[Tensor]], Tensor], start: Sequence[Tensor], steps: int) -> float:
-    """Return the lowest share of the first loss that is left after the steps, at rates that decay to nothing."""
-    ends = []
-    for rate in RATES:
-        points = _parameters([point.clone() for point in start])
-        optimizer = _build(brought, points, rate)
-        first = loss(points).item()
-        for step in range(steps):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * (1 - step / steps)
-            optimizer.zero_grad()
-            loss(points).backward()
-            optimizer.step()
-        last = loss(points).item()
-        ends.append(last / first if last == last else float("inf"))
-    return min(ends)
-
-
-def _steps(optimizer: torch.optim.Optimizer, points: Sequence[Tensor], numbers: range, schedule: Any = None) -> None:
-    for number in numbers:
-        for position, point in enumerate(points):
-            point.grad = _random(tuple(point.shape), 100 * number + position)
-        optimizer.step()
-        if schedule:
-            schedule.step()
-
-
-def _parameters(values: Sequence[Tensor]) -> list[torch.nn.Parameter]:
-    return [torch.nn.Parameter(value) for value in values]
-
-
-def _random(shape: tuple[int, ...], seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor) and value.dim() > 0:
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(item)
