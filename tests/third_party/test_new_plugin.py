@@ -6,7 +6,15 @@ import pytest
 
 from gym_testkit.scaffold import KINDS, write_plugin
 
-LONG = {"backend", "callback", "family", "format", "scheduler", "template"}  #: kinds that are like others, and are slow
+LONG = {
+    "backend",
+    "callback",
+    "family",
+    "format",
+    "planner",
+    "scheduler",
+    "template",
+}  #: kinds that are like others, and are slow
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in LONG)) for kind in KINDS])
