@@ -114,8 +114,8 @@ FAULTS = [
     ),
     Fault(
         "gym-preference",
-        "gain = torch.where(good, ratios - origin, origin - ratios)",
-        "gain = ratios - origin",
+        "gain = torch.where(desirable, ratios - baseline, baseline - ratios)",
+        "gain = ratios - baseline",
         "test_label_losses.py",
         "kto",
     ),
@@ -143,16 +143,22 @@ FAULTS = [
     ),
     Fault(
         "gym-grpo",
-        "aggregate: Aggregate = AnswerMean()",
-        "aggregate: Aggregate = TokenMean()",
+        "aggregate: LossAggregation = SequenceMeanTokenMean()",
+        "aggregate: LossAggregation = TokenMean()",
         "test_grpo.py",
         "float64",
     ),
-    Fault("gym-grpo", "Constant(config.max_new_tokens)", "Constant(1)", "test_grpo.py", "float64"),
+    Fault(
+        "gym-grpo",
+        "SequenceMeanTokenSumNorm(config.max_new_tokens)",
+        "SequenceMeanTokenSumNorm(1)",
+        "test_grpo.py",
+        "float64",
+    ),
     Fault(
         "gym-gspo",
-        "policy_losses.gspo_token(log_probs, batch.old, each",
-        "policy_losses.gspo_token(log_probs, batch.old, -each",
+        "policy_losses.gspo_token(log_probs, batch.old_log_probs, each",
+        "policy_losses.gspo_token(log_probs, batch.old_log_probs, -each",
         "test_gspo.py",
     ),
     Fault(

@@ -22,7 +22,7 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rl import Local, PolicyGradient
 from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import PolicyObjective
-from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.generation import RolloutGenerator
 from gym_rl.rollouts.source import Rollouts
 from gym_testkit import tiny
 from gym_torch.model.adapted import Full
@@ -96,7 +96,7 @@ def setting(config: PolicyGradient, path: Path) -> tuple[Policy, PolicyObjective
     return (
         Policy(model),
         objective,
-        Rollouts(Asking(config, prompts, sampler, words, judge), train, PACKED),
+        Rollouts(RolloutGenerator(config, prompts, sampler, words, judge), train, PACKED),
     )
 
 

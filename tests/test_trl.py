@@ -106,13 +106,13 @@ def sampled(path: Path) -> tuple[list[Rollout], list[float]]:
             tokens = random.integers(3, 60, length).astype(np.int32)
             answers.append(Rollout(str(len(answers)), group, prompt, tokens, np.ones(length, bool), {}))
     batch = CASES["grpo"].objective.collate(answers)
-    for name, seed in {"old": OLDER, "reference": 0}.items():
+    for name, seed in {"old_log_probs": OLDER, "ref_log_probs": 0}.items():
         model = load(path, seed)
         assert layout_for(model) is PACKED
         with torch.no_grad():
             scores = Policy(model)(batch).split([len(one.tokens) for one in answers])
         answers = [having(one, {name: score.numpy()}) for one, score in zip(answers, scores, strict=True)]
-    answers = [having(one, {"sampled": one.columns["old"]}) for one in answers]
+    answers = [having(one, {"sampling_log_probs": one.columns["old_log_probs"]}) for one in answers]
     return answers, random.normal(size=len(answers)).round(3).tolist()
 
 
@@ -164,7 +164,7 @@ def inputs(made: Any, answers: Sequence[Rollout], passes: int) -> list[dict[str,
 
     found = made._generate_and_score_completions([{"prompt": answer.prompt.id} for answer in answers])
     found["old_per_token_logps"] = pad_sequence(
-        [torch.from_numpy(one.columns["old"]) for one in answers], batch_first=True
+        [torch.from_numpy(one.columns["old_log_probs"]) for one in answers], batch_first=True
     )
     return split_tensor_dict(found, passes)
 
@@ -229,9 +229,9 @@ def test_loss_of_random_log_probabilities_agrees_with_trl(path: Path, tmp_path: 
 
         ours = theirs.detach()[mask].requires_grad_()
         batch = case.objective.collate(answers)
-        columns = {"old": old, "sampled": old, "reference": part["ref_per_token_logps"]}
-        batch = batch.having({name: each[mask] for name, each in columns.items()})
-        batch = batch.having({"advantages": part["advantages"][batch.owner]})
+        columns = {"old_log_probs": old, "sampling_log_probs": old, "ref_log_probs": part["ref_per_token_logps"]}
+        batch = batch.with_columns({name: each[mask] for name, each in columns.items()})
+        batch = batch.with_columns({"advantages": part["advantages"][batch.owner]})
         loss = case.objective.loss(lambda _, scores=ours: scores, batch)[0] / case.objective.weight(batch)
         assert loss.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-6)
         loss.backward()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core.component import load_object
-from gym_data.cache import Judged, Pair
+from gym_data.cache import Pair, UnpairedExample
 from gym_preference import (
     CPO,
     DPO,
@@ -35,14 +35,14 @@ from gym_preference import (
     DiscoPOP,
     DPONorm,
     Hinge,
-    Preferring,
+    PreferenceAlgorithm,
     RobustDPO,
     SimPO,
 )
 from gym_preference.objective import PreferenceObjective
 from gym_preference.unpaired.kl_baseline import MismatchedKL
-from gym_preference.unpaired.objective import JudgedObjective
-from gym_preference.unpaired.responses import Mismatched, rated
+from gym_preference.unpaired.objective import UnpairedObjective
+from gym_preference.unpaired.responses import MismatchedResponses, with_baseline
 from gym_testkit import tiny
 from gym_torch.batch import Example
 from gym_torch.model.layout_support import layout_for
@@ -141,7 +141,7 @@ def kto(path: Path, output: Path, pairs: Pairs, **asked: Any) -> tuple[Tensor, n
         **asked,
     )
     names = ("prompt_ids", "completion_ids", "KL_completion_ids", "label")
-    others = [pairs.chosen[number] for number in Mismatched(Listed(judged(pairs)), SEED).partners]
+    others = [pairs.chosen[number] for number in MismatchedResponses(Listed(judged(pairs)), SEED).partners]
     rows = zip(pairs.prompts, pairs.chosen, others, GOOD, strict=True)
     inputs = peer.data_collator([dict(zip(names, row, strict=True)) for row in rows])
     return peer._compute_loss(peer.model, inputs, return_outputs=False), peer.model
@@ -178,7 +178,7 @@ def orpo(path: Path, output: Path, pairs: Pairs, **asked: Any) -> tuple[Tensor, 
     return without_reference(ORPOTrainer, ORPOConfig, path, output, pairs, **asked)
 
 
-class Listed(list[Judged]):
+class Listed(list[UnpairedExample]):
     """Examples as data plugins have them."""
 
     @property
@@ -186,11 +186,11 @@ class Listed(list[Judged]):
         return np.array([len(one.tokens) for one in self])
 
 
-def judged(pairs: Pairs) -> list[Judged]:
+def judged(pairs: Pairs) -> list[UnpairedExample]:
     """Return the chosen answers as if they had been judged one by one."""
     rows = zip(pairs.prompts, pairs.chosen, GOOD, strict=True)
     return [
-        Judged(str(n), np.array(prompt + answer, np.int32), mask(len(prompt), len(answer)), good)
+        UnpairedExample(str(n), np.array(prompt + answer, np.int32), mask(len(prompt), len(answer)), good)
         for n, (prompt, answer, good) in enumerate(rows)
     ]
 
@@ -222,7 +222,7 @@ class Case:
     """One loss: what TRL calls it, and what it is here."""
 
     peer: Peer
-    config: Preferring
+    config: PreferenceAlgorithm
     asked: dict[str, Any] = field(default_factory=dict)
     pairs: Pairs = RAGGED
 
@@ -256,16 +256,16 @@ CASES = {
 
 def stepped(objective: PreferenceObjective, policy: Policy, case: Case, size: int) -> list[list[Example]]:
     """Return the samples of a step in batches of this size, measured from what they must be."""
-    if not isinstance(objective, JudgedObjective):
+    if not isinstance(objective, UnpairedObjective):
         every: list[Any] = paired(case.pairs)
         return [every[start : start + size] for start in range(0, len(every), size)]
     whole = Listed(judged(case.pairs))
-    origin = MismatchedKL(whole, SEED)
-    mismatched = [origin.measured[number] for number in range(len(whole))]
+    baseline = MismatchedKL(whole, SEED)
+    mismatched = [baseline.measured[number] for number in range(len(whole))]
     device = torch.device("cpu")
     total = objective.total(Scorer(policy), Step([mismatched[:1], mismatched[1:]], 1.0), device)
     step = Step([whole[start : start + size] for start in range(0, len(whole), size)], 1.0)
-    return list(rated(step, whole, origin.of(0, *total)).batches)
+    return list(with_baseline(step, whole, baseline.of(0, *total)).batches)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -297,7 +297,7 @@ def test_a_departure_is_tried_that_is_not_clamped(path: Path) -> None:
     model, frozen = load(path, POLICY), load(path, REFERENCE)
     assert layout_for(model) is PACKED and layout_for(frozen) is PACKED
     case = CASES["kto"]
-    objective = JudgedObjective(case.config, PACKED)
+    objective = UnpairedObjective(case.config, PACKED)
     objective.reference = Scorer(Policy(frozen))
     (first, *_), *_ = stepped(objective, Policy(model), case, 4)
-    assert first.origin > 0.01
+    assert first.baseline > 0.01

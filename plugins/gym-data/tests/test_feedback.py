@@ -21,7 +21,7 @@ def test_the_answer_that_was_judged_is_learnt_whatever_else_is_asked(model, writ
     for train_on in ("assistant", "all"):
         prepared = build(model, write(ROWS), train_on=train_on)
         words = Tokenizer(model)
-        found = [(text_of(words, one.tokens, one.trained), one.good) for one in prepared.train]
+        found = [(text_of(words, one.tokens, one.trained), one.desirable) for one in prepared.train]
         assert found == [("hello you<|im_end|>", True), ("Four .<|im_end|>", False)]
         assert build(model, write(ROWS), train_on=train_on).report["cached"]
 
@@ -31,7 +31,7 @@ def test_judgements_stay_with_their_answers_in_either_part(model, write):
     prepared = build(model, write(rows), validation=4)
     both = [*prepared.train, *prepared.validation]
     assert len(prepared.validation) == 4
-    assert {one.id: one.good for one in both} == {
+    assert {one.id: one.desirable for one in both} == {
         f"{both[0].id.rpartition(':')[0]}:{n + 1}": n % 3 == 0 for n in range(12)
     }
 
@@ -45,7 +45,7 @@ def test_an_answer_beyond_the_cutoff_is_left_out_and_counted(model, write):
 def test_kto_en_demo_is_read(model, real_data):
     config = DatasetConfig(sources=[Named(path="kto_en_demo")], dataset_dir=str(real_data), max_samples=40)
     prepared = config.build(tokenizer=model, rows="feedback", seed=0)
-    assert {one.good for one in prepared.train} == {True, False}
+    assert {one.desirable for one in prepared.train} == {True, False}
     assert all(one.trained.any() and not one.trained[0] for one in prepared.train)
 
 
@@ -54,5 +54,5 @@ def test_a_pair_is_a_good_answer_and_a_bad_one(model, write):
     prepared = build(model, write(rows), validation=2)
     words = Tokenizer(model)
     for part, count in ((prepared.train, 10), (prepared.validation, 2)):
-        told = [(text_of(words, one.tokens, one.trained), one.good) for one in part]
+        told = [(text_of(words, one.tokens, one.trained), one.desirable) for one in part]
         assert told.count(("Four .<|im_end|>", True)) == told.count(("cat<|im_end|>", False)) == count // 2

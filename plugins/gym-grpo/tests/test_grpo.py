@@ -20,7 +20,7 @@ from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
 from gym_rewards import Length, Overlong
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.objective import PolicyObjective
-from gym_rl.rollouts.experience import Rollout, Round
+from gym_rl.rollouts.experience import Experience, Rollout
 from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
 from gym_torch.batch import Piece
@@ -39,7 +39,11 @@ def answers() -> list[Rollout]:
         prompt = Piece(f"row {number // 2}", tokens if number % 2 == 0 else made[-1].prompt.tokens, np.zeros(5, bool))
         said = random.integers(3, 60, length).astype(np.int32)
         sampled = random.uniform(-6, -3, length).astype(np.float32)
-        columns = {"sampled": sampled, "old": sampled, "advantages": np.full(length, random.normal(), np.float32)}
+        columns = {
+            "sampling_log_probs": sampled,
+            "old_log_probs": sampled,
+            "advantages": np.full(length, random.normal(), np.float32),
+        }
         made.append(Rollout(str(number), number // 2, prompt, said, np.ones(length, bool), columns))
     return made
 
@@ -47,7 +51,7 @@ def answers() -> list[Rollout]:
 def clipped(log_probs: Tensor, answer: Rollout, low: float, high: float) -> Tensor:
     """Return PPO's loss of each token."""
     each, advantage = [], float(answer.columns["advantages"][0])
-    for log_prob, old in zip(log_probs, answer.columns["old"].tolist(), strict=True):
+    for log_prob, old in zip(log_probs, answer.columns["old_log_probs"].tolist(), strict=True):
         ratio = torch.exp(log_prob - old)
         bounded = torch.clamp(ratio, 1 - low, 1 + high)
         each.append(-torch.minimum(ratio * advantage, bounded * advantage))
@@ -56,7 +60,7 @@ def clipped(log_probs: Tensor, answer: Rollout, low: float, high: float) -> Tens
 
 def weighted(log_probs: Tensor, answer: Rollout, cap: float) -> Tensor:
     each, advantage = [], float(answer.columns["advantages"][0])
-    for log_prob, old in zip(log_probs, answer.columns["old"].tolist(), strict=True):
+    for log_prob, old in zip(log_probs, answer.columns["old_log_probs"].tolist(), strict=True):
         each.append(-min(math.exp(float(log_prob.detach()) - old), cap) * advantage * log_prob)
     return torch.stack(each)
 
@@ -123,7 +127,7 @@ def test_what_is_clipped_is_counted_in_tokens(tmp_path: Path, name: str) -> None
     model = AutoModelForCausalLM.from_pretrained(tiny.write_model(tmp_path / "model", 0), dtype=torch.float32)
     batch, policy = objective.collate(answers()), Policy(model)
     _, metrics = objective.loss(policy, batch)
-    ratio, each = (policy(batch).detach() - batch.old).exp().tolist(), batch.advantages.tolist()
+    ratio, each = (policy(batch).detach() - batch.old_log_probs).exp().tolist(), batch.advantages.tolist()
     if isinstance(objective.config, CISPO):
         wanted = sum(value > 1.2 for value in ratio)
     else:
@@ -172,10 +176,10 @@ def test_wrong_answers_of_which_some_are_too_long_teach_dapo_nothing(tmp_path: P
     assert len(weights) == 2 and weights[0] == weights[1]
 
 
-def judged(*rewards: float) -> Round:
+def judged(*rewards: float) -> Experience:
     count = torch.ones(len(rewards), dtype=torch.int64)
     numbers = {"groups": torch.arange(len(rewards)) // 4, "prompts": count, "lengths": count, "tokens": count.int()}
-    return Round(
+    return Experience(
         number=torch.tensor(0), finished=count > 0, rewards=torch.tensor(rewards, dtype=torch.float64), **numbers
     )
 

@@ -41,7 +41,11 @@ def answers(model: PreTrainedModel) -> list[Rollout]:
             logits = model(input_ids=torch.tensor([[*prompt.tokens.tolist(), *said.tolist()]])).logits[0, 4:-1]
         scores = logits.log_softmax(1).gather(1, torch.tensor(said, dtype=torch.long)[:, None])[:, 0].numpy()
         sampled = (scores + random.normal(0, 0.2, length)).astype(np.float32)
-        columns = {"sampled": sampled, "old": sampled, "advantages": np.full(length, random.normal(), np.float32)}
+        columns = {
+            "sampling_log_probs": sampled,
+            "old_log_probs": sampled,
+            "advantages": np.full(length, random.normal(), np.float32),
+        }
         made.append(Rollout(str(number), number, prompt, said, np.ones(length, bool), columns))
     return made
 
@@ -58,7 +62,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(
         text = answer.prompt.tokens.tolist() + answer.tokens.tolist()
         logits = exact(input_ids=torch.tensor([text])).logits[0, 4:-1]
         scores = logits.log_softmax(1).gather(1, torch.tensor(answer.tokens, dtype=torch.long)[:, None])[:, 0]
-        ratio = torch.exp((scores - torch.tensor(answer.columns["old"].tolist(), dtype=torch.float64)).mean())
+        ratio = torch.exp((scores - torch.tensor(answer.columns["old_log_probs"].tolist(), dtype=torch.float64)).mean())
         bounded = torch.clamp(ratio, 0.95, 1.08)
         held += not math.isclose(float(ratio.detach()), float(bounded.detach()))
         advantage = float(answer.columns["advantages"][0])

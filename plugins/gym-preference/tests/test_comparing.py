@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_core import load_recipe
-from gym_preference.tdpo.objective import Comparing
+from gym_preference.tdpo.objective import TokenKLPolicy
 from gym_testkit.bench import Bench
 from gym_testkit.oracle import compare
 from gym_torch.batch import Batch, Piece, packed
@@ -34,7 +34,7 @@ def batch() -> Batch:
     return packed([Piece(str(n), random.integers(3, 60, n).astype(np.int32), np.ones(n, dtype=bool)) for n in LENGTHS])
 
 
-def models(path: Path) -> tuple[Comparing, Policy]:
+def models(path: Path) -> tuple[TokenKLPolicy, Policy]:
     """Return a policy and a reference that is a little different."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     other = deepcopy(model)
@@ -43,7 +43,7 @@ def models(path: Path) -> tuple[Comparing, Policy]:
         for weight in other.parameters():
             weight += 0.2 * weight.std() * torch.randn_like(weight)
     assert layout_for(model) is PACKED and layout_for(other) is PACKED
-    return Comparing(model), Policy(other)
+    return TokenKLPolicy(model), Policy(other)
 
 
 def whole(policy: Policy, batch: Batch) -> torch.Tensor:

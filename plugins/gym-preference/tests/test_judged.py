@@ -1,4 +1,4 @@
-"""Judged answers: what their log-ratios are measured from, whatever a step is cut into, and what it remembers."""
+"""Unpaired responses: what their log-ratios are measured from, whatever a step is cut into, and what it remembers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import DataError, load_recipe
 from gym_core.component import load_object
-from gym_data.cache import Judged
+from gym_data.cache import UnpairedExample
 from gym_preference import KTO
 from gym_preference.unpaired.kl_baseline import MeanReward, MismatchedKL
-from gym_preference.unpaired.objective import JudgedObjective
-from gym_preference.unpaired.responses import Mismatched, Rated, rated
+from gym_preference.unpaired.objective import UnpairedObjective
+from gym_preference.unpaired.responses import MismatchedResponses, UnpairedSample, with_baseline
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
 from gym_testkit.team import start
@@ -28,7 +28,7 @@ from gym_torch.policy import Policy
 from gym_torch.source import Step
 
 
-class Listed(list[Judged]):
+class Listed(list[UnpairedExample]):
     """Examples as data plugins have them."""
 
     @property
@@ -43,7 +43,7 @@ def drawn(count: int, seed: int = 0) -> Listed:
     for number in range(count):
         read, learnt = random.integers(1, 6, 2)
         tokens = np.arange(100 * number, 100 * number + read + learnt, dtype=np.int32)
-        made.append(Judged(str(number), tokens, np.arange(read + learnt) >= read, number % 3 == 0))
+        made.append(UnpairedExample(str(number), tokens, np.arange(read + learnt) >= read, number % 3 == 0))
     return made
 
 
@@ -61,7 +61,7 @@ def recipe(bench: Bench, adapter: str | None = "lora", name: str = "kto", **opti
 
 def test_each_answer_goes_to_one_prompt_that_is_not_its_own() -> None:
     examples = drawn(17)
-    mismatched = Mismatched(examples, 5)
+    mismatched = MismatchedResponses(examples, 5)
     found = [mismatched[number] for number in range(len(mismatched))]
     prompts = [int(one.tokens[0]) // 100 for one in found]
     answers = [int(one.tokens[-1]) // 100 for one in found]
@@ -71,13 +71,16 @@ def test_each_answer_goes_to_one_prompt_that_is_not_its_own() -> None:
     for prompt, one, length, answer in zip(examples, found, mismatched.lengths, answers, strict=True):
         room = max(examples.lengths) - (~prompt.trained).sum()
         assert len(one.tokens) == len(one.trained) == length
-        assert one.trained.sum() == min(examples[answer].trained.sum(), room) and one.good == examples[answer].good
+        assert (
+            one.trained.sum() == min(examples[answer].trained.sum(), room)
+            and one.desirable == examples[answer].desirable
+        )
 
 
 def test_no_prompt_with_a_mismatched_answer_is_longer_than_the_longest_sample() -> None:
     """A long answer behind a long prompt would ask for positions that the model may not have."""
-    long = [Judged(str(n), np.arange(20, dtype=np.int32), np.arange(20) >= n, True) for n in (2, 18, 10)]
-    mismatched = Mismatched(Listed(long), 0)
+    long = [UnpairedExample(str(n), np.arange(20, dtype=np.int32), np.arange(20) >= n, True) for n in (2, 18, 10)]
+    mismatched = MismatchedResponses(Listed(long), 0)
     found = [mismatched[number] for number in range(3)]
     assert [len(one.tokens) for one in found] == mismatched.lengths.tolist()
     assert max(mismatched.lengths) == 20 and all(one.trained[-1] and one.trained.any() for one in found)
@@ -85,56 +88,56 @@ def test_no_prompt_with_a_mismatched_answer_is_longer_than_the_longest_sample() 
 
 def test_one_answer_alone_has_nothing_to_be_measured_by() -> None:
     with pytest.raises(DataError, match="one sample alone"):
-        Mismatched(drawn(1), 0)
+        MismatchedResponses(drawn(1), 0)
 
 
 def test_one_answer_that_is_held_out_is_measured_from_zero() -> None:
     """A small validation split ends no run; kto_en_demo's tenth of a few rows is one."""
-    origin = MismatchedKL(drawn(4), 0).held_out(drawn(1), 0)
-    assert (origin.measured, origin.of(1, 5.0, 1.0), origin.name) == (None, 0.0, "kl")
+    baseline = MismatchedKL(drawn(4), 0).held_out(drawn(1), 0)
+    assert (baseline.measured, baseline.of(1, 5.0, 1.0), baseline.name) == (None, 0.0, "kl")
 
 
 def test_which_answer_goes_where_follows_from_the_seed() -> None:
-    first, again, other = (Mismatched(drawn(30), seed).partners.tolist() for seed in (1, 1, 2))
+    first, again, other = (MismatchedResponses(drawn(30), seed).partners.tolist() for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_the_margin_of_a_step_is_that_of_its_means_however_it_is_cut() -> None:
     whole = drawn(10)
     rewards = {one.id: float(number**2) for number, one in enumerate(whole)}
-    wanted = np.mean([rewards[one.id] for one in whole if one.good]) - np.mean(
-        [rewards[one.id] for one in whole if not one.good]
+    wanted = np.mean([rewards[one.id] for one in whole if one.desirable]) - np.mean(
+        [rewards[one.id] for one in whole if not one.desirable]
     )
-    step = rated(Step([whole[:3], whole[3:]], 1.0), whole, 2.5)
+    step = with_baseline(Step([whole[:3], whole[3:]], 1.0), whole, 2.5)
     answers = [one for batch in step.batches for one in batch]
-    assert all(isinstance(one, Rated) and one.origin == 2.5 for one in answers)
+    assert all(isinstance(one, UnpairedSample) and one.baseline == 2.5 for one in answers)
     assert sum(one.share * rewards[one.id] for one in answers) / len(answers) == pytest.approx(wanted)
-    alike = rated(Step([whole[:1]], 1.0), whole[:1], 0.0)
+    alike = with_baseline(Step([whole[:1]], 1.0), whole[:1], 0.0)
     assert alike.batches[0][0].share == 0.0, "one side alone has no margin"
 
 
 def test_a_mean_reward_counts_each_step_once() -> None:
-    origin = MeanReward(drawn(2), 0)
-    assert origin.of(0, 6.0, 2.0) == 3.0
-    assert origin.of(1, 0.0, 1.0) == 2.0
-    state = json.loads(json.dumps(origin.state_dict()))
-    for again in (origin, MeanReward(drawn(2), 0)):
+    baseline = MeanReward(drawn(2), 0)
+    assert baseline.of(0, 6.0, 2.0) == 3.0
+    assert baseline.of(1, 0.0, 1.0) == 2.0
+    state = json.loads(json.dumps(baseline.state_dict()))
+    for again in (baseline, MeanReward(drawn(2), 0)):
         again.load_state_dict(state)
         assert again.of(1, 3.0, 1.0) == 3.0, "the step is asked for again, with other rewards"
-    for on in (origin, MeanReward(drawn(2), 0)):
+    for on in (baseline, MeanReward(drawn(2), 0)):
         on.load_state_dict(state)
         assert on.of(2, 3.0, 1.0) == pytest.approx(9 / 4)
-    assert origin.held_out(drawn(3), 0).of(9, 0.0, 0.0) == origin.mean
+    assert baseline.held_out(drawn(3), 0).of(9, 0.0, 0.0) == baseline.mean
 
 
 def test_a_step_that_is_skipped_for_its_numbers_does_not_spoil_the_mean() -> None:
-    origin = MeanReward(drawn(2), 0)
-    assert [origin.of(step, total, 2.0) for step, total in enumerate([6.0, math.nan, -math.inf, 2.0])] == [3, 3, 3, 2]
+    baseline = MeanReward(drawn(2), 0)
+    assert [baseline.of(step, total, 2.0) for step, total in enumerate([6.0, math.nan, -math.inf, 2.0])] == [3, 3, 3, 2]
 
 
 def test_a_departure_is_the_mean_or_nothing() -> None:
-    origin = MismatchedKL(drawn(4), 0)
-    assert origin.of(0, 6.0, 4.0) == 1.5 and origin.of(1, -6.0, 4.0) == origin.of(2, -1e-9, 4.0) == 0.0
+    baseline = MismatchedKL(drawn(4), 0)
+    assert baseline.of(0, 6.0, 4.0) == 1.5 and baseline.of(1, -6.0, 4.0) == baseline.of(2, -1e-9, 4.0) == 0.0
 
 
 @pytest.mark.parametrize("options", [{"name": "kto", "ftx": 0.3, "desirable_weight": 1.3}, {"name": "bco", "ftx": 0.3}])
@@ -144,23 +147,26 @@ def test_learning_good_answers_beside_it_agrees_with_the_oracle(bench: Bench, op
 
 
 def test_answers_are_measured_from_what_their_step_says(bench: Bench) -> None:
-    objective = JudgedObjective(KTO(), PACKED)
-    assert load_object(KTO.objective) is JudgedObjective
+    objective = UnpairedObjective(KTO(), PACKED)
+    assert load_object(KTO.objective) is UnpairedObjective
     plain = objective.collate(drawn(3))
-    told = objective.collate([Rated(**vars(one), origin=0.5, share=2.0) for one in drawn(3)])
-    assert plain.columns["origin"].tolist() == [0, 0, 0] and told.columns["origin"].tolist() == [0.5, 0.5, 0.5]
-    assert told.columns["good"].tolist() == [True, False, False] and objective.weight(told) == 3
+    told = objective.collate([UnpairedSample(**vars(one), baseline=0.5, share=2.0) for one in drawn(3)])
+    assert plain.columns["baseline"].tolist() == [0, 0, 0] and told.columns["baseline"].tolist() == [0.5, 0.5, 0.5]
+    assert told.columns["desirable"].tolist() == [True, False, False] and objective.weight(told) == 3
 
 
 def test_learning_good_answers_counts_what_it_does_in_llamafactory(model_path: Path) -> None:
     """There: `mean over the good ones / number of good ones * number of answers`, beside the mean of the losses."""
-    whole = [Judged(f"{n}", np.arange(3, 9 + n % 4, dtype=np.int32), np.arange(6 + n % 4) > 2, n < 4) for n in range(6)]
-    step = rated(Step([whole[:1], whole[1:]], 1.0), whole, 0.0)
+    whole = [
+        UnpairedExample(f"{n}", np.arange(3, 9 + n % 4, dtype=np.int32), np.arange(6 + n % 4) > 2, n < 4)
+        for n in range(6)
+    ]
+    step = with_baseline(Step([whole[:1], whole[1:]], 1.0), whole, 0.0)
     policy = Policy(AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32))
-    plain, learnt = (JudgedObjective(KTO(ftx=ftx)) for ftx in (0.0, 0.3))
+    plain, learnt = (UnpairedObjective(KTO(ftx=ftx)) for ftx in (0.0, 0.3))
     batches = [learnt.collate(batch) for batch in step.batches]
     sums = [sum(objective.loss(policy, batch)[0] for batch in batches) / len(whole) for objective in (plain, learnt)]
-    good = [learnt.collate([one]) for one in whole if one.good]
+    good = [learnt.collate([one]) for one in whole if one.desirable]
     nll = torch.stack([-policy(batch).mean() for batch in good])
     torch.testing.assert_close(sums[1] - sums[0], 0.3 * nll.mean() / len(good) * len(whole), rtol=1e-5, atol=1e-6)
 
@@ -172,17 +178,19 @@ def agree(one: Finished, other: Finished, keys: tuple[str, ...], apart: float = 
         assert len(left) == len(one.metrics)
 
 
-@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "delta")])
-def test_how_a_step_is_cut_changes_nothing(bench: Bench, name: str, origin: str) -> None:
+@pytest.mark.parametrize(("name", "baseline"), [("kto", "kl"), ("bco", "delta")])
+def test_how_a_step_is_cut_changes_nothing(bench: Bench, name: str, baseline: str) -> None:
     made = recipe(bench, name=name)
     whole = bench.run(made, "whole", max_steps=4, batch_size=16, accumulate=1)
     alone = bench.run(made, "alone", max_steps=4, batch_size=1, accumulate=16)
-    agree(whole, alone, (origin, "loss", "rewards/margins", "rewards/chosen", "rewards/rejected", "rewards/accuracies"))
-    assert whole.series(origin)[0] == 0 and abs(whole.series(origin)[-1]) > 1e-3
+    agree(
+        whole, alone, (baseline, "loss", "rewards/margins", "rewards/chosen", "rewards/rejected", "rewards/accuracies")
+    )
+    assert whole.series(baseline)[0] == 0 and abs(whole.series(baseline)[-1]) > 1e-3
 
 
-@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "delta")])
-def test_two_processes_measure_what_one_does(bench: Bench, name: str, origin: str) -> None:
+@pytest.mark.parametrize(("name", "baseline"), [("kto", "kl"), ("bco", "delta")])
+def test_two_processes_measure_what_one_does(bench: Bench, name: str, baseline: str) -> None:
     made = recipe(bench, name=name)
     made["train"] |= {"max_steps": 3, "batch_size": 4, "accumulate": 3}
     alone = bench.run(made, "alone")
@@ -191,7 +199,7 @@ def test_two_processes_measure_what_one_does(bench: Bench, name: str, origin: st
     team = start(2, str(file))
     assert team.codes(within=240) == [0, 0], team.errors()
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    agree(alone, Finished(alone.outcome, lines), (origin, "loss", "rewards/margins"))
+    agree(alone, Finished(alone.outcome, lines), (baseline, "loss", "rewards/margins"))
 
 
 @pytest.mark.parametrize("adapter", ["lora", None])
@@ -205,11 +213,11 @@ def test_a_reference_that_is_asked_once_says_the_same(bench: Bench, adapter: str
     assert live.series("kl")[-1] > 1e-3
 
 
-@pytest.mark.parametrize(("name", "origin"), [("kto", "kl"), ("bco", "delta")])
-def test_held_out_answers_are_measured_too(bench: Bench, name: str, origin: str) -> None:
+@pytest.mark.parametrize(("name", "baseline"), [("kto", "kl"), ("bco", "delta")])
+def test_held_out_answers_are_measured_too(bench: Bench, name: str, baseline: str) -> None:
     made = recipe(bench, None, name) | {"data": {"sources": [str(bench.data("feedback"))], "validation": 5}}
     run = bench.run(made, max_steps=4, eval_every=2, learning_rate=0.01)
-    for key in ("loss", "rewards/accuracies", "rewards/margins", "rewards/chosen", origin):
+    for key in ("loss", "rewards/accuracies", "rewards/margins", "rewards/chosen", baseline):
         assert len(run.series(f"eval_{key}")) == 2, key
     if name == "bco":
         assert run.series("eval_delta")[-1] == run.series("delta")[-1]
@@ -238,8 +246,8 @@ def test_a_step_says_nothing_of_a_kind_that_it_does_not_have(bench: Bench, capsy
         (100, 300, {"desirable_weight": 3.5}, ""),
         (300, 100, {}, "desirable_weight: 0.333"),
         (100, 300, {"undesirable_weight": 0.5}, "desirable_weight: 1.5"),
-        (10, 0, {}, "no answer is judged bad"),
-        (0, 10, {}, "no answer is judged good"),
+        (10, 0, {}, "no response is undesirable"),
+        (0, 10, {}, "no response is desirable"),
         (10, 90, {"undesirable_weight": 0.0}, ""),
     ],
 )
@@ -250,7 +258,7 @@ def test_labels_out_of_balance_are_told(good: int, bad: int, weights: dict[str, 
 
 def test_a_run_says_so(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.run(recipe(bench, desirable_weight=5.0, undesirable_weight=1.0), max_steps=1)
-    assert "good answers count 5.00 times" in capsys.readouterr().err
+    assert "desirable responses weigh 5.00 times" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "rows"), [("kto", "feedback"), ("tdpo2", "preference")])

@@ -15,7 +15,7 @@ from numeric import Array, gradient
 from gym_core.component import load_object
 from gym_core.discovery import entries
 from gym_core.loading import load
-from gym_preference import Pairwise, losses
+from gym_preference import PairwisePreference, losses
 from gym_preference.objective import PairObjective
 
 PAIRS = 12
@@ -157,7 +157,7 @@ def test_relatives_become_dpo() -> None:
 def test_the_options_of_every_component_are_the_arguments_of_its_loss() -> None:
     checked = 0
     for cls in map(load, entries("algorithms")):
-        if not (isinstance(cls, type) and issubclass(cls, Pairwise) and cls.loss):
+        if not (isinstance(cls, type) and issubclass(cls, PairwisePreference) and cls.loss):
             continue
         objective: Any = load_object(cls.objective)(cls())
         assert isinstance(objective, PairObjective)

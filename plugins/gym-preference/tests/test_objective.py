@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core import Train
 from gym_data.cache import Pair
 from gym_plan.made_examples import MadeExamples
-from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, Pairwise, SimPO
-from gym_preference.objective import Desensitised, PairObjective
+from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, PairwisePreference, SimPO
+from gym_preference.objective import LengthDesensitized, PairObjective
 from gym_torch.batch import Batch
 from gym_torch.metrics import Metric
 from gym_torch.model.layout_support import layout_for
@@ -82,8 +82,10 @@ def test_a_prompt_is_computed_once() -> None:
 @pytest.mark.parametrize(
     "config", [DPO(), IPO(), DPONorm(), SimPO(), ORPO(), CPO(), LDDPO()], ids=lambda c: type(c).__name__
 )
-def test_a_step_does_not_depend_on_how_it_is_cut(model_path: Path, config: Pairwise) -> None:
-    make: Callable[[Pairwise], PairObjective] = Desensitised if isinstance(config, LDDPO) else PairObjective
+def test_a_step_does_not_depend_on_how_it_is_cut(model_path: Path, config: PairwisePreference) -> None:
+    make: Callable[[PairwisePreference], PairObjective] = (
+        LengthDesensitized if isinstance(config, LDDPO) else PairObjective
+    )
     objective, policy = make(config), Policy(load(model_path))
 
     def total(parts: list[list[Pair]]) -> tuple[float, dict[str, Metric]]:
@@ -101,7 +103,9 @@ def test_a_step_does_not_depend_on_how_it_is_cut(model_path: Path, config: Pairw
         torch.testing.assert_close(value.numbers(), apart[1][name].numbers(), rtol=1e-4, atol=1e-4)
 
 
-def measured(log_ratios: Tensor, sizes: list[tuple[int, int, int]], config: Pairwise | None = None) -> dict[str, float]:
+def measured(
+    log_ratios: Tensor, sizes: list[tuple[int, int, int]], config: PairwisePreference | None = None
+) -> dict[str, float]:
     """Return the metrics of a batch whose targets have these log-ratios to a reference of 0."""
     objective = PairObjective(config or DPO(beta=0.5), PADDED)
     _, metrics = objective.loss(lambda batch: log_ratios, objective.collate(pairs(sizes)))
@@ -133,13 +137,15 @@ def test_equal_answers_are_right_by_half() -> None:
 
 
 def test_tokens_beyond_the_shorter_answer_count_as_much_as_is_said(model_path: Path) -> None:
-    objective = Desensitised(LDDPO(ld_alpha=0.25), PADDED)
+    objective = LengthDesensitized(LDDPO(ld_alpha=0.25), PADDED)
     batch = objective.collate(pairs([(2, 3, 1), (2, 1, 2)]))
     ratios = torch.tensor([1.0, 10.0, 100.0, 7.0, 5.0, 1.0, 8.0])
     chosen, rejected = objective.sides(ratios, batch)
     assert chosen.tolist() == [1 + 110 / 4, 5] and rejected.tolist() == [7, 1 + 8 / 4]
     policy = Policy(load(model_path))
-    full, plain = (kind(config, PADDED) for kind, config in ((Desensitised, LDDPO(ld_alpha=1)), (PairObjective, DPO())))
+    full, plain = (
+        kind(config, PADDED) for kind, config in ((LengthDesensitized, LDDPO(ld_alpha=1)), (PairObjective, DPO()))
+    )
     assert full.loss(policy, full.collate(pairs()))[0] == plain.loss(policy, plain.collate(pairs()))[0]
 
 

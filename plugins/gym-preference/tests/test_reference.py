@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
 from gym_preference.pairs import prompt_responses
-from gym_preference.reference_cache import Kept, key_of, name_of
+from gym_preference.reference_cache import CachedLogProbs, key_of, name_of
 from gym_testkit.bench import Bench, Finished, fingerprint
 from gym_testkit.tiny import write_model
 
@@ -178,15 +178,16 @@ def test_what_is_kept_is_found_by_what_made_it_alone(tmp_path: Path, monkeypatch
     monkeypatch.setattr("gym_preference.reference_cache.maker", lambda package: {"package": package, "code": "another"})
     assert len({name, *others, name_of("weights", ["fp32"], list(known))}) == 4
     file = tmp_path / f"{name}.safetensors"
-    assert not Kept.there(file, name)
-    Kept(known).write(file, name)
-    assert Kept.there(file, name) and not Kept.there(file, "another")
-    again = Kept.read(file)
+    assert not CachedLogProbs.there(file, name)
+    CachedLogProbs(known).write(file, name)
+    assert CachedLogProbs.there(file, name) and not CachedLogProbs.there(file, "another")
+    again = CachedLogProbs.read(file)
     assert all(
-        torch.equal(again.of(prompt_responses(pair)), Kept(known).of(prompt_responses(pair))) for pair in pairs()
+        torch.equal(again.of(prompt_responses(pair)), CachedLogProbs(known).of(prompt_responses(pair)))
+        for pair in pairs()
     )
     file.write_bytes(b"")
-    assert not Kept.there(file, name)
+    assert not CachedLogProbs.there(file, name)
 
 
 def test_a_damaged_file_is_made_again_and_the_cache_does_not_grow_without_end(
@@ -198,7 +199,7 @@ def test_a_damaged_file_is_made_again_and_the_cache_does_not_grow_without_end(
     for damage in (b"", whole[:100]):
         file.write_bytes(damage)
         again = trained(tmp_path / str(len(damage)), model_path, "kept", "lora")
-        assert again.series("loss") == first.series("loss") and Kept.there(file, file.stem)
+        assert again.series("loss") == first.series("loss") and CachedLogProbs.there(file, file.stem)
     (file.parent / "old.safetensors").write_bytes(whole)
     os.utime(file.parent / "old.safetensors", (0, 0))
     monkeypatch.setenv("GYM_CACHE_SIZE", str(len(whole)))

@@ -20,7 +20,7 @@ from gym_preference import ProcessRewardModel, RewardModel
 from gym_preference.reward_models import oracle as score_oracles
 from gym_preference.reward_models.outcome import RewardLoss
 from gym_preference.reward_models.process import ProcessLoss
-from gym_preference.reward_models.scoring import Scored
+from gym_preference.reward_models.scoring import RewardModelPolicy
 from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
@@ -85,7 +85,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, shape
     head = drawn(objective.beside(model)["head"]).double().requires_grad_()
     precise = copy.deepcopy(head)
     batch = objective.collate(data)
-    loss, _ = objective.loss(Scored(model, beside={"head": head}), batch)
+    loss, _ = objective.loss(RewardModelPolicy(model, beside={"head": head}), batch)
     wanted = oracle(config, exact, data, {"head": precise})
     loss.backward()
     wanted.backward()
@@ -141,7 +141,7 @@ def test_what_a_reward_says_is_what_was_trained(bench: Bench, adapter: dict[str,
     found = reward([answer for pair in asked for answer in pair])
     objective = RewardLoss(RewardModel(), PADDED)
     batch = objective.collate(examples(bench, PAIRS, "preference"))
-    policy = Scored(reward.model, beside={"head": reward.head})
+    policy = RewardModelPolicy(reward.model, beside={"head": reward.head})
     reward.model.set_attn_implementation("sdpa")
     with torch.no_grad():
         assert found == pytest.approx(policy(batch).tolist(), abs=1e-5)
@@ -156,7 +156,9 @@ def test_what_a_process_reward_says_is_what_was_trained(bench: Bench) -> None:
     every = [row | {"labels": [True] * len(row["completions"])} for row in STEPS]
     batch = objective.collate(examples(bench, every, "stepwise"))
     model = rewards["min"]
-    policy = Scored(AutoModelForCausalLM.from_pretrained(Path(output) / "model"), beside={"head": model.head})
+    policy = RewardModelPolicy(
+        AutoModelForCausalLM.from_pretrained(Path(output) / "model"), beside={"head": model.head}
+    )
     with torch.no_grad():
         trained = policy(batch).double().sigmoid().tolist()
     answers = [RewardInput("\n".join(row["completions"]), messages=[user(row["prompt"])]) for row in STEPS]

@@ -18,7 +18,7 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, PolicyGradient
 from gym_rl.local_engine import LocalSampler
 from gym_rl.rollout_engine import Local
-from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.generation import RolloutGenerator
 from gym_rl.rollouts.source import Rollouts
 from gym_torch.model.adapted import Full
 from gym_torch.model.layout_support import layout_for
@@ -72,5 +72,5 @@ def rounds(path: Path, judging: Judging = arbitrary, count: int = 6, **options: 
         return RewardResult({"judging": scores}, scores, {})
 
     sampler = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
-    asking = Asking(algorithm(**options), prompts(count), sampler, words, judge, train.seed)
-    return Rollouts(asking, train, PACKED, "a")
+    generator = RolloutGenerator(algorithm(**options), prompts(count), sampler, words, judge, train.seed)
+    return Rollouts(generator, train, PACKED, "a")

@@ -65,7 +65,7 @@ def test_groups_by_hand(name: str) -> None:
     ("right", "wanted"), [(1, (1.7885, -0.4471)), (2, (1.0952, -0.7302)), (0, (0, 0)), (5, (0, 0))]
 )
 def test_five_answers_of_which_some_are_right(right: int, wanted: tuple[float, float]) -> None:
-    found = advantages.normalized(tensor([1.0] * right + [0.0] * (5 - right)), torch.zeros(5, dtype=torch.long))
+    found = advantages.grpo(tensor([1.0] * right + [0.0] * (5 - right)), torch.zeros(5, dtype=torch.long))
     assert found.tolist() == pytest.approx([wanted[0]] * right + [wanted[1]] * (5 - right), abs=1e-4)
 
 
@@ -74,22 +74,22 @@ def test_leave_one_out_is_centred_times_g_over_g_minus_one(groups: list[list[flo
     rewards = tensor([reward for group in groups for reward in group])
     number = torch.tensor([n for n, group in enumerate(groups) for _ in group])
     factor = tensor([len(group) / (len(group) - 1) for group in groups for _ in group])
-    found = advantages.leave_one_out(rewards, number)
-    torch.testing.assert_close(found, advantages.centred(rewards, number) * factor, rtol=0, atol=1e-9)
+    found = advantages.rloo(rewards, number)
+    torch.testing.assert_close(found, advantages.dr_grpo(rewards, number) * factor, rtol=0, atol=1e-9)
 
 
 @given(st.permutations(range(len(REWARDS))))
 def test_the_order_of_answers_does_not_matter(order: list[int]) -> None:
     rewards, group = tensor(REWARDS), torch.tensor(GROUP)
-    shuffled = advantages.normalized(rewards[order], group[order])
-    torch.testing.assert_close(shuffled, advantages.normalized(rewards, group)[order])
+    shuffled = advantages.grpo(rewards[order], group[order])
+    torch.testing.assert_close(shuffled, advantages.grpo(rewards, group)[order])
 
 
 def test_group_then_batch_is_whitened_over_the_judged() -> None:
     apart = [
         value for value, reward in zip(by_hand(FORMULAS["centred"]).tolist(), REWARDS, strict=True) if reward == reward
     ]
-    found = advantages.group_then_batch(tensor(REWARDS), torch.tensor(GROUP))
+    found = advantages.reinforce_pp_baseline(tensor(REWARDS), torch.tensor(GROUP))
     wanted = [(value - fmean(apart)) / (stdev(apart) + 1e-4) for value in apart]
     assert found[~tensor(REWARDS).isnan()].tolist() == pytest.approx(wanted, abs=1e-12)
     assert found[11] == 0
@@ -101,14 +101,14 @@ def test_decoupled_rewards_of_any_scale_count_the_same() -> None:
     group = torch.arange(12) // 4
     scaled = rewards * tensor([1.0, 1000.0])
     weights = tensor([1.0, 0.5])
-    found = advantages.decoupled(rewards, weights, group, epsilon=0.0)
-    torch.testing.assert_close(advantages.decoupled(scaled, weights, group, epsilon=0.0), found)
-    each = sum(w * advantages.normalized(rewards[:, n], group, 0.0) for n, w in enumerate(weights))
+    found = advantages.gdpo(rewards, weights, group, epsilon=0.0)
+    torch.testing.assert_close(advantages.gdpo(scaled, weights, group, epsilon=0.0), found)
+    each = sum(w * advantages.grpo(rewards[:, n], group, 0.0) for n, w in enumerate(weights))
     torch.testing.assert_close(found, (each - each.mean()) / each.std())
 
 
 def test_against_the_greedy_answer() -> None:
-    found = advantages.against_greedy(tensor([1.0, 0.0, math.nan]), tensor([0.5, 0.5, 1.0]))
+    found = advantages.remax(tensor([1.0, 0.0, math.nan]), tensor([0.5, 0.5, 1.0]))
     assert found.tolist() == [0.5, -0.5, 0.0]
 
 
@@ -141,7 +141,7 @@ def test_gae_at_its_ends() -> None:
     rewards, values, owner = trajectory()
     count = len(LENGTHS)
     whole = advantages.gae(rewards, values, owner, count, 1.0, 1.0)
-    torch.testing.assert_close(whole, advantages.to_go(rewards, owner, count) - values)
+    torch.testing.assert_close(whole, advantages.rewards_to_go(rewards, owner, count) - values)
     single = advantages.gae(rewards, values, owner, count, 1.0, 0.0)
     last = [int((owner == answer).nonzero()[-1]) for answer in range(count) if (owner == answer).any()]
     torch.testing.assert_close(single[last], (rewards - values)[last])
@@ -152,7 +152,7 @@ def test_nothing_at_all() -> None:
     for name in ("centred", "normalized", "leave_one_out", "group_then_batch"):
         assert getattr(advantages, name)(none, group).tolist() == []
     assert advantages.gae(none, none, group, 0).tolist() == []
-    assert advantages.normalized(tensor([math.nan] * 2), torch.tensor([0, 0])).tolist() == [0.0, 0.0]
+    assert advantages.grpo(tensor([math.nan] * 2), torch.tensor([0, 0])).tolist() == [0.0, 0.0]
 
 
 def test_beta_normalization_by_hand() -> None:
@@ -166,10 +166,10 @@ def test_beta_normalization_by_hand() -> None:
         0.0 if math.isnan(r) else (r - p) * whole / (p ** (alpha - 1) * (1 - p) ** (beta - 1))
         for r, p in zip(rewards.tolist(), [shares[min(2, n // 4)] for n in range(14)], strict=True)
     ]
-    torch.testing.assert_close(advantages.beta_normalized(rewards, group), tensor(wanted), rtol=0, atol=1e-9)
-    doubled = advantages.beta_normalized(4 * rewards - 2, group, -2.0, 2.0)
+    torch.testing.assert_close(advantages.bnpo(rewards, group), tensor(wanted), rtol=0, atol=1e-9)
+    doubled = advantages.bnpo(4 * rewards - 2, group, -2.0, 2.0)
     torch.testing.assert_close(doubled, tensor(wanted), rtol=0, atol=1e-9)
-    mirrored = advantages.beta_normalized(1 - rewards, group)
+    mirrored = advantages.bnpo(1 - rewards, group)
     torch.testing.assert_close(mirrored, -tensor(wanted), rtol=0, atol=1e-9)
 
 
@@ -179,7 +179,7 @@ def test_beta_normalization_without_a_distribution_is_a_baseline_alone() -> None
         torch.zeros(5, dtype=torch.int64),
         torch.tensor([0, 0, 1, 1, 2]),
     ):  # one group, and three of equal means
-        found = advantages.beta_normalized(one, group)
-        torch.testing.assert_close(found, advantages.centred(one, group), rtol=0, atol=1e-9)
-    equal = advantages.beta_normalized(tensor([1, 1, 0, 0, 1, 1]), torch.arange(6) // 2)
+        found = advantages.bnpo(one, group)
+        torch.testing.assert_close(found, advantages.dr_grpo(one, group), rtol=0, atol=1e-9)
+    equal = advantages.bnpo(tensor([1, 1, 0, 0, 1, 1]), torch.arange(6) // 2)
     assert (equal == 0).all()

@@ -17,39 +17,39 @@ Pull = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 #: advantages of rewards, and the loss of answers of one token
 ALGORITHMS: dict[str, tuple[Callable[[Tensor], Tensor], Pull]] = {
-    "grpo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
-    "dr_grpo": (lambda r: advantages.centred(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
+    "grpo": (lambda r: advantages.grpo(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
+    "dr_grpo": (lambda r: advantages.dr_grpo(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
     "bnpo": (
-        lambda r: advantages.beta_normalized(r.clamp(0, 1), GROUP),
+        lambda r: advantages.bnpo(r.clamp(0, 1), GROUP),
         lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2),
     ),
-    "dapo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.28)),
+    "dapo": (lambda r: advantages.grpo(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.28)),
     "gspo": (
-        lambda r: advantages.normalized(r, GROUP),
+        lambda r: advantages.grpo(r, GROUP),
         lambda p, q, a: policy_losses.gspo(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
     ),
     "gspo_token": (
-        lambda r: advantages.normalized(r, GROUP),
+        lambda r: advantages.grpo(r, GROUP),
         lambda p, q, a: policy_losses.gspo_token(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
     ),
-    "cispo": (lambda r: advantages.normalized(r, GROUP), lambda p, q, a: policy_losses.cispo(p, q, a, 5.0)),
-    "sapo": (lambda r: advantages.normalized(r, GROUP), policy_losses.sapo),
+    "cispo": (lambda r: advantages.grpo(r, GROUP), lambda p, q, a: policy_losses.cispo(p, q, a, 5.0)),
+    "sapo": (lambda r: advantages.grpo(r, GROUP), policy_losses.sapo),
     "gmpo": (
-        lambda r: advantages.normalized(r, GROUP),
-        lambda p, q, a: policy_losses.geometric(p, q, a, OWNER, len(OWNER), 0.4, 0.4),
+        lambda r: advantages.grpo(r, GROUP),
+        lambda p, q, a: policy_losses.gmpo(p, q, a, OWNER, len(OWNER), 0.4, 0.4),
     ),
-    "rloo": (lambda r: advantages.leave_one_out(r, GROUP), lambda p, q, a: policy_losses.reinforce(p, a)),
+    "rloo": (lambda r: advantages.rloo(r, GROUP), lambda p, q, a: policy_losses.reinforce(p, a)),
     "reinforce++": (advantages.whiten, lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
     "reinforce++-baseline": (
-        lambda r: advantages.group_then_batch(r, GROUP),
+        lambda r: advantages.reinforce_pp_baseline(r, GROUP),
         lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2),
     ),
     "opo": (
-        lambda r: advantages.length_weighted(r, GROUP, torch.ones_like(r)),
+        lambda r: advantages.opo(r, GROUP, torch.ones_like(r)),
         lambda p, q, a: policy_losses.reinforce(p, a),
     ),
     "gdpo": (
-        lambda r: advantages.decoupled(r[:, None], torch.ones(1), GROUP),
+        lambda r: advantages.gdpo(r[:, None], torch.ones(1), GROUP),
         lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2),
     ),
 }
@@ -88,7 +88,7 @@ def test_the_best_arm_is_found_by_what_a_critic_expects() -> None:
                 better, returns = advantages.whiten(surprise), surprise + before
             for _ in range(4):
                 loss = policy_losses.ppo(logits.log_softmax(0)[arms], old, better, 0.2, 0.2).mean()
-                loss = loss + policy_losses.value(value.expand(len(OWNER)), before, returns, 0.2).mean() / 2
+                loss = loss + policy_losses.value_loss(value.expand(len(OWNER)), before, returns, 0.2).mean() / 2
                 slopes = torch.autograd.grad(loss, (logits, value))
                 logits = (logits.detach() - RATE * slopes[0]).requires_grad_()
                 value = (value.detach() - 0.5 * slopes[1]).requires_grad_()

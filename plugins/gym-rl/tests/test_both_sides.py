@@ -21,9 +21,9 @@ from gym_rl import Local
 from gym_rl.local_engine import LocalSampler
 from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
-from gym_rl.rollouts.dynamic_sampling import joined, only
-from gym_rl.rollouts.experience import Round
-from gym_rl.rollouts.top_p_sets import with_kept
+from gym_rl.rollouts.dynamic_sampling import concatenate, select_groups
+from gym_rl.rollouts.experience import Experience
+from gym_rl.rollouts.top_p_sets import with_top_p_sets
 from gym_testkit.bench import Bench
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
@@ -64,13 +64,13 @@ def test_before_anything_is_learnt_all_sides_agree(
 def test_the_distribution_that_is_drawn_from_is_the_one_that_is_trained(model_path: Path, layout: Any) -> None:
     """Loss and gradient with `top_p`, against the formula in float64 over the set that the sampler kept."""
     rollouts = rounds(model_path, top_p=0.7, temperature=0.8)
-    model = rollouts.asking.sampler.generator.model
+    model = rollouts.generator.sampler.generator.model
     if layout is PADDED:
         model.set_attn_implementation("eager")
     objective = Reinforce(algorithm(top_p=0.7, temperature=0.8), layout)
     policy = Policy(model, temperature=objective.temperature)
-    rollouts.sampled = lambda found, shares: with_kept(
-        found, shares(found), objective.collate, lambda batch: policy.kept(batch, 0.7), torch.device("cpu")
+    rollouts.sampled = lambda found, shares: with_top_p_sets(
+        found, shares(found), objective.collate, lambda batch: policy.nucleus(batch, 0.7), torch.device("cpu")
     )
     step = next(rollouts.steps(0))
     exact = AutoModelForCausalLM.from_pretrained(model_path).double()
@@ -78,7 +78,7 @@ def test_the_distribution_that_is_drawn_from_is_the_one_that_is_trained(model_pa
     for examples in step.batches:
         batch = objective.collate(examples)
         assert isinstance(batch, RolloutBatch)
-        torch.testing.assert_close(policy(batch).detach(), batch.sampled, rtol=0, atol=2e-5)
+        torch.testing.assert_close(policy(batch).detach(), batch.sampling_log_probs, rtol=0, atol=2e-5)
         total = total + objective.loss(policy, batch)[0]
         for answer in examples:
             prompt = answer.prompt.tokens.tolist()
@@ -101,16 +101,16 @@ def test_the_distribution_that_is_drawn_from_is_the_one_that_is_trained(model_pa
 def test_the_sets_stay_with_the_round(model_path: Path) -> None:
     """What was carried over or read from a checkpoint has the sets of the policy that answered."""
     rollouts = rounds(model_path, top_p=0.7)
-    objective, policy = Reinforce(algorithm(), PACKED), Policy(rollouts.asking.sampler.generator.model)
-    rollouts.sampled = lambda found, shares: with_kept(
-        found, shares(found), objective.collate, lambda batch: policy.kept(batch, 0.7), torch.device("cpu")
+    objective, policy = Reinforce(algorithm(), PACKED), Policy(rollouts.generator.sampler.generator.model)
+    rollouts.sampled = lambda found, shares: with_top_p_sets(
+        found, shares(found), objective.collate, lambda batch: policy.nucleus(batch, 0.7), torch.device("cpu")
     )
     next(rollouts.steps(0))
-    whole = rollouts.round
-    parts = [only(whole, torch.tensor(chosen)) for chosen in ([True, False], [False, True])]
-    for again in (joined(parts), Round.of(whole.tensors())):
+    whole = rollouts.experience
+    parts = [select_groups(whole, torch.tensor(chosen)) for chosen in ([True, False], [False, True])]
+    for again in (concatenate(parts), Experience.from_tensors(whole.tensors())):
         pairs = zip(again.rollouts(rollouts.prompts), whole.rollouts(rollouts.prompts), strict=True)
-        assert all(np.array_equal(one.kept, other.kept) for one, other in pairs)
+        assert all(np.array_equal(one.nucleus, other.nucleus) for one, other in pairs)
 
 
 class Frozen(Local):

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gym_rewards import Length
 from gym_rl import RLOO, PolicyGradient, ReinforcePP, ReinforcePPBaseline
-from gym_rl.rollouts.credit_assignment import of_answers, to_go
-from gym_rl.rollouts.experience import Round
-from gym_rl.rollouts.metrics import health
+from gym_rl.rollouts.credit_assignment import advantages_of_completions, whitened_returns
+from gym_rl.rollouts.experience import Experience
+from gym_rl.rollouts.metrics import rollout_metrics
 
 LENGTHS = [3, 1, 4, 2, 5, 2]
 GROUPS = [0, 0, 0, 1, 1, 1]
@@ -21,11 +21,14 @@ REWARDS = [1.0, 0.0, 0.5, 2.0, math.nan, -1.0]
 TOKENS = sum(LENGTHS)
 
 
-def made() -> Round:
+def made() -> Experience:
     """Return a round of two groups, one answer of which nothing judged."""
     draw = torch.Generator().manual_seed(0)
-    columns = {name: -3 * torch.rand(TOKENS, generator=draw) for name in ("sampled", "old", "reference")}
-    return Round(
+    columns = {
+        name: -3 * torch.rand(TOKENS, generator=draw)
+        for name in ("sampling_log_probs", "old_log_probs", "ref_log_probs")
+    }
+    return Experience(
         number=torch.tensor(0),
         groups=torch.tensor(GROUPS),
         prompts=torch.tensor(GROUPS),
@@ -41,9 +44,11 @@ def by_answer(column: Tensor) -> list[list[float]]:
     return [part.tolist() for part in column.double().split(LENGTHS)]
 
 
-def costs(round_: Round, beta: float) -> list[list[float]]:
+def costs(experience: Experience, beta: float) -> list[list[float]]:
     """Return beta * (log pi - log ref) of each token of each answer."""
-    pairs = zip(by_answer(round_.columns["old"]), by_answer(round_.columns["reference"]), strict=True)
+    pairs = zip(
+        by_answer(experience.columns["old_log_probs"]), by_answer(experience.columns["ref_log_probs"]), strict=True
+    )
     return [[beta * (new - ref) for new, ref in zip(*pair, strict=True)] for pair in pairs]
 
 
@@ -53,30 +58,30 @@ def options(cls: type[PolicyGradient], **more: float) -> PolicyGradient:
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 def test_reinforce_plus_plus_whitens_what_follows_each_token(beta: float) -> None:
-    round_ = made()
+    experience = made()
     earned: list[list[float]] = []
-    for reward, cost in zip(REWARDS, costs(round_, beta), strict=True):
+    for reward, cost in zip(REWARDS, costs(experience, beta), strict=True):
         each = [-value for value in cost]
         each[-1] += reward
         earned.append([math.fsum(each[place:]) for place in range(len(each))])
     judged = [value for one in earned for value in one if not math.isnan(value)]
     mean, spread = fmean(judged), stdev(judged)
     wanted = [0.0 if math.isnan(value) else (value - mean) / (spread + 1e-4) for one in earned for value in one]
-    found = to_go(round_, options(ReinforcePP, beta=beta))["advantages"]
+    found = whitened_returns(experience, options(ReinforcePP, beta=beta))["advantages"]
     assert found.tolist() == pytest.approx(wanted, abs=1e-5)
     assert found.dtype == torch.float32
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 def test_rloo_compares_rewards_less_their_kl_with_those_of_the_others(beta: float) -> None:
-    round_ = made()
-    totals = [reward - math.fsum(cost) for reward, cost in zip(REWARDS, costs(round_, beta), strict=True)]
+    experience = made()
+    totals = [reward - math.fsum(cost) for reward, cost in zip(REWARDS, costs(experience, beta), strict=True)]
     wanted = []
     for number, total in enumerate(totals):
         others = [totals[n] for n, group in enumerate(GROUPS) if group == GROUPS[number] and n != number]
         judged = [value for value in others if not math.isnan(value)]
         wanted += [0.0 if math.isnan(total) else total - fmean(judged)] * LENGTHS[number]
-    found = of_answers(round_, options(RLOO, beta=beta))["advantages"]
+    found = advantages_of_completions(experience, options(RLOO, beta=beta))["advantages"]
     assert found.tolist() == pytest.approx(wanted, abs=1e-5)
 
 
@@ -86,7 +91,7 @@ def test_reinforce_plus_plus_with_a_baseline_whitens_what_groups_leave() -> None
     apart = [reward - mean for reward, mean in zip(REWARDS, means, strict=True)]
     left = [value for value in apart if not math.isnan(value)]
     each = [0.0 if math.isnan(value) else (value - fmean(left)) / (stdev(left) + 1e-4) for value in apart]
-    found = of_answers(made(), options(ReinforcePPBaseline, beta=0.3))["advantages"]
+    found = advantages_of_completions(made(), options(ReinforcePPBaseline, beta=0.3))["advantages"]
     assert len(left) == len(judged)
     assert found.tolist() == pytest.approx(
         [value for value, n in zip(each, LENGTHS, strict=True) for _ in range(n)], abs=1e-5
@@ -94,29 +99,34 @@ def test_reinforce_plus_plus_with_a_baseline_whitens_what_groups_leave() -> None
 
 
 def test_a_penalty_in_the_loss_is_not_taken_from_the_reward_too() -> None:
-    round_ = made()
-    with_it, without = (of_answers(round_, options(RLOO, kl_estimator="k2", beta=beta)) for beta in (0.3, 0.0))
+    experience = made()
+    with_it, without = (
+        advantages_of_completions(experience, options(RLOO, kl_estimator="k2", beta=beta)) for beta in (0.3, 0.0)
+    )
     assert torch.equal(with_it["advantages"], without["advantages"])
 
 
 def test_where_no_old_policy_was_scored_the_one_that_sampled_departs() -> None:
-    round_ = made()
-    bare = {name: column for name, column in round_.columns.items() if name != "old"}
-    same = {**bare, "old": bare["sampled"]}
+    experience = made()
+    bare = {name: column for name, column in experience.columns.items() if name != "old_log_probs"}
+    same = {**bare, "old_log_probs": bare["sampling_log_probs"]}
     config = options(ReinforcePP, beta=0.3)
-    replaced = [Round(**{**vars(round_), "columns": columns}) for columns in (bare, same)]
-    first, second = (to_go(one, config)["advantages"] for one in replaced)
+    replaced = [Experience(**{**vars(experience), "columns": columns}) for columns in (bare, same)]
+    first, second = (whitened_returns(one, config)["advantages"] for one in replaced)
     assert torch.equal(first, second)
 
 
 def test_entropy_and_kl_are_means_over_tokens() -> None:
-    round_ = made()
-    found, columns = health(round_), {name: column.double().tolist() for name, column in round_.columns.items()}
-    assert found["entropy"] == pytest.approx(-fmean(columns["sampled"]), abs=1e-6)
-    apart = [ref - new for new, ref in zip(columns["old"], columns["reference"], strict=True)]
+    experience = made()
+    found, columns = (
+        rollout_metrics(experience),
+        {name: column.double().tolist() for name, column in experience.columns.items()},
+    )
+    assert found["entropy"] == pytest.approx(-fmean(columns["sampling_log_probs"]), abs=1e-6)
+    apart = [ref - new for new, ref in zip(columns["old_log_probs"], columns["ref_log_probs"], strict=True)]
     assert found["kl"] == pytest.approx(fmean(math.exp(u) - u - 1 for u in apart), rel=1e-5)
-    del round_.columns["reference"]
-    assert "kl" not in health(round_)
+    del experience.columns["ref_log_probs"]
+    assert "kl" not in rollout_metrics(experience)
 
 
 def test_what_is_as_likely_as_its_entropy_says_measures_it() -> None:
@@ -124,5 +134,7 @@ def test_what_is_as_likely_as_its_entropy_says_measures_it() -> None:
     log_probs = torch.randn(7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).log_softmax(0)
     wanted = float(torch.distributions.Categorical(logits=log_probs).entropy())
     drawn = torch.multinomial(log_probs.exp(), 200_000, replacement=True, generator=torch.Generator().manual_seed(1))
-    each = Round(**{**vars(made()), "columns": {"sampled": log_probs[drawn].float()}})
-    assert health(each)["entropy"] == pytest.approx(wanted, abs=3 * float(log_probs[drawn].std()) / len(drawn) ** 0.5)
+    each = Experience(**{**vars(made()), "columns": {"sampling_log_probs": log_probs[drawn].float()}})
+    assert rollout_metrics(each)["entropy"] == pytest.approx(
+        wanted, abs=3 * float(log_probs[drawn].std()) / len(drawn) ** 0.5
+    )

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from gym_core import execute, load_recipe
-from gym_rl.rollout_log.files import HELD_OUT, TRAINING, Kept
+from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
 from gym_testkit.bench import Bench, Finished, fingerprint
 from gym_testkit.team import start
 
@@ -54,11 +54,11 @@ def test_held_out_prompts_are_answered_and_judged_and_nothing_else_changes(bench
 
 def test_evaluations_are_greedy_unless_several_samples_are_asked_for(bench: Bench) -> None:
     bench.run(recipe(bench, learning_rate=0.0), "greedy")
-    one, two = (Kept(bench.root / "greedy").read(HELD_OUT, step) for step in (2, 4))
+    one, two = (RolloutLog(bench.root / "greedy").read(HELD_OUT, step) for step in (2, 4))
     assert [(sample.id, sample.answer) for sample in one] == [(sample.id, sample.answer) for sample in two]
     drawn = {"eval_samples": 3, "eval_temperature": 1.0}
     bench.run(recipe(bench, algorithm=drawn, learning_rate=0.0), "drawn")
-    many, again = (Kept(bench.root / "drawn").read(HELD_OUT, step) for step in (2, 4))
+    many, again = (RolloutLog(bench.root / "drawn").read(HELD_OUT, step) for step in (2, 4))
     assert [sample.id for sample in many] == [sample.id for sample in one for _ in range(3)]
     assert len({sample.answer for sample in many}) > 5
     assert [sample.answer for sample in many] == [sample.answer for sample in again]
@@ -112,7 +112,7 @@ def test_a_killed_run_evaluates_and_keeps_what_an_undisturbed_one_does(bench: Be
     assert timeless(resumed) == timeless(whole)
     assert weights(resumed) == weights(whole)
     assert fingerprint(output / "rollouts") == fingerprint(bench.root / "whole" / "rollouts")
-    assert Kept(output).steps(TRAINING) == [1, 3, 5, 7]
+    assert RolloutLog(output).steps(TRAINING) == [1, 3, 5, 7]
 
 
 def test_two_processes_measure_and_keep_what_one_does(bench: Bench) -> None:
@@ -125,7 +125,7 @@ def test_two_processes_measure_and_keep_what_one_does(bench: Bench) -> None:
     shared = bench.finished(execute(load_recipe(file)))
     for one, other in zip(evaluations(alone), evaluations(shared), strict=True):
         assert one == pytest.approx(other, rel=1e-5)
-    first, other = (Kept(path).read(TRAINING, 1) for path in (Path(alone.outcome.output), output))
+    first, other = (RolloutLog(path).read(TRAINING, 1) for path in (Path(alone.outcome.output), output))
     assert [(one.id, one.answer) for one in first] == [(one.id, one.answer) for one in other]
 
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from gym_core import GymError
 from gym_rl.commands import rollouts
-from gym_rl.rollout_log.files import HELD_OUT, TRAINING, Kept, Sample
-from gym_rl.rollout_log.ranking import ranked
+from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog, Sample
+from gym_rl.rollout_log.ranking import rank
 
 
 def samples(first: int, last: int, rewards: list[float | None]) -> list[Sample]:
@@ -32,15 +32,15 @@ def samples(first: int, last: int, rewards: list[float | None]) -> list[Sample]:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Kept:
-    made = Kept(tmp_path)
+def kept(tmp_path: Path) -> RolloutLog:
+    made = RolloutLog(tmp_path)
     made.write(TRAINING, samples(1, 4, [0.0, 1.0, None, 0.25, 1.0, 0.0]))
     made.write(TRAINING, samples(9, 12, [0.5]))
     made.write(HELD_OUT, samples(10, 10, [0.75, 0.5]))
     return made
 
 
-def test_what_is_written_is_read_by_any_step_of_its_round(kept: Kept) -> None:
+def test_what_is_written_is_read_by_any_step_of_its_round(kept: RolloutLog) -> None:
     wanted = samples(1, 4, [0.0, 1.0, None, 0.25, 1.0, 0.0])
     assert kept.read(TRAINING, 1) == kept.read(TRAINING, 4) == wanted
     assert kept.read(TRAINING) == kept.read(TRAINING, 10) == samples(9, 12, [0.5])
@@ -49,32 +49,32 @@ def test_what_is_written_is_read_by_any_step_of_its_round(kept: Kept) -> None:
         kept.read(TRAINING, 5)
     assert "1, 9" in caught.value.problems[0].fix
     with pytest.raises(GymError, match="no samples are kept"):
-        Kept(kept.folder).read(TRAINING)
+        RolloutLog(kept.folder).read(TRAINING)
 
 
-def test_a_round_that_is_made_again_is_there_once(kept: Kept) -> None:
+def test_a_round_that_is_made_again_is_there_once(kept: RolloutLog) -> None:
     kept.write(TRAINING, samples(9, 12, [0.5]))
     assert kept.steps(TRAINING) == [1, 9]
     assert len(kept.read(TRAINING, 9)) == 1
 
 
-def test_the_best_and_the_worst_are_not_the_same(kept: Kept) -> None:
-    found = ranked(kept.read(TRAINING, 1), 3, 3)
+def test_the_best_and_the_worst_are_not_the_same(kept: RolloutLog) -> None:
+    found = rank(kept.read(TRAINING, 1), 3, 3)
     assert [sample.reward for sample in found.best] == [1.0, 1.0, 0.25]
     assert [sample.reward for sample in found.worst] == [0.0, 0.0]
     assert [sample.answer[:8] for sample in found.best + found.worst] == [f"answer {n}" for n in (1, 4, 3, 0, 5)]
-    assert (found.answers, found.prompts, found.judged, found.cut_off) == (6, 3, 5, 1)
+    assert (found.answers, found.prompts, found.judged, found.truncated) == (6, 3, 5, 1)
     assert found.reward == pytest.approx(0.45)
 
 
-def test_the_same_answer_to_the_same_prompt_is_listed_once(kept: Kept) -> None:
+def test_the_same_answer_to_the_same_prompt_is_listed_once(kept: RolloutLog) -> None:
     one, *others = samples(1, 1, [1.0, 1.0, 0.5])
-    found = ranked([one, one, *others, one], 3, 3)
+    found = rank([one, one, *others, one], 3, 3)
     assert (found.best, found.worst) == ([one, *others], [])
     assert (found.answers, found.judged) == (5, 5)
 
 
-def test_the_command_shows_them(kept: Kept) -> None:
+def test_the_command_shows_them(kept: RolloutLog) -> None:
     run, run_dir = CliRunner(), str(kept.folder.parent)
     done = run.invoke(rollouts, ["show", run_dir, "--step", "2", "--best", "1", "--worst", "1"], catch_exceptions=False)
     assert done.exit_code == 0 and "\x1b" not in done.output

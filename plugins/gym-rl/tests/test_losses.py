@@ -30,13 +30,16 @@ def gradient(loss: Tensor, log_probs: Tensor) -> Tensor:
     return found
 
 
-ON_POLICY: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], loss_aggregation.Aggregate]] = {
-    "grpo": (lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.2), loss_aggregation.AnswerMean()),
+ON_POLICY: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], loss_aggregation.LossAggregation]] = {
+    "grpo": (lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.2), loss_aggregation.SequenceMeanTokenMean()),
     "dapo": (lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.28), loss_aggregation.TokenMean()),
-    "dr_grpo": (lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.2), loss_aggregation.Constant(8)),
+    "dr_grpo": (
+        lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.2),
+        loss_aggregation.SequenceMeanTokenSumNorm(8),
+    ),
     "gspo_token": (
         lambda p, q, a: policy_losses.gspo_token(p, q, a[OWNER], OWNER, COUNT, 3e-4, 4e-4),
-        loss_aggregation.AnswerMean(),
+        loss_aggregation.SequenceMeanTokenMean(),
     ),
     "cispo": (lambda p, q, a: policy_losses.cispo(p, q, a[OWNER], 5.0), loss_aggregation.TokenMean()),
     "sapo": (lambda p, q, a: policy_losses.sapo(p, q, a[OWNER]), loss_aggregation.TokenMean()),
@@ -52,7 +55,7 @@ def test_on_policy_the_gradient_is_that_of_reinforce(name: str) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("loss", [policy_losses.gspo, policy_losses.geometric])
+@pytest.mark.parametrize("loss", [policy_losses.gspo, policy_losses.gmpo])
 def test_on_policy_whole_answers_too(loss: Callable[..., Tensor]) -> None:
     log_probs, _, advantages = drawn(0.0)
     found = gradient(loss(log_probs, log_probs.detach(), advantages, OWNER, COUNT, 3e-4, 4e-4).sum(), log_probs)
@@ -66,7 +69,7 @@ def test_gspo_is_gspo_token_where_an_answer_has_one_advantage(spread: float) -> 
     whole = policy_losses.gspo(log_probs, old, advantages, OWNER, COUNT, 3e-4, 4e-4)
     tokens = policy_losses.gspo_token(log_probs, old, advantages[OWNER], OWNER, COUNT, 3e-4, 4e-4)
     torch.testing.assert_close(segment_sums.means(tokens, OWNER, COUNT), whole, rtol=1e-9, atol=1e-12)
-    summed = loss_aggregation.AnswerMean().total(tokens, OWNER, COUNT)
+    summed = loss_aggregation.SequenceMeanTokenMean().total(tokens, OWNER, COUNT)
     torch.testing.assert_close(gradient(summed, log_probs), gradient(whole.sum(), log_probs), rtol=1e-9, atol=1e-12)
 
 
@@ -94,7 +97,7 @@ def test_the_geometry_of_the_clip(ratio: float, advantage: float, dual: float | 
     slope = float(gradient(loss.sum(), log_probs))
     assert slope == pytest.approx(0.0 if held else -advantage * ratio, abs=1e-12)
     if dual is None:
-        assert bool(policy_losses.outside(torch.tensor([ratio]), a, 0.2, 0.3)) == held
+        assert bool(policy_losses.is_clipped(torch.tensor([ratio]), a, 0.2, 0.3)) == held
 
 
 def test_cispo_caps_the_weight_and_keeps_the_gradient() -> None:
@@ -106,7 +109,7 @@ def test_cispo_caps_the_weight_and_keeps_the_gradient() -> None:
 
 def test_geometric_mean_by_hand() -> None:
     log_probs, old, advantages = drawn(0.6)
-    found = policy_losses.geometric(log_probs, old, advantages, OWNER, COUNT, 0.4, 0.3)
+    found = policy_losses.gmpo(log_probs, old, advantages, OWNER, COUNT, 0.4, 0.3)
     for answer in range(COUNT):
         a = float(advantages[answer])
         apart = [float(log_probs[n] - old[n]) for n in range(len(OWNER)) if OWNER[n] == answer]
@@ -116,7 +119,7 @@ def test_geometric_mean_by_hand() -> None:
 
 def test_value_loss_by_hand() -> None:
     values = torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64)
-    found = policy_losses.value(values, torch.tensor([0.5, 2.1, 0.0]), torch.tensor([0.0, 3.0, 1.0]), 0.2)
+    found = policy_losses.value_loss(values, torch.tensor([0.5, 2.1, 0.0]), torch.tensor([0.0, 3.0, 1.0]), 0.2)
     near = [0.7, 2.0, 0.0]
     wanted = [
         max((v - r) ** 2, (n - r) ** 2) / 2 for v, n, r in zip([1.0, 2.0, 0.0], near, [0.0, 3.0, 1.0], strict=True)
@@ -128,13 +131,13 @@ def test_value_loss_by_hand() -> None:
     "way",
     [
         loss_aggregation.TokenMean(),
-        loss_aggregation.AnswerMean(),
-        loss_aggregation.AnswerSum(),
-        loss_aggregation.Constant(9),
+        loss_aggregation.SequenceMeanTokenMean(),
+        loss_aggregation.SequenceMeanTokenSum(),
+        loss_aggregation.SequenceMeanTokenSumNorm(9),
     ],
 )
 @pytest.mark.parametrize("cuts", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0], [1], [2], [3]], [[2, 0], [], [3, 1]]])
-def test_how_a_step_is_cut_changes_nothing(way: loss_aggregation.Aggregate, cuts: list[list[int]]) -> None:
+def test_how_a_step_is_cut_changes_nothing(way: loss_aggregation.LossAggregation, cuts: list[list[int]]) -> None:
     each = torch.randn(len(OWNER), dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     whole = way.total(each, OWNER, COUNT) / way.weight(OWNER, COUNT, COUNT)
     total, weight = torch.zeros((), dtype=torch.float64), 0.0
@@ -153,8 +156,8 @@ def test_an_answer_without_tokens_is_no_nan() -> None:
     loss = policy_losses.gspo(log_probs, torch.zeros(3), torch.ones(3), owner, 3, 0.1, 0.1)
     assert loss.isfinite().all() and gradient(loss.sum(), log_probs).isfinite().all()
     assert (
-        loss_aggregation.AnswerMean().total(log_probs + 1, owner, 3) == 2
-        and loss_aggregation.AnswerMean().weight(owner, 3, 3) == 3
+        loss_aggregation.SequenceMeanTokenMean().total(log_probs + 1, owner, 3) == 2
+        and loss_aggregation.SequenceMeanTokenMean().weight(owner, 3, 3) == 3
     )
 
 
@@ -169,14 +172,16 @@ def test_corrections_by_hand() -> None:
     ratio = torch.log(torch.tensor([1.0, 4.0, 0.25, 3.0, 1.0], dtype=torch.float64))
     owner = torch.tensor([0, 0, 1, 1, 2])
     close = pytest.approx
-    assert off_policy_correction.truncated(ratio, 2.0).tolist() == close([1, 2, 0.25, 2, 1])
-    assert off_policy_correction.truncated_answers(ratio, owner, 3, 2.0).tolist() == close([2, 2, 0.75, 0.75, 1])
-    assert off_policy_correction.within(ratio, 0.5, 3.5).tolist() == close([1, 0, 0, 3, 1])
-    assert off_policy_correction.masked_answers(ratio, owner, 3, 2.0).tolist() == close([0, 0, 0.75, 0.75, 1])
-    assert off_policy_correction.near(ratio, owner, 3, 0.8, 1.5).tolist() == [0, 0, 1, 1, 1]
-    strayed = off_policy_correction.not_strayed(ratio, torch.tensor([-1.0, -1.0, -1.0]), owner, 3, 0.1)
+    assert off_policy_correction.tis(ratio, 2.0).tolist() == close([1, 2, 0.25, 2, 1])
+    assert off_policy_correction.sequence_tis(ratio, owner, 3, 2.0).tolist() == close([2, 2, 0.75, 0.75, 1])
+    assert off_policy_correction.icepop(ratio, 0.5, 3.5).tolist() == close([1, 0, 0, 3, 1])
+    assert off_policy_correction.mis(ratio, owner, 3, 2.0).tolist() == close([0, 0, 0.75, 0.75, 1])
+    assert off_policy_correction.geo(ratio, owner, 3, 0.8, 1.5).tolist() == [0, 0, 1, 1, 1]
+    strayed = off_policy_correction.off_policy_mask(ratio, torch.tensor([-1.0, -1.0, -1.0]), owner, 3, 0.1)
     assert strayed.tolist() == [1, 1, 0, 0, 1]
-    assert off_policy_correction.not_strayed(ratio, torch.tensor([-1.0, 1.0, -1.0]), owner, 3, 0.1).tolist() == [1] * 5
+    assert (
+        off_policy_correction.off_policy_mask(ratio, torch.tensor([-1.0, 1.0, -1.0]), owner, 3, 0.1).tolist() == [1] * 5
+    )
 
 
 def test_without_a_cap_the_weighted_gradient_is_that_of_the_policy() -> None:
@@ -186,7 +191,7 @@ def test_without_a_cap_the_weighted_gradient_is_that_of_the_policy() -> None:
     sampler = torch.randn(6, dtype=torch.float64).log_softmax(0)
     rewards = torch.randn(6, dtype=torch.float64)
     log_probs = logits.log_softmax(0)
-    weights = off_policy_correction.truncated(log_probs.detach() - sampler, math.inf)
+    weights = off_policy_correction.tis(log_probs.detach() - sampler, math.inf)
     found = torch.autograd.grad((sampler.exp() * weights * policy_losses.reinforce(log_probs, rewards)).sum(), logits)[
         0
     ]

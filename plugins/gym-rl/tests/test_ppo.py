@@ -23,9 +23,9 @@ from gym_plan.plan import plan
 from gym_rewards import Length
 from gym_rl import PPO
 from gym_rl.critic import ActorCritic, SharedCritic
-from gym_rl.ppo import PPOLoss, estimated
-from gym_rl.rollouts.experience import Rollout, Round
-from gym_rl.rollouts.metrics import health
+from gym_rl.ppo import PPOLoss, gae_advantages
+from gym_rl.rollouts.experience import Experience, Rollout
+from gym_rl.rollouts.metrics import rollout_metrics
 from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
 from gym_torch.batch import Piece
@@ -57,7 +57,7 @@ def answers() -> list[Rollout]:
         prompt = Piece(f"row {number // 2}", tokens if number % 2 == 0 else made[-1].prompt.tokens, np.zeros(5, bool))
         said = random.integers(3, 60, length).astype(np.int32)
         columns = {name: random.normal(size=length).astype(np.float32) for name in ("advantages", "values", "returns")}
-        columns["sampled"] = columns["old"] = random.uniform(-6, -3, length).astype(np.float32)
+        columns["sampling_log_probs"] = columns["old_log_probs"] = random.uniform(-6, -3, length).astype(np.float32)
         if number == 2:
             columns |= {"advantages": np.zeros(length, np.float32), "returns": np.full(length, np.nan, np.float32)}
         made.append(Rollout(str(number), number // 2, prompt, said, np.ones(length, bool), columns, number))
@@ -88,7 +88,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(path: Path, layout:
         known = {name: column.tolist() for name, column in answer.columns.items()}
         for place, token in enumerate(answer.tokens.tolist()):
             advantage, old, returned = (known[name][place] for name in ("advantages", "values", "returns"))
-            ratio = torch.exp(log_probs[place, token] - known["old"][place])
+            ratio = torch.exp(log_probs[place, token] - known["old_log_probs"][place])
             wanted = wanted - torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
             if not np.isnan(returned):
                 near = old + (values[place] - old).clamp(-0.3, 0.3)
@@ -107,9 +107,9 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(path: Path, layout:
         assert (ours.grad.double() - theirs.grad).norm() <= 1e-4 * theirs.grad.norm() + 1e-9
 
 
-def round_of(rewards: list[float], values: Tensor, lengths: list[int]) -> Round:
+def round_of(rewards: list[float], values: Tensor, lengths: list[int]) -> Experience:
     total = sum(lengths)
-    return Round(
+    return Experience(
         number=torch.tensor(0),
         groups=torch.arange(len(lengths)),
         prompts=torch.arange(len(lengths)),
@@ -125,7 +125,7 @@ def test_estimates_by_hand() -> None:
     lengths, rewards = [3, 1, 2], [1.0, float("nan"), -2.0]
     values = torch.randn(6, generator=torch.Generator().manual_seed(0))
     config = PPO(rewards=REWARDS, gamma=0.9, gae_lambda=0.8)
-    found = estimated(round_of(rewards, values, lengths), config)
+    found = gae_advantages(round_of(rewards, values, lengths), config)
     wanted, start = [], 0
     for length, reward in zip(lengths, rewards, strict=True):
         known = [*values[start : start + length].tolist(), 0.0]
@@ -141,18 +141,18 @@ def test_estimates_by_hand() -> None:
 
 
 def test_nothing_judged_teaches_nothing() -> None:
-    found = estimated(round_of([float("nan")] * 2, torch.ones(5), [2, 3]), PPO(rewards=REWARDS))
+    found = gae_advantages(round_of([float("nan")] * 2, torch.ones(5), [2, 3]), PPO(rewards=REWARDS))
     assert (found["advantages"] == 0).all() and found["returns"].isnan().all()
 
 
 @pytest.mark.parametrize(("share", "explained"), [(0.0, 0.0), (0.5, 0.75), (1.0, 1.0)])
 def test_how_much_the_critic_foresaw(share: float, explained: float) -> None:
     returns = torch.tensor([1.0, -2.0, 0.5, 3.0, float("nan")])
-    columns = {"returns": returns, "sampled": torch.zeros(5)}
+    columns = {"returns": returns, "sampling_log_probs": torch.zeros(5)}
     judged = round_of([1.0, 2.0], share * returns.nan_to_num() + 7, [4, 1])
-    assert health(judged.having(columns))["explained_variance"] == pytest.approx(explained, abs=1e-6)
+    assert rollout_metrics(judged.with_columns(columns))["explained_variance"] == pytest.approx(explained, abs=1e-6)
     unknown = columns | {"returns": torch.full((5,), float("nan"))}
-    assert health(judged.having(unknown))["explained_variance"] == 0
+    assert rollout_metrics(judged.with_columns(unknown))["explained_variance"] == 0
 
 
 def recipe(bench: Bench, algorithm: dict[str, Any] | None = None, **train: Any) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from gym_data.tokenizer import Tokenizer
 from gym_rewards import Length, RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, Local
-from gym_rl.formulas.loss_aggregation import Constant
+from gym_rl.formulas.loss_aggregation import SequenceMeanTokenSumNorm
 from gym_rl.local_engine import LocalSampler
 from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
-from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.generation import RolloutGenerator
 from gym_rl.rollouts.log_probs import Scoring, scored
 from gym_rl.rollouts.source import Rollouts
 from gym_testkit import tiny
@@ -64,15 +64,15 @@ def source(
     model: PreTrainedModel,
     path: Path,
     fingerprint: str = "a",
-    scoring: Scoring = lambda round_, batches: {},
+    scoring: Scoring = lambda experience, batches: {},
     judge: Callable[[Sequence[RewardInput]], RewardResult] = judge,
     **options: Any,
 ) -> Rollouts:
     words = Tokenizer(path)
     train = Train(**{"batch_size": 4, "accumulate": 2, **options.pop("train", {})})
     config = RLOO(rewards=[Length()], **{"group_size": 4, "max_new_tokens": LIMIT, **options})
-    asking = Asking(config, prompts(6), engine(model, words), words, judge, train.seed)
-    return Rollouts(asking, train, PACKED, fingerprint, scoring)
+    generator = RolloutGenerator(config, prompts(6), engine(model, words), words, judge, train.seed)
+    return Rollouts(generator, train, PACKED, fingerprint, scoring)
 
 
 def answers(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
@@ -136,7 +136,7 @@ def test_what_was_sampled_is_what_the_policy_says(model, path) -> None:
     objective = Reinforce(RLOO(rewards=[Length()], temperature=0.7), PACKED)
     policy = Policy(model, temperature=objective.temperature)
     for batch in map(objective.collate, step.batches):
-        torch.testing.assert_close(policy(batch), batch.sampled, rtol=0, atol=2e-5)
+        torch.testing.assert_close(policy(batch), batch.sampling_log_probs, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
@@ -183,8 +183,11 @@ def test_a_group_larger_than_a_pass_is_cut(model, path) -> None:
 def test_answers_that_nothing_judged_are_not_learnt_from(model, path) -> None:
     rollouts = source(model, path, judge=judge_some)
     step = next(rollouts.steps(0))
-    unjudged = rollouts.round.rewards.isnan()
-    assert 0 < unjudged.sum() < 8 and (rollouts.round.columns["advantages"][unjudged[rollouts.round.owner]] == 0).all()
+    unjudged = rollouts.experience.rewards.isnan()
+    assert (
+        0 < unjudged.sum() < 8
+        and (rollouts.experience.columns["advantages"][unjudged[rollouts.experience.owner]] == 0).all()
+    )
     learnt = [answer for batch in step.batches for answer in batch]
     assert {answer.number for answer in learnt} == set((~unjudged).nonzero().flatten().tolist())
     assert not step.idle and step.metrics["steps_without_update"] == 0
@@ -194,7 +197,7 @@ def test_what_is_not_learnt_from_leaves_a_constant_as_it_is(model, path) -> None
     """Dr. GRPO divides by the answers of a step and the longest that one may be, whatever became of them."""
 
     class Constantly(Reinforce):
-        aggregate = Constant(LIMIT)
+        aggregate = SequenceMeanTokenSumNorm(LIMIT)
 
     objective = Constantly(RLOO(rewards=[Length()]), PACKED)
     for chosen in (judge, judge_some):
@@ -212,7 +215,7 @@ def passes(model: PreTrainedModel) -> Scoring:
     """Return a scoring with what the policy says, and the position of each token in its batch."""
     objective, policy = Reinforce(RLOO(rewards=[Length()]), PACKED), Policy(model)
     columns = {"trainer": policy, "place": lambda batch: batch.target_index.float()}
-    return lambda round_, batches: scored(round_, batches(), columns, objective.collate, torch.device("cpu"))
+    return lambda experience, batches: scored(experience, batches(), columns, objective.collate, torch.device("cpu"))
 
 
 def test_what_is_scored_before_a_round_is_what_its_update_computes(model, path) -> None:
@@ -231,7 +234,7 @@ def test_processes_share_what_is_scored(model, path, world: int) -> None:
     rollouts = source(model, path)
     next(rollouts.steps(0))
     shares = [
-        [answer.number for batch in rollouts._share(rollouts.round, rank, world) for answer in batch]
+        [answer.number for batch in rollouts._share(rollouts.experience, rank, world) for answer in batch]
         for rank in range(world)
     ]
     assert sum(map(bool, shares)) == 2, "there are two batches"
@@ -246,7 +249,7 @@ def test_scored_columns_are_kept_in_a_checkpoint(model, path) -> None:
     assert tensors["columns/trainer"].shape == tensors["tokens"].shape
     wanted = answers([next(steps)])
 
-    def never(round_: object, batches: object) -> dict[str, torch.Tensor]:
+    def never(experience: object, batches: object) -> dict[str, torch.Tensor]:
         raise AssertionError("a round under way is not scored again")
 
     again = source(model, path, scoring=never, num_mini_batches=2, train={"batch_size": 4, "accumulate": 1})

@@ -22,8 +22,8 @@ from gym_rl import RLOO, Local
 from gym_rl.local_engine import LocalSampler
 from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
-from gym_rl.rollouts.dynamic_sampling import groups_of, joined, only
-from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.dynamic_sampling import concatenate, group_count, select_groups
+from gym_rl.rollouts.generation import RolloutGenerator
 from gym_rl.rollouts.source import Rollouts
 from gym_testkit import tiny
 from gym_torch.model.adapted import Full
@@ -76,9 +76,9 @@ class Case:
             routers=self.routers if records else None,
         )
         self.config = RLOO(rewards=[Length()], group_size=4, max_new_tokens=6, num_mini_batches=2, routing_replay=True)
-        asking = Asking(self.config, prompts(4), sampler, words, judge)
+        generator = RolloutGenerator(self.config, prompts(4), sampler, words, judge)
         train = Train(batch_size=4, accumulate=1)
-        self.source = Rollouts(asking, train, layout, "a")
+        self.source = Rollouts(generator, train, layout, "a")
         self.objective = Reinforce(self.config, layout)
 
     def batches(self, number: int = 2) -> list[RolloutBatch]:
@@ -91,7 +91,7 @@ class Case:
             for router in self.routers.routers:
                 router.weight.add_(torch.randn_like(router.weight))
 
-    def learnt(self, batch: RolloutBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def in_loss(self, batch: RolloutBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the log-probabilities of a batch and the gradients of its loss."""
         self.model.zero_grad()
         policy = Policy(self.model)
@@ -107,7 +107,7 @@ def test_forced_is_free_until_something_was_learnt(path, layout) -> None:
         free, gradients = case.learnt(replace(batch, experts=None))
         forced, others = case.learnt(batch)
         torch.testing.assert_close(forced, free, rtol=0, atol=1e-6)
-        torch.testing.assert_close(forced, batch.sampled, rtol=0, atol=2e-5)
+        torch.testing.assert_close(forced, batch.sampling_log_probs, rtol=0, atol=2e-5)
         for ours, theirs in zip(others, gradients, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
@@ -120,8 +120,8 @@ def test_what_the_update_forces_is_what_was_recorded(path) -> None:
     forced, gradients = case.learnt(batch)
     assert not torch.allclose(free, forced, atol=1e-3), "the routers still choose"
     assert all(gradient.abs().sum() > 0 for gradient in gradients), "the routers learn"
-    assert case.source.round is not None
-    for answer in case.source.round.rollouts(prompts(4))[:4]:
+    assert case.source.experience is not None
+    for answer in case.source.experience.rollouts(prompts(4))[:4]:
         text = torch.tensor([[*answer.prompt.tokens.tolist(), *answer.tokens.tolist()]])
         experts = torch.from_numpy(np.concatenate([answer.prompt_experts, answer.columns["experts"]]))
         assert (experts[-1] == FREE).all() and (experts[:-1] >= 0).all()
@@ -134,26 +134,26 @@ def test_what_the_update_forces_is_what_was_recorded(path) -> None:
 def test_a_round_keeps_a_prompt_once_for_all_its_answers_and_takes_little(path) -> None:
     case = Case(path)
     case.batches(1)
-    round_ = case.source.round
-    assert round_ is not None
+    experience = case.source.experience
+    assert experience is not None
     tensors = case.source.tensors()
-    assert tensors["columns/experts"].shape == (len(round_.tokens), LAYERS, CHOSEN)
-    longest = max(len(prompts(4)[int(index)].tokens) for index in round_.prompts)
-    assert tensors["prompt_experts"].shape == (len(round_.prompts) // 4, longest, LAYERS, CHOSEN)
+    assert tensors["columns/experts"].shape == (len(experience.tokens), LAYERS, CHOSEN)
+    longest = max(len(prompts(4)[int(index)].tokens) for index in experience.prompts)
+    assert tensors["prompt_experts"].shape == (len(experience.prompts) // 4, longest, LAYERS, CHOSEN)
     assert tensors["columns/experts"].dtype == tensors["prompt_experts"].dtype == torch.int16
 
 
 def test_groups_take_their_routing_along(path) -> None:
     case = Case(path)
     case.batches(1)
-    round_ = case.source.round
-    assert round_ is not None
-    first = torch.arange(groups_of(round_)) == 0
-    parts = [only(round_, ~first), only(round_, first)]
-    assert [groups_of(part) for part in parts] == [1, 1]
-    parts.insert(0, only(parts[0], torch.tensor([False])))  # of which nothing is left
-    wanted = {answer.id.partition("/")[0]: answer for answer in round_.rollouts(prompts(4))}
-    for answer in joined(parts).rollouts(prompts(4)):
+    experience = case.source.experience
+    assert experience is not None
+    first = torch.arange(group_count(experience)) == 0
+    parts = [select_groups(experience, ~first), select_groups(experience, first)]
+    assert [group_count(part) for part in parts] == [1, 1]
+    parts.insert(0, select_groups(parts[0], torch.tensor([False])))  # of which nothing is left
+    wanted = {answer.id.partition("/")[0]: answer for answer in experience.rollouts(prompts(4))}
+    for answer in concatenate(parts).rollouts(prompts(4)):
         known = wanted[answer.id.partition("/")[0]].prompt_experts
         assert len(known) == len(answer.prompt.tokens) and (known >= 0).all()
         assert (answer.prompt_experts == known).all()

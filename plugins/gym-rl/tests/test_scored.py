@@ -70,18 +70,23 @@ def clipped(new: Tensor, old: float, advantage: float) -> Tensor:
 def test_loss_and_gradient_agree_with_the_formula_in_float64(kl: Any, correction: Any) -> None:
     config = ReinforcePP(rewards=[Length()], beta=0.7, kl_estimator=kl, importance_sampling_correction=correction)
     objective, log_probs = ClippedTokens(config), drawn()
-    batch = objective.collate(rollouts("sampled", "old", "reference"))
+    batch = objective.collate(rollouts("sampling_log_probs", "old_log_probs", "ref_log_probs"))
     loss, _ = objective.loss(lambda _: log_probs, batch)
     (found,) = torch.autograd.grad(loss, log_probs)
 
     exact = log_probs.detach().double().requires_grad_()
     columns = {name: column.double().tolist() for name, column in batch.columns.items()}
-    apart = [old - sampled for old, sampled in zip(columns["old"], columns["sampled"], strict=True)]
+    apart = [
+        old - sampled for old, sampled in zip(columns["old_log_probs"], columns["sampling_log_probs"], strict=True)
+    ]
     wanted = torch.zeros((), dtype=torch.float64)
     for place, owner in enumerate(OWNER):
-        old, answer = columns["old"][place], [value for value, own in zip(apart, OWNER, strict=True) if own == owner]
+        old, answer = (
+            columns["old_log_probs"][place],
+            [value for value, own in zip(apart, OWNER, strict=True) if own == owner],
+        )
         term = clipped(exact[place], old, columns["advantages"][place])
-        term = term + 0.7 * PENALTIES[kl](exact[place], columns["reference"][place], old)
+        term = term + 0.7 * PENALTIES[kl](exact[place], columns["ref_log_probs"][place], old)
         wanted = wanted + WEIGHTS[correction](apart[place], answer) * term
     (right,) = torch.autograd.grad(wanted, exact)
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
@@ -90,12 +95,12 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(kl: Any, correction
 
 def test_without_an_older_policy_the_ratio_is_one_and_the_sampler_is_corrected_for() -> None:
     objective, log_probs = ClippedTokens(ReinforcePP(rewards=[Length()])), drawn()
-    batch = objective.collate(rollouts("sampled"))
+    batch = objective.collate(rollouts("sampling_log_probs"))
     loss, metrics = objective.loss(lambda _: log_probs, batch)
     (found,) = torch.autograd.grad(loss, log_probs)
-    weights = (log_probs.detach() - batch.sampled).exp().clamp(max=2.0)
+    weights = (log_probs.detach() - batch.sampling_log_probs).exp().clamp(max=2.0)
     torch.testing.assert_close(found, -weights * batch.advantages)
-    apart = (log_probs.detach() - batch.sampled).abs()
+    apart = (log_probs.detach() - batch.sampling_log_probs).abs()
     difference = metrics["sampling/sampling_logp_difference/mean"].numbers()
     assert list(map(float, difference)) == pytest.approx([float(apart.sum()), len(apart)])
     assert list(map(float, metrics["ratio/abs_dev"].numbers())) == [0, len(apart)]
@@ -104,9 +109,9 @@ def test_without_an_older_policy_the_ratio_is_one_and_the_sampler_is_corrected_f
 @pytest.mark.parametrize("cls", [RLOO, ReinforcePP])
 def test_what_is_measured_of_tokens_is_a_mean_over_tokens_however_losses_add_up(cls: type[PolicyGradient]) -> None:
     objective, log_probs = load_object(cls.objective)(cls(rewards=[Length()])), drawn()
-    batch = objective.collate(rollouts("sampled", "old"))
+    batch = objective.collate(rollouts("sampling_log_probs", "old_log_probs"))
     _, metrics = objective.loss(lambda _: log_probs, batch)
-    ratio = (log_probs.detach() - batch.old).exp()
+    ratio = (log_probs.detach() - batch.old_log_probs).exp()
     wanted = {"ratio/mean": ratio, "ratio/abs_dev": (ratio - 1).abs()}
     for name, each in wanted.items():
         total, count = map(float, metrics[name].numbers())

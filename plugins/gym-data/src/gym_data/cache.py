@@ -115,20 +115,20 @@ class Pair(Example):
 
 
 @dataclass(frozen=True)
-class Judged(Example):
+class UnpairedExample(Example):
     """A conversation whose last answer was judged; that answer is learnt."""
 
-    good: bool
+    desirable: bool
 
     @classmethod
-    def longest(cls, id: str, length: int) -> Judged:
-        """Return a good answer."""
-        return cls(id, *_all_trained(length), good=True)
+    def longest(cls, id: str, length: int) -> UnpairedExample:
+        """Return a desirable response."""
+        return cls(id, *_all_trained(length), desirable=True)
 
     @property
     def judgement(self) -> str:
         """Say how it was judged."""
-        return "good" if self.good else "bad"
+        return "desirable" if self.desirable else "bad"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Steps(Example):
 
 
 #: What is known of an example beside its tokens, by the shape of the rows.
-KINDS: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedback": Judged, "stepwise": Steps}
+KINDS: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedback": UnpairedExample, "stepwise": Steps}
 
 
 class Examples(Sequence[Example]):

@@ -59,9 +59,9 @@ def encode_feedback(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
 
     def told(row: Structured) -> list[_Told]:
         if isinstance(row, Preference):
-            return [_Told(side, "last", {"good": side is row.chosen}) for side in (row.chosen, row.rejected)]
+            return [_Told(side, "last", {"desirable": side is row.chosen}) for side in (row.chosen, row.rejected)]
         assert isinstance(row, Feedback)
-        return [_Told(row.conversation, "last", {"good": row.good})]
+        return [_Told(row.conversation, "last", {"desirable": row.desirable})]
 
     return _sequences(reader, tokenizer, told)
 

@@ -104,12 +104,12 @@ class Feedback(Row):
     """A conversation whose last answer was judged."""
 
     conversation: Conversation
-    good: bool
+    desirable: bool
 
     @property
     def remarks(self) -> Sequence[str]:
         """Say how the answer was judged."""
-        return (GOOD if self.good else BAD,)
+        return (GOOD if self.desirable else BAD,)
 
 
 @dataclass(frozen=True)

@@ -7,31 +7,31 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from gym_rewards import Overlong, Reward
-from gym_rl import Clipping, PolicyGradient
+from gym_rl import ClippedPolicyGradient, PolicyGradient
 
 __version__ = "0.1.0"
 __all__ = ["BNPO", "CISPO", "DAPO", "GRPO", "DrGRPO"]
 
 
-class GRPO(Clipping):
+class GRPO(ClippedPolicyGradient):
     """Group-relative policy optimization: the advantage is the reward, normalized within the completions to one prompt."""
 
     objective: ClassVar[str] = "gym_grpo.objective:GRPOLoss"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
 
 
-class DrGRPO(Clipping):
+class DrGRPO(ClippedPolicyGradient):
     """Dr. GRPO: GRPO without dividing by the standard deviation of rewards or by the length of completions, which bias it."""
 
     objective: ClassVar[str] = "gym_grpo.objective:DrGRPOLoss"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:centred"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:dr_grpo"
 
 
-class DAPO(Clipping):
+class DAPO(ClippedPolicyGradient):
     """DAPO: GRPO with a token-level loss, clip-higher, dynamic sampling and overlong shaping; for long reasoning."""
 
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
 
     epsilon_high: Annotated[float | None, Field(ge=0)] = 0.28
     """Upper clip range (clip-higher): larger than `epsilon`, so that unlikely tokens can become likely."""
@@ -52,7 +52,7 @@ class DAPO(Clipping):
         return [*self.rewards, Overlong(maximum=self.max_new_tokens, buffer=buffer)]
 
 
-class BNPO(Clipping):
+class BNPO(ClippedPolicyGradient):
     """BNPO: GRPO whose rewards are normalized by a Beta distribution fitted to the success rates of prompts; token-level loss.
 
     Not what TRL calls `bnpo`: that is GRPO's advantage with every token of a pass alike, here `dapo` without its extras.
@@ -79,7 +79,7 @@ class CISPO(PolicyGradient):
     """CISPO: clips the importance weight of a token instead of its loss, so that every token keeps its gradient."""
 
     objective: ClassVar[str] = "gym_grpo.objective:CISPOLoss"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:normalized"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
 
     epsilon_high: Annotated[float, Field(gt=0)] = 5.0
     """Upper clip bound of the importance weight: the ratio itself, not what is added to 1."""

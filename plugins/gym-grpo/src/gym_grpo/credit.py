@@ -6,18 +6,18 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_grpo import BNPO
-from gym_rl.formulas.advantages import beta_normalized
-from gym_rl.rollouts.experience import Round
+from gym_rl.formulas.advantages import bnpo
+from gym_rl.rollouts.experience import Experience
 
 
-def beta(round_: Round, config: BNPO) -> dict[str, Tensor]:
+def beta(experience: Experience, config: BNPO) -> dict[str, Tensor]:
     """Give every token the advantage of its answer. Raises GymError for a reward that is not between the bounds."""
     low, high = config.min_reward, config.max_reward
-    outside = [reward for reward in round_.rewards.tolist() if not low <= reward <= high and reward == reward]
+    outside = [reward for reward in experience.rewards.tolist() if not low <= reward <= high and reward == reward]
     if outside:
         raise GymError(
             f"an answer earned {outside[0]:g}, which is not between {low:g} and {high:g}",
             key="algorithm.max_reward" if outside[0] > high else "algorithm.min_reward",
             fix="set `min_reward` and `max_reward` to what the rewards can add up to",
         )
-    return {"advantages": beta_normalized(round_.rewards, round_.groups, low, high).float()[round_.owner]}
+    return {"advantages": bnpo(experience.rewards, experience.groups, low, high).float()[experience.owner]}

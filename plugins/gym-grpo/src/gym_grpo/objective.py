@@ -10,7 +10,7 @@ from gym_grpo import CISPO, DrGRPO
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import token_ratio
-from gym_rl.formulas.loss_aggregation import Aggregate, AnswerMean, Constant, TokenMean
+from gym_rl.formulas.loss_aggregation import LossAggregation, SequenceMeanTokenMean, SequenceMeanTokenSumNorm, TokenMean
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_torch.packing import PADDED, Layout
@@ -19,7 +19,7 @@ from gym_torch.packing import PADDED, Layout
 class GRPOLoss(ClippedTokens):
     """Every answer counts the same, and its tokens share it."""
 
-    aggregate: Aggregate = AnswerMean()
+    aggregate: LossAggregation = SequenceMeanTokenMean()
 
 
 class DrGRPOLoss(ClippedTokens):
@@ -28,17 +28,17 @@ class DrGRPOLoss(ClippedTokens):
     def __init__(self, config: DrGRPO, layout: Layout = PADDED) -> None:
         """Take the longest answer from the options."""
         super().__init__(config, layout)
-        self.aggregate = Constant(config.max_new_tokens)
+        self.aggregate = SequenceMeanTokenSumNorm(config.max_new_tokens)
 
 
 class CISPOLoss(PolicyObjective):
     """Log-likelihood weighted by advantage and capped ratio, every token alike."""
 
     config: CISPO
-    aggregate: Aggregate = TokenMean()
+    aggregate: LossAggregation = TokenMean()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether its weight is capped."""
-        loss = policy_losses.cispo(log_probs, batch.old, batch.advantages, self.config.epsilon_high)
-        capped = token_ratio(log_probs.detach(), batch.old) > self.config.epsilon_high
+        loss = policy_losses.cispo(log_probs, batch.old_log_probs, batch.advantages, self.config.epsilon_high)
+        capped = token_ratio(log_probs.detach(), batch.old_log_probs) > self.config.epsilon_high
         return {"loss": loss, "cispo_clip_ratio": capped.float()}

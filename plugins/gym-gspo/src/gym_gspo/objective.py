@@ -7,30 +7,30 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gym_gspo import GSPOToken
-from gym_rl.clipped_objectives import ClippedAnswers
+from gym_rl.clipped_objectives import ClippedSequences
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import mean_ratio
-from gym_rl.formulas.loss_aggregation import Aggregate, AnswerMean
+from gym_rl.formulas.loss_aggregation import LossAggregation, SequenceMeanTokenMean
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.batch import RolloutBatch
 
 
-class GSPOLoss(ClippedAnswers):
+class GSPOLoss(ClippedSequences):
     """The clipped loss of each answer."""
 
-    aggregate: Aggregate = AnswerMean()
+    aggregate: LossAggregation = SequenceMeanTokenMean()
 
 
 class GSPOTokenLoss(PolicyObjective):
     """The same, token by token."""
 
     config: GSPOToken
-    aggregate: Aggregate = AnswerMean()
+    aggregate: LossAggregation = SequenceMeanTokenMean()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether clipping takes its gradient away."""
         (low, high), owner, each = self.config.clip_range(), batch.owner, batch.advantages
-        ratio = mean_ratio(log_probs.detach(), batch.old, owner, batch.responses)[owner]
-        held = policy_losses.outside(ratio, each, low, high)
-        loss = policy_losses.gspo_token(log_probs, batch.old, each, owner, batch.responses, low, high)
+        ratio = mean_ratio(log_probs.detach(), batch.old_log_probs, owner, batch.responses)[owner]
+        held = policy_losses.is_clipped(ratio, each, low, high)
+        loss = policy_losses.gspo_token(log_probs, batch.old_log_probs, each, owner, batch.responses, low, high)
         return {"loss": loss, "clip_ratio/region_mean": held.float()}

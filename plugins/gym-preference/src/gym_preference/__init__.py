@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gym_preference.config import Pairwise, Preferring, Referenced
+from gym_preference.config import PairwisePreference, PreferenceAlgorithm, WithReference
 from gym_preference.pairwise.dpo import CDPO, DPO, LDDPO, DPONorm, RobustDPO
 from gym_preference.pairwise.other_losses import EXO, IPO, NCA, SPPO, APODown, APOZero, BCOPair, DiscoPOP, Hinge
 from gym_preference.pairwise.reference_free import CPO, ORPO, SimPO
 from gym_preference.reward_models.config import ProcessRewardModel, RewardModel
 from gym_preference.tdpo.config import TDPO1, TDPO2
-from gym_preference.unpaired.config import BCO, KTO, Judging
+from gym_preference.unpaired.config import BCO, KTO, UnpairedPreference
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,12 +31,12 @@ __all__ = [
     "DPONorm",
     "DiscoPOP",
     "Hinge",
-    "Judging",
-    "Pairwise",
-    "Preferring",
+    "PairwisePreference",
+    "PreferenceAlgorithm",
     "ProcessRewardModel",
-    "Referenced",
     "RewardModel",
     "RobustDPO",
     "SimPO",
+    "UnpairedPreference",
+    "WithReference",
 ]

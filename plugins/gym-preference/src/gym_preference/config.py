@@ -11,7 +11,7 @@ from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 
 
-class Preferring(TorchAlgorithm):
+class PreferenceAlgorithm(TorchAlgorithm):
     """Base of the algorithms that make some answers more likely than others; an example is a pair, or a judged answer.
 
     The fields that a subclass adds are further arguments of its `loss`.
@@ -29,7 +29,7 @@ class Preferring(TorchAlgorithm):
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen responses."""
 
 
-class Referenced(Preferring):
+class WithReference(PreferenceAlgorithm):
     """Base of those that measure answers against a reference: the model as it was before training, or another one."""
 
     ref_model: str | None = None
@@ -43,7 +43,7 @@ class Referenced(Preferring):
         return (Further(self.ref_model),) if self.precompute_ref_log_probs is False else ()
 
 
-class Pairwise(Preferring):
+class PairwisePreference(PreferenceAlgorithm):
     """Base of the algorithms that learn from pairs of answers. A loss is a function of two numbers for each pair, `[pairs]`.
 
     These are the log-probabilities of the chosen and of the rejected answer, less those under the reference where there is one.

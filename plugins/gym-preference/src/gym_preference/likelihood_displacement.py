@@ -11,7 +11,7 @@ from gym_torch.observer import Observer, Progress, Record
 FALL = 1.0  #: nats for each token: what was learnt to be better is then e times less likely than it was
 
 
-class Collapse(Observer):
+class LikelihoodDisplacement(Observer):
     """Warns, once, when the chosen answers have become much less likely than they were at first.
 
     A loss of differences falls as long as the rejected answers lose more. What gains instead is neither.

@@ -10,32 +10,32 @@ from torch import Tensor
 
 from gym_core.component import load_object
 from gym_preference import LDDPO, pairs
-from gym_preference.config import Pairwise, Preferring, Referenced
+from gym_preference.config import PairwisePreference, PreferenceAlgorithm, WithReference
 from gym_preference.metrics import half_for_ties
-from gym_preference.reference_cache import Kept
+from gym_preference.reference_cache import CachedLogProbs
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import PADDED, Layout
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
 
-NOT_ARGUMENTS = Referenced.model_fields.keys() - {"beta"}  #: fields that are no argument of a loss
+NOT_ARGUMENTS = WithReference.model_fields.keys() - {"beta"}  #: fields that are no argument of a loss
 
 
 class PreferenceObjective(Objective[ResponseBatch]):
     """Base of the objectives over answers: write `prompt_responses` and `loss`, which applies `losses` to `arguments` and what it
     knows.
 
-    The trainer says what the reference is, by `reference` or by `kept`. Without either, as in a plan, every answer has the
-    log-probability 0 under it.
+    The trainer says what the reference is, by `reference` or by `cached_log_probs`. Without either, as in a plan, every answer
+    has the log-probability 0 under it.
     """
 
     reference: Callable[[ResponseBatch], Tensor] | None = None
     """From a batch to the log-probabilities of its targets under the reference, `[n]`, without a graph."""
-    kept: Kept | None = None
+    cached_log_probs: CachedLogProbs | None = None
     """What the reference said of each example before training."""
 
-    def __init__(self, config: Preferring, layout: Layout = PADDED) -> None:
+    def __init__(self, config: PreferenceAlgorithm, layout: Layout = PADDED) -> None:
         """Take the losses and their arguments from the options."""
         super().__init__(config, layout)
         self.losses: Callable[..., Tensor] = load_object(type(config).loss)
@@ -48,7 +48,11 @@ class PreferenceObjective(Objective[ResponseBatch]):
     def collate(self, examples: Sequence[Example]) -> ResponseBatch:
         """Lay out the answers of all examples, those to one prompt behind a single copy of it."""
         groups = [self.prompt_responses(example) for example in examples]
-        columns = {} if self.kept is None else {"reference": torch.cat([self.kept.of(each) for each in groups])}
+        columns = (
+            {}
+            if self.cached_log_probs is None
+            else {"reference": torch.cat([self.cached_log_probs.of(each) for each in groups])}
+        )
         return lay_out(self.layout, groups, columns)
 
     def log_ratios(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Tensor]:
@@ -63,7 +67,7 @@ class PreferenceObjective(Objective[ResponseBatch]):
 class PairObjective(PreferenceObjective):
     """A loss for each pair, and each pair of a step alike."""
 
-    config: Pairwise
+    config: PairwisePreference
 
     def prompt_responses(self, example: Example) -> PromptResponses:
         """Return what both sides begin with, the chosen and the rejected answer."""
@@ -113,12 +117,12 @@ class PairObjective(PreferenceObjective):
             "logps/rejected": Ratio.of(totals[1::2], lengths[1::2]),
             "length_bias": Ratio.of(biased, longer.abs()),
         }
-        if isinstance(self.config, Referenced):
+        if isinstance(self.config, WithReference):
             found["kl"] = Ratio.of(log_ratios**2 / 2, lengths)
         return found
 
 
-class Desensitised(PairObjective):
+class LengthDesensitized(PairObjective):
     """Tokens of an answer that lie beyond the length of the other one count less."""
 
     config: LDDPO

@@ -27,7 +27,7 @@ COMPUTES_NOTHING = {"architectures", "dtype", "transformers_version", "use_cache
 Scores = Mapping[bytes, npt.NDArray[np.float32]]  #: by `key_of`, log-probabilities of the trained tokens of answers
 
 
-class Kept:
+class CachedLogProbs:
     """Log-probabilities of the tokens of answers under a reference."""
 
     def __init__(self, scores: Scores) -> None:
@@ -67,7 +67,7 @@ class Kept:
         return found
 
     @classmethod
-    def read(cls, path: Path) -> Kept:
+    def read(cls, path: Path) -> CachedLogProbs:
         """Return what `write` wrote."""
         tensors = load_file(path)
         keys = [row.tobytes() for row in tensors["keys"].numpy()]

@@ -14,9 +14,9 @@ from accelerate.utils import gather_object
 
 from gym_core import GymError, Run, cache_dir
 from gym_data.makers import identity
-from gym_preference.config import Referenced
+from gym_preference.config import WithReference
 from gym_preference.objective import PreferenceObjective
-from gym_preference.reference_cache import Kept, fingerprint, key_of, name_of
+from gym_preference.reference_cache import CachedLogProbs, fingerprint, key_of, name_of
 from gym_torch.console import say
 from gym_torch.loop.job import Job
 from gym_torch.model.adapted import AdaptedModel
@@ -32,10 +32,10 @@ WEIGHTS = "reference_weights"  #: in `run.json`, what names the weights of a ref
 
 
 @dataclass(frozen=True)
-class Referring:
+class ReferenceScoring:
     """What a reference is made from."""
 
-    config: Referenced
+    config: WithReference
     run: Run
     model: LoadedModel
     adapted: AdaptedModel
@@ -58,7 +58,7 @@ class Referring:
         objective = cast(PreferenceObjective, self.job.objective)
         asked, further = self.config.precompute_ref_log_probs, self.config.ref_model or not self.without
         if (further or self.again) if asked == "auto" else asked:
-            objective.kept, objective.reference = self._kept(objective, answers()), None
+            objective.cached_log_probs, objective.reference = self._kept(objective, answers()), None
         else:
             objective.reference = self._scorer()
 
@@ -80,7 +80,7 @@ class Referring:
                 copied.data = copied.data.to(own.dtype)
         return scorer
 
-    def _kept(self, objective: PreferenceObjective, steps: Sequence[Step]) -> Kept:
+    def _kept(self, objective: PreferenceObjective, steps: Sequence[Step]) -> CachedLogProbs:
         """Return what the reference says of all answers: what was kept, or what it says now."""
         self.run.ranks.at("")  # it may take its time
         mine = {key_of(objective.prompt_responses(each)) for step in steps for batch in step.batches for each in batch}
@@ -101,13 +101,13 @@ class Referring:
             if not self._there(file):
                 say(f"the reference scores {len(keys):,} samples, once")
                 found = dict(self._together(list(self._scored(objective, scorer, steps))))
-                self.run.ranks.agree(lambda: Kept(found).write(file, file.stem))
+                self.run.ranks.agree(lambda: CachedLogProbs(found).write(file, file.stem))
             began = weights
         file = self._file(began, keys)
-        return Kept.read(file)
+        return CachedLogProbs.read(file)
 
     def _there(self, file: Path) -> bool:
-        return self.run.ranks.agree(lambda: Kept.there(file, file.stem))
+        return self.run.ranks.agree(lambda: CachedLogProbs.there(file, file.stem))
 
     def _scored(self, objective: PreferenceObjective, scorer: Scorer, steps: Sequence[Step]) -> Iterator[Score]:
         """Yield key and log-probabilities of each example of this process; all processes work on as many batches."""

@@ -8,10 +8,10 @@ from typing import ClassVar, cast
 import numpy as np
 
 from gym_core import Run
-from gym_preference.config import Preferring, Referenced
-from gym_preference.likelihood_displacement import Collapse
+from gym_preference.config import PreferenceAlgorithm, WithReference
+from gym_preference.likelihood_displacement import LikelihoodDisplacement
 from gym_preference.objective import PreferenceObjective
-from gym_preference.reference_log_probs import Referring
+from gym_preference.reference_log_probs import ReferenceScoring
 from gym_torch.model.loading import LoadedModel
 from gym_torch.observer import Observer
 from gym_torch.packing import Ints
@@ -26,18 +26,20 @@ class PreferenceTrainer(Trainer):
     chosen: ClassVar[str] = "logps/chosen"
     """The metric of how likely the better answers are."""
 
-    def __init__(self, config: Preferring, run: Run, model: LoadedModel) -> None:
+    def __init__(self, config: PreferenceAlgorithm, run: Run, model: LoadedModel) -> None:
         """Prepare the data and the reference."""
         self.config = config
         super().__init__(config, run, model)
-        if isinstance(config, Referenced):
+        if isinstance(config, WithReference):
             changed, again = self.found is not None, int(self.order.bounds[-1]) > len(self.data.train)
-            Referring(config, run, model, self.adapted, self.policy, self.job, changed, again).begin(self.answers)
+            ReferenceScoring(config, run, model, self.adapted, self.policy, self.job, changed, again).begin(
+                self.answers
+            )
 
     def ready(self) -> None:
         """Give the objective its reference."""
         objective = cast(PreferenceObjective, self.objective)
-        if isinstance(objective.config, Referenced):
+        if isinstance(objective.config, WithReference):
             named = objective.config.ref_model
             objective.reference = reference(self.policy, self.adapted, self.model, self.run, named)
 
@@ -61,4 +63,4 @@ class PreferenceTrainer(Trainer):
             yield self.data.validation, np.arange(len(self.data.validation))
 
     def _observers(self) -> list[Observer]:
-        return [*super()._observers(), Collapse(self.chosen, self.config.ftx)]
+        return [*super()._observers(), LikelihoodDisplacement(self.chosen, self.config.ftx)]

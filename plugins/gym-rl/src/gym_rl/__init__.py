@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from gym_rl.config import Clipping, PolicyGradient
+from gym_rl.config import ClippedPolicyGradient, PolicyGradient
 from gym_rl.rollout_engine import Engine, Local
 from gym_torch.config import Further
 
@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PPO",
     "RLOO",
-    "Clipping",
+    "ClippedPolicyGradient",
     "Engine",
     "Local",
     "PolicyGradient",
@@ -28,17 +28,17 @@ class RLOO(PolicyGradient):
     """REINFORCE leave-one-out: the baseline of a completion is the mean reward of the other completions to its prompt."""
 
     objective: ClassVar[str] = "gym_rl.reinforce:Reinforce"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:leave_one_out"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:rloo"
 
     kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
     """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
 
 
-class ReinforcePP(Clipping):
+class ReinforcePP(ClippedPolicyGradient):
     """REINFORCE++: the return of each token, whitened over all tokens of the round; no groups, no critic."""
 
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
-    credit: ClassVar[str] = "gym_rl.rollouts.credit_assignment:to_go"
+    credit: ClassVar[str] = "gym_rl.rollouts.credit_assignment:whitened_returns"
 
     group_size: Annotated[int, Field(ge=1)] = 1
     """Group size: completions sampled for each prompt."""
@@ -46,22 +46,22 @@ class ReinforcePP(Clipping):
     """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
 
 
-class ReinforcePPBaseline(Clipping):
+class ReinforcePPBaseline(ClippedPolicyGradient):
     """REINFORCE++-baseline: reward minus the mean of its group, whitened over the round; with PPO's clipped loss."""
 
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:group_then_batch"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:reinforce_pp_baseline"
 
     kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k2"
     """KL estimator, as for all policy gradients; by default `k2` as a term of the loss."""
 
 
-class PPO(Clipping):
+class PPO(ClippedPolicyGradient):
     """Proximal policy optimization: a clipped policy loss with GAE advantages from a critic, which is trained as well."""
 
     target: ClassVar[str] = "gym_rl.ppo:PPOTrainer"
     objective: ClassVar[str] = "gym_rl.ppo:PPOLoss"
-    credit: ClassVar[str] = "gym_rl.ppo:estimated"
+    credit: ClassVar[str] = "gym_rl.ppo:gae_advantages"
 
     group_size: Annotated[int, Field(ge=1)] = 1
     """Group size: completions sampled for each prompt. The critic needs no group, but a prompt is computed once for all of it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from gym_rl.config import Clipping
+from gym_rl.config import ClippedPolicyGradient
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import mean_ratio, token_ratio
 from gym_rl.objective import PolicyObjective
@@ -16,25 +16,25 @@ from gym_rl.rollouts.batch import RolloutBatch
 class ClippedTokens(PolicyObjective):
     """PPO's loss of each token; the algorithm says how tokens are aggregated."""
 
-    config: Clipping
+    config: ClippedPolicyGradient
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether clipping takes its gradient away."""
         (low, high), each = self.config.clip_range(), batch.advantages
-        ratio = token_ratio(log_probs, batch.old)
-        held = policy_losses.outside(ratio.detach(), each, low, high)
-        return {"loss": policy_losses.clipped(ratio, each, low, high), "clip_ratio/region_mean": held.float()}
+        ratio = token_ratio(log_probs, batch.old_log_probs)
+        held = policy_losses.is_clipped(ratio.detach(), each, low, high)
+        return {"loss": policy_losses.clipped_surrogate(ratio, each, low, high), "clip_ratio/region_mean": held.float()}
 
 
-class ClippedAnswers(PolicyObjective):
+class ClippedSequences(PolicyObjective):
     """GSPO's loss of each answer, as that of each of its tokens: their mean is the answer's."""
 
-    config: Clipping
+    config: ClippedPolicyGradient
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token's answer, and whether clipping takes its gradient away."""
-        (low, high), each = self.config.clip_range(), batch.answer_advantages
-        ratio = mean_ratio(log_probs, batch.old, batch.owner, batch.responses)
-        held = policy_losses.outside(ratio.detach(), each, low, high)
-        loss = policy_losses.clipped(ratio, each, low, high)
+        (low, high), each = self.config.clip_range(), batch.sequence_advantages
+        ratio = mean_ratio(log_probs, batch.old_log_probs, batch.owner, batch.responses)
+        held = policy_losses.is_clipped(ratio.detach(), each, low, high)
+        loss = policy_losses.clipped_surrogate(ratio, each, low, high)
         return {"loss": loss[batch.owner], "clip_ratio/region_mean": held.float()[batch.owner]}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from gym_rl.rollout_log.files import HELD_OUT, TRAINING, Kept
+from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
 
 
 @click.group()
@@ -25,9 +25,9 @@ def rollouts() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(run: Path, step: int | None, held_out: bool, best: int, worst: int, as_json: bool) -> None:
     """Print the best and the worst answers of a step, with what judged them; RUN is an output directory."""
-    from gym_rl.rollout_log.ranking import ranked
+    from gym_rl.rollout_log.ranking import rank
 
-    found = ranked(Kept(run).read(HELD_OUT if held_out else TRAINING, step), best, worst)
+    found = rank(RolloutLog(run).read(HELD_OUT if held_out else TRAINING, step), best, worst)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
         return

@@ -29,7 +29,7 @@ class PolicyGradient(TorchAlgorithm):
     disable_dropout: ClassVar[bool] = True
     advantage: ClassVar[str] = ""
     """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
-    credit: ClassVar[str] = "gym_rl.rollouts.credit_assignment:of_answers"
+    credit: ClassVar[str] = "gym_rl.rollouts.credit_assignment:advantages_of_completions"
     """`module:function` from a round to what each of its tokens earned; see `gym_rl.rollouts.credit_assignment`."""
 
     rewards: Annotated[
@@ -121,7 +121,7 @@ class PolicyGradient(TorchAlgorithm):
         return self
 
 
-class Clipping(PolicyGradient):
+class ClippedPolicyGradient(PolicyGradient):
     """Base of the algorithms that clip the importance ratio, that of the policy to the policy that sampled."""
 
     epsilon: Annotated[float, Field(ge=0, le=1)] = 0.2

@@ -15,12 +15,12 @@ from torch import Tensor
 from gym_rl.config import PolicyGradient
 from gym_rl.formulas.importance_ratio import log_ratio, token_ratio
 from gym_rl.formulas.kl import ESTIMATORS
-from gym_rl.formulas.loss_aggregation import Aggregate, TokenMean
+from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.formulas.off_policy_correction import CORRECTIONS
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import Rollout
-from gym_rl.rollouts.routing_replay import laid_out
-from gym_rl.rollouts.top_p_sets import kept_of
+from gym_rl.rollouts.routing_replay import lay_out_experts
+from gym_rl.rollouts.top_p_sets import top_p_sets
 from gym_torch.batch import Example
 from gym_torch.metrics import Largest, Metric, Metrics, Ratio
 from gym_torch.objective import Objective, Scores
@@ -31,7 +31,7 @@ from gym_torch.prompt_responses import PromptResponses, lay_out, segments
 class PolicyObjective(Objective[RolloutBatch]):
     """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
 
-    aggregate: Aggregate = TokenMean()
+    aggregate: LossAggregation = TokenMean()
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
         """Hold the options; the temperature that answers are drawn at is the one they are scored at."""
@@ -46,7 +46,7 @@ class PolicyObjective(Objective[RolloutBatch]):
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return `loss` and perhaps other measures of each token, `[n]`.
 
-        `batch.old` are the log-probabilities under the policy when the round began.
+        `batch.old_log_probs` are the log-probabilities under the policy when the round began.
         """
 
     def collate(self, examples: Sequence[Example]) -> RolloutBatch:
@@ -57,12 +57,12 @@ class PolicyObjective(Objective[RolloutBatch]):
         columns = {
             name: torch.from_numpy(np.concatenate([rollout.columns[name] for rollout in rollouts]))
             for name in rollouts[0].columns
-            if name not in ("experts", "kept")
+            if name not in ("experts", "nucleus_size")
         }
         batch = lay_out(self.layout, groups, columns)
-        experts = laid_out(self.layout, *segments(groups), rollouts)
+        experts = lay_out_experts(self.layout, *segments(groups), rollouts)
         return RolloutBatch(
-            **vars(replace(batch, kept=kept_of(rollouts), experts=experts)),
+            **vars(replace(batch, nucleus=top_p_sets(rollouts), experts=experts)),
             share=sum(rollout.share for rollout in rollouts),
             fresh=rollouts[0].fresh,
         )
@@ -74,12 +74,16 @@ class PolicyObjective(Objective[RolloutBatch]):
     def loss(self, policy: Scores[RolloutBatch], batch: RolloutBatch) -> tuple[Tensor, Metrics]:
         """Return the aggregated loss, and means over tokens: what `tokens` measures, and how far the policy has gone."""
         log_probs = policy(batch)
-        batch = batch.having({"old": batch.columns.get("old", log_probs.detach())})
-        terms = {**self.tokens(log_probs, batch), **drift(log_probs.detach(), batch)}
+        batch = batch.with_columns({"old_log_probs": batch.columns.get("old_log_probs", log_probs.detach())})
+        terms = {**self.tokens(log_probs, batch), **ratio_metrics(log_probs.detach(), batch)}
         loss = terms.pop("loss")
         if self.penalty:
-            loss = loss + self.config.beta * self.penalty(log_probs, batch.columns["reference"], batch.old)
-        loss = loss * self.correction(log_ratio(batch.old, batch.sampled), batch.owner, batch.responses)
+            loss = loss + self.config.beta * self.penalty(
+                log_probs, batch.columns["ref_log_probs"], batch.old_log_probs
+            )
+        loss = loss * self.correction(
+            log_ratio(batch.old_log_probs, batch.sampling_log_probs), batch.owner, batch.responses
+        )
         metrics: dict[str, Metric] = {
             name: Ratio(each.sum(), each.new_tensor(len(each))) for name, each in terms.items()
         }
@@ -87,8 +91,8 @@ class PolicyObjective(Objective[RolloutBatch]):
         return self.aggregate.total(loss, batch.owner, batch.responses), metrics
 
 
-def drift(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:
+def ratio_metrics(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:
     """Return, for each token, how far the policy is from the one that answered and from itself when the round began."""
-    apart, ratio = log_ratio(log_probs, batch.sampled), token_ratio(log_probs, batch.old)
+    apart, ratio = log_ratio(log_probs, batch.sampling_log_probs), token_ratio(log_probs, batch.old_log_probs)
     found = {"approx_kl": apart.exp() - 1 - apart, "ratio/mean": ratio, "ratio/abs_dev": (ratio - 1).abs()}
     return found | ({"sampling/sampling_logp_difference/mean": apart.abs()} if batch.fresh else {})

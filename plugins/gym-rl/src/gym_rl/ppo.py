@@ -15,10 +15,10 @@ from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.advantages import gae, whiten
-from gym_rl.formulas.loss_aggregation import Aggregate, TokenMean
+from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.credit_assignment import token_rewards
-from gym_rl.rollouts.experience import Round
+from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.log_probs import Pass
 from gym_rl.trainer import RolloutTrainer
 from gym_torch.auxiliary import AuxiliaryModule
@@ -47,7 +47,7 @@ class PPOLoss(ClippedTokens):
 
     config: PPO
     policy: ClassVar[type[Policy[Any]]] = ActorCritic
-    aggregate: Aggregate = TokenMean()
+    aggregate: LossAggregation = TokenMean()
 
     def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return a critic on the states of the policy."""
@@ -64,21 +64,23 @@ class PPOLoss(ClippedTokens):
         log_probs, values = policy(batch)
         loss, metrics = super().loss(lambda _: log_probs, batch)
         old, returns = batch.columns["values"], batch.columns["returns"]
-        errors = policy_losses.value(values, old, returns.nan_to_num(), config.cliprange_value)
+        errors = policy_losses.value_loss(values, old, returns.nan_to_num(), config.cliprange_value)
         errors = torch.where(returns.isnan(), 0.0, errors)
         value_loss = self.aggregate.total(errors, batch.owner, batch.responses)
         return loss + config.vf_coef * value_loss, {**metrics, "value_loss": Mean(value_loss)}
 
 
-def estimated(round_: Round, config: PPO) -> dict[str, Tensor]:
+def gae_advantages(experience: Experience, config: PPO) -> dict[str, Tensor]:
     """Return whitened advantages and the returns that the critic learns: generalized advantage estimates over the round.
 
     What an answer earns is `gym_rl.rollouts.credit_assignment.token_rewards`. One that nothing judged has advantages of 0 and
     returns of NaN.
     """
-    owner, values = round_.owner, round_.columns["values"].double()
-    judged = ~round_.rewards.isnan()[owner]
-    advantages = gae(token_rewards(round_, config), values, owner, len(round_.lengths), config.gamma, config.gae_lambda)
+    owner, values = experience.owner, experience.columns["values"].double()
+    judged = ~experience.rewards.isnan()[owner]
+    advantages = gae(
+        token_rewards(experience, config), values, owner, len(experience.lengths), config.gamma, config.gae_lambda
+    )
     whitened = torch.zeros_like(advantages).masked_scatter(judged, whiten(advantages[judged]))
     returns = torch.where(judged, advantages + values, torch.nan)
     return {"advantages": whitened.float(), "returns": returns.float()}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import sequence_ratio
-from gym_rl.formulas.loss_aggregation import Aggregate, AnswerSum
+from gym_rl.formulas.loss_aggregation import LossAggregation, SequenceMeanTokenSum
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.batch import RolloutBatch
 
@@ -16,9 +16,9 @@ from gym_rl.rollouts.batch import RolloutBatch
 class Reinforce(PolicyObjective):
     """-A sg[ratio of the answer] log pi(answer): on the policy that answered, REINFORCE."""
 
-    aggregate: Aggregate = AnswerSum()
+    aggregate: LossAggregation = SequenceMeanTokenSum()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token."""
-        ratio = sequence_ratio(log_probs.detach(), batch.old, batch.owner, batch.responses)
+        ratio = sequence_ratio(log_probs.detach(), batch.old_log_probs, batch.owner, batch.responses)
         return {"loss": policy_losses.reinforce(log_probs, ratio[batch.owner] * batch.advantages)}

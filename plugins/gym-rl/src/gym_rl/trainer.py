@@ -17,15 +17,15 @@ from gym_rewards.reward_names import named
 from gym_rl.config import PolicyGradient
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollout_engine import Sampler
-from gym_rl.rollout_log.files import HELD_OUT, TRAINING, Kept
+from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
 from gym_rl.rollout_log.samples import samples
 from gym_rl.rollouts import mismatch
-from gym_rl.rollouts.evaluation import HeldOutRewards, greedy
-from gym_rl.rollouts.experience import Rollout, Round
-from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
+from gym_rl.rollouts.experience import Experience, Rollout
+from gym_rl.rollouts.generation import RolloutGenerator
 from gym_rl.rollouts.log_probs import Batches, Pass, scored
 from gym_rl.rollouts.source import Rollouts, Shares
-from gym_rl.rollouts.top_p_sets import with_kept
+from gym_rl.rollouts.top_p_sets import with_top_p_sets
 from gym_torch.console import say, warn
 from gym_torch.distributed.strategies import FSDP
 from gym_torch.loop.job import Evaluation
@@ -71,23 +71,29 @@ class RolloutTrainer(Trainer):
                 key="distributed",
                 fix="set `distributed: ddp`",
             )
-        asking = self._asking(config, self.data.train)
+        generator = self._asking(config, self.data.train)
         self.rollouts = Rollouts(
-            asking, train, layout, self.data.fingerprint, self.score, self._keep_round, self.sampled
+            generator, train, layout, self.data.fingerprint, self.score, self._keep_round, self.sampled
         )
         return self.rollouts
 
     def evaluation(self, examples: Examples, layout: Layout) -> Evaluation:
         """Return what answers the held-out prompts and has the answers judged."""
-        return HeldOutRewards(self._asking(greedy(self.config), examples), partial(self._keep_held_out, examples))
+        return RewardEvaluation(
+            self._asking(evaluation_options(self.config), examples), partial(self._keep_held_out, examples)
+        )
 
-    def _asking(self, config: PolicyGradient, prompts: Examples) -> Asking:
-        return Asking(config, prompts, self.sampler, self.words, self.judge, self.train_options.seed)
+    def _asking(self, config: PolicyGradient, prompts: Examples) -> RolloutGenerator:
+        return RolloutGenerator(config, prompts, self.sampler, self.words, self.judge, self.train_options.seed)
 
     def _state(self) -> dict[str, float]:
         """Return how far training is, as rewards are told."""
         source = self.rollouts
-        return {"global_step": source.begins, "max_steps": source.total, "epoch": source.begun / len(source.prompts)}
+        return {
+            "global_step": source.first_step,
+            "max_steps": source.total,
+            "epoch": source.first_prompt / len(source.prompts),
+        }
 
     def _tell_failures(self) -> None:
         for name, count in self.rollouts.failures.items():
@@ -113,19 +119,19 @@ class RolloutTrainer(Trainer):
         )
         return built
 
-    def _keep_round(self, round_: Round, steps: tuple[int, int]) -> None:
+    def _keep_round(self, experience: Experience, steps: tuple[int, int]) -> None:
         """Write the answers of a round down, where its turn has come."""
-        number, every = int(round_.number), self.config.log_completions
+        number, every = int(experience.number), self.config.log_completions
         if self.accelerator.is_main_process and every and number % every == 0:
-            self._kept.write(TRAINING, list(samples(round_, self.data.train, self.words, steps)))
+            self._rollout_log.write(TRAINING, list(samples(experience, self.data.train, self.words, steps)))
 
-    def _keep_held_out(self, prompts: Examples, round_: Round, step: int) -> None:
+    def _keep_held_out(self, prompts: Examples, experience: Experience, step: int) -> None:
         if self.accelerator.is_main_process and self.config.log_completions:
-            self._kept.write(HELD_OUT, list(samples(round_, prompts, self.words, (step, step))))
+            self._rollout_log.write(HELD_OUT, list(samples(experience, prompts, self.words, (step, step))))
 
     @property
-    def _kept(self) -> Kept:
-        return Kept(self.run.output)
+    def _rollout_log(self) -> RolloutLog:
+        return RolloutLog(self.run.output)
 
     def passes(self) -> dict[str, Pass]:
         """Return what fills columns of a round before it is learnt from, by their names; asked once, before the first.
@@ -136,41 +142,45 @@ class RolloutTrainer(Trainer):
         if (
             config.num_mini_batches > 1 and not self.sampler.exact
         ):  # else the policy that learns is the one that answered
-            passes["old"] = Scorer(self.policy)
+            passes["old_log_probs"] = Scorer(self.policy)
         if config.beta:
             named = config.ref_model
             score = reference(self.policy, self.adapted, self.model, self.run, named)
-            passes["reference"] = lambda batch: score(replace(batch, experts=None))  # its routers choose for themselves
+            passes["ref_log_probs"] = lambda batch: score(
+                replace(batch, experts=None)
+            )  # its routers choose for themselves
         return passes
 
-    def score(self, round_: Round, batches: Batches) -> dict[str, Tensor]:
+    def score(self, experience: Experience, batches: Batches) -> dict[str, Tensor]:
         """Return the columns that `passes` makes of a round."""
-        return self._scored(round_, batches(), self._passes)
+        return self._scored(experience, batches(), self._passes)
 
-    def sampled(self, round_: Round, shares: Shares) -> Round:
+    def sampled(self, experience: Experience, shares: Shares) -> Experience:
         """Return answers that were just given with the tokens that could be drawn, where not all could.
 
         Raises GymError where the first of them were not sampled by the policy that is trained.
         """
         if self.config.top_p < 1.0:
-            drawable = partial(self.policy.kept, top_p=self.config.top_p)
+            drawable = partial(self.policy.nucleus, top_p=self.config.top_p)
             collate, device = cast(PolicyObjective, self.objective).collate, self.accelerator.device
-            round_ = with_kept(round_, shares(round_), collate, drawable, device, self.accelerator.num_processes)
-        first = self._scored(round_, islice(shares(round_), 1), {"trainer": Scorer(self.policy)})
+            experience = with_top_p_sets(
+                experience, shares(experience), collate, drawable, device, self.accelerator.num_processes
+            )
+        first = self._scored(experience, islice(shares(experience), 1), {"trainer": Scorer(self.policy)})
         found = mismatch.check(
-            first["trainer"], round_.columns["sampled"], self.config.max_mismatch, self.config.rollouts
+            first["trainer"], experience.columns["sampling_log_probs"], self.config.max_mismatch, self.config.rollouts
         )
         if not self._measured:
             say(f"sampler and trainer differ by {found:.1e} nats a token")
             self._measured = True
-        return round_
+        return experience
 
     def _scored(
-        self, round_: Round, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]
+        self, experience: Experience, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]
     ) -> dict[str, Tensor]:
         collate = cast(PolicyObjective, self.objective).collate
         device, world = self.accelerator.device, self.accelerator.num_processes
-        return scored(round_, batches, passes, collate, device, world)
+        return scored(experience, batches, passes, collate, device, world)
 
     @cached_property
     def _passes(self) -> dict[str, Pass]:

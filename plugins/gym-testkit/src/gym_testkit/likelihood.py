@@ -41,7 +41,7 @@ def _texts(example: Any, shape: str) -> Texts:
             both = [np.concatenate([part[: example.shared], part[side]]) for part in (tokens, trained)]
             yield sign, both[0], both[1]
     else:
-        yield (1.0 if shape != "feedback" or example.good else -1.0), tokens, trained
+        yield (1.0 if shape != "feedback" or example.desirable else -1.0), tokens, trained
 
 
 def _mean(model: PreTrainedModel, tokens: Any, trained: Any) -> float:

@@ -100,8 +100,8 @@ class Batch:
     target_segment: Tensor  #: [n] int64, number of the segment that each target belongs to
     segments: tuple[Segment, ...]
     spans: Spans | None = None  #: where the segments of a packed row lie; None where each row is one sample
-    kept: Tensor | None = (
-        None  #: [m, 2] int64, of each target's set of tokens, see `gym_torch.model.log_probs.kept_log_probs`
+    nucleus: Tensor | None = (
+        None  #: [m, 2] int64, of each target's set of tokens, see `gym_torch.model.log_probs.nucleus_log_probs`
     )
     experts: Tensor | None = (
         None  #: [rows, length, layers, k] int16, where each token is routed to; see `gym_torch.model.expert_routing`

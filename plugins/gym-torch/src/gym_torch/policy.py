@@ -19,7 +19,7 @@ from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.load_balancing import Balance
-from gym_torch.model.log_probs import Head, head_of, kept_log_probs, kept_tokens, label_log_probs, rows_at_once
+from gym_torch.model.log_probs import Head, head_of, label_log_probs, nucleus_log_probs, nucleus_tokens, rows_at_once
 from gym_torch.model.neftune import Noise
 
 B = TypeVar("B", bound=Batch)
@@ -63,22 +63,22 @@ class Policy(nn.Module, Generic[B]):
     def log_probs(self, batch: Batch, hidden: Tensor | None = None) -> Tensor:
         """Return the log-probabilities `[n]` of `batch.targets`, in fp32; `hidden` are their states where those are known.
 
-        Where `batch.kept` is there, in the distribution over those tokens alone.
+        Where `batch.nucleus` is there, in the distribution over those tokens alone.
         """
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
             states = self.hidden(batch) if hidden is None else hidden
-            if batch.kept is not None:
-                return kept_log_probs(states, self.head, batch.targets, batch.kept, self.chunk)
+            if batch.nucleus is not None:
+                return nucleus_log_probs(states, self.head, batch.targets, batch.nucleus, self.chunk)
             return label_log_probs(states, self.head, batch.targets, self.chunk)
 
-    def kept(self, batch: Batch, top_p: float) -> Tensor:
-        """Return the tokens that could be drawn at each target with `top_p`, as `Batch.kept` has them."""
+    def nucleus(self, batch: Batch, top_p: float) -> Tensor:
+        """Return the tokens that could be drawn at each target with `top_p`, as `Batch.nucleus` has them."""
         with (
             evaluating(self),
             torch.no_grad(),
             torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16),
         ):
-            return kept_tokens(self.hidden(batch), self.head, batch.targets, top_p, self.chunk)
+            return nucleus_tokens(self.hidden(batch), self.head, batch.targets, top_p, self.chunk)
 
     def hidden(self, batch: Batch, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states `[n, dim]` at flat `places` `[n]`, by default those that predict `batch.targets`."""

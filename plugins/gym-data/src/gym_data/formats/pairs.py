@@ -90,7 +90,7 @@ class FeedbackReader:
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
         """Return the conversation without the answer that was judged, and that answer if it is good."""
         judged = self.convert(row)
-        return judged.conversation.unanswered, judged.conversation.answer if judged.good else ""
+        return judged.conversation.unanswered, judged.conversation.answer if judged.desirable else ""
 
 
 def _told(row: Mapping[str, Any]) -> Any:

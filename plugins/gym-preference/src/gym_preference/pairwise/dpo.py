@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_preference.config import Pairwise, Referenced
+from gym_preference.config import PairwisePreference, WithReference
 
 
-class DPO(Referenced, Pairwise):
+class DPO(WithReference, PairwisePreference):
     """Direct preference optimization: the chosen answer gains on the rejected one, measured against a reference.
 
         loss = -log sigmoid(beta (w - l))
@@ -24,7 +24,7 @@ class DPO(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:dpo"
 
 
-class DPONorm(Referenced, Pairwise):
+class DPONorm(WithReference, PairwisePreference):
     """Length-normalised DPO: answers are compared token for token, so that a long one is not moved further.
 
         loss = -log sigmoid(beta (w - l))
@@ -44,7 +44,7 @@ class DPONorm(Referenced, Pairwise):
     """KL coefficient (beta). A log-ratio is a mean over tokens here, so it is larger than DPO's."""
 
 
-class LDDPO(Referenced, Pairwise):
+class LDDPO(WithReference, PairwisePreference):
     """Length-desensitised DPO: tokens of the longer answer that the shorter one has no match for count less.
 
         loss = -log sigmoid(beta (w - l))
@@ -54,7 +54,7 @@ class LDDPO(Referenced, Pairwise):
     Use it for: answers that become longer under `dpo` while `dpo_norm` learns too little: `ld_alpha` lies between the two.
     """
 
-    objective: ClassVar[str] = "gym_preference.objective:Desensitised"
+    objective: ClassVar[str] = "gym_preference.objective:LengthDesensitized"
     loss: ClassVar[str] = "gym_preference.losses:dpo"
     oracle: ClassVar[str] = "gym_preference.oracle:ld_dpo"
 
@@ -62,7 +62,7 @@ class LDDPO(Referenced, Pairwise):
     """LD-DPO alpha: weight of the log-ratios of tokens beyond the length of the shorter response; 1 makes it DPO."""
 
 
-class CDPO(Referenced, Pairwise):
+class CDPO(WithReference, PairwisePreference):
     """Conservative DPO: some labels are wrong, so no answer is ever surely the better one.
 
         loss = -(1 - e) log sigmoid(beta (w - l)) - e log sigmoid(beta (l - w))
@@ -80,7 +80,7 @@ class CDPO(Referenced, Pairwise):
     """Label smoothing: the share of labels that are wrong."""
 
 
-class RobustDPO(Referenced, Pairwise):
+class RobustDPO(WithReference, PairwisePreference):
     """DPO whose loss is, in the mean over wrong labels, what it would be with right ones.
 
         loss = [-(1 - e) log sigmoid(beta (w - l)) + e log sigmoid(beta (l - w))] / (1 - 2 e)

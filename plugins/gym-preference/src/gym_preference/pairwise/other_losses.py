@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_preference.config import Pairwise, Referenced
+from gym_preference.config import PairwisePreference, WithReference
 
 
-class IPO(Referenced, Pairwise):
+class IPO(WithReference, PairwisePreference):
     """Identity preference optimization: the margin has an aim, 1 / (2 beta) nats for each token, and does not grow past it.
 
         loss = (w - l - 1 / (2 beta))^2
@@ -27,7 +27,7 @@ class IPO(Referenced, Pairwise):
     per_token: ClassVar[bool] = True
 
 
-class Hinge(Referenced, Pairwise):
+class Hinge(WithReference, PairwisePreference):
     """SLiC: nothing is learnt from pairs whose margin is large enough.
 
         loss = max(0, 1 - beta (w - l))
@@ -44,7 +44,7 @@ class Hinge(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:hinge"
 
 
-class BCOPair(Referenced, Pairwise):
+class BCOPair(WithReference, PairwisePreference):
     """Binary classifier optimization of pairs: the chosen answer is good and the rejected one bad, each by itself.
 
         loss = -log sigmoid(beta w) - log sigmoid(-beta l)
@@ -60,7 +60,7 @@ class BCOPair(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:bco_pair"
 
 
-class EXO(Referenced, Pairwise):
+class EXO(WithReference, PairwisePreference):
     """Efficient exact optimization: the reverse KL divergence between what the policy and what the labels prefer.
 
         loss = p log(p / (1 - e)) + (1 - p) log((1 - p) / e),  p = sigmoid(beta (w - l))
@@ -80,7 +80,7 @@ class EXO(Referenced, Pairwise):
     """Label smoothing: the share of labels that are wrong. Not 0, where the loss is finite for a deterministic policy alone."""
 
 
-class NCA(Referenced, Pairwise):
+class NCA(WithReference, PairwisePreference):
     """Noise contrastive alignment: the chosen answer becomes likelier by itself, not only beside the rejected one.
 
         loss = -log sigmoid(beta w) - [log sigmoid(-beta w) + log sigmoid(-beta l)] / 2
@@ -94,7 +94,7 @@ class NCA(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:nca_pair"
 
 
-class SPPO(Referenced, Pairwise):
+class SPPO(WithReference, PairwisePreference):
     """Self-play preference optimization with sure labels: each answer has an aim of its own.
 
         loss = (w - 1 / (2 beta))^2 + (l + 1 / (2 beta))^2
@@ -110,7 +110,7 @@ class SPPO(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:sppo"
 
 
-class APOZero(Referenced, Pairwise):
+class APOZero(WithReference, PairwisePreference):
     """Anchored preference optimization for chosen answers that are better than the model's: up, and the rejected ones down.
 
         loss = 1 - sigmoid(beta w) + sigmoid(beta l)
@@ -124,7 +124,7 @@ class APOZero(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:apo_zero"
 
 
-class APODown(Referenced, Pairwise):
+class APODown(WithReference, PairwisePreference):
     """Anchored preference optimization for chosen answers that are worse than the model's: down, the rejected ones further.
 
         loss = sigmoid(beta w) + 1 - sigmoid(beta (w - l))
@@ -138,7 +138,7 @@ class APODown(Referenced, Pairwise):
     oracle: ClassVar[str] = "gym_preference.oracle:apo_down"
 
 
-class DiscoPOP(Referenced, Pairwise):
+class DiscoPOP(WithReference, PairwisePreference):
     """A loss that was found by a language model: DPO's for pairs that are wrong, an exponential one for those that are right.
 
         loss = (1 - g) f(m) + g exp(-m),  m = beta (w - l),  f(m) = -log sigmoid(m),  g = sigmoid(m / discopop_tau)

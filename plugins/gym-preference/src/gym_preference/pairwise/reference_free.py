@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_preference.config import Pairwise
+from gym_preference.config import PairwisePreference
 
 
-class SimPO(Pairwise):
+class SimPO(PairwisePreference):
     """Simple preference optimization: mean log-probabilities of the answers themselves, apart by a margin; no reference.
 
         loss = -log sigmoid(beta (w - l) - simpo_gamma)
@@ -30,7 +30,7 @@ class SimPO(Pairwise):
     """SimPO target reward margin (gamma) between the two responses."""
 
 
-class ORPO(Pairwise):
+class ORPO(PairwisePreference):
     """Odds ratio preference optimization: fine-tuning on the chosen answer and a term that keeps the rejected one down.
 
         loss = -w - beta log sigmoid(log odds(w) - log odds(l)),  log odds(x) = x - log(1 - exp(x))
@@ -50,7 +50,7 @@ class ORPO(Pairwise):
     """ORPO lambda: weight of the odds ratio term beside the negative log-likelihood of the chosen response."""
 
 
-class CPO(Pairwise):
+class CPO(PairwisePreference):
     """Contrastive preference optimization: DPO with no reference, held in place by learning the chosen answer.
 
         loss = -log sigmoid(beta (w - l)) + ftx nll

@@ -13,14 +13,14 @@ from gym_data.cache import Pair
 from gym_data.tokenizer import Mask
 from gym_preference import RewardModel, pairs
 from gym_preference.metrics import half_for_ties
-from gym_preference.reward_models.scoring import ScoredBatch, Scoring
+from gym_preference.reward_models.scoring import RewardModelObjective, ScoredBatch
 from gym_torch.batch import Example, Piece
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.objective import Scores
 from gym_torch.prompt_responses import PromptResponses
 
 
-class RewardLoss(Scoring):
+class RewardLoss(RewardModelObjective):
     """The chosen answer earns more than the rejected one, by a margin where the rows name one; every pair alike."""
 
     config: RewardModel

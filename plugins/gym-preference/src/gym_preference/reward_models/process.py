@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from gym_data.cache import Steps
 from gym_preference import ProcessRewardModel
 from gym_preference.metrics import half_for_ties
-from gym_preference.reward_models.scoring import ScoredBatch, Scoring
+from gym_preference.reward_models.scoring import RewardModelObjective, ScoredBatch
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metrics, Ratio
 from gym_torch.objective import Scores
@@ -21,7 +21,7 @@ from gym_torch.prompt_responses import PromptResponses
 NO_PROMPT = np.zeros(0, dtype=np.int32)
 
 
-class ProcessLoss(Scoring):
+class ProcessLoss(RewardModelObjective):
     """Binary cross-entropy of the judged steps, each alike whatever answer it is of."""
 
     config: ProcessRewardModel

@@ -32,7 +32,7 @@ class ScoredBatch(ResponseBatch):
     scored: Tensor  #: [n] int64, flat positions (of rows * length), answer after answer
 
 
-class Scored(Policy[ScoredBatch]):
+class RewardModelPolicy(Policy[ScoredBatch]):
     """A linear head on the states of a language model, whose own head is left out."""
 
     def forward(self, batch: ScoredBatch) -> Tensor:
@@ -42,10 +42,10 @@ class Scored(Policy[ScoredBatch]):
         return scores
 
 
-class Scoring(Objective[ScoredBatch]):
+class RewardModelObjective(Objective[ScoredBatch]):
     """Base of the objectives of reward models; the head that they train lies beside the model or its adapter."""
 
-    policy: ClassVar[type[Policy[Any]]] = Scored
+    policy: ClassVar[type[Policy[Any]]] = RewardModelPolicy
     bias: ClassVar[bool] = True
     """Whether the bias of the head trains."""
 

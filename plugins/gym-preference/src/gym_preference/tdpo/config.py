@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_preference.config import Pairwise
+from gym_preference.config import PairwisePreference
 from gym_torch.config import Further
 
 
-class TDPO1(Pairwise):
+class TDPO1(PairwisePreference):
     """Token-level DPO: the chosen answer may take the policy as far from its reference as the rejected one does.
 
         loss = -log sigmoid(beta (w - l - (K_l - K_w)))
@@ -22,8 +22,8 @@ class TDPO1(Pairwise):
     Use it for: a policy that departs too far from its reference under `dpo`, as `kl` in the log tells.
     """
 
-    target: ClassVar[str] = "gym_preference.tdpo.objective:ComparingTrainer"
-    objective: ClassVar[str] = "gym_preference.tdpo.objective:TokenObjective"
+    target: ClassVar[str] = "gym_preference.tdpo.objective:TDPOTrainer"
+    objective: ClassVar[str] = "gym_preference.tdpo.objective:TDPOObjective"
     loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo1"
     oracle: ClassVar[str] = "gym_preference.tdpo.oracle:tdpo1"
 

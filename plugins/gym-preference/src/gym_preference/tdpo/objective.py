@@ -22,7 +22,7 @@ from gym_torch.prompt_responses import ResponseBatch
 from gym_torch.reference import Scorer, reference
 
 
-class Comparing(Policy[Batch]):
+class TokenKLPolicy(Policy[Batch]):
     """A policy that says how far it is from its reference; from a uniform distribution where there is none, as in a plan."""
 
     reference: Scorer | None = None
@@ -45,11 +45,11 @@ class Comparing(Policy[Batch]):
             return map_logits(hidden, self.head, compare, max(1, self.chunk // 2)).T
 
 
-class TokenObjective(PairObjective):
+class TDPOObjective(PairObjective):
     """A loss of the log-ratios and of the KL divergences of both answers of each pair."""
 
     config: TDPO1
-    policy: ClassVar[type[Policy[Any]]] = Comparing
+    policy: ClassVar[type[Policy[Any]]] = TokenKLPolicy
 
     def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the pairs, how far apart their answers are, and how far from the reference."""
@@ -62,7 +62,7 @@ class TokenObjective(PairObjective):
         return loss, {**metrics, "kl/chosen": Mean(chosen_kl.sum()), "kl/rejected": Mean(rejected_kl.sum())}
 
 
-class ComparingTrainer(PreferenceTrainer):
+class TDPOTrainer(PreferenceTrainer):
     """Gives the policy its reference."""
 
     def __init__(self, config: TDPO1, run: Run, model: LoadedModel) -> None:
@@ -72,5 +72,5 @@ class ComparingTrainer(PreferenceTrainer):
 
     def ready(self) -> None:
         """Give the policy its reference, where the policy is."""
-        policy, named = cast(Comparing, self.policy), cast(TDPO1, self.objective.config).ref_model
+        policy, named = cast(TokenKLPolicy, self.policy), cast(TDPO1, self.objective.config).ref_model
         policy.reference = reference(policy, self.adapted, self.model, self.run, named)

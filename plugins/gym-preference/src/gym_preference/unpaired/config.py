@@ -6,32 +6,32 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_preference.config import Referenced
+from gym_preference.config import WithReference
 
 
-class Judging(Referenced):
-    """Base of the algorithms that learn from single answers and whether each is good.
+class UnpairedPreference(WithReference):
+    """Base of the algorithms that learn from single answers and whether each is desirable.
 
     A loss is a function of one number for each answer, its log-probability less that under the reference, `[answers]`; of
-    whether each is good; and of what the numbers are measured from.
+    whether each is desirable; and of what the numbers are measured from.
     """
 
-    target: ClassVar[str] = "gym_preference.unpaired.trainer:JudgedTrainer"
+    target: ClassVar[str] = "gym_preference.unpaired.trainer:UnpairedTrainer"
     rows: ClassVar[str] = "feedback"
-    objective: ClassVar[str] = "gym_preference.unpaired.objective:JudgedObjective"
+    objective: ClassVar[str] = "gym_preference.unpaired.objective:UnpairedObjective"
     ftx: Annotated[float, Field(ge=0)] = 0.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the desirable responses, times the number of
     responses in the step for each desirable one, as in LLaMA-Factory."""
-    origin: ClassVar[str] = ""
-    """`module:class` of a `gym_preference.unpaired.kl_baseline.Origin`: what log-ratios are measured from."""
+    baseline: ClassVar[str] = ""
+    """`module:class` of a `gym_preference.unpaired.kl_baseline.Baseline`: what log-ratios are measured from."""
 
-    def advice(self, good: int, bad: int) -> str:
-        """Return what to do better with so many good and bad answers; empty where there is nothing to say."""
-        kind = "bad" if good else "good"
-        return "" if good and bad else f"no answer is judged {kind}, so there is nothing to tell apart: add some"
+    def advice(self, desirable: int, undesirable: int) -> str:
+        """Return what to do better with so many desirable and undesirable responses; empty where there is nothing to say."""
+        kind = "undesirable" if desirable else "desirable"
+        return "" if desirable and undesirable else f"no response is {kind}, so there is nothing to compare: add some"
 
 
-class KTO(Judging):
+class KTO(UnpairedPreference):
     """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone.
 
         loss = d (1 - sigmoid(beta (r - z)))  for a good answer,  u (1 - sigmoid(beta (z - r)))  for another one
@@ -45,7 +45,7 @@ class KTO(Judging):
     """
 
     loss: ClassVar[str] = "gym_preference.unpaired.losses:kto"
-    origin: ClassVar[str] = "gym_preference.unpaired.kl_baseline:MismatchedKL"
+    baseline: ClassVar[str] = "gym_preference.unpaired.kl_baseline:MismatchedKL"
     oracle: ClassVar[str] = "gym_preference.unpaired.oracle:kto"
 
     desirable_weight: Annotated[float, Field(ge=0)] = 1.0
@@ -54,18 +54,18 @@ class KTO(Judging):
     undesirable_weight: Annotated[float, Field(ge=0)] = 1.0
     """Undesirable weight: of the loss of an undesirable response."""
 
-    def advice(self, good: int, bad: int) -> str:
+    def advice(self, desirable: int, undesirable: int) -> str:
         """Add the balance that the paper found best."""
-        desirable, undesirable = good * self.desirable_weight, bad * self.undesirable_weight
-        if not desirable * undesirable or 0.99 * undesirable <= desirable <= 1.34 * undesirable:
-            return super().advice(good, bad)
+        weight, other = desirable * self.desirable_weight, undesirable * self.undesirable_weight
+        if not weight * other or 0.99 * other <= weight <= 1.34 * other:
+            return super().advice(desirable, undesirable)
         return (
-            f"{good:,} good answers count {desirable / undesirable:.2f} times what {bad:,} others do; 1 to 1.33 times is "
-            f"best: set `desirable_weight: {undesirable / good:.3g}`"
+            f"{desirable:,} desirable responses weigh {weight / other:.2f} times as much as {undesirable:,} undesirable ones; "
+            f"1 to 1.33 times is best: set `desirable_weight: {other / desirable:.3g}`"
         )
 
 
-class BCO(Judging):
+class BCO(UnpairedPreference):
     """Binary classifier optimization: rewards tell good answers from bad ones, measured from the mean of all so far.
 
         loss = -log sigmoid(beta (r - z))  for a good answer,  -log sigmoid(beta (z - r))  for another one
@@ -79,5 +79,5 @@ class BCO(Judging):
     """
 
     loss: ClassVar[str] = "gym_preference.unpaired.losses:bco"
-    origin: ClassVar[str] = "gym_preference.unpaired.kl_baseline:MeanReward"
+    baseline: ClassVar[str] = "gym_preference.unpaired.kl_baseline:MeanReward"
     oracle: ClassVar[str] = "gym_preference.unpaired.oracle:bco"

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
-from gym_preference.unpaired.responses import Mismatched
+from gym_preference.unpaired.responses import MismatchedResponses
 from gym_torch.source import Examples
 
 
-class Origin(ABC):
+class Baseline(ABC):
     """Learns the log-ratios of some answers under the policy as a step begins, and makes one number of their sum."""
 
     name: str  #: that it is logged by
@@ -30,7 +30,7 @@ class Origin(ABC):
         """Return the number, in nats, for this step, from the sum of these log-ratios and how many they are."""
 
     @abstractmethod
-    def held_out(self, examples: Examples, seed: int) -> Origin:
+    def held_out(self, examples: Examples, seed: int) -> Baseline:
         """Return what samples that are held out are measured from."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -41,25 +41,25 @@ class Origin(ABC):
         """Take up what `state_dict` returned."""
 
 
-class MismatchedKL(Origin):
+class MismatchedKL(Baseline):
     """How far the policy has gone from the reference, told by answers to prompts that they do not belong to (KTO)."""
 
     name = "kl"
 
     def __init__(self, examples: Examples, seed: int) -> None:
         """Draw which answer is put to which prompt."""
-        self.measured = Mismatched(examples, seed)
+        self.measured = MismatchedResponses(examples, seed)
 
     def of(self, step: int, total: float, count: float) -> float:
         """Return the mean, or 0 where it is below: it estimates a KL divergence, which cannot be."""
         return max(0.0, total / count)
 
-    def held_out(self, examples: Examples, seed: int) -> Origin:
+    def held_out(self, examples: Examples, seed: int) -> Baseline:
         """Return the same over those samples; 0 over a single one, whose prompt has no other answer to meet."""
         return MismatchedKL(examples, seed) if len(examples) > 1 else _Known(self.name, lambda: 0.0)
 
 
-class MeanReward(Origin):
+class MeanReward(Baseline):
     """The mean log-ratio of all answers of all steps so far, each as it was when its step began (BCO)."""
 
     name = "delta"
@@ -83,7 +83,7 @@ class MeanReward(Origin):
         """The mean so far; 0 before the first step."""
         return self.after[0] / self.after[1] if self.after[1] else 0.0
 
-    def held_out(self, examples: Examples, seed: int) -> Origin:
+    def held_out(self, examples: Examples, seed: int) -> Baseline:
         """Return the mean of what was learnt from."""
         return _Known(self.name, lambda: self.mean)
 
@@ -97,7 +97,7 @@ class MeanReward(Origin):
         self.before, self.after = tuple(state["before"]), tuple(state["after"])
 
 
-class _Known(Origin):
+class _Known(Baseline):
     """A number that somebody else knows."""
 
     measured = None
@@ -108,5 +108,5 @@ class _Known(Origin):
     def of(self, step: int, total: float, count: float) -> float:
         return self.number()
 
-    def held_out(self, examples: Examples, seed: int) -> Origin:
+    def held_out(self, examples: Examples, seed: int) -> Baseline:
         return self

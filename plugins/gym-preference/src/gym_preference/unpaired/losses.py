@@ -1,4 +1,4 @@
-"""Losses of judged answers: one answer to a prompt, and whether it is good. Pure functions of tensors.
+"""Losses of judged answers: one answer to a prompt, and whether it is desirable. Pure functions of tensors.
 
 A log-ratio is `log p(answer) - log p_reference(answer)`, summed over the tokens of the answer: `[samples]`, in nats.
 """
@@ -12,43 +12,43 @@ from torch.nn.functional import logsigmoid
 
 def kto(
     ratios: Tensor,
-    good: Tensor,
-    origin: Tensor,
+    desirable: Tensor,
+    baseline: Tensor,
     beta: float,
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> Tensor:
     """Return the losses `[samples]` of Kahneman-Tversky optimization (arXiv:2402.01306).
 
-    A desirable answer costs `desirable_weight * (1 - sigmoid(beta * (ratio - origin)))`, an undesirable one
-    `undesirable_weight * (1 - sigmoid(beta * (origin - ratio)))`.
+    A desirable answer costs `desirable_weight * (1 - sigmoid(beta * (ratio - baseline)))`, an undesirable one
+    `undesirable_weight * (1 - sigmoid(beta * (baseline - ratio)))`.
 
     Args:
         ratios: `[samples]`.
-        good: `[samples]` bool, whether each answer is desirable.
-        origin: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference.
+        desirable: `[samples]` bool, whether each answer is desirable.
+        baseline: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference.
         beta: what a nat counts.
         desirable_weight: what the good answers count.
         undesirable_weight: what the others count.
 
     """
-    gain = torch.where(good, ratios - origin, origin - ratios)
-    weight = torch.where(good, desirable_weight, undesirable_weight).to(ratios.dtype)
+    gain = torch.where(desirable, ratios - baseline, baseline - ratios)
+    weight = torch.where(desirable, desirable_weight, undesirable_weight).to(ratios.dtype)
     return weight * torch.sigmoid(-beta * gain)  # 1 - sigmoid(x) loses all digits where x is large
 
 
-def bco(ratios: Tensor, good: Tensor, origin: Tensor, beta: float) -> Tensor:
+def bco(ratios: Tensor, desirable: Tensor, baseline: Tensor, beta: float) -> Tensor:
     """Return the losses `[samples]` of a binary classifier whose logit is the reward of an answer, less the mean reward.
 
     Binary classifier optimization (arXiv:2404.04656): a good answer costs `-log sigmoid(reward - shift)`, another
-    `-log sigmoid(shift - reward)`, where the reward is `beta * ratio` and the shift `beta * origin`.
+    `-log sigmoid(shift - reward)`, where the reward is `beta * ratio` and the shift `beta * baseline`.
 
     Args:
         ratios: `[samples]`.
-        good: `[samples]` bool, whether each answer is desirable.
-        origin: `[]` or `[samples]`, the mean log-ratio.
+        desirable: `[samples]` bool, whether each answer is desirable.
+        baseline: `[]` or `[samples]`, the mean log-ratio.
         beta: what a nat counts.
 
     """
-    logits = beta * (ratios - origin)
-    return -logsigmoid(torch.where(good, logits, -logits))
+    logits = beta * (ratios - baseline)
+    return -logsigmoid(torch.where(desirable, logits, -logits))

@@ -9,12 +9,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from gym_data.cache import Judged
+from gym_data.cache import UnpairedExample
 from gym_preference.metrics import half_for_ties
 from gym_preference.objective import PreferenceObjective
 from gym_preference.unpaired import responses as judged
-from gym_preference.unpaired.config import Judging
-from gym_preference.unpaired.responses import Rated
+from gym_preference.unpaired.config import UnpairedPreference
+from gym_preference.unpaired.responses import UnpairedSample
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Scores
@@ -22,10 +22,10 @@ from gym_torch.prompt_responses import PromptResponses, ResponseBatch
 from gym_torch.source import Step
 
 
-class JudgedObjective(PreferenceObjective):
+class UnpairedObjective(PreferenceObjective):
     """A loss for each answer, and each answer of a step alike."""
 
-    config: Judging
+    config: UnpairedPreference
 
     def prompt_responses(self, example: Example) -> PromptResponses:
         """Return what comes before the answer, and the answer."""
@@ -34,9 +34,13 @@ class JudgedObjective(PreferenceObjective):
     def collate(self, examples: Sequence[Example]) -> ResponseBatch:
         """Lay the answers out, with how they were judged and what their log-ratios are measured from; 0 where nobody says."""
         batch = super().collate(examples)
-        told = [one if isinstance(one, Rated) else Rated(**vars(one)) for one in cast(Sequence[Judged], examples)]
+        told = [
+            one if isinstance(one, UnpairedSample) else UnpairedSample(**vars(one))
+            for one in cast(Sequence[UnpairedExample], examples)
+        ]
         columns = {
-            name: torch.tensor([vars(one)[name] for one in told]) for name in ("good", "origin", "share", "ftx_scale")
+            name: torch.tensor([vars(one)[name] for one in told])
+            for name in ("desirable", "baseline", "share", "ftx_scale")
         }
         return replace(batch, columns={**batch.columns, **columns})
 
@@ -47,10 +51,10 @@ class JudgedObjective(PreferenceObjective):
     def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the answers, and how far apart the good ones are from the others."""
         log_probs, log_ratios = self.log_ratios(policy, batch)
-        ratios, good, origin = batch.sums(log_ratios), batch.columns["good"], batch.columns["origin"]
-        losses = self.losses(ratios, good, origin, **self.arguments)
+        ratios, desirable, baseline = batch.sums(log_ratios), batch.columns["desirable"], batch.columns["baseline"]
+        losses = self.losses(ratios, desirable, baseline, **self.arguments)
         if self.config.ftx:
-            counts = self.config.ftx * good * batch.columns["ftx_scale"]
+            counts = self.config.ftx * desirable * batch.columns["ftx_scale"]
             losses = losses - counts * batch.sums(log_probs) / batch.lengths
         return losses.sum(), self.measures(log_probs.detach(), ratios.detach(), batch)
 
@@ -68,13 +72,13 @@ class JudgedObjective(PreferenceObjective):
     def measures(self, log_probs: Tensor, ratios: Tensor, batch: ResponseBatch) -> dict[str, Metric]:
         """Return what is logged of a batch: of each kind of answer where the step has one, and the margin where it has both."""
         rewards, totals, lengths = self.config.beta * ratios, batch.sums(log_probs), batch.lengths
-        good, origin, share = (batch.columns[name] for name in ("good", "origin", "share"))
-        gains = torch.where(good, ratios - origin, origin - ratios)
+        desirable, baseline, share = (batch.columns[name] for name in ("desirable", "baseline", "share"))
+        gains = torch.where(desirable, ratios - baseline, baseline - ratios)
         found: dict[str, Metric] = {
             "rewards/accuracies": Mean(half_for_ties(gains).sum()),
             "rewards/margins": Ratio.of(share * rewards, share != 0),
         }
-        for side, mine in {"chosen": good.to(rewards.dtype), "rejected": (~good).to(rewards.dtype)}.items():
+        for side, mine in {"chosen": desirable.to(rewards.dtype), "rejected": (~desirable).to(rewards.dtype)}.items():
             found[f"rewards/{side}"] = Ratio.of(mine * rewards, mine)
             found[f"logps/{side}"] = Ratio.of(mine * totals, mine * lengths)
         return found

@@ -11,33 +11,33 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_data.cache import Judged
+from gym_data.cache import UnpairedExample
 from gym_preference.unpaired.config import BCO, KTO
 
 
-def kto(config: KTO, model: PreTrainedModel, examples: Sequence[Judged]) -> Tensor:
+def kto(config: KTO, model: PreTrainedModel, examples: Sequence[UnpairedExample]) -> Tensor:
     """Return the sum of what the values of answers lack to the most they can be."""
     total = torch.zeros((), dtype=torch.float64)
     for one in examples:
         reward = config.beta * _log_prob(model, one)
-        if one.good:
+        if one.desirable:
             total = total + config.desirable_weight * (1 - 1 / (1 + torch.exp(-reward))) + config.ftx * _nll(model, one)
         else:
             total = total + config.undesirable_weight * (1 - 1 / (1 + torch.exp(reward)))
     return total
 
 
-def bco(config: BCO, model: PreTrainedModel, examples: Sequence[Judged]) -> Tensor:
+def bco(config: BCO, model: PreTrainedModel, examples: Sequence[UnpairedExample]) -> Tensor:
     """Return the cross entropy of a classifier whose logits are the rewards."""
     total = torch.zeros((), dtype=torch.float64)
     for one in examples:
         reward = config.beta * _log_prob(model, one)
-        total = total + torch.log(1 + torch.exp(-reward if one.good else reward))
-        total = total + (config.ftx * _nll(model, one) if one.good else 0)
+        total = total + torch.log(1 + torch.exp(-reward if one.desirable else reward))
+        total = total + (config.ftx * _nll(model, one) if one.desirable else 0)
     return total
 
 
-def _log_prob(model: PreTrainedModel, one: Judged) -> Tensor:
+def _log_prob(model: PreTrainedModel, one: UnpairedExample) -> Tensor:
     """Return the log-probability of the learnt tokens."""
     tokens = one.tokens.tolist()
     probabilities = torch.softmax(model(input_ids=torch.tensor([tokens])).logits[0], dim=1)
@@ -47,6 +47,6 @@ def _log_prob(model: PreTrainedModel, one: Judged) -> Tensor:
     )
 
 
-def _nll(model: PreTrainedModel, one: Judged) -> Tensor:
+def _nll(model: PreTrainedModel, one: UnpairedExample) -> Tensor:
     """Return the mean negative log-likelihood of the learnt tokens."""
     return -_log_prob(model, one) / int(one.trained.sum())

@@ -1,4 +1,4 @@
-"""Judged answers: as answers over prompts, to prompts that they do not belong to, and as steps know them."""
+"""Unpaired responses: as answers over prompts, to prompts that they do not belong to, and as steps know them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gym_core import DataError
-from gym_data.cache import Judged
+from gym_data.cache import UnpairedExample
 from gym_torch.batch import Example, Piece
 from gym_torch.prompt_responses import PromptResponses
 from gym_torch.source import Examples, Step, order
@@ -19,10 +19,10 @@ EPOCH = -1  #: whose order says which answer is put to which prompt; no run come
 
 
 @dataclass(frozen=True)
-class Rated(Judged):
+class UnpairedSample(UnpairedExample):
     """A judged answer in its step."""
 
-    origin: float = 0.0  #: what its log-ratio is measured from, in nats
+    baseline: float = 0.0  #: what its log-ratio is measured from, in nats
     share: float = 0.0
     """What its reward counts in the margin of the step, times the answers in the step; 0 where all of them are judged alike."""
     ftx_scale: float = 1.0
@@ -39,7 +39,7 @@ def _start(example: Example) -> int:
     return int(np.argmax(example.trained))
 
 
-class Mismatched:
+class MismatchedResponses:
     """Prompts, each with the answer to another one, for a mismatched KL: drawn once for a run, each answer once.
 
     None is longer than the longest sample, for the model may have no more positions: the ends of answers are cut off.
@@ -71,25 +71,31 @@ class Mismatched:
         """Return how many there are."""
         return len(self.partners)
 
-    def __getitem__(self, index: int, /) -> Judged:
+    def __getitem__(self, index: int, /) -> UnpairedExample:
         """Return one prompt with its answer."""
-        asked, said = self.examples[index], cast(Judged, self.examples[int(self.partners[index])])
+        asked, said = self.examples[index], cast(UnpairedExample, self.examples[int(self.partners[index])])
         read, start = _start(asked), _start(said)
         learnt = slice(start, start + self.longest - read)
         tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])
         trained = np.concatenate([np.zeros(read, dtype=np.bool_), said.trained[learnt]])
-        return Judged(f"{asked.id} with the answer of {said.id}", tokens, trained, said.good)
+        return UnpairedExample(f"{asked.id} with the answer of {said.id}", tokens, trained, said.desirable)
 
 
-def rated(step: Step, whole: Sequence[Judged], origin: float) -> Step:
+def with_baseline(step: Step, whole: Sequence[UnpairedExample], baseline: float) -> Step:
     """Return this process's part of a step as answers that know what they are measured from; `whole` is all of the step."""
-    good = sum(one.good for one in whole)
-    counts = {True: good, False: good - len(whole)}  # the answers that are not good count against the margin
-    shares = {side: len(whole) / count if good * counts[False] else 0.0 for side, count in counts.items()}
-    scale = (len(whole) / good) ** 2 if good else 0.0
-    batches = [[_rate(one, origin, shares, scale) for one in cast(Sequence[Judged], batch)] for batch in step.batches]
+    desirable = sum(one.desirable for one in whole)
+    counts = {
+        True: desirable,
+        False: desirable - len(whole),
+    }  # the answers that are not desirable count against the margin
+    shares = {side: len(whole) / count if desirable * counts[False] else 0.0 for side, count in counts.items()}
+    scale = (len(whole) / desirable) ** 2 if desirable else 0.0
+    batches = [
+        [_sample(one, baseline, shares, scale) for one in cast(Sequence[UnpairedExample], batch)]
+        for batch in step.batches
+    ]
     return replace(step, batches=batches)
 
 
-def _rate(one: Judged, origin: float, shares: dict[bool, float], ftx_scale: float) -> Rated:
-    return Rated(one.id, one.tokens, one.trained, one.good, origin, shares[one.good], ftx_scale)
+def _sample(one: UnpairedExample, baseline: float, shares: dict[bool, float], ftx_scale: float) -> UnpairedSample:
+    return UnpairedSample(one.id, one.tokens, one.trained, one.desirable, baseline, shares[one.desirable], ftx_scale)

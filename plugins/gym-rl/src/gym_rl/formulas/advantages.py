@@ -16,13 +16,13 @@ from gym_rl.formulas.segment_sums import lengths, rows, sums
 EPSILON = 1e-4  #: keeps a deviation of zero from dividing
 
 
-def centred(rewards: Tensor, group: Tensor) -> Tensor:
+def dr_grpo(rewards: Tensor, group: Tensor) -> Tensor:
     """Return reward minus the mean of its group: Dr. GRPO, arXiv:2503.20783, section 3.2."""
     judged = _Judged.of(rewards, group)
     return judged.all(judged.values - judged.mean())
 
 
-def normalized(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
+def grpo(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Return (reward - mean) / (deviation + epsilon) in each group: GRPO, arXiv:2402.03300, section 4.1.2.
 
     The deviation is the unbiased one, divided by G - 1; a group of one, or of equal rewards, gives 0.
@@ -33,7 +33,7 @@ def normalized(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tens
     return judged.all(apart / (variance.sqrt()[judged.group] + epsilon))
 
 
-def leave_one_out(rewards: Tensor, group: Tensor) -> Tensor:
+def rloo(rewards: Tensor, group: Tensor) -> Tensor:
     """Return reward minus the mean of the others of its group: RLOO, arXiv:2402.14740, equation 7.
 
     It equals G / (G - 1) times the reward minus the mean of all; a group of one has no others and gives 0.
@@ -43,33 +43,33 @@ def leave_one_out(rewards: Tensor, group: Tensor) -> Tensor:
     return judged.all((judged.values - judged.mean()) * size / (size - 1).clamp(min=1))
 
 
-def group_then_batch(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
+def reinforce_pp_baseline(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Return reward minus the mean of its group, whitened over the batch: REINFORCE++-baseline, arXiv:2501.03262."""
     judged = _Judged.of(rewards, group)
     return judged.all(whiten(judged.values - judged.mean(), epsilon))
 
 
-def against_greedy(rewards: Tensor, greedy: Tensor) -> Tensor:
+def remax(rewards: Tensor, greedy: Tensor) -> Tensor:
     """Return reward minus that of the greedy answer to the same prompt, `[answers]`: ReMax, arXiv:2310.10505."""
     return (rewards - greedy).nan_to_num(0.0)
 
 
-def length_weighted(rewards: Tensor, group: Tensor, tokens: Tensor) -> Tensor:
+def opo(rewards: Tensor, group: Tensor, tokens: Tensor) -> Tensor:
     """Return reward minus the mean of its group weighted by length, `tokens` `[answers]`: OPO, arXiv:2505.23585."""
     judged = _Judged.of(rewards, group)
     return judged.all(judged.values - judged.mean(tokens))
 
 
-def decoupled(rewards: Tensor, weights: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
+def gdpo(rewards: Tensor, weights: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Normalize each of several rewards `[answers, kinds]` in its group, add them up by `weights` and whiten: GDPO.
 
     arXiv:2601.05242: a reward of small deviation is not drowned by one of large deviation.
     """
-    each = torch.stack([normalized(rewards[:, kind], group, epsilon) for kind in range(rewards.shape[1])], 1)
+    each = torch.stack([grpo(rewards[:, kind], group, epsilon) for kind in range(rewards.shape[1])], 1)
     return whiten(each @ weights.to(each.dtype), epsilon)
 
 
-def beta_normalized(rewards: Tensor, group: Tensor, lowest: float = 0.0, highest: float = 1.0) -> Tensor:
+def bnpo(rewards: Tensor, group: Tensor, lowest: float = 0.0, highest: float = 1.0) -> Tensor:
     """Return reward minus the mean p of its group, over the density of p in a Beta distribution: BNPO, arXiv:2506.02864.
 
     Rewards are first mapped to 0 .. 1 from `lowest` .. `highest`. The density is that of Beta(1 + a/3, 1 + b/3), where Beta(a, b)
@@ -85,7 +85,7 @@ def beta_normalized(rewards: Tensor, group: Tensor, lowest: float = 0.0, highest
     return judged.all((judged.values - mean) * (-density).exp())
 
 
-def to_go(rewards: Tensor, owner: Tensor, count: int, gamma: float = 1.0) -> Tensor:
+def rewards_to_go(rewards: Tensor, owner: Tensor, count: int, gamma: float = 1.0) -> Tensor:
     """Return for each token the discounted sum of the rewards `[n]` from it to the end of its answer."""
     return gae(rewards, torch.zeros_like(rewards), owner, count, gamma, 1.0)
 

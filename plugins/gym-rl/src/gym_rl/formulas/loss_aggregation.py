@@ -14,7 +14,7 @@ from torch import Tensor
 from gym_rl.formulas.segment_sums import means
 
 
-class Aggregate(Protocol):
+class LossAggregation(Protocol):
     """A way to add up.
 
     `share` is the number of answers that a step had for these `count`: those that are not learnt from are not among them.
@@ -43,7 +43,7 @@ class TokenMean:
 
 
 @dataclass(frozen=True)
-class AnswerMean:
+class SequenceMeanTokenMean:
     """Every answer counts the same, and its tokens share it: GRPO, arXiv:2402.03300, equation 3."""
 
     def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
@@ -56,7 +56,7 @@ class AnswerMean:
 
 
 @dataclass(frozen=True)
-class AnswerSum:
+class SequenceMeanTokenSum:
     """Mean over answers of the sum over tokens: REINFORCE on whole answers, RLOO."""
 
     def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
@@ -69,7 +69,7 @@ class AnswerSum:
 
 
 @dataclass(frozen=True)
-class Constant:
+class SequenceMeanTokenSumNorm:
     """Sum over tokens, divided by a number that no length changes: Dr. GRPO, arXiv:2503.20783, appendix C.
 
     Nor does how many answers were too long to be learnt from.

@@ -16,35 +16,35 @@ from gym_rl.formulas.importance_ratio import LIMIT
 from gym_rl.formulas.segment_sums import means, sums
 
 
-def truncated(ratio: Tensor, cap: float = 2.0) -> Tensor:
+def tis(ratio: Tensor, cap: float = 2.0) -> Tensor:
     """Return min(exp(ratio), cap) of each token: truncated importance sampling, https://fengyao.notion.site/off-policy-rl."""
     return ratio.clamp(-LIMIT, LIMIT).exp().clamp(max=cap).detach()
 
 
-def truncated_answers(ratio: Tensor, owner: Tensor, count: int, cap: float = 2.0) -> Tensor:
+def sequence_tis(ratio: Tensor, owner: Tensor, count: int, cap: float = 2.0) -> Tensor:
     """Return the ratio of the whole answer, at most `cap`, for each of its tokens."""
-    return truncated(sums(ratio, owner, count), cap)[owner]
+    return tis(sums(ratio, owner, count), cap)[owner]
 
 
-def within(ratio: Tensor, low: float = 0.5, high: float = 5.0) -> Tensor:
+def icepop(ratio: Tensor, low: float = 0.5, high: float = 5.0) -> Tensor:
     """Return exp(ratio) of the tokens where it lies between the bounds, else 0: IcePop, arXiv:2510.18855."""
     weight = ratio.clamp(-LIMIT, LIMIT).exp()
     return torch.where((weight >= low) & (weight <= high), weight, 0.0).detach()
 
 
-def masked_answers(ratio: Tensor, owner: Tensor, count: int, cap: float = 2.0) -> Tensor:
+def mis(ratio: Tensor, owner: Tensor, count: int, cap: float = 2.0) -> Tensor:
     """Return the ratio of the whole answer for each of its tokens, 0 where it is above `cap`: masked importance sampling."""
-    whole = truncated(sums(ratio, owner, count), math.inf)
+    whole = tis(sums(ratio, owner, count), math.inf)
     return torch.where(whole <= cap, whole, 0.0)[owner]
 
 
-def near(ratio: Tensor, owner: Tensor, count: int, low: float = 0.99, high: float = 1.01) -> Tensor:
+def geo(ratio: Tensor, owner: Tensor, count: int, low: float = 0.99, high: float = 1.01) -> Tensor:
     """Return 1 for tokens of answers whose mean ratio (geometric) lies between the bounds, else 0."""
-    whole = truncated(means(ratio, owner, count), math.inf)
+    whole = tis(means(ratio, owner, count), math.inf)
     return ((whole >= low) & (whole <= high)).to(ratio.dtype)[owner]
 
 
-def not_strayed(ratio: Tensor, advantages: Tensor, owner: Tensor, count: int, bound: float) -> Tensor:
+def off_policy_mask(ratio: Tensor, advantages: Tensor, owner: Tensor, count: int, bound: float) -> Tensor:
     """Return 0 for tokens of bad answers that the policy left behind, else 1: DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
 
     Bad: a negative advantage `[count]`; left behind: `mean_t log(pi_sampler / pi_trainer)` above `bound`.
@@ -62,9 +62,9 @@ def none(ratio: Tensor, owner: Tensor, count: int) -> Tensor:
 #: `[n]`.
 CORRECTIONS: Mapping[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "none": none,
-    "tis": lambda ratio, owner, count: truncated(ratio),
-    "sequence_tis": truncated_answers,
-    "icepop": lambda ratio, owner, count: within(ratio),
-    "mis": masked_answers,
-    "geo": near,
+    "tis": lambda ratio, owner, count: tis(ratio),
+    "sequence_tis": sequence_tis,
+    "icepop": lambda ratio, owner, count: icepop(ratio),
+    "mis": mis,
+    "geo": geo,
 }

@@ -1,7 +1,7 @@
 """Policy losses, to minimise, one number for each token or answer; `aggregate` makes one number of them.
 
 `log_probs` and `old` `[n]` are log-probabilities of the sampled tokens under the policy and under the one that is fixed
-while it is updated; `advantages` do not depend on the policy. Metrics of clipping come from `outside`.
+while it is updated; `advantages` do not depend on the policy. Metrics of clipping come from `is_clipped`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gym_rl.formulas.importance_ratio import log_ratio, mean_ratio, token_ratio
 from gym_rl.formulas.segment_sums import means
 
 
-def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:
     """Return -min(ratio A, clip(ratio, 1 - low, 1 + high) A): PPO, arXiv:1707.06347, equation 7.
 
     Different bounds are DAPO's (arXiv:2503.14476, equation 10). With `dual`, greater than 1, the loss of a negative
@@ -23,7 +23,7 @@ def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: fl
     return loss if dual is None else torch.where(advantages < 0, torch.minimum(loss, -dual * advantages), loss)
 
 
-def outside(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+def is_clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
     """Return whether clipping takes the gradient away: a bool for each ratio."""
     return ((ratio < 1 - low) & (advantages < 0)) | ((ratio > 1 + high) & (advantages > 0))
 
@@ -32,14 +32,14 @@ def ppo(
     log_probs: Tensor, old: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
 ) -> Tensor:
     """Return the clipped loss of each token, `[n]`, for advantages `[n]`: PPO, GRPO, Dr. GRPO and DAPO."""
-    return clipped(token_ratio(log_probs, old), advantages, low, high, dual)
+    return clipped_surrogate(token_ratio(log_probs, old), advantages, low, high, dual)
 
 
 def gspo(
     log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int, low: float, high: float
 ) -> Tensor:
     """Return the clipped loss of each answer, `[count]`, for advantages `[count]`: GSPO, arXiv:2507.18071, equation 5."""
-    return clipped(mean_ratio(log_probs, old, owner, count), advantages, low, high)
+    return clipped_surrogate(mean_ratio(log_probs, old, owner, count), advantages, low, high)
 
 
 def gspo_token(
@@ -51,7 +51,7 @@ def gspo_token(
     advantage, the mean over its tokens is GSPO's loss in value and gradient.
     """
     whole = mean_ratio(log_probs, old, owner, count).detach()[owner]
-    return clipped(whole * (log_probs - log_probs.detach()).exp(), advantages, low, high)
+    return clipped_surrogate(whole * (log_probs - log_probs.detach()).exp(), advantages, low, high)
 
 
 def cispo(log_probs: Tensor, old: Tensor, advantages: Tensor, cap: float) -> Tensor:
@@ -76,7 +76,7 @@ def sapo(log_probs: Tensor, old: Tensor, advantages: Tensor, rising: float = 1.0
     return -4 / temperature * torch.sigmoid(temperature * (token_ratio(log_probs, old) - 1)) * advantages
 
 
-def geometric(
+def gmpo(
     log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int, low: float, high: float
 ) -> Tensor:
     """Return the loss of each answer, `[count]`, for advantages `[count]`: GMPO, arXiv:2507.20673, equation 4.
@@ -88,7 +88,7 @@ def geometric(
     return -means(apart, owner, count).exp() * advantages
 
 
-def value(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> Tensor:
+def value_loss(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> Tensor:
     """Return half the larger squared error of a value and of the value kept within `clip` of the old one, `[n]`."""
     near = old + (values - old).clamp(-clip, clip)
     return torch.maximum((values - returns) ** 2, (near - returns) ** 2) / 2

@@ -36,7 +36,7 @@ class Sample:
     advantage: float | None  #: mean over its tokens; None of a held-out one
 
 
-class Kept:
+class RolloutLog:
     """The folder of one run."""
 
     def __init__(self, output: Path) -> None:

@@ -18,12 +18,12 @@ class Ranking:
     prompts: int
     judged: int  #: answers that have a reward
     reward: float | None  #: mean over these
-    cut_off: int  #: answers that the model did not end
+    truncated: int  #: answers that the model did not end
     best: list[Sample]  #: the best first
     worst: list[Sample]  #: the worst first
 
 
-def ranked(samples: Sequence[Sample], best: int, worst: int) -> Ranking:
+def rank(samples: Sequence[Sample], best: int, worst: int) -> Ranking:
     """Return the samples of the highest and of the lowest rewards; of equal ones the first, and none in both lists.
 
     What was said several times to a prompt is listed once.

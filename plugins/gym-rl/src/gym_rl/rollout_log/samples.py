@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from gym_data.tokenizer import Tokenizer
 from gym_rl.formulas.segment_sums import means
 from gym_rl.rollout_log.files import Sample
-from gym_rl.rollouts.experience import Round
+from gym_rl.rollouts.experience import Experience
 from gym_torch.source import Examples
 
 
-def samples(round_: Round, prompts: Examples, words: Tokenizer, steps: tuple[int, int]) -> Iterator[Sample]:
+def samples(experience: Experience, prompts: Examples, words: Tokenizer, steps: tuple[int, int]) -> Iterator[Sample]:
     """Yield the answers of a round that these steps learn from; `prompts` are those of the whole data set."""
-    rewards = [_known(value) for value in round_.rewards.tolist()]
-    scores = {name: [_known(value) for value in said.tolist()] for name, said in round_.scores.items()}
-    earned = round_.columns.get("advantages")
-    advantages = None if earned is None else means(earned.double(), round_.owner, len(rewards)).tolist()
-    finished = round_.finished.tolist()
-    for number, made in enumerate(round_.rollouts(prompts)):
+    rewards = [_known(value) for value in experience.rewards.tolist()]
+    scores = {name: [_known(value) for value in said.tolist()] for name, said in experience.scores.items()}
+    earned = experience.columns.get("advantages")
+    advantages = None if earned is None else means(earned.double(), experience.owner, len(rewards)).tolist()
+    finished = experience.finished.tolist()
+    for number, made in enumerate(experience.rollouts(prompts)):
         yield Sample(
             steps,
             made.prompt.id,

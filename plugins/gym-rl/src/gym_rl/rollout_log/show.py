@@ -41,7 +41,7 @@ def _summary(found: Ranking) -> str:
     parts = [f"{steps}: {found.answers} answers to {found.prompts} prompts"]
     parts.append("none judged" if found.reward is None else f"mean reward {found.reward:.4g}")
     parts += [f"{found.answers - found.judged} not judged"] * (0 < found.judged < found.answers)
-    parts += [f"{found.cut_off} cut off"] * (found.cut_off > 0)
+    parts += [f"{found.truncated} cut off"] * (found.truncated > 0)
     return ", ".join(parts)
 
 

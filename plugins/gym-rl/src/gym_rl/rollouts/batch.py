@@ -20,14 +20,14 @@ class RolloutBatch(ResponseBatch):
     fresh: bool  #: whether the policy is still the one that answered
 
     @property
-    def sampled(self) -> Tensor:
+    def sampling_log_probs(self) -> Tensor:
         """Log-probability of each target where it was sampled, `[n]`."""
-        return self.columns["sampled"]
+        return self.columns["sampling_log_probs"]
 
     @property
-    def old(self) -> Tensor:
+    def old_log_probs(self) -> Tensor:
         """Log-probability of each target under the policy when the round began, `[n]`."""
-        return self.columns["old"]
+        return self.columns["old_log_probs"]
 
     @property
     def advantages(self) -> Tensor:
@@ -35,11 +35,11 @@ class RolloutBatch(ResponseBatch):
         return self.columns["advantages"]
 
     @property
-    def answer_advantages(self) -> Tensor:
+    def sequence_advantages(self) -> Tensor:
         """Mean advantage of each answer, `[answers]`; where its tokens have one in common, exactly that."""
         # In fp64 a sum of equal fp32 numbers is exact, and so is their mean.
         return means(self.advantages.double(), self.owner, self.responses).to(self.advantages.dtype)
 
-    def having(self, columns: Mapping[str, Tensor]) -> Self:
+    def with_columns(self, columns: Mapping[str, Tensor]) -> Self:
         """Return the batch with more columns."""
         return replace(self, columns={**self.columns, **columns})

@@ -16,43 +16,43 @@ from gym_rl.config import PolicyGradient
 from gym_rl.formulas import advantages
 from gym_rl.formulas.kl import k1
 from gym_rl.formulas.segment_sums import sums
-from gym_rl.rollouts.experience import Round
+from gym_rl.rollouts.experience import Experience
 
-Credit = Callable[[Round, PolicyGradient], Mapping[str, Tensor]]
+Credit = Callable[[Experience, PolicyGradient], Mapping[str, Tensor]]
 
 
-def of_answers(round_: Round, config: PolicyGradient) -> dict[str, Tensor]:
+def advantages_of_completions(experience: Experience, config: PolicyGradient) -> dict[str, Tensor]:
     """Give every token the advantage of its answer, which `config.advantage` makes of rewards and groups."""
     advantage: Callable[[Tensor, Tensor], Tensor] = load_object(config.advantage)
-    rewards = round_.rewards - sums(departures(round_, config), round_.owner, len(round_.lengths))
-    return {"advantages": advantage(rewards, round_.groups).float()[round_.owner]}
+    rewards = experience.rewards - sums(kl_penalties(experience, config), experience.owner, len(experience.lengths))
+    return {"advantages": advantage(rewards, experience.groups).float()[experience.owner]}
 
 
-def to_go(round_: Round, config: PolicyGradient) -> dict[str, Tensor]:
+def whitened_returns(experience: Experience, config: PolicyGradient) -> dict[str, Tensor]:
     """Give every token the rewards from it to the end of its answer, whitened over all tokens: REINFORCE++, arXiv:2501.03262."""
-    count, owner = len(round_.lengths), round_.owner
-    judged = ~round_.rewards.isnan()[owner]
-    earned = advantages.to_go(token_rewards(round_, config), owner, count)
+    count, owner = len(experience.lengths), experience.owner
+    judged = ~experience.rewards.isnan()[owner]
+    earned = advantages.rewards_to_go(token_rewards(experience, config), owner, count)
     found = torch.zeros_like(earned)
     found[judged] = advantages.whiten(earned[judged])
     return {"advantages": found.float()}
 
 
-def token_rewards(round_: Round, config: PolicyGradient) -> Tensor:
+def token_rewards(experience: Experience, config: PolicyGradient) -> Tensor:
     """Return what each token earns, `[sum of lengths]` fp64: the last one its answer's reward (0 where nothing judged it).
 
     Less what its departure from the reference costs, where that counts in the reward.
     """
-    rewards = -departures(round_, config)
-    spoken = round_.lengths > 0
-    last = torch.cumsum(round_.lengths, 0)[spoken] - 1
-    rewards[last] += round_.rewards.nan_to_num(0.0)[spoken]
+    rewards = -kl_penalties(experience, config)
+    spoken = experience.lengths > 0
+    last = torch.cumsum(experience.lengths, 0)[spoken] - 1
+    rewards[last] += experience.rewards.nan_to_num(0.0)[spoken]
     return rewards
 
 
-def departures(round_: Round, config: PolicyGradient) -> Tensor:
+def kl_penalties(experience: Experience, config: PolicyGradient) -> Tensor:
     """Return what each token's departure from the reference takes from its reward, `[sum of lengths]` fp64."""
     if not (config.beta and config.kl_estimator == "k1_in_reward"):
-        return torch.zeros(len(round_.tokens), dtype=torch.float64)
-    old = round_.columns.get("old", round_.columns["sampled"])
-    return config.beta * k1(old, round_.columns["reference"], round_.columns["sampled"]).double()
+        return torch.zeros(len(experience.tokens), dtype=torch.float64)
+    old = experience.columns.get("old_log_probs", experience.columns["sampling_log_probs"])
+    return config.beta * k1(old, experience.columns["ref_log_probs"], experience.columns["sampling_log_probs"]).double()

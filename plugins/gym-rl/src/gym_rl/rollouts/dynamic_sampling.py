@@ -16,102 +16,106 @@ import torch
 from torch import Tensor
 
 from gym_rl.config import PolicyGradient
-from gym_rl.rollouts.experience import OF_ANSWERS, Round
-from gym_rl.rollouts.metrics import health
-from gym_rl.rollouts.routing_replay import joined as joined_experts
+from gym_rl.rollouts.experience import OF_ANSWERS, Experience
+from gym_rl.rollouts.metrics import rollout_metrics
+from gym_rl.rollouts.routing_replay import concatenate_prompt_experts
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DynamicSample:
     """What became of the prompts of a round."""
 
-    round: Round  #: as many groups as were wanted
-    health: dict[
+    experience: Experience  #: as many groups as were wanted
+    metrics: dict[
         str, float
     ]  #: of all that was asked, which says how good the policy is; what is learnt from is a selection
-    carried: tuple[Round, ...] = ()  #: groups too many, for the next round
+    carried_over: tuple[Experience, ...] = ()  #: groups too many, for the next round
 
 
-def draw(number: int, wanted: int, attempts: int, carried: Sequence[Round], ask: Callable[[int], Round]) -> Drawn:
+def dynamic_sample(
+    number: int, wanted: int, attempts: int, carried_over: Sequence[Experience], ask: Callable[[int], Experience]
+) -> DynamicSample:
     """Return groups whose answers can be told apart for round `number`: those carried over, then of prompts that are asked now.
 
     Each attempt asks as many prompts as are likely to give what is missing. Where the attempts are used up, the
-    other groups make up the number; `learnt` leaves them out.
+    other groups make up the number; `in_loss` leaves them out.
 
     Args:
         number: of the round.
         wanted: groups.
         attempts: how often prompts may be asked, at least once.
-        carried: groups too many of the round before.
+        carried_over: groups too many of the round before.
         ask: answers so many of the next prompts.
 
     """
-    asked: list[Round] = []
-    have, tried, kept = sum(map(groups_of, carried)), 0, 0
+    asked: list[Experience] = []
+    have, tried, kept = sum(map(group_count, carried_over)), 0, 0
     while have + kept < wanted and len(asked) < attempts:
         missing = wanted - have - kept
         asked.append(ask(min(wanted, ceil(missing * tried / max(kept, 1))) if tried else missing))
-        tried, kept = tried + groups_of(asked[-1]), kept + int(asked[-1].told_apart.sum())
-    useful = joined([*carried, *(only(each, each.told_apart) for each in asked)])
-    equal = [only(each, ~each.told_apart) for each in asked]
-    everything = joined([useful, *equal])
-    first = torch.arange(groups_of(everything)) < wanted
-    left = only(useful, ~first[: groups_of(useful)])
+        tried, kept = tried + group_count(asked[-1]), kept + int(asked[-1].informative.sum())
+    useful = concatenate([*carried_over, *(select_groups(each, each.informative) for each in asked)])
+    equal = [select_groups(each, ~each.informative) for each in asked]
+    everything = concatenate([useful, *equal])
+    first = torch.arange(group_count(everything)) < wanted
+    left = select_groups(useful, ~first[: group_count(useful)])
     said = {
         "dynamic_sampling/num_prompts": float(tried),
-        "dynamic_sampling/frac_filled": max(0, wanted - groups_of(useful)) / wanted,
+        "dynamic_sampling/frac_filled": max(0, wanted - group_count(useful)) / wanted,
     }
     if tried:
         said["dynamic_sampling/frac_dropped"] = 1 - kept / tried
-    return Drawn(
-        replace(only(everything, first), number=torch.tensor(number)),
-        said | (health(joined(asked)) if asked else {}),
-        (left,) if groups_of(left) else (),
+    return DynamicSample(
+        replace(select_groups(everything, first), number=torch.tensor(number)),
+        said | (rollout_metrics(concatenate(asked)) if asked else {}),
+        (left,) if group_count(left) else (),
     )
 
 
-def learnt(round_: Round, config: PolicyGradient) -> Tensor:
+def in_loss(experience: Experience, config: PolicyGradient) -> Tensor:
     """Return which answers are learnt from, `[answers]` bool: not those that nothing judged, nor, where asked for, those cut
     off and those of groups whose answers cannot be told apart.
     """
-    chosen = ~round_.rewards.isnan()
+    chosen = ~experience.rewards.isnan()
     if config.mask_truncated_completions:
-        chosen &= round_.finished
+        chosen &= experience.finished
     if config.max_resample:
-        chosen &= round_.told_apart[round_.groups]
+        chosen &= experience.informative[experience.groups]
     return chosen
 
 
-def groups_of(round_: Round) -> int:
+def group_count(experience: Experience) -> int:
     """Return the number of groups."""
-    return int(round_.groups[-1]) + 1 if len(round_.groups) else 0
+    return int(experience.groups[-1]) + 1 if len(experience.groups) else 0
 
 
-def only(round_: Round, groups: Tensor) -> Round:
+def select_groups(experience: Experience, groups: Tensor) -> Experience:
     """Return a round of the groups that `groups` `[groups]`, bool, says."""
-    answers = groups[round_.groups]
-    tokens = answers[round_.owner]
+    answers = groups[experience.groups]
+    tokens = answers[experience.owner]
     return replace(
-        round_,
-        groups=torch.unique_consecutive(round_.groups[answers], return_inverse=True)[1],
-        prompts=round_.prompts[answers],
-        lengths=round_.lengths[answers],
-        tokens=round_.tokens[tokens],
-        finished=round_.finished[answers],
-        rewards=round_.rewards[answers],
-        compared=None if round_.compared is None else round_.compared[answers],
-        **{table: {name: said[answers] for name, said in getattr(round_, table).items()} for table in OF_ANSWERS},
-        columns={name: column[tokens] for name, column in round_.columns.items()},
-        kept=None if round_.kept is None else round_.kept[tokens.repeat_interleave(round_.columns["kept"])],
-        prompt_experts=None if round_.prompt_experts is None else round_.prompt_experts[groups],
+        experience,
+        groups=torch.unique_consecutive(experience.groups[answers], return_inverse=True)[1],
+        prompts=experience.prompts[answers],
+        lengths=experience.lengths[answers],
+        tokens=experience.tokens[tokens],
+        finished=experience.finished[answers],
+        rewards=experience.rewards[answers],
+        compared=None if experience.compared is None else experience.compared[answers],
+        **{table: {name: said[answers] for name, said in getattr(experience, table).items()} for table in OF_ANSWERS},
+        columns={name: column[tokens] for name, column in experience.columns.items()},
+        nucleus=None
+        if experience.nucleus is None
+        else experience.nucleus[tokens.repeat_interleave(experience.columns["nucleus_size"])],
+        prompt_experts=None if experience.prompt_experts is None else experience.prompt_experts[groups],
     )
 
 
-def joined(rounds: Sequence[Round]) -> Round:
+def concatenate(rounds: Sequence[Experience]) -> Experience:
     """Return the groups of several rounds as one."""
     first = rounds[0]
     lengths = [len(each.lengths) for each in rounds]
-    before = [sum(map(groups_of, rounds[:place])) for place in range(len(rounds))]
+    before = [sum(map(group_count, rounds[:place])) for place in range(len(rounds))]
     return replace(
         first,
         groups=torch.cat([each.groups + start for each, start in zip(rounds, before, strict=True)]),
@@ -123,8 +127,8 @@ def joined(rounds: Sequence[Round]) -> Round:
         compared=None if first.compared is None else torch.cat([cast(Tensor, each.compared) for each in rounds]),
         **{table: _below([getattr(each, table) for each in rounds], lengths) for table in OF_ANSWERS},
         columns={name: torch.cat([each.columns[name] for each in rounds]) for name in first.columns},
-        kept=None if first.kept is None else torch.cat([cast(Tensor, each.kept) for each in rounds]),
-        prompt_experts=joined_experts([each.prompt_experts for each in rounds]),
+        nucleus=None if first.nucleus is None else torch.cat([cast(Tensor, each.nucleus) for each in rounds]),
+        prompt_experts=concatenate_prompt_experts([each.prompt_experts for each in rounds]),
     )
 
 

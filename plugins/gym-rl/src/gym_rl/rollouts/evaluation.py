@@ -7,36 +7,40 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from gym_rl.config import PolicyGradient
-from gym_rl.rollouts.experience import Round
-from gym_rl.rollouts.generation import Asking
-from gym_rl.rollouts.metrics import health
+from gym_rl.rollouts.experience import Experience
+from gym_rl.rollouts.generation import RolloutGenerator
+from gym_rl.rollouts.metrics import rollout_metrics
 from gym_torch.loop.job import Job
 
-#: what is said of held-out answers, beside each reward: the rest of a round's health matters where something is learnt
-SAID = ("reward", "completions/mean_length", "completions/clipped_ratio")
+#: what is said of held-out answers, beside each reward: the rest of a round's metrics matters where something is learnt
+LOGGED = ("reward", "completions/mean_length", "completions/clipped_ratio")
 
 
-def greedy(config: PolicyGradient) -> PolicyGradient:
+def evaluation_options(config: PolicyGradient) -> PolicyGradient:
     """Return the options under which held-out prompts are answered."""
     options = {"group_size": config.eval_samples, "temperature": config.eval_temperature, "routing_replay": False}
     return config.model_copy(update=options)
 
 
-class HeldOutRewards:
+class RewardEvaluation:
     """Asks every held-out prompt, with the same random numbers each time."""
 
-    def __init__(self, asking: Asking, keep: Callable[[Round, int], None]) -> None:
+    def __init__(self, generator: RolloutGenerator, keep: Callable[[Experience, int], None]) -> None:
         """Take what answers and judges; `keep` is told of the answers, and after which step they were given."""
-        self.asking, self.keep = asking, keep
+        self.generator, self.keep = generator, keep
 
     def __call__(self, job: Job) -> Mapping[str, float] | None:
         """Return mean reward, that of each reward, and lengths; None where nothing was judged."""
         job.ranks.at("")  # answering and judging take their time
-        self.asking.sampler.refresh()
-        asked = np.repeat(np.arange(len(self.asking.prompts)), self.asking.config.group_size)
+        self.generator.sampler.refresh()
+        asked = np.repeat(np.arange(len(self.generator.prompts)), self.generator.config.group_size)
         ranks = job.accelerator.process_index, job.accelerator.num_processes
-        found = self.asking(0, asked, range(len(asked)), *ranks)
+        found = self.generator(0, asked, range(len(asked)), *ranks)
         self.keep(found, job.progress.step)
         if found.rewards.isnan().all():
             return None
-        return {name: value for name, value in health(found).items() if name in SAID or name.startswith("rewards/")}
+        return {
+            name: value
+            for name, value in rollout_metrics(found).items()
+            if name in LOGGED or name.startswith("rewards/")
+        }

@@ -1,16 +1,17 @@
-"""The answers of one round of rollouts: what was sampled, how it was judged, and as what it is learnt from.
+"""The experience of one round: completions, their rewards, and what training needs to know of each token.
 
-What is known of every token stands in columns, by name: each stage of a round adds its own, and whoever learns reads those it
-needs. `sampled` and `advantages` are always there in the end.
+Columns hold a value for each token, by name. Each stage of a round adds its own; `sampling_log_probs` and `advantages` are always
+there in the end.
 
 | Column | Holds, `[n]` fp32 |
 |---|---|
-| `sampled` | log-probability where the token was sampled |
-| `old` | log-probability under the policy when the round began, as training computes it; absent where that is the policy itself |
-| `reference` | log-probability under the reference, where departing from it costs |
-| `advantages` | how much better than expected, without a gradient |
-| `kept` | int64: how many tokens could be drawn where `top_p` is below 1, which stand in `Round.kept` |
-| `experts` | with routing replay, int16 `[n, layers, k]`: the experts that the token went to (`gym_torch.model.expert_routing`) |
+| `sampling_log_probs` | log-probability under the rollout engine, where the token was sampled |
+| `old_log_probs` | log-probability under the policy at the beginning of the round; absent where that is the policy itself |
+| `ref_log_probs` | log-probability under the reference model, where `beta` is above 0 |
+| `values`, `returns` | of a critic |
+| `advantages` | without a gradient |
+| `nucleus_size` | int64: number of tokens in the top-p set of the token, with `top_p` below 1; see `Experience.nucleus` |
+| `experts` | with routing replay, int16 `[n, layers, k]`: the experts of the token (`gym_torch.model.expert_routing`) |
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class Rollout:
     trained: npt.NDArray[np.bool_]  #: all of them, `[length]`
     columns: Mapping[str, npt.NDArray[Any]]  #: by name, what is known of each token, `[length, ...]`
     prompt_experts: npt.NDArray[np.int16] | None = None  #: those of the prompt, `[prompt, layers, k]`
-    kept: npt.NDArray[np.int32] | None = None  #: tokens that could be drawn, one token of the answer after another
+    nucleus: npt.NDArray[np.int32] | None = None  #: tokens that could be drawn, one token of the answer after another
     number: int = 0  #: of the answer in its round
     fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
     share: float = 1.0  #: of the answers of its step: itself, and its part in those that are not learnt from
 
 
 @dataclass(frozen=True)
-class Round:
+class Experience:
     """All answers to the prompts of one round, group after group; what a checkpoint keeps of them is tensors."""
 
     number: Tensor  #: [] int64, of the round, from 0
@@ -63,8 +64,8 @@ class Round:
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     """By `reward/metric`, [answers] fp64, what rewards had logged when they judged each answer; NaN for nothing."""
     columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
-    kept: Tensor | None = (
-        None  #: [sum of the column `kept`] int32, with `top_p` the tokens that could be drawn at each token
+    nucleus: Tensor | None = (
+        None  #: [sum of the column `nucleus_size`] int32, with `top_p` the tokens that could be drawn at each token
     )
     prompt_experts: Tensor | None = None  #: [groups, longest prompt, layers, k] int16, with routing replay
 
@@ -74,12 +75,12 @@ class Round:
         return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
 
     @property
-    def varied(self) -> Tensor:
+    def nonzero_std(self) -> Tensor:
         """Whether the answers of each group earned different rewards, `[groups]` bool; only then can they be compared."""
         return self._apart(self.rewards)
 
     @property
-    def told_apart(self) -> Tensor:
+    def informative(self) -> Tensor:
         """Whether the answers of each group differ in what dynamic sampling looks at, `[groups]` bool."""
         return self._apart(self.rewards if self.compared is None else self.compared)
 
@@ -91,7 +92,7 @@ class Round:
         least = nothing.scatter_reduce(0, groups, some, "amin")
         return least < (-nothing).scatter_reduce(0, groups, some, "amax")
 
-    def having(self, columns: Mapping[str, Tensor]) -> Round:
+    def with_columns(self, columns: Mapping[str, Tensor]) -> Experience:
         """Return the round with more columns."""
         return replace(self, columns={**self.columns, **columns})
 
@@ -102,7 +103,7 @@ class Round:
         return plain | tables
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Round:
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Experience:
         """Return the round that `tensors` told."""
         plain = {name: value for name, value in tensors.items() if "/" not in name}
         tables: dict[str, dict[str, Tensor]] = {table: {} for table in _TABLES}
@@ -116,7 +117,7 @@ class Round:
         bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
         tokens, columns = self.tokens.numpy(), {name: column.numpy() for name, column in self.columns.items()}
         experts = None if self.prompt_experts is None else self.prompt_experts.numpy()
-        kept = self._kept_of_answers()
+        kept = self._split_top_p_sets()
         made = []
         for number, index in enumerate(self.prompts.tolist()):
             part = slice(bounds[number], bounds[number + 1])
@@ -138,11 +139,11 @@ class Round:
             )
         return made
 
-    def _kept_of_answers(self) -> list[npt.NDArray[np.int32]] | None:
-        if self.kept is None:
+    def _split_top_p_sets(self) -> list[npt.NDArray[np.int32]] | None:
+        if self.nucleus is None:
             return None
-        counts = torch.zeros_like(self.lengths).index_add(0, self.owner, self.columns["kept"])
-        return [part.numpy() for part in self.kept.split(counts.tolist())]
+        counts = torch.zeros_like(self.lengths).index_add(0, self.owner, self.columns["nucleus_size"])
+        return [part.numpy() for part in self.nucleus.split(counts.tolist())]
 
 
 OF_ANSWERS = ("scores", "failed", "metrics")  #: tables with a value for each answer

@@ -18,8 +18,8 @@ from gym_rewards.reward_names import called
 from gym_rl.config import PolicyGradient
 from gym_rl.rollout_engine import Sampler
 from gym_rl.rollouts.completion_checks import check
-from gym_rl.rollouts.experience import Round
-from gym_rl.rollouts.routing_replay import kept
+from gym_rl.rollouts.experience import Experience
+from gym_rl.rollouts.routing_replay import recorded_experts
 from gym_torch.batch import Example
 from gym_torch.console import warn
 from gym_torch.generation.generator import Completion
@@ -42,7 +42,7 @@ class Prompt(Example, Protocol):
 
 
 @dataclass(frozen=True)
-class Asking:
+class RolloutGenerator:
     """What answers prompts and judges the answers."""
 
     config: PolicyGradient
@@ -53,7 +53,7 @@ class Asking:
     seed: int = 0
     told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed
 
-    def __call__(self, number: int, asked: Ints, streams: Sequence[int], rank: int = 0, world: int = 1) -> Round:
+    def __call__(self, number: int, asked: Ints, streams: Sequence[int], rank: int = 0, world: int = 1) -> Experience:
         """Return the answers of round `number`, judged, the same in every process; each process gives its share.
 
         Args:
@@ -80,9 +80,9 @@ class Asking:
         if self.config.on_error == "stop":
             tables.pop("failed")  # a failure would have ended the run
         self._tell(tables.get("failed", {}), {name: why for each in reasons for name, why in each.items()})
-        experts, prompt_experts = kept(every, size) if self.config.routing_replay else (None, None)
+        experts, prompt_experts = recorded_experts(every, size) if self.config.routing_replay else (None, None)
         sampled = torch.tensor([value for answer in every for value in answer.log_probs], dtype=torch.float32)
-        return Round(
+        return Experience(
             number=torch.tensor(number),
             groups=torch.arange(len(asked)) // size,
             prompts=torch.from_numpy(asked.astype("int64")),
@@ -93,8 +93,8 @@ class Asking:
             compared=_numbers(apart),
             **tables,
             columns={
-                "sampled": sampled,
-                **({"old": sampled.clone()} if self.sampler.exact else {}),
+                "sampling_log_probs": sampled,
+                **({"old_log_probs": sampled.clone()} if self.sampler.exact else {}),
                 **({"experts": experts} if experts is not None else {}),
             },
             prompt_experts=prompt_experts,

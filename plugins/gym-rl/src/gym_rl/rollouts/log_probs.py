@@ -14,19 +14,19 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from gym_rl.rollouts.batch import RolloutBatch
-from gym_rl.rollouts.experience import Rollout, Round
+from gym_rl.rollouts.experience import Experience, Rollout
 
 Pass = Callable[[RolloutBatch], Tensor]
 """From a batch of answers to a number for each of their tokens, `[n]`."""
 Batches = Callable[[], Iterator[Sequence[Rollout]]]
 """Begins anew with this process's batches of a round, each answer in one batch of one process."""
-Scoring = Callable[[Round, Batches], Mapping[str, Tensor]]
+Scoring = Callable[[Experience, Batches], Mapping[str, Tensor]]
 """From a round and its batches to more columns of it, the same in every process."""
 
 
 @torch.no_grad()
 def scored(
-    round_: Round,
+    experience: Experience,
     batches: Iterable[Sequence[Rollout]],
     passes: Mapping[str, Pass],
     collate: Callable[[Sequence[Rollout]], RolloutBatch],
@@ -49,8 +49,8 @@ def scored(
         ]
     if world > 1:
         found = gather_object(found)
-    stops = torch.cumsum(round_.lengths, 0).tolist()
-    columns = {name: torch.full((len(round_.tokens),), math.nan) for name in passes}
+    stops = torch.cumsum(experience.lengths, 0).tolist()
+    columns = {name: torch.full((len(experience.tokens),), math.nan) for name in passes}
     for number, values in found:
         for name, column in columns.items():
             column[stops[number] - len(values[name]) : stops[number]] = torch.from_numpy(values[name])

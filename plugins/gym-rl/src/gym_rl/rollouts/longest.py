@@ -18,8 +18,8 @@ from gym_data.tokenizer import Tokenizer
 from gym_rewards.reward import RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl.config import PolicyGradient
-from gym_rl.rollouts.experience import Round
-from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.experience import Experience
+from gym_rl.rollouts.generation import RolloutGenerator
 from gym_rl.rollouts.source import Rollouts, prompts_in
 from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion
@@ -47,7 +47,7 @@ class Bound(Source):
 def _rollouts(config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> Rollouts:
     free = config.model_copy(update={"routing_replay": False})  # nothing is routed here
     words = cast(Tokenizer, _Mute())
-    return Rollouts(Asking(free, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
+    return Rollouts(RolloutGenerator(free, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
 
 
 class _Endless:
@@ -87,9 +87,9 @@ def _judged(answers: Sequence[RewardInput]) -> RewardResult:
     return RewardResult({"none": nothing}, nothing, {})
 
 
-def _scored(round_: Round, batches: object) -> Mapping[str, Tensor]:
+def _scored(experience: Experience, batches: object) -> Mapping[str, Tensor]:
     """Return every column that a model may add."""
-    return {name: torch.zeros(len(round_.tokens)) for name in ("reference", "values")}
+    return {name: torch.zeros(len(experience.tokens)) for name in ("ref_log_probs", "values")}
 
 
 class _Bare(NamedTuple):

@@ -19,7 +19,7 @@ from gym_torch.model.expert_routing import FREE, Experts, lay_out
 from gym_torch.packing import Layout
 
 
-def kept(made: Sequence[Completion], group_size: int) -> tuple[Tensor, Tensor]:
+def recorded_experts(made: Sequence[Completion], group_size: int) -> tuple[Tensor, Tensor]:
     """Return the experts of answers `[sum of lengths, layers, k]` and of their groups' prompts `[groups, longest, layers, k]`.
 
     The last token of an answer, which predicts nothing, is FREE. Raises GymError where an engine did not record them.
@@ -35,13 +35,13 @@ def kept(made: Sequence[Completion], group_size: int) -> tuple[Tensor, Tensor]:
     return torch.cat(answers), pad_sequence([answer.routed[0] for answer in made[::group_size]], True, FREE)
 
 
-def joined(prompts: Sequence[Tensor | None]) -> Tensor | None:
+def concatenate_prompt_experts(prompts: Sequence[Tensor | None]) -> Tensor | None:
     """Return what several rounds keep of their prompts as one."""
     known = [experts for each in prompts if each is not None for experts in each]
     return pad_sequence(known, True, FREE) if known else None
 
 
-def laid_out(
+def lay_out_experts(
     layout: Layout, pieces: Sequence[Example], prefixes: Sequence[int | None], answers: Sequence[Rollout]
 ) -> Tensor | None:
     """Return the experts of a batch `[rows, length, layers, k]`, None where none were recorded.

@@ -20,17 +20,17 @@ from gym_core import RecipeError, Train
 from gym_core.component import load_object
 from gym_rl.config import PolicyGradient
 from gym_rl.rollouts.credit_assignment import Credit
-from gym_rl.rollouts.dynamic_sampling import Drawn, draw, learnt
-from gym_rl.rollouts.experience import Rollout, Round
-from gym_rl.rollouts.generation import Asking
+from gym_rl.rollouts.dynamic_sampling import DynamicSample, dynamic_sample, in_loss
+from gym_rl.rollouts.experience import Experience, Rollout
+from gym_rl.rollouts.generation import RolloutGenerator
 from gym_rl.rollouts.log_probs import Scoring
-from gym_rl.rollouts.metrics import health
+from gym_rl.rollouts.metrics import rollout_metrics
 from gym_torch.packing import Layout
 from gym_torch.source import UNLEARNT, Dataset, Source, Step, dealt
 
-Shares = Callable[[Round], Iterator[Sequence[Rollout]]]
+Shares = Callable[[Experience], Iterator[Sequence[Rollout]]]
 """From a round to this process's batches of it, each answer in one batch of one process."""
-CARRIED = "carried "  #: how the names of tensors begin that belong to the next round
+CARRIED_OVER = "carried over "  #: how the names of tensors begin that belong to the next round
 
 
 class Rollouts(Source):
@@ -38,13 +38,13 @@ class Rollouts(Source):
 
     def __init__(
         self,
-        asking: Asking,
+        generator: RolloutGenerator,
         train: Train,
         layout: Layout,
         fingerprint: str = "",
-        scoring: Scoring = lambda round_, batches: {},
-        keep: Callable[[Round, tuple[int, int]], None] = lambda round_, steps: None,
-        sampled: Callable[[Round, Shares], Round] = lambda round_, shares: round_,
+        scoring: Scoring = lambda experience, batches: {},
+        keep: Callable[[Experience, tuple[int, int]], None] = lambda experience, steps: None,
+        sampled: Callable[[Experience, Shares], Experience] = lambda experience, shares: experience,
     ) -> None:
         """Plan the whole run.
 
@@ -52,8 +52,8 @@ class Rollouts(Source):
         before it is learnt from, and in which steps it is: the first and the last. `sampled` gets answers as soon as they are
         there, while the policy is still the one that gave them, and returns them with what is known of them then.
         """
-        config = asking.config
-        self.asking, self.config, self.prompts = asking, config, asking.prompts
+        config = generator.config
+        self.generator, self.config, self.prompts = generator, config, generator.prompts
         self.train, self.layout, self.scoring, self.keep, self.sampled = train, layout, scoring, keep, sampled
         self.step_size = train.batch_size * train.accumulate
         rounds = math.ceil(train.max_steps / config.num_mini_batches) if train.max_steps else None
@@ -63,31 +63,31 @@ class Rollouts(Source):
         whole = (self.order.total - 1) * config.num_mini_batches
         self.total = train.max_steps or whole + math.ceil(last / self.step_size)
         self.credit: Credit = load_object(type(config).credit)
-        self.round: Round | None = None
-        self.carried: tuple[Round, ...] = ()  #: groups too many, for the next round
-        self.begins = 0  #: step at which the round under way begins
-        self.begun = self.cursor = 0  #: prompts asked before the round under way, and up to its end
-        self.health: dict[str, float] = {}  #: of the round, logged with each of its steps
+        self.experience: Experience | None = None
+        self.carried_over: tuple[Experience, ...] = ()  #: groups too many, for the next round
+        self.first_step = 0  #: step at which the round under way begins
+        self.first_prompt = self.next_prompt = 0  #: prompts asked before the round under way, and up to its end
+        self.metrics: dict[str, float] = {}  #: of the round, logged with each of its steps
         self.failures: dict[str, int] = {}  #: by reward, answers of the whole run that it failed on
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` on; where a round begins, its prompts are answered first."""
         for step in range(start, self.total):
             number, part = divmod(step, self.config.num_mini_batches)
-            if self.round is None or int(self.round.number) != number:
-                self.round, self.health = self._round(number, rank, world)
+            if self.experience is None or int(self.experience.number) != number:
+                self.experience, self.metrics = self._round(number, rank, world)
                 first = number * self.config.num_mini_batches + 1
-                self.keep(self.round, (first, min(first + self.config.num_mini_batches - 1, self.total)))
-            yield self._step(self.round, part, rank, world)
+                self.keep(self.experience, (first, min(first + self.config.num_mini_batches - 1, self.total)))
+            yield self._step(self.experience, part, rank, world)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
-        asked = [self.begun, self.cursor]
-        return {**self.order.state_dict(), "asked": asked, "health": self.health, "failures": self.failures}
+        asked = [self.first_prompt, self.next_prompt]
+        return {**self.order.state_dict(), "asked": asked, "metrics": self.metrics, "failures": self.failures}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the round that is under way, and what is carried over to the next."""
-        rounds = {"": (self.round,) if self.round else (), CARRIED: self.carried}
+        rounds = {"": (self.experience,) if self.experience else (), CARRIED_OVER: self.carried_over}
         return {
             at + name: value for at, some in rounds.items() for each in some for name, value in each.tensors().items()
         }
@@ -95,65 +95,67 @@ class Rollouts(Source):
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take the round up again. Raises DataError when the prompts are others."""
         self.order.load_state_dict(state, {})
-        later = {name.removeprefix(CARRIED): value for name, value in tensors.items() if name.startswith(CARRIED)}
-        now = {name: value for name, value in tensors.items() if not name.startswith(CARRIED)}
-        self.round = Round.of(now) if now else None
-        self.carried = (Round.of(later),) if later else ()
-        self.begun, self.cursor = state["asked"]
-        self.health, self.failures = dict(state["health"]), dict(state["failures"])
+        later = {
+            name.removeprefix(CARRIED_OVER): value for name, value in tensors.items() if name.startswith(CARRIED_OVER)
+        }
+        now = {name: value for name, value in tensors.items() if not name.startswith(CARRIED_OVER)}
+        self.experience = Experience.from_tensors(now) if now else None
+        self.carried_over = (Experience.from_tensors(later),) if later else ()
+        self.first_prompt, self.next_prompt = state["asked"]
+        self.metrics, self.failures = dict(state["metrics"]), dict(state["failures"])
 
-    def _round(self, number: int, rank: int, world: int) -> tuple[Round, dict[str, float]]:
+    def _round(self, number: int, rank: int, world: int) -> tuple[Experience, dict[str, float]]:
         """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
-        self.begins = number * self.config.num_mini_batches
-        self.asking.sampler.refresh()
+        self.first_step = number * self.config.num_mini_batches
+        self.generator.sampler.refresh()
         drawn = self._drawn(number, rank, world)
-        judged, self.carried = drawn.round, drawn.carried
-        scored = judged.having(self.scoring(judged, lambda: self._share(judged, rank, world)))
-        made = scored.having(self.credit(scored, self.config))
-        counted = learnt(made, self.config)[made.owner]
-        made = made.having({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
-        return made, health(made) | drawn.health
+        judged, self.carried_over = drawn.experience, drawn.carried_over
+        scored = judged.with_columns(self.scoring(judged, lambda: self._share(judged, rank, world)))
+        made = scored.with_columns(self.credit(scored, self.config))
+        counted = in_loss(made, self.config)[made.owner]
+        made = made.with_columns({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
+        return made, rollout_metrics(made) | drawn.metrics
 
-    def _drawn(self, number: int, rank: int, world: int) -> Drawn:
+    def _drawn(self, number: int, rank: int, world: int) -> DynamicSample:
         """Return the answers to the prompts whose turn it is, judged, and those to others in place of what teaches nothing."""
         first, end = map(int, self.order.bounds[number : number + 2])
         again = self.config.max_resample
-        self.begun = self.cursor = self.cursor if again else first
+        self.first_prompt = self.next_prompt = self.next_prompt if again else first
 
-        def ask(count: int) -> Round:
-            places = range(self.cursor, self.cursor + count)
-            self.cursor = places.stop
+        def ask(count: int) -> Experience:
+            places = range(self.next_prompt, self.next_prompt + count)
+            self.next_prompt = places.stop
             asked = np.repeat(self.order.samples(places.start, places.stop), self.config.group_size)
             streams = range(places.start * self.config.group_size, places.stop * self.config.group_size)
-            found = self.asking(number, asked, streams, rank, world)
+            found = self.generator(number, asked, streams, rank, world)
             for name, where in found.failed.items():
                 self.failures[name] = self.failures.get(name, 0) + int(where.sum())
-            return self.sampled(found, lambda round_: self._share(round_, rank, world))
+            return self.sampled(found, lambda experience: self._share(experience, rank, world))
 
         if not again:
-            return Drawn(ask(end - first), {})
-        return draw(number, end - first, 1 + again, self.carried, ask)
+            return DynamicSample(ask(end - first), {})
+        return dynamic_sample(number, end - first, 1 + again, self.carried_over, ask)
 
-    def _share(self, round_: Round, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
+    def _share(self, experience: Experience, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
         """Yield this process's batches of a whole round, as its steps will have them, each answer once."""
-        for part in range(math.ceil(len(round_.prompts) / self.step_size)):
-            batches, spare = self._batches(self._part(round_, part), rank, world)
+        for part in range(math.ceil(len(experience.prompts) / self.step_size)):
+            batches, spare = self._batches(self._part(experience, part), rank, world)
             yield from batches[: len(batches) - spare]
 
-    def _step(self, round_: Round, part: int, rank: int, world: int) -> Step:
+    def _step(self, experience: Experience, part: int, rank: int, world: int) -> Step:
         """Return mini-batch `part` of a round."""
-        answers, counted = self._part(round_, part), learnt(round_, self.config)
+        answers, counted = self._part(experience, part), in_loss(experience, self.config)
         some = [answer for answer in answers if counted[answer.number]]
         shared = [replace(answer, share=len(answers) / len(some)) for answer in some]
         batches, spare = self._batches(shared or answers, rank, world)
-        share = min((part + 1) * self.step_size, len(round_.prompts)) / len(round_.prompts)
-        epoch = round((self.begun + (self.cursor - self.begun) * share) / len(self.prompts), 6)
-        return Step(batches, epoch, spare, {**self.health, UNLEARNT: float(not some)}, idle=not some)
+        share = min((part + 1) * self.step_size, len(experience.prompts)) / len(experience.prompts)
+        epoch = round((self.first_prompt + (self.next_prompt - self.first_prompt) * share) / len(self.prompts), 6)
+        return Step(batches, epoch, spare, {**self.metrics, UNLEARNT: float(not some)}, idle=not some)
 
-    def _part(self, round_: Round, part: int) -> list[Rollout]:
+    def _part(self, experience: Experience, part: int) -> list[Rollout]:
         """Return the answers of mini-batch `part` of a round."""
         chosen = slice(part * self.step_size, (part + 1) * self.step_size)
-        return round_.rollouts(self.prompts, fresh=part == 0)[chosen]
+        return experience.rollouts(self.prompts, fresh=part == 0)[chosen]
 
     def _batches(self, rollouts: Sequence[Rollout], rank: int, world: int) -> tuple[list[list[Rollout]], int]:
         """Cut answers into batches; those to one prompt stay together as far as they fit.

@@ -15,21 +15,21 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from gym_rl.rollouts.experience import Rollout, Round
+from gym_rl.rollouts.experience import Experience, Rollout
 from gym_torch.batch import Batch
 
 
-def with_kept(
-    round_: Round,
+def with_top_p_sets(
+    experience: Experience,
     batches: Iterable[Sequence[Rollout]],
     collate: Callable[[Sequence[Rollout]], Batch],
     tokens: Callable[[Batch], Tensor],
     device: torch.device,
     world: int = 1,
-) -> Round:
+) -> Experience:
     """Return a round that knows the tokens that could be drawn, the same in every process.
 
-    `tokens` returns those of a batch as `gym_torch.policy.Policy.kept` does. Together the `batches` of all processes hold each
+    `tokens` returns those of a batch as `gym_torch.policy.Policy.nucleus` does. Together the `batches` of all processes hold each
     answer once.
     """
     found: list[tuple[int, np.ndarray, np.ndarray]] = []
@@ -44,15 +44,15 @@ def with_kept(
     if world > 1:
         found = gather_object(found)
     _, counted, drawable = zip(*sorted(found, key=lambda answer: answer[0]), strict=True)
-    made = round_.having({"kept": torch.from_numpy(np.concatenate(counted))})
-    return replace(made, kept=torch.from_numpy(np.concatenate(drawable)))
+    made = experience.with_columns({"nucleus_size": torch.from_numpy(np.concatenate(counted))})
+    return replace(made, nucleus=torch.from_numpy(np.concatenate(drawable)))
 
 
-def kept_of(answers: Sequence[Rollout]) -> Tensor | None:
-    """Return the tokens that could be drawn at the targets of a batch of answers, as `gym_torch.batch.Batch.kept`."""
-    sets = [answer.kept for answer in answers if answer.kept is not None]
+def top_p_sets(answers: Sequence[Rollout]) -> Tensor | None:
+    """Return the tokens that could be drawn at the targets of a batch of answers, as `gym_torch.batch.Batch.nucleus`."""
+    sets = [answer.nucleus for answer in answers if answer.nucleus is not None]
     if not sets:
         return None
-    counts = torch.from_numpy(np.concatenate([answer.columns["kept"] for answer in answers]))
+    counts = torch.from_numpy(np.concatenate([answer.columns["nucleus_size"] for answer in answers]))
     rows = torch.arange(len(counts)).repeat_interleave(counts)
     return torch.stack([rows, torch.from_numpy(np.concatenate(sets)).long()], 1)

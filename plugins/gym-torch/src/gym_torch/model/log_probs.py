@@ -93,7 +93,7 @@ def label_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: T
     return map_logits(hidden, head, log_probs, chunk)
 
 
-def kept_log_probs(
+def nucleus_log_probs(
     hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, kept: Tensor, chunk: int = CHUNK
 ) -> Tensor:
     """Return `log p(target)` of every row among the tokens that could be drawn there, `[n]`, as `label_log_probs` does.
@@ -105,7 +105,7 @@ def kept_log_probs(
         hidden: `[n, dim]`, the hidden states that predict the targets.
         head: maps `[rows, dim]` to logits `[rows, vocabulary]`; see `map_logits`.
         targets: `[n]` int64 token ids, each in the set of its row.
-        kept: `[m, 2]` int64, a row and a token of its set each, in the order of the rows; see `kept_tokens`.
+        kept: `[m, 2]` int64, a row and a token of its set each, in the order of the rows; see `nucleus_tokens`.
         chunk: most rows of logits at once.
 
     """
@@ -122,12 +122,12 @@ def kept_log_probs(
 
 
 @torch.no_grad()
-def kept_tokens(
+def nucleus_tokens(
     hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, top_p: float, chunk: int = CHUNK
 ) -> Tensor:
     """Return the tokens that `top_p` leaves at every row, and its target, as pairs `[m, 2]` int64 of a row and a token.
 
-    Arguments as those of `kept_log_probs`. What was drawn by other arithmetic may lie just outside, hence the target.
+    Arguments as those of `nucleus_log_probs`. What was drawn by other arithmetic may lie just outside, hence the target.
     """
     found = [torch.empty(0, 2, dtype=torch.int64, device=hidden.device)]
     for number, (states, labels) in enumerate(zip(hidden.split(chunk), targets.split(chunk), strict=True)):

@@ -17,12 +17,12 @@ class JsonLines(Observer):
     def __init__(self, path: Path) -> None:
         """Write to a file; what an earlier process left in it stays until `started`."""
         self.path = path
-        self.kept = 0  #: bytes that belong to the run as far as it was resumed
+        self.nucleus = 0  #: bytes that belong to the run as far as it was resumed
 
     def started(self, progress: Progress) -> None:
         """Drop the lines that were written after the checkpoint."""
         self.path.touch()
-        os.truncate(self.path, min(self.kept, self.path.stat().st_size))
+        os.truncate(self.path, min(self.nucleus, self.path.stat().st_size))
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line, whole."""
@@ -40,7 +40,7 @@ class JsonLines(Observer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Remember how much to keep."""
-        self.kept = state["bytes"]
+        self.nucleus = state["bytes"]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
