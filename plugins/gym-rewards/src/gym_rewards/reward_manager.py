@@ -14,13 +14,11 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Literal, cast
 
-from gym_core.errors import GymError, PluginError
+from gym_core.errors import PluginError
 from gym_rewards.reward import Logging, Reward, RewardInput, Score
+from gym_rewards.reward_failures import Failure, Outcome, Scores, ask_reward, error_of, failure_of
 from gym_rewards.reward_names import label
-from gym_rewards.separate_process import SeparateProcess, plain
-from gym_rewards.worker_process import Raised
-
-Scores = list[float | None]
+from gym_rewards.separate_process import SeparateProcess
 
 _MARGIN = 0.9  #: of the time limit, for rewards that keep it themselves
 
@@ -45,23 +43,6 @@ class RewardResult:
     def failures(self) -> dict[str, int]:
         """How many completions each reward failed on."""
         return {name: len(places) for name, places in self.failed.items()}
-
-
-@dataclass(frozen=True)
-class _Fault:
-    """Why a reward gives no numbers for some completions."""
-
-    why: str
-    where: tuple[int, ...]  #: positions of the completions
-    fix: str = ""
-
-
-@dataclass
-class _Outcome:
-    """What a reward made of the completions: numbers, and faults where there are none."""
-
-    scores: Scores
-    faults: list[_Fault] = field(default_factory=list)
 
 
 class RewardManager:
@@ -108,11 +89,11 @@ class RewardManager:
         Where a reward raises, does not return in time, or returns anything but a finite number or None for each completion,
         raises GymError with the name of the reward and the row; with `on_error="mask"` counts such completions instead.
         """
-        outcomes = self._ask_all(inputs) if inputs else {name: _Outcome([]) for name in self.rewards}
+        outcomes = self._ask_all(inputs) if inputs else {name: Outcome([]) for name in self.rewards}
         for name, outcome in outcomes.items():
-            if outcome.faults and self.on_error == "stop":
-                raise _error(label(name, self.rewards[name]), outcome.faults[0], inputs)
-        failed = {name: {i for fault in one.faults for i in fault.where} for name, one in outcomes.items()}
+            if outcome.failures and self.on_error == "stop":
+                raise error_of(label(name, self.rewards[name]), outcome.failures[0], inputs)
+        failed = {name: {i for each in one.failures for i in each.where} for name, one in outcomes.items()}
         lost = set().union(*failed.values()) if failed else set()
         scores = {name: outcome.scores for name, outcome in outcomes.items()}
 
@@ -125,9 +106,9 @@ class RewardManager:
             [None if said is None else total for said, total in zip(judged, totals, strict=True)],
             failed,
             {
-                name: f"reward {label(name, self.rewards[name])} {one.faults[0].why}"
+                name: f"reward {label(name, self.rewards[name])} {one.failures[0].why}"
                 for name, one in outcomes.items()
-                if one.faults
+                if one.failures
             },
             self._logged(),
             sums(self.metrics),
@@ -146,11 +127,11 @@ class RewardManager:
             self._processes[name] = SeparateProcess(reward, self.timeout)
             return self._processes[name]
         except Exception as error:  # the border to the plugin
-            fault = _fault(error, ())
+            found = failure_of(error, ())
             raise PluginError(
-                f"reward {label(name, reward)} cannot be loaded: {fault.why.removeprefix('raised ')}",
+                f"reward {label(name, reward)} cannot be loaded: {found.why.removeprefix('raised ')}",
                 key="algorithm.rewards",
-                fix=fault.fix or "correct what it names, or what it needs",
+                fix=found.fix or "correct what it names, or what it needs",
             ) from error
 
     def _logged(self) -> dict[str, float]:
@@ -168,19 +149,19 @@ class RewardManager:
         parts = [weight * score for weight, score in said if score is not None]
         return math.fsum(parts) if parts else None
 
-    def _ask_all(self, inputs: Sequence[RewardInput]) -> dict[str, _Outcome]:
+    def _ask_all(self, inputs: Sequence[RewardInput]) -> dict[str, Outcome]:
         every = tuple(range(len(inputs)))
-        late = _Fault(
+        late = Failure(
             f"did not return within {self.timeout:g} s", every, "raise `reward_timeout`, or find out what it waits for"
         )
-        outcomes = {name: _Outcome([None] * len(inputs), [late]) for name in self.rewards}
+        outcomes = {name: Outcome([None] * len(inputs), [late]) for name in self.rewards}
 
         deadline = time.monotonic() + _MARGIN * self.timeout
 
         def ask(name: str) -> None:
             reward = self.rewards[name]
             score = partial(self._score[name], state=dict(self._state())) if reward.takes_state else self._score[name]
-            outcomes[name] = _outcome(score, inputs, late, deadline if reward.takes_deadline else None)
+            outcomes[name] = ask_reward(score, inputs, late, deadline if reward.takes_deadline else None)
 
         threads = {name: threading.Thread(target=ask, args=(name,), daemon=True) for name in self.rewards}
         for thread in threads.values():
@@ -190,58 +171,3 @@ class RewardManager:
             own = name in self._processes or self.rewards[name].own_timeout
             thread.join(None if own else self.timeout)
         return dict(outcomes)
-
-
-def _outcome(
-    score: Callable[..., Any], inputs: Sequence[RewardInput], late: _Fault, deadline: float | None = None
-) -> _Outcome:
-    """Ask a reward; where it raises for all completions together, ask for each alone, to learn which it is.
-
-    One that keeps the time itself is told `deadline`, each completion alone an equal part of it.
-    """
-    every = tuple(range(len(inputs)))
-    try:
-        scores = plain(score(inputs) if deadline is None else score(inputs, deadline=deadline))
-    except TimeoutError:
-        return _Outcome([None] * len(inputs), [late])
-    except Exception as error:  # the border to the plugin: what it raises becomes a fault with a name
-        whole = _fault(error, every)
-    else:
-        if len(scores) != len(inputs):
-            why = f"returned {len(scores)} scores for {len(inputs)} completions"
-            return _Outcome([None] * len(inputs), [_Fault(why, every, "return one for each completion, in order")])
-        odd = [i for i in every if (value := scores[i]) is not None and not math.isfinite(value)]
-        faults = [_Fault(f"returned {scores[i]}", (i,), "return a finite number, or None to say nothing") for i in odd]
-        return _Outcome([None if i in odd else scores[i] for i in every], faults)
-    if len(inputs) == 1:
-        return _Outcome([None], [whole])
-    alone = []
-    for place, item in enumerate(inputs):
-        now = time.monotonic()
-        part = None if deadline is None else now + (deadline - now) / (len(inputs) - place)
-        alone.append(_outcome(score, [item], late, part))
-    faults = [_Fault(fault.why, (i,), fault.fix) for i, outcome in enumerate(alone) for fault in outcome.faults]
-    return (
-        _Outcome([outcome.scores[0] for outcome in alone], faults)
-        if faults
-        else _Outcome([None] * len(inputs), [whole])
-    )
-
-
-def _fault(error: Exception, where: tuple[int, ...]) -> _Fault:
-    text = str(error) if isinstance(error, Raised | GymError) else f"{type(error).__name__}: {error}"
-    first, *others = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    fix = next((line.removeprefix("-> ") for line in others if line.startswith("-> ")), "")
-    return _Fault(f"raised {first[:300]}", where, fix[:300])
-
-
-def _error(name: str, fault: _Fault, inputs: Sequence[RewardInput]) -> GymError:
-    rows = list(dict.fromkeys(inputs[i].id for i in fault.where))
-    where = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}"
-    fix = fault.fix or "correct the row or the reward"
-    return GymError(
-        f"reward {name} {fault.why}",
-        where=where,
-        key="algorithm.rewards",
-        fix=f"{fix}; `on_error: mask` leaves such completions out",
-    )
