@@ -34,30 +34,33 @@ class Handle(Protocol):
 
 
 class HookAdapter(AdaptedModel, Generic[Options]):
-    """A model with hooks. A subclass says what trains (`put`), how it computes (`hooks`) and what peft calls it."""
+    """A model with hooks. A subclass says what trains, how it computes, and what peft calls it."""
 
     def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
-        """Put the adapter into `model`, in place; `seed` alone determines its first values. Raises what `put` raises."""
+        """Put the adapter into `model`, in place; `seed` alone determines its first values.
+
+        Raises what `add_parameters` raises.
+        """
         self.config, self.model = config, model
         model.requires_grad_(False)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.put()
-        self._handles = self.hooks()
+            self.add_parameters()
+        self._handles = self.register_hooks()
 
     @abstractmethod
-    def put(self) -> None:
+    def add_parameters(self) -> None:
         """Register what trains, in fp32, by the names that peft gives it. Raises GymError where the model does not fit."""
 
     @abstractmethod
-    def hooks(self) -> list[Handle]:
+    def register_hooks(self) -> list[Handle]:
         """Register the hooks."""
 
     @abstractmethod
-    def options(self) -> PeftConfig:
+    def peft_config(self) -> PeftConfig:
         """Return what peft is to read beside the weights."""
 
-    def change(self, name: str, weight: Tensor) -> Tensor:
+    def merge_weight(self, name: str, weight: Tensor) -> Tensor:
         """Return what a weight of the model becomes where the adapter is merged, by its name. Default: it stays."""
         return weight
 
@@ -65,7 +68,9 @@ class HookAdapter(AdaptedModel, Generic[Options]):
         """Return the model with what trains in its weights. Raises GymError where no weights compute the same."""
         own = {name.removeprefix(PREFIX) for name in self.state()}
         weights = (
-            (name, self.change(name, weight)) for name, weight in self.model.state_dict().items() if name not in own
+            (name, self.merge_weight(name, weight))
+            for name, weight in self.model.state_dict().items()
+            if name not in own
         )
         return Plain(copy.deepcopy(self.model.config), weights)
 
@@ -88,7 +93,7 @@ class HookAdapter(AdaptedModel, Generic[Options]):
         save_file(
             {name: weight.cpu().contiguous() for name, weight in self.state().items()}, path / WEIGHTS, {"format": "pt"}
         )
-        options = self.options()
+        options = self.peft_config()
         options.base_model_name_or_path, options.inference_mode = base, True
         options.save_pretrained(str(path))
         return artifact(self.config, path, base)
@@ -109,4 +114,4 @@ class HookAdapter(AdaptedModel, Generic[Options]):
         try:
             yield
         finally:
-            self._handles = self.hooks()
+            self._handles = self.register_hooks()

@@ -19,20 +19,15 @@ Low = TypeVar("Low", bound=LowRankOptions)
 class LowRankAdapter(PeftAdapter[Low]):
     """A model with a low-rank update beside its linear layers; base of the whole family."""
 
-    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear, Conv1D, nn.Embedding)
+    target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear, Conv1D, nn.Embedding)
     more: ClassVar[Mapping[str, Any]] = {}
     """What peft is told beside rank, alpha and dropout."""
 
-    @property
-    def alpha(self) -> float:
-        """What the update is multiplied by before it is divided by the rank."""
-        return self.config.alpha or 2 * self.config.rank
-
-    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoRA, and what is told beside."""
         return LoraConfig(
             r=self.config.rank,
-            lora_alpha=self.alpha,  # type: ignore[arg-type] # peft only divides by it
+            lora_alpha=self.config.scaled_by,  # type: ignore[arg-type] # peft only divides by it
             lora_dropout=self.config.dropout,
             target_modules=modules,
             modules_to_save=extra,
@@ -46,7 +41,7 @@ class LowRankAdapter(PeftAdapter[Low]):
 
     def describe(self) -> str:
         """Return rank, alpha and what is adapted."""
-        return f"rank {self.config.rank}, alpha {self.alpha:g}: {super().describe()}"
+        return f"rank {self.config.rank}, alpha {self.config.scaled_by:g}: {super().describe()}"
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:

@@ -32,9 +32,9 @@ CHANGED = (BaseTunerLayer, AuxiliaryTrainingWrapper)  #: what peft puts in the p
 
 
 class PeftAdapter(AdaptedModel, Generic[Options]):
-    """A model with layers of peft inside. A subclass says with `options` which; the rest is the same for all."""
+    """A model with layers of peft inside. A subclass says with `peft_config` which; the rest is the same for all."""
 
-    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
     """Kinds of module that `modules` may name."""
 
     def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
@@ -46,11 +46,11 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         """
         self.config = config
         modules, extra = split(config.modules), split(config.extra)
-        fitting = self.fitting(model)
+        fitting = self.matching(model)
         require(() if modules == ("all",) else modules, fitting, "adapter.modules")
         require(extra, [name for name, _ in model.named_modules() if name], "adapter.extra")
-        targets = self.every(model) if modules == ("all",) else ends(modules, fitting)
-        options = self.options(targets, list(extra) or None)
+        targets = self.all_modules(model) if modules == ("all",) else ends(modules, fitting)
+        options = self.peft_config(targets, list(extra) or None)
         with torch.random.fork_rng(), quiet(), targets_of(model, options) as modules:
             torch.manual_seed(seed)
             try:
@@ -67,14 +67,14 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
                 weight.data = weight.data.float()
 
     @abstractmethod
-    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return what peft is to put into modules whose paths end so; the modules named `extra` train whole beside it."""
 
-    def fitting(self, model: PreTrainedModel) -> list[str]:
-        """Return the paths of what `modules` may name. Default: what is of a kind in `fits`."""
-        return [name for name, module in model.named_modules() if isinstance(module, self.fits)]
+    def matching(self, model: PreTrainedModel) -> list[str]:
+        """Return the paths of what `modules` may name. Default: what is of a kind in `target_types`."""
+        return [name for name, module in model.named_modules() if isinstance(module, self.target_types)]
 
-    def every(self, model: PreTrainedModel) -> list[str]:
+    def all_modules(self, model: PreTrainedModel) -> list[str]:
         """Return what `modules: all` means. Default: all linear layers but the head. Raises GymError where there is none.
 
         peft's own `all-linear` would take routers and experts of some mixtures too, and experts with twice the rank.
@@ -83,10 +83,10 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         found = [
             name
             for name, layer in model.named_modules()
-            if isinstance(layer, self.fits) and not isinstance(layer, nn.Embedding) and layer is not head
+            if isinstance(layer, self.target_types) and not isinstance(layer, nn.Embedding) and layer is not head
         ]
         if not found:
-            kinds = " or ".join(kind.__name__ for kind in self.fits)
+            kinds = " or ".join(kind.__name__ for kind in self.target_types)
             raise GymError(
                 f"{type(model).__name__} has no layers that this adapter can change: none is {kinds}",
                 key="adapter.modules",
@@ -98,7 +98,7 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         """Return what trains by peft's names, in fp32, sharing memory with the model."""
         return dict(get_peft_model_state_dict(self._peft, save_embedding_layers=False))
 
-    def put(self, trained: Mapping[str, Tensor]) -> None:
+    def load_trained(self, trained: Mapping[str, Tensor]) -> None:
         """Copy what trains back. Raises `GymError` where it belongs to another model or adapter."""
         check_state(self.trained(), trained)
         set_peft_model_state_dict(self._peft, dict(trained))
@@ -109,7 +109,7 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy the adapter back."""
-        self.put(state)
+        self.load_trained(state)
 
     def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
         """Write what `peft.PeftModel.from_pretrained` loads. It is small, so it stays fp32 and exact in any case."""

@@ -86,7 +86,7 @@ class VirtualTokenAdapter(HookAdapter[Config], Generic[Config]):
     def start(self) -> Tensor:
         """Return the first values of what trains."""
 
-    def put(self) -> None:
+    def add_parameters(self) -> None:
         """Register what trains, and have the model attend to it. Raises GymError where it attends in a way of its own."""
         model, config = self.model, self.model.config.get_text_config().to_dict()
         window = config.get("sliding_window") and config.get("use_sliding_window", True)
@@ -101,7 +101,7 @@ class VirtualTokenAdapter(HookAdapter[Config], Generic[Config]):
         model.register_parameter(STATE, nn.Parameter(self.start().detach().float()))
         attend_by(model, NAME)
 
-    def hooks(self) -> list[Handle]:
+    def register_hooks(self) -> list[Handle]:
         """Give the virtual tokens to every pass through the backbone."""
         return [self.model.base_model.register_forward_pre_hook(self._enter, with_kwargs=True)]
 

@@ -11,34 +11,56 @@ from gym_core import Adapter
 Names = str | tuple[str, ...]  #: a list, or one string with commas between
 
 
-class PeftOptions(Adapter):
+def numbered(names: Names) -> bool:
+    """Whether a name singles out a layer by its number."""
+    return any(letter.isdigit() for name in names for letter in name)
+
+
+class TargetOptions(Adapter):
+    """The option of everything that adapts linear layers."""
+
+    modules: Names = "all"
+    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
+
+    def uniform_layers(self) -> bool:
+        """No name singles out a layer by its number."""
+        return not numbered(self.modules)
+
+
+class PeftOptions(TargetOptions):
     """Trains a little beside some modules of a model, and leaves the model itself alone. `target` is a `PeftAdapter`.
 
     The class must be importable from the package it belongs to under its own name, and be an entry point by that:
     `gym_adapters:LoRA`. What it makes says so, and is opened again by it.
     """
 
-    modules: Names = "all"
-    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
     extra: Names = ()
     """Modules trained whole beside the adapter and saved in it, such as `embed_tokens`."""
 
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
-        return not any(letter.isdigit() for name in (*self.modules, *self.extra) for letter in name)
+        return super().uniform_layers() and not numbered(self.extra)
 
 
-class LowRankOptions(PeftOptions):
-    """The options that every low-rank update of linear layers has."""
+class RankOptions(PeftOptions):
+    """The options that every low-rank update has."""
 
     rank: PositiveInt = 8
     """Rank of the update."""
     alpha: PositiveFloat | None = None
     """The update is scaled by alpha / rank; without it alpha is twice the rank."""
+
+    @property
+    def scaled_by(self) -> float:
+        """Return alpha, or what stands for it."""
+        return self.alpha or 2 * self.rank
+
+
+class LowRankOptions(RankOptions):
+    """The options that every low-rank update of linear layers has."""
+
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of a layer's inputs that the update does not see in a training step."""
-    modules: Names = "all"
-    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
 
 
 class VirtualTokenOptions(Adapter):

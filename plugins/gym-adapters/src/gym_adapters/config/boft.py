@@ -6,11 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_adapters.config.base import Names
-from gym_core import Adapter
+from gym_adapters.config.base import TargetOptions
 
 
-class BOFT(Adapter):
+class BOFT(TargetOptions):
     """Trains a rotation of the inputs of each linear layer as a product of sparse ones, and a scale of each output.
 
         y = s * (W M^T x) + bias                  M = F_m ... F_2 F_1, m = `factors`
@@ -41,9 +40,3 @@ class BOFT(Adapter):
     """Inputs that one factor rotates together."""
     factors: PositiveInt = 2
     """Number of butterfly factors; block * 2^(factors - 1) must divide the inputs of every adapted layer."""
-    modules: Names = "all"
-    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
-
-    def uniform_layers(self) -> bool:
-        """No name singles out a layer by its number."""
-        return not any(letter.isdigit() for name in self.modules for letter in name)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import PositiveFloat, PositiveInt
-
-from gym_adapters.config.base import Names, PeftOptions
+from gym_adapters.config.base import Names, RankOptions, numbered
 
 
-class ExpertLoRA(PeftOptions):
+class ExpertLoRA(RankOptions):
     """Trains a low-rank update of each expert of a mixture, whose layers hold the matrices of all experts in one tensor.
 
         W_e + scaling B_e A_e                     for each expert e, scaling = alpha / rank
@@ -36,10 +34,6 @@ class ExpertLoRA(PeftOptions):
     target: ClassVar[str] = "gym_adapters.tuners.expert_lora:Experts"
     needs_experts: ClassVar[bool] = True
 
-    rank: PositiveInt = 8
-    """Rank of the update of one expert."""
-    alpha: PositiveFloat | None = None
-    """The update is scaled by alpha / rank; without it alpha is twice the rank."""
     parameters: Names = "all"
     """Tensors of experts to adapt, such as `experts.down_proj`; `all` is every one."""
     modules: Names = ()
@@ -47,4 +41,4 @@ class ExpertLoRA(PeftOptions):
 
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
-        return super().uniform_layers() and not any(letter.isdigit() for name in self.parameters for letter in name)
+        return super().uniform_layers() and not numbered(self.parameters)

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt, model_validator
 
-from gym_adapters.config.base import Names, PeftOptions
+from gym_adapters.config.base import PeftOptions
 
 
 class OFT(PeftOptions):
@@ -37,13 +37,16 @@ class OFT(PeftOptions):
     target: ClassVar[str] = "gym_adapters.tuners.oft:Oft"
 
     block: Annotated[PositiveInt | None, Field(examples=[8])] = None
-    """Inputs that are rotated together, 32 by default; must divide the inputs of every adapted layer."""
+    """Inputs that are rotated together, 32 without it and `blocks`; must divide the inputs of every adapted layer."""
     blocks: PositiveInt | None = None
     """Number of blocks of each layer, in place of their size."""
     exact: bool = False
     """Whether rotations are exact, by solving a system, rather than five terms of a series: right where they become large."""
-    modules: Names = "all"
-    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
+
+    @property
+    def block_size(self) -> int | None:
+        """Return the size of the blocks; None where their number is given."""
+        return None if self.blocks else self.block or 32
 
     @model_validator(mode="after")
     def _one_of_both(self) -> OFT:

@@ -38,13 +38,13 @@ class Adalora(PeftAdapter[AdaLoRA]):
         for kept in (self._allocator.ipt, self._allocator.exp_avg_ipt, self._allocator.exp_avg_unc):
             kept |= {name: torch.zeros_like(weight) for name, weight in self._scored().items()}
 
-    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of AdaLoRA, for a run of unknown length."""
         config = self.config
         return AdaLoraConfig(
             init_r=config.rank,
             target_r=config.target_rank,
-            lora_alpha=config.alpha or 2 * config.rank,  # type: ignore[arg-type] # peft only multiplies by it
+            lora_alpha=config.scaled_by,  # type: ignore[arg-type] # peft only multiplies by it
             lora_dropout=config.dropout,
             beta1=config.beta1,
             beta2=config.beta2,
@@ -60,7 +60,7 @@ class Adalora(PeftAdapter[AdaLoRA]):
         """Return both ranks, alpha and what is adapted."""
         config = self.config
         ranks = f"rank {config.rank}, in the end {config.target_rank} on average"
-        return f"{ranks}, alpha {config.alpha or 2 * config.rank:g}: {super().describe()}"
+        return f"{ranks}, alpha {config.scaled_by:g}: {super().describe()}"
 
     def penalty(self) -> Tensor:
         """Return how far A and B are from orthogonal: the mean of `norm(P P^T - 1)` over them, weighted."""
@@ -89,7 +89,7 @@ class Adalora(PeftAdapter[AdaLoRA]):
         """Return what trains, by the names of the model: peft leaves out the ranks that are gone."""
         return {name: weight.detach() for name, weight in self.model.named_parameters() if weight.requires_grad}
 
-    def put(self, trained: Mapping[str, Tensor]) -> None:
+    def load_trained(self, trained: Mapping[str, Tensor]) -> None:
         """Copy it back."""
         own = self.trained()
         check_state(own, trained)
@@ -106,7 +106,7 @@ class Adalora(PeftAdapter[AdaLoRA]):
         """Copy all of it back."""
         taken = {mark: _named(mark, state) for mark in (MASK, SENSITIVITY, UNCERTAINTY)}
         device = next(self.model.parameters()).device
-        self.put({name: tensor for name, tensor in state.items() if not name.startswith(tuple(taken))})
+        self.load_trained({name: tensor for name, tensor in state.items() if not name.startswith(tuple(taken))})
         allocator = self._allocator
         allocator.exp_avg_ipt = {name: tensor.to(device, copy=True) for name, tensor in taken[SENSITIVITY].items()}
         allocator.exp_avg_unc = {name: tensor.to(device, copy=True) for name, tensor in taken[UNCERTAINTY].items()}

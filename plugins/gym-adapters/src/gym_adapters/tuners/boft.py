@@ -22,7 +22,7 @@ from gym_torch.model.adapted import Plain
 class Boft(HookAdapter[BOFT]):
     """A butterfly of rotations before each linear layer, and a scale of its outputs; unchanged at first."""
 
-    def put(self) -> None:
+    def add_parameters(self) -> None:
         """Register `boft_R` `[factors, blocks, block, block]` and `boft_s` `[outputs, 1]` on each layer."""
         config, modules = self.config, split(self.config.modules)
         linear = {name: layer for name, layer in self.model.named_modules() if isinstance(layer, nn.Linear)}
@@ -54,7 +54,7 @@ class Boft(HookAdapter[BOFT]):
             layer.register_parameter("boft_R", nn.Parameter(torch.zeros(shape, device=device)))
             layer.register_parameter("boft_s", nn.Parameter(torch.ones(layer.out_features, 1, device=device)))
 
-    def hooks(self) -> list[Handle]:
+    def register_hooks(self) -> list[Handle]:
         """Turn what goes into each layer, and scale what comes out of it."""
         layers = [self.model.get_submodule(name) for name in self._names]
         before = [layer.register_forward_pre_hook(_turn) for layer in layers]
@@ -65,7 +65,7 @@ class Boft(HookAdapter[BOFT]):
         kinds = dict.fromkeys(name.rpartition(".")[2] for name in self._names)
         return f"{self.config.factors} factors of blocks of {self.config.block}: {', '.join(kinds)}"
 
-    def options(self) -> PeftConfig:
+    def peft_config(self) -> PeftConfig:
         """Return peft's options of the same adapter."""
         return BOFTConfig(
             boft_block_size=self.config.block,
@@ -81,7 +81,7 @@ class Boft(HookAdapter[BOFT]):
         return super().merged_weights()
 
     @torch.no_grad()
-    def change(self, name: str, weight: Tensor) -> Tensor:
+    def merge_weight(self, name: str, weight: Tensor) -> Tensor:
         """Turn and scale the weight of a layer that is adapted."""
         path, _, part = name.rpartition(".")
         if path not in self._names or part != "weight":

@@ -24,7 +24,7 @@ KEPT = 4  #: directions kept from batch to batch, times the rank: later batches 
 class Eva(Lora[EVA]):
     """A low-rank update that looks at the inputs of its layer where there is most to see."""
 
-    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
     initializes: ClassVar[bool] = True
 
     @torch.no_grad()

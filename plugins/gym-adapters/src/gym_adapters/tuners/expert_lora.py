@@ -46,12 +46,12 @@ class Experts(PeftAdapter[ExpertLoRA]):
             if layer is not None and runs_beside(layer) and not name.endswith("base_layer"):  # the outermost of a layer
                 model.set_submodule(name, LowRankExperts.of(module, self._peft.peft_config["default"]))
 
-    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoRA on parameters."""
         config = self.config
         return LoraConfig(
             r=config.rank,
-            lora_alpha=config.alpha or 2 * config.rank,
+            lora_alpha=config.scaled_by,
             target_modules=modules,
             target_parameters=self._tensors,
             modules_to_save=extra,
@@ -65,4 +65,4 @@ class Experts(PeftAdapter[ExpertLoRA]):
         layers = [name for name, layer in self.model.named_modules() if isinstance(layer, Linear)]
         kinds = [*tensors, *dict.fromkeys(name.rpartition(".")[2] for name in layers)]
         whole = [f"{name} whole" for name in split(config.extra)]
-        return f"rank {config.rank}, alpha {config.alpha or 2 * config.rank:g}: {', '.join(kinds + whole)}"
+        return f"rank {config.rank}, alpha {config.scaled_by:g}: {', '.join(kinds + whole)}"

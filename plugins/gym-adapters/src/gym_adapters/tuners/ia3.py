@@ -22,7 +22,7 @@ class Ia3(PeftAdapter[IA3]):
     peft knows the layers of some families by name; here any model will do whose projections have the usual names.
     """
 
-    def every(self, model: PreTrainedModel) -> list[str]:
+    def all_modules(self, model: PreTrainedModel) -> list[str]:
         """Return the projections of these kinds that the model has."""
         found = _linear(model) & (KEYS_VALUES | FEED_FORWARD)
         if not found & KEYS_VALUES:
@@ -33,7 +33,7 @@ class Ia3(PeftAdapter[IA3]):
             )
         return sorted(found)
 
-    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of (IA)3."""
         inputs = split(self.config.inputs)
         wanted = FEED_FORWARD if inputs == ("all",) else inputs

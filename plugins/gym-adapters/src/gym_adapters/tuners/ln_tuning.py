@@ -13,14 +13,14 @@ from gym_adapters.target_modules import norm_names, norm_paths
 class LnTuning(PeftAdapter[LNTuning]):
     """Normalization layers are copied and the copies train (arXiv:2312.11420, section 2); merging puts the copies in place."""
 
-    def fitting(self, model: PreTrainedModel) -> list[str]:
+    def matching(self, model: PreTrainedModel) -> list[str]:
         """Return the paths of all normalization layers."""
         return norm_paths(model)
 
-    def every(self, model: PreTrainedModel) -> list[str]:
+    def all_modules(self, model: PreTrainedModel) -> list[str]:
         """Return their names."""
         return norm_names(model)
 
-    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LN-tuning."""
         return LNTuningConfig(target_modules=modules, modules_to_save=extra, task_type="CAUSAL_LM")

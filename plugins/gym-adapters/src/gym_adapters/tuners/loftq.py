@@ -75,7 +75,7 @@ class Loftq(LowRankAdapter[LoftQ]):
     What the base was rounded beside is kept, rather than the base: `load` makes it again of the original weights.
     """
 
-    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
 
     def __init__(self, config: LoftQ, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the layers beside weights that are still what they were."""
@@ -105,7 +105,7 @@ class Loftq(LowRankAdapter[LoftQ]):
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy the update back, and round the base as it was."""
-        self.put({name: tensor for name, tensor in state.items() if not name.startswith(MARK)})
+        self.load_trained({name: tensor for name, tensor in state.items() if not name.startswith(MARK)})
         for name, layer in self.layers().items():
             if f"{MARK}{name}.a" not in state:
                 continue

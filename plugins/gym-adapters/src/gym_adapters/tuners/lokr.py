@@ -11,7 +11,7 @@ from gym_adapters.lycoris_base import LycorisAdapter
 class Lokr(LycorisAdapter[LoKr]):
     """`W + (alpha / rank) C (x) (B A)`, a Kronecker product (LyCORIS, arXiv:2309.14859, section 3.4); C is zero at first."""
 
-    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoKr."""
         rank = self.config.rank
         return LoKrConfig(

@@ -96,7 +96,9 @@ class Lora(LowRankAdapter[Plain]):
         """Copy all of them back."""
         check_state(self.state(), state)
         taken = {part: _named(f"{part}.", state) for part in self._parts}
-        self.put({name: tensor for name, tensor in state.items() if not name.startswith(tuple(f"{p}." for p in taken))})
+        self.load_trained(
+            {name: tensor for name, tensor in state.items() if not name.startswith(tuple(f"{p}." for p in taken))}
+        )
         for part, tensors in taken.items():
             set_peft_model_state_dict(self._peft, tensors, adapter_name=part)
 

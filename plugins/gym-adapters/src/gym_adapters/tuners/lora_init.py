@@ -29,7 +29,7 @@ START = "start"  #: what peft calls the adapter that takes away what the one tha
 class InitializedLora(Lora[Plain]):
     """A low-rank update that begins with given A and B, and an output that does not notice. `initialize` finds them."""
 
-    fits: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
     initializes: ClassVar[bool] = True
 
     def __init__(self, config: Plain, model: PreTrainedModel, seed: int = 0) -> None:

@@ -21,7 +21,6 @@ from gym_adapters.target_modules import split, within
 from gym_core import Artifact, GymError
 from gym_torch.console import warn
 
-BLOCK = 32  #: inputs rotated together unless the recipe says otherwise
 ENOUGH = 1e-3  #: largest entry of R^T R - I at which angles count as kept
 
 
@@ -34,7 +33,7 @@ class Oft(PeftAdapter[OFT]):
 
     def __init__(self, config: OFT, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the rotations in. Raises GymError where blocks do not divide the inputs of a layer, or a layer is not there."""
-        size = config.blocks or config.block or BLOCK
+        size = config.blocks or config.block_size or 0
         modules = split(config.modules)
         head = model.get_output_embeddings()
         for name, layer in model.named_modules():
@@ -48,12 +47,12 @@ class Oft(PeftAdapter[OFT]):
                 )
         super().__init__(config, model, seed)
 
-    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of OFTv2."""
         config = self.config
         return OFTConfig(
             r=config.blocks or 0,
-            oft_block_size=0 if config.blocks else config.block or BLOCK,
+            oft_block_size=config.block_size or 0,
             use_cayley_neumann=not config.exact,
             target_modules=modules,
             modules_to_save=extra,

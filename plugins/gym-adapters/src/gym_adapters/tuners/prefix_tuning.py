@@ -26,7 +26,7 @@ class Prefix(VirtualTokenAdapter[PrefixTuning]):
         parts = weight.view(-1, self._layers, 2, self._heads, self._dim).permute(1, 2, 3, 0, 4)
         return [(part[:1], part[1:]) for part in parts]
 
-    def options(self) -> PeftConfig:
+    def peft_config(self) -> PeftConfig:
         """Return peft's options of the same adapter."""
         return PrefixTuningConfig(
             token_dim=self._heads * self._dim,

@@ -42,7 +42,7 @@ class Prompt(VirtualTokenAdapter[PromptTuning]):
             self._known = state, self._compute(weight)
         return self._known[1]
 
-    def options(self) -> PeftConfig:
+    def peft_config(self) -> PeftConfig:
         """Return peft's options of the same adapter."""
         config = self.model.config.get_text_config()
         return PromptTuningConfig(

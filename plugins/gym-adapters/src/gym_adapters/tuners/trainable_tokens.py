@@ -26,7 +26,7 @@ class Tokens(HookAdapter[TrainableTokens]):
     Tokens past the weights of the model make embeddings and head grow, by rows that are the mean of the others.
     """
 
-    def put(self) -> None:
+    def add_parameters(self) -> None:
         """Register the rows on the embeddings, and on a head of its own."""
         self._ids = ids_of(self.config.tokens, Path(self.model.name_or_path))
         grow(self.model, max(self._ids) + 1)
@@ -36,7 +36,7 @@ class Tokens(HookAdapter[TrainableTokens]):
         for layer in [embedding] if tied else [embedding, head]:
             layer.register_parameter(ROWS, nn.Parameter(layer.weight.detach()[[*self._ids]].float()))
 
-    def hooks(self) -> list[Handle]:
+    def register_hooks(self) -> list[Handle]:
         """Put the rows in place of what embeddings and head compute for these tokens."""
         embedding, head = _ends(self.model)
         ids = torch.tensor(self._ids, device=embedding.weight.device)
@@ -66,13 +66,13 @@ class Tokens(HookAdapter[TrainableTokens]):
         ends = "the tied embeddings" if _rows(_ends(self.model)[1]) is None else "embeddings and head"
         return f"{len(self._ids)} tokens in {ends}"
 
-    def options(self) -> PeftConfig:
+    def peft_config(self) -> PeftConfig:
         """Return peft's options of the same adapter; of tied embeddings it adapts the head by itself."""
         layers = [name for name, layer in self.model.named_modules() if _rows(layer) is not None]
         return TrainableTokensConfig(token_indices=list(self._ids), target_modules=layers, task_type="CAUSAL_LM")
 
     @torch.no_grad()
-    def change(self, name: str, weight: Tensor) -> Tensor:
+    def merge_weight(self, name: str, weight: Tensor) -> Tensor:
         """Put the rows into the embeddings, and into a head of its own; the two stay tied where they were."""
         layer = self.model.get_submodule(name.rpartition(".")[0])
         embedding, head = _ends(self.model)

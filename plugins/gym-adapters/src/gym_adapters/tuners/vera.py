@@ -25,7 +25,7 @@ class Vera(PeftAdapter[VeRA]):
     A and B are saved beside what trains, so that plain peft need not draw them anew, which differs between machines.
     """
 
-    def options(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of VeRA."""
         config = self.config
         return VeraConfig(
