@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import pytest
 
-from gym_core import discovery, loading, metadata, owners, requirements, targets
+from gym_core import discovery, loading, metadata, requirements, targets
 
 Install = Callable[..., Path]
 
@@ -190,7 +190,6 @@ def forget() -> None:
     loading.load.cache_clear()
     requirements.version_of.cache_clear()
     requirements.plugins.cache_clear()
-    owners.owners.cache_clear()
     loading.base_class.cache_clear()
     targets.names.cache_clear()
 

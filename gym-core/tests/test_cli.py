@@ -151,3 +151,26 @@ def test_an_empty_list_says_what_to_install(install, capsys):
     install("gym-core", {}, {"gym.facade": {"Trainer": "gym_core.python:Trainer"}})
     assert run(["--plugins", "list"]) == 0
     assert "pip install gym-sft gym-torch" in capsys.readouterr().out
+
+
+VOICE = '''
+raise SystemExit("imported")
+
+def speak(loudly):
+    """Say something.
+
+    More.
+    """
+
+def mute():
+    return ""
+'''
+
+
+def test_help_says_what_a_command_of_a_plugin_does_and_does_not_import_it(install, capsys):
+    from gym_core.cli import run
+
+    install("gym-voice", {"voice": VOICE}, {"gym.commands": {"speak": "voice:speak", "mute": "voice:mute"}})
+    assert run(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert "Say something. [gym-voice]" in said and "About gym-voice [gym-voice]" in said

@@ -108,11 +108,12 @@ def test_short_form_fills_fields_of_the_selected_component(toys, tmp_path):
     assert recipe.quantization.letters == 1
 
 
-def test_an_option_of_an_unselected_component_says_whose_it_is(toys, tmp_path):
-    [(where, key, why, fix)] = problems(tmp_path, "model: w\nalgorithm: toy\nletters: 2\n")
-    assert (where, key) == ("r.yaml:3", "letters")
-    assert why == "belongs to quantization `shrink` (gym-toy)"
-    assert fix == "set `quantization: shrink`"
+def test_an_unknown_key_gets_the_advice_of_plugins(toys, tmp_path):
+    text = "def advise(key):\n    return ('is mine', 'leave it') if key == 'mine' else None\n"
+    toys("gym-advice", {"advice": text}, {"gym.advice": {"all": "advice:advise", "broken": "advice:nothing"}})
+    found = problems(tmp_path, "model: w\nalgorithm: toy\nmine: 2\nyours: 3\n")
+    assert found[0] == ("r.yaml:3", "mine", "is mine", "leave it")
+    assert found[1][1:] == ("yours", "unknown key", "see `gym schema` for every key")
 
 
 def test_contradiction_between_section_and_short_form_is_an_error(toys, tmp_path):

@@ -13,11 +13,10 @@ from contextlib import suppress
 from typing import Any
 
 from gym_core.component import Config
-from gym_core.discovery import catalogue, installed
+from gym_core.discovery import catalogue, entries, installed
 from gym_core.errors import PluginError, Problem, RecipeError
 from gym_core.loading import find, load, load_component
-from gym_core.owners import owners
-from gym_core.sections import SECTION_OF, SECTIONS, SLOTS, VALUES, Findings, Path, normalise
+from gym_core.sections import SECTIONS, SLOTS, VALUES, Findings, Path, normalise
 from gym_core.train import Train
 
 SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
@@ -114,27 +113,18 @@ def mapping_of(sections: dict[str, Any], section: str) -> dict[str, Any]:
     return mapping
 
 
-def noun_of(section: str) -> str:
-    """Return what messages call a component of a section."""
-    return "exporter" if section == "export" else section
-
-
 def _homeless(key: str, found: Findings, known: Iterable[str]) -> Problem:
-    """Explain a key that no selected component has: it is misspelt, or it belongs to another one."""
-    where = found.where((key,))
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    for kind, section in SECTION_OF.items() if not near else ():
-        having = [
-            (item.name not in key, item.depth, item.name, item.dist)
-            for item in owners()
-            if item.kind == kind and item.key == key
-        ]
-        if having:
-            # The one that the key is named after goes first, then the one that others inherit it from.
-            _, _, name, dist = min(having)
-            return Problem(f"belongs to {noun_of(section)} `{name}` ({dist})", where, key, f"set `{section}: {name}`")
-    fix = f"did you mean `{near[0]}`?" if near else "see `gym schema` for every key"
-    return Problem("unknown key", where, key, fix)
+    """Explain a key that no selected component has: it is misspelt, or what plugins of the group `gym.advice` say of it.
+
+    Such an entry point leads to a function `advise(key) -> (why, what to do)`, or None where it knows nothing.
+    """
+    why, fix = "unknown key", "see `gym schema` for every key"
+    if near := difflib.get_close_matches(key, known, n=1, cutoff=0.75):
+        fix = f"did you mean `{near[0]}`?"
+    for entry in entries("advice") if not near else ():
+        with suppress(PluginError):
+            why, fix = load(entry)(key) or (why, fix)
+    return Problem(why, found.where((key,)), key, fix)
 
 
 def apply_override(data: dict[str, Any], text: str, value: Any) -> Path:

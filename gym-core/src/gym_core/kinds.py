@@ -293,21 +293,6 @@ class ArtifactWriter(Protocol):
 
 KINDS: dict[str, type[Component]] = {
     base.kind: base
-    for base in (
-        Backend,
-        Data,
-        Algorithm,
-        Adapter,
-        Optimizer,
-        Scheduler,
-        Callback,
-        Quantizer,
-        Merger,
-        Exporter,
-        Family,
-        Source,
-        Format,
-        Template,
-        Strategy,
-    )
+    for base in list(vars().values())
+    if isinstance(base, type) and issubclass(base, Component) and base is not Component
 }

@@ -11,22 +11,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from gym_core import dialect, sections
+from gym_core import dialect, kinds, sections
 from gym_core.component import Config, Slot
 from gym_core.discovery import entries, installed, named
 from gym_core.errors import GymError, PluginError, Problem, RecipeError
-from gym_core.kinds import (
-    Adapter,
-    Algorithm,
-    Backend,
-    Callback,
-    Data,
-    Exporter,
-    Optimizer,
-    Quantizer,
-    Scheduler,
-    Strategy,
-)
 from gym_core.sections import SECTIONS, SLOTS, Findings, Resolved
 from gym_core.train import Train
 from gym_core.yamlfile import parse_scalar, read_yaml
@@ -45,16 +33,16 @@ LENGTH = ("train.epochs", "train.max_steps")
 class Recipe:
     """The validated sections of a recipe and the components they resolved to."""
 
-    algorithm: Algorithm
-    model: Backend | None
-    data: Data | None
-    adapter: Adapter | None
-    optimizer: Optimizer | None
-    scheduler: Scheduler | None
-    quantization: Quantizer | None
-    distributed: Strategy | None
-    export: tuple[Exporter, ...]
-    callbacks: tuple[Callback, ...]
+    algorithm: kinds.Algorithm
+    model: kinds.Backend | None
+    data: kinds.Data | None
+    adapter: kinds.Adapter | None
+    optimizer: kinds.Optimizer | None
+    scheduler: kinds.Scheduler | None
+    quantization: kinds.Quantizer | None
+    distributed: kinds.Strategy | None
+    export: tuple[kinds.Exporter, ...]
+    callbacks: tuple[kinds.Callback, ...]
     hooks: tuple[str, ...]
     train: Train
     output: str
@@ -159,7 +147,7 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
         have = ", ".join(sorted({entry.name for entry in entries("algorithms")})) or "none is installed"
         found.add(("algorithm",), "is required", f"installed: {have}")
     elif built.get("algorithm") is not None:
-        for section in cast(Algorithm, built["algorithm"]).needs:
+        for section in cast(kinds.Algorithm, built["algorithm"]).needs:
             if built[section] is None and raw.get(section) is None:
                 found.add((section,), f"algorithm `{_named(raw['algorithm'])}` needs this section")
     _report(found)

@@ -1,6 +1,6 @@
 """The command line. Importing this module, `--help` and `--plugins list` import no plugin, no pydantic and no pluggy.
 
-Commands of plugins come from the group `gym.commands`; until one is run, all that is known of it is its owner's summary.
+Commands of plugins come from the group `gym.commands`; until one is run, all that is known of it is what its source says.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
 
 from gym_core import __version__, errors
-from gym_core.discovery import catalogue, entries, nearest
-from gym_core.metadata import read_headers
+from gym_core.discovery import Entry, catalogue, entries, nearest
+from gym_core.metadata import read_file, read_headers
 
 _exit = os._exit
 _COMMANDS = {
@@ -38,10 +39,10 @@ class Commands(click.Group):
         self.prefix = "" if lazy else f"{self.name}."
 
     def _plugins(self) -> dict[str, str]:
-        """Return the commands of plugins in this group, each with what its owner says of itself."""
+        """Return the commands of plugins in this group, each with what it says of itself."""
         own, head = {*self.lazy, *self.commands}, self.prefix
         of = [(entry.name.removeprefix(head), entry) for entry in entries("commands") if entry.name.startswith(head)]
-        return {name: f"{_summary(e.metadata)} [{e.dist}]" for name, e in of if "." not in name and name not in own}
+        return {name: f"{_purpose(e)} [{e.dist}]" for name, e in of if "." not in name and name not in own}
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Name all commands: the kernel's, then those of plugins."""
@@ -92,11 +93,19 @@ class Commands(click.Group):
                     formatter.write_dl(list(listed.items()))
 
 
-def _summary(metadata: str) -> str:
-    try:
-        return errors.printable(read_headers(metadata).get("Summary", [""])[0], 200)
-    except (OSError, UnicodeDecodeError):
-        return ""
+def _purpose(entry: Entry) -> str:
+    """Return the first sentence of a command's docstring, read from its source since nothing is imported; else its package's."""
+    module, _, name = entry.value.partition(":")
+    for folder in sys.path:
+        with suppress(OSError, UnicodeDecodeError):
+            source = read_file(os.path.join(folder, *module.split(".")) + ".py").decode()
+            body = source.partition(f"\ndef {name}(")[2].partition("\ndef ")[0]
+            if said := body.partition('"""')[2].partition('"""')[0].partition("\n")[0]:
+                return errors.printable(said, 200)
+            break
+    with suppress(OSError, UnicodeDecodeError):
+        return errors.printable(read_headers(entry.metadata).get("Summary", [""])[0], 200)
+    return ""
 
 
 @click.command(cls=Commands, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

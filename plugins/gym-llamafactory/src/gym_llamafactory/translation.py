@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gym_core.dialect import chosen_names, fill_own, mapping_of, noun_of, parted, put
+from gym_core.dialect import chosen_names, fill_own, mapping_of, parted, put
 from gym_core.discovery import catalogue, entries
 from gym_core.errors import Problem
 from gym_core.sections import SLOTS, Findings
@@ -153,12 +153,12 @@ def _of_another(table: Table, key: str, found: Findings) -> Problem:
     where = found.where((key,))
     having = [(name not in key, row.section, name) for row in table.keys if row.key == key for name in row.of.split()]
     _, section, name = min(having, key=lambda having: having[0])
-    kind = SLOTS[section].kind
+    kind, noun = SLOTS[section].kind, "exporter" if section == "export" else section
     owner = next((entry.dist for entry in entries(kind) if entry.name == name), "")
     if owner:
-        why = f"belongs to {noun_of(section)} `{name}` ({owner})"
+        why = f"belongs to {noun} `{name}` ({owner})"
         return Problem(why, where, key, f"set `{section}: {name}`")
-    why, package = f"belongs to {noun_of(section)} `{name}`, which is not installed", catalogue().get(f"{kind}/{name}")
+    why, package = f"belongs to {noun} `{name}`, which is not installed", catalogue().get(f"{kind}/{name}")
     problem = Problem(why, where, key, f"pip install {package}" if package else f"set `{section}: {name}`")
     found.plugins.add(problem)
     return problem

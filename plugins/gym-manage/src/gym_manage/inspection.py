@@ -33,7 +33,15 @@ from gym_manage.words import default_of, type_of
 
 TEXT = 20_000  #: characters of one text of a plugin that are kept
 SCHEMA = 2**20  #: characters of the schema of one component
-PLAIN = {"dialects", "facade", "commands", "hooks", "kinds", "remarks"}  #: groups whose objects are not components
+PLAIN = {
+    "advice",
+    "dialects",
+    "facade",
+    "commands",
+    "hooks",
+    "kinds",
+    "remarks",
+}  #: groups whose objects are not components
 
 
 class Option(BaseModel):

@@ -50,7 +50,7 @@ laws = Laws("package", _subjects)
 def resolves(entry: EntryPoint, bench: Bench) -> None:
     """Components are classes of their kind, and their targets can be imported."""
     loaded = entry.load()
-    if entry.group in (*CODE, "gym.dialects", "gym.hooks", "gym.kinds", "gym.remarks"):
+    if entry.group in (*CODE, "gym.advice", "gym.dialects", "gym.hooks", "gym.kinds", "gym.remarks"):
         return
     base = base_class(entry.group.removeprefix("gym."))
     assert isinstance(loaded, type) and issubclass(loaded, base), f"{entry.value} is not a subclass of {base}"
