@@ -259,6 +259,28 @@ def llamafactory() -> str:
     return "\n".join([*lines, ""])
 
 
+def glossary() -> str:
+    """Return docs/glossary.md: terms and metrics of docs/glossary.yaml, and all options of the algorithms of the tree."""
+    written = yaml.safe_load((ROOT / "docs/glossary.yaml").read_text(encoding="utf-8"))
+    lines = ["# Glossary", "", "Gym uses the terms of the field. Terms and metrics stand here with what they mean,", ""]
+    lines[-2] += " options with what the code says of them."
+    lines += ["## Terms", "", "| Term | Meaning | Where |", "|---|---|---|"]
+    lines += [f"| {term} | {meaning} | `{where}` |" for term, meaning, where in sorted(written["terms"], key=str)]
+    lines += ["", "## Metrics", "", "Of `metrics.jsonl`; those of an evaluation begin with `eval_`.", ""]
+    lines += ["| Metric | Meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in sorted(written["metrics"].items())]
+    lines += ["", "## Options of algorithms", "", "| Option | Meaning | Algorithms |", "|---|---|---|"]
+    options: dict[tuple[str, str], list[str]] = {}
+    for name, (_, base) in components("algorithms").items():
+        for option, field in base.model_fields.items():
+            options.setdefault((option, " ".join((field.description or "").split())), []).append(name)
+    for (option, meaning), names in sorted(options.items()):
+        shown = [f"[`{name}`](algorithms/{name}.md)" for name in names]
+        some = ", ".join(shown if len(shown) < 5 else [*shown[:3], f"and {len(shown) - 3} more"])
+        lines += [f"| `{option}` | {meaning} | {some} |"]
+    return "\n".join([*lines, ""])
+
+
 def catalogue() -> str:
     """Return the distribution of every first-party component and flat selector, from the packages' own metadata."""
     lines = []
@@ -276,6 +298,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs/kinds.md": kinds,
     **{ROOT / f"docs/{kind}/README.md": partial(index, kind) for kind in PAGED},
     **{ROOT / f"docs/{kind}/{name}.md": partial(component, kind, name) for kind in PAGED for name in components(kind)},
+    ROOT / "docs/glossary.md": glossary,
     ROOT / "docs/llamafactory.md": llamafactory,
     ROOT / "gym-core/src/gym_core/catalogue.txt": catalogue,
 }

@@ -91,7 +91,7 @@ class Case:
             for router in self.routers.routers:
                 router.weight.add_(torch.randn_like(router.weight))
 
-    def in_loss(self, batch: RolloutBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def gradients(self, batch: RolloutBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the log-probabilities of a batch and the gradients of its loss."""
         self.model.zero_grad()
         policy = Policy(self.model)
@@ -104,8 +104,8 @@ def test_forced_is_free_until_something_was_learnt(path, layout) -> None:
     case = Case(path, layout)
     for batch in case.batches():
         assert "experts" not in batch.columns
-        free, gradients = case.learnt(replace(batch, experts=None))
-        forced, others = case.learnt(batch)
+        free, gradients = case.gradients(replace(batch, experts=None))
+        forced, others = case.gradients(batch)
         torch.testing.assert_close(forced, free, rtol=0, atol=1e-6)
         torch.testing.assert_close(forced, batch.sampling_log_probs, rtol=0, atol=2e-5)
         for ours, theirs in zip(others, gradients, strict=True):
@@ -116,8 +116,8 @@ def test_what_the_update_forces_is_what_was_recorded(path) -> None:
     case = Case(path)
     (batch, *_) = case.batches()
     case.perturb()
-    free, _ = case.learnt(replace(batch, experts=None))
-    forced, gradients = case.learnt(batch)
+    free, _ = case.gradients(replace(batch, experts=None))
+    forced, gradients = case.gradients(batch)
     assert not torch.allclose(free, forced, atol=1e-3), "the routers still choose"
     assert all(gradient.abs().sum() > 0 for gradient in gradients), "the routers learn"
     assert case.source.experience is not None
