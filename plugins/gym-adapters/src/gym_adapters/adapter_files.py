@@ -42,7 +42,7 @@ def artifact(config: Adapter, path: Path, base: str) -> Artifact:
 
 
 @dataclass(frozen=True)
-class Saved:
+class LoraFile:
     """What a folder holds, or is to hold."""
 
     rank: int
@@ -51,7 +51,7 @@ class Saved:
     path: Path = Path()
 
 
-def saved(path: Path) -> Saved:
+def read_lora(path: Path) -> LoraFile:
     """Read the LoRA in a folder. Raises GymError where it is none, or more than that."""
     if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
         raise GymError("there is no adapter of peft here", where=str(path), fix=f"name a folder with {WEIGHTS}")
@@ -79,21 +79,21 @@ def saved(path: Path) -> Saved:
         pairs.setdefault(layer, {})[half] = tensor.float()
     rank = int(config["r"])
     scaling = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
-    return Saved(rank, scaling, pairs, path)
+    return LoraFile(rank, scaling, pairs, path)
 
 
-def joined(parts: Sequence[tuple[Saved, float]]) -> Saved:
+def concatenated(parts: Sequence[tuple[LoraFile, float]]) -> LoraFile:
     """Return one LoRA that does what several do together, each times a weight: of the sum of their ranks, scaled by 1."""
     shapes: dict[str, dict[str, Tensor]] = {}
     for part, _ in parts:
         shapes |= part.pairs
     pairs: dict[str, dict[str, Tensor]] = {}
     for name, halves in shapes.items():
-        pairs[name] = {half: _joined(parts, name, half, tensor) for half, tensor in halves.items()}
-    return Saved(sum(part.rank for part, _ in parts), 1.0, pairs)
+        pairs[name] = {half: _concatenated(parts, name, half, tensor) for half, tensor in halves.items()}
+    return LoraFile(sum(part.rank for part, _ in parts), 1.0, pairs)
 
 
-def _joined(parts: Sequence[tuple[Saved, float]], name: str, half: str, like: Tensor) -> Tensor:
+def _concatenated(parts: Sequence[tuple[LoraFile, float]], name: str, half: str, like: Tensor) -> Tensor:
     """Lay the A of a layer one below another, or the B side by side; a part that leaves the layer alone has zeros."""
     first = half.endswith("A")
     pieces = []
@@ -104,7 +104,7 @@ def _joined(parts: Sequence[tuple[Saved, float]], name: str, half: str, like: Te
     return torch.cat(pieces, dim=0 if first else 1)
 
 
-def write(path: Path, base: str, lora: Saved) -> Path:
+def write_lora(path: Path, base: str, lora: LoraFile) -> Path:
     """Write a LoRA for the model `base` as `peft.PeftModel.from_pretrained` loads it, and return the folder."""
     path.mkdir(parents=True, exist_ok=True)
     options = LoraConfig(

@@ -18,7 +18,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from transformers import PreTrainedModel
 
-from gym_adapters.adapter_files import joined, saved, write
+from gym_adapters.adapter_files import concatenated, read_lora, write_lora
 from gym_adapters.lora_base import lora_layers
 from gym_adapters.peft_base import check_floating, quiet, targets_of
 from gym_core import GymError
@@ -34,7 +34,7 @@ class MultiAdapter:
 
         Raises GymError where one is no plain LoRA.
         """
-        self.saved = {name: saved(Path(folder)) for name, folder in adapters.items()}
+        self.saved = {name: read_lora(Path(folder)) for name, folder in adapters.items()}
         if not self.saved:
             raise GymError("a stack needs an adapter", fix='name one: MultiAdapter(model, {"law": "runs/law/model"})')
         (first, *further), paths = self.saved, {name: str(each.path) for name, each in self.saved.items()}
@@ -110,7 +110,9 @@ class MultiAdapter:
         """
         if not self.weights:
             raise GymError("no adapter of the stack works, so there is nothing to save", fix="call use(name=1.0) first")
-        return write(Path(path), base, joined([(self.saved[name], weight) for name, weight in self.weights.items()]))
+        return write_lora(
+            Path(path), base, concatenated([(self.saved[name], weight) for name, weight in self.weights.items()])
+        )
 
     def _layers(self) -> dict[str, LoraLayer]:
         return lora_layers(self.model)

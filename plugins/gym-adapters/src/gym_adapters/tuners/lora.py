@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_adapters.adapter_files import WEIGHTS, Saved, saved
+from gym_adapters.adapter_files import WEIGHTS, LoraFile, read_lora
 from gym_adapters.config.lora import LoRA
 from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.peft_base import quiet
@@ -60,12 +60,12 @@ class Lora(LowRankAdapter[Plain]):
         folders = [Path(name).expanduser() for name in split(config.adapters)]
         kept = folders if config.anew else folders[:-1]
         for number, folder in enumerate(kept):
-            name, given = f"{BEFORE}{number}", saved(folder)
+            name, given = f"{BEFORE}{number}", read_lora(folder)
             self.attach(name, given.rank)
             self._fill(name, given)
             self._stay.append(name)
         if folders != kept:
-            self._go_on(saved(folders[-1]))
+            self._go_on(read_lora(folders[-1]))
 
     def attach(self, name: str, rank: int, works: bool = True) -> None:
         """Put another pair beside every layer, of zeros, which does not train and has the scaling of the one that does."""
@@ -172,7 +172,7 @@ class Lora(LowRankAdapter[Plain]):
         for module in whole:
             module.enable_adapters(enabled)
 
-    def _go_on(self, given: Saved) -> None:
+    def _go_on(self, given: LoraFile) -> None:
         """Let the one that trains begin as a saved one, which is kept for when training is left out."""
         if given.rank != self.config.rank or not math.isclose(given.scaling, self.scaling, rel_tol=1e-6):
             raise GymError(
@@ -188,7 +188,7 @@ class Lora(LowRankAdapter[Plain]):
         self._stay.append(AGAIN)
 
     @torch.no_grad()
-    def _fill(self, part: str, given: Saved) -> None:
+    def _fill(self, part: str, given: LoraFile) -> None:
         """Copy a saved adapter; a layer that it leaves alone gets zeros, and one that is not adapted here is an error."""
         layers = self.layers()
         strange = sorted(given.pairs.keys() - layers.keys())
