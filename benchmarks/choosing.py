@@ -43,6 +43,7 @@ from gym_plan.memory import objective_of, predict
 from gym_plan.skeleton import skeleton
 from gym_torch import Transformers
 from gym_torch.batch import Batch, Piece, packed
+from gym_torch.loop.checks import check_gradients_stay
 from gym_torch.model.adapted import adapt
 from gym_torch.model.loading import load_frozen
 from gym_torch.model.log_probs import declared_head
@@ -50,7 +51,6 @@ from gym_torch.model.parameter_groups import groups_of
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.trained_part import FirstStepBatch
-from gym_torch.trainer import check_gradients_stay
 
 OTHER = DATA.parent / "wiki_demo.txt"  #: what a model has read before
 BEFORE = 200  #: steps of that

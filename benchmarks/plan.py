@@ -118,6 +118,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_plan.skeleton import skeleton
     from gym_torch.distributed.ddp import Replicated
     from gym_torch.loop.job import Job
+    from gym_torch.loop.optimizer import build_optimizer
     from gym_torch.loop.signals import Signals
     from gym_torch.loop.train_loop import optimizer_step
     from gym_torch.model.adapted import adapt
@@ -127,7 +128,6 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_torch.observer import Observer, Progress
     from gym_torch.policy import Policy
     from gym_torch.source import Step
-    from gym_torch.trainer import build_optimizer
 
     with TemporaryDirectory() as folder:
         path = Path(folder)

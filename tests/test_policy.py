@@ -109,18 +109,6 @@ STILL_ASKED = frozenset(
         "gym_plan.skeleton asks for gym_torch.config.Transformers",
         "gym_plan.workload asks for gym_data.config.DatasetConfig",
         "gym_plan.workload asks for gym_torch.config.TorchAlgorithm",
-        "gym_preference.objective asks for gym_preference.config.Referenced",
-        "gym_preference.trainer asks for gym_preference.config.Referenced",
-        "gym_rl.critic asks for gym_torch.config.Transformers",
-        "gym_rl.trainer asks for gym_torch.distributed.strategies.FSDP",
-        "gym_torch.checkpoints.results asks for gym_data.config.DatasetConfig",
-        "gym_torch.checkpoints.results asks for gym_torch.config.Transformers",
-        "gym_torch.model.rope_scaling asks for gym_data.config.DatasetConfig",
-        "gym_torch.model.rope_scaling asks for gym_torch.config.TorchAlgorithm",
-        "gym_torch.reference asks for gym_torch.config.Transformers",
-        "gym_torch.trainer asks for gym_data.config.DatasetConfig",
-        "gym_torch.trainer asks for gym_torch.config.Transformers",
-        "gym_torch.trainer asks for gym_torch.distributed.strategies.DDP",
     }
 )
 

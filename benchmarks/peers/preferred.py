@@ -39,7 +39,7 @@ class Preferring(Spec):
 def gym(spec: Preferring) -> Preferred:
     """Train with Gym, through a recipe."""
     import gym_preference.objective  # noqa: F401 - loaded before memory is measured, as the peer's modules are
-    import gym_torch.trainer  # noqa: F401
+    import gym_torch.assembly  # noqa: F401
 
     before = held()
     method = {"algorithm": {"name": "dpo", "beta": BETA}, "adapter": {"name": "lora", "rank": RANK}}

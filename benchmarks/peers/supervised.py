@@ -37,7 +37,7 @@ class Tuning(Spec):
 
 def gym(spec: Tuning) -> Tuned:
     """Train with Gym, through a recipe."""
-    import gym_torch.trainer  # noqa: F401 - loaded before memory is measured, as the peers' modules are
+    import gym_torch.assembly  # noqa: F401 - loaded before memory is measured, as the peers' modules are
 
     before = held()
     adapter = {"adapter": spec.adapter} if spec.adapter else {}

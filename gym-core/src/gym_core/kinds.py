@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from pydantic import PositiveInt, SerializeAsAny
 
@@ -18,9 +18,16 @@ from gym_core.errors import GymError
 
 
 class Backend(Component):
-    """Loads a model. Section `model`. `build(run=Run)` returns an object that the algorithm's trainer understands."""
+    """Loads a model. Section `model`. `build(run=Run)` returns what algorithms train, a `gym_torch.model.loading.LoadedModel`."""
 
     kind: ClassVar[str] = "backends"
+    further: ClassVar[str] = ""
+    """`module:function` that loads a further model, such as a reference or a critic, frozen: called as `function(options,
+    precision=, layout=, seed=, samples=, key=)` with the options of this one or of `other`, it returns what `build` does."""
+
+    def other(self, path: str) -> Self:
+        """Return the options under which a further model is loaded, of which the recipe names the path alone."""
+        raise _undeclared(self, "other(self, path: str) -> Self: return ...")
 
 
 class Data(Component):
@@ -31,6 +38,18 @@ class Data(Component):
     def preview(self, recipe: Any, count: int) -> dict[str, Any]:
         """Return what `gym data preview` shows of a `Recipe`: so many examples, and what became of all rows, as plain data."""
         raise GymError(f"{type(self).__name__} shows no preview of its examples", key="data")
+
+    def tokenizer(self, path: Path) -> Any | None:
+        """Return the tokenizer in `path` with the chat template of the conversations; None where it renders none."""
+        return None
+
+    def chat_template(self) -> str | None:
+        """Return the text of that template, to lie beside what is trained; None where it is the model's own, or none."""
+        return None
+
+    def longest(self) -> int | None:
+        """Return the most tokens that a sample can have; None where nobody knows."""
+        return None
 
 
 class Algorithm(Component):
@@ -55,6 +74,10 @@ class Algorithm(Component):
     `oracle(config, model, examples)` returns the un-normalised loss of the examples as a float64 scalar tensor;
     `model` is a float64 causal language model; what is trained beside it comes as `beside`. Value and gradient must agree.
     """
+
+    def generated(self) -> int:
+        """Return the most tokens that are generated behind a sample of the data and learnt from; 0 where none are."""
+        return 0
 
 
 class Adapter(Component):
@@ -123,7 +146,9 @@ def _undeclared(component: Component, signature: str) -> GymError:
     return GymError(
         f"{name} does not declare `{method}`",
         where=f"{type(component).__module__}.{name}",
-        key="optimizer",
+        key={"optimizers": "optimizer", "strategies": "distributed", "backends": "model"}.get(
+            component.kind, component.kind
+        ),
         fix=f"write `def {signature}` in {name}; docs/kinds.md says what it returns",
     )
 
@@ -256,6 +281,13 @@ class Strategy(Component):
     """
 
     kind: ClassVar[str] = "strategies"
+    spread: ClassVar[str] = ""
+    """`module:class` that lays a model out over several processes: a `gym_torch.distributed.ddp.Replicated`, built with the
+    `Accelerator`. One process asks for none."""
+
+    def shards(self) -> bool:
+        """Whether a process holds but a part of each parameter: then optimizers must work elementwise."""
+        raise _undeclared(self, "shards(self) -> bool: return ...")
 
     def launch(self, arguments: Sequence[str]) -> int | None:
         """Run this command line of `gym` in several processes and return the exit code; None: this process does the work."""

@@ -20,9 +20,9 @@ from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
 from gym_torch.batch import Piece, padded
 from gym_torch.distributed.optimizer_state import put, take
+from gym_torch.loop.checks import check_gradients_stay
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.trained_part import FirstStepBatch
-from gym_torch.trainer import check_gradients_stay
 
 KINDS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries("adapters")}
 OPTIMIZERS: dict[str, type[Optimizer]] = {

@@ -12,7 +12,7 @@ import pytest
 from adapters_bench import ADAPTERS
 from safetensors.torch import load_file
 
-import gym_torch.trainer
+import gym_torch.assembly
 from gym_core import execute, load_recipe
 from gym_core.discovery import entries
 from gym_plan.plan import plan
@@ -52,7 +52,7 @@ def test_it_is_planned_trained_and_continued(name: str, tmp_path: Path, monkeypa
     def never(*_: Any) -> Any:
         raise AssertionError("the first values were found a second time")
 
-    monkeypatch.setattr(gym_torch.trainer, "first_step", never)
+    monkeypatch.setattr(gym_torch.assembly, "first_step", never)
     execute(load_recipe(recipe))
     again = {file.name: load_file(file) for file in (output / "model").glob("*.safetensors")}
     assert again.keys() == whole.keys()

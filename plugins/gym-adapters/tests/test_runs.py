@@ -16,9 +16,8 @@ from gym_core import RecipeError, load_recipe
 from gym_core.cli.recipes import explain
 from gym_plan.plan import plan
 from gym_testkit.bench import Bench
-from gym_torch.distributed.ddp import Replicated
-from gym_torch.distributed.fsdp import Sharded
-from gym_torch.trainer import check_gradients_stay
+from gym_torch.distributed.strategies import DDP, FSDP
+from gym_torch.loop.checks import check_gradients_stay
 
 KINDS = ("rslora", "dora", "pissa", "olora", "lora_ga", "eva", "loftq", "adalora")
 
@@ -58,9 +57,9 @@ def test_adalora_needs_the_gradients(small: Bench, optimizer: str) -> None:
 
 def test_gradients_must_be_whole() -> None:
     with pytest.raises(RecipeError, match="a part of the gradients") as caught:
-        check_gradients_stay(let_go=False, cut=Sharded.cuts)
+        check_gradients_stay(let_go=False, cut=FSDP().shards())
     assert caught.value.problems[0].key == "distributed"
-    check_gradients_stay(let_go=False, cut=Replicated.cuts)
+    check_gradients_stay(let_go=False, cut=DDP().shards())
 
 
 @pytest.mark.parametrize("kind", ["lora", *KINDS])

@@ -42,7 +42,7 @@ def shared(form: tuple[str, str], models: dict[str, Path], tmp_path_factory: pyt
     """Return how two processes did, which carry out all of these runs, one after another."""
     root = tmp_path_factory.mktemp("shared")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gym_torch_shares", "gym_torch.trainer", "gym_torch.distributed.fsdp"])
+    context.set_forkserver_preload(["gym_torch_shares", "gym_torch.assembly", "gym_torch.distributed.fsdp"])
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     members = [
         context.Process(target=one_after_another, args=(rank, store.port, models, root, *form), daemon=True)

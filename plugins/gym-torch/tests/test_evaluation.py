@@ -12,11 +12,10 @@ import pytest
 from gym_torch_bench import Counting, Memory, make_run, metrics, train
 
 from gym_torch import EarlyStopping
-from gym_torch.loop.job import Evaluation, Job
+from gym_torch.contribution import Contribution, Parts
+from gym_torch.loop.job import Job
 from gym_torch.observer import gain
-from gym_torch.packing import Layout
-from gym_torch.source import Dataset, Examples, Source, Step
-from gym_torch.trainer import Trainer
+from gym_torch.source import Dataset, Step
 
 SETTINGS: dict[str, Any] = {"max_steps": 6, "eval_every": 1, "keep_best": True, "keep_last": 1, "log_every": 2}
 
@@ -28,18 +27,17 @@ class Likely(Counting):
     better: ClassVar[str] = "higher"
 
 
-class Hill(Trainer):
+def hill(parts: Parts[Any, Any, Any]) -> Contribution:
     """Is measured by something of its own, which is best in the middle; and says something in every other step."""
+    held_out = parts.data.validation
+    assert held_out
 
-    def source(self, layout: Layout) -> Source:
-        return Halves(self.data.train, self.train_options, self.data.fingerprint, layout)
+    def height(job: Job) -> Mapping[str, float] | None:
+        step = job.progress.step
+        return None if step == 2 else {"likelihood": 10.0 - abs(step - 3), "samples": float(len(held_out))}
 
-    def evaluation(self, examples: Examples, layout: Layout) -> Evaluation:
-        def height(job: Job) -> Mapping[str, float] | None:
-            step = job.progress.step
-            return None if step == 2 else {"likelihood": 10.0 - abs(step - 3), "samples": float(len(examples))}
-
-        return height
+    source = Halves(parts.data.train, parts.train, parts.data.fingerprint, parts.layout)
+    return Contribution(parts.objective, source, height)
 
 
 class Halves(Dataset):
@@ -49,10 +47,9 @@ class Halves(Dataset):
 
 
 class Climbing(Likely):
-    """Measured by `Hill`."""
+    """Measured by `hill`."""
 
-    def build(self, **context: Any) -> Trainer:
-        return Hill(self, **context)
+    contribution: ClassVar[str] = "test_evaluation:hill"
 
 
 def test_gain_is_what_is_better() -> None:

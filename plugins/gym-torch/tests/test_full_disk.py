@@ -65,7 +65,7 @@ def test_a_disk_that_is_full_at_byte_k(model_path: Path, whole: Path, tmp_path: 
 def test_a_file_that_may_not_grow(model_path: Path, whole: Path, tmp_path: Path, share: float) -> None:
     largest = max(file.stat().st_size for file in (whole / "checkpoints").rglob("*") if file.is_file())
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gym_torch.trainer"])
+    context.set_forkserver_preload(["gym_torch.assembly"])
     hears, tells = context.Pipe(duplex=False)
     child = context.Process(target=limited, args=(model_path, tmp_path, int(largest * share), tells))
     child.start()

@@ -14,12 +14,13 @@ from gym_core import GymError, Run, load_recipe
 from gym_core.record import RunRecord
 from gym_testkit import tiny
 from gym_torch.batch import Batch, Piece, packed
+from gym_torch.config import Further
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
-from gym_torch.reference import reference
+from gym_torch.reference import Reference
 
 torch.set_num_threads(1)
 
@@ -80,7 +81,7 @@ def test_it_is_the_base_as_loaded_by_itself(path: Path, adapter: str | None) -> 
     assert float(moved(policy, path).max()) > 0.1, "training should have moved the policy away"
     before = policy(batch())
     marks = {name: weight.requires_grad for name, weight in policy.named_parameters()}
-    found = reference(policy, adapted, model, run)(batch())
+    found = Reference(Further(None), policy, adapted, model, run).load()(batch())
     torch.testing.assert_close(found, separate(plain), rtol=0, atol=1e-5)
     assert not found.requires_grad
     assert torch.equal(policy(batch()), before), "scoring the reference changed the policy"
@@ -90,9 +91,9 @@ def test_it_is_the_base_as_loaded_by_itself(path: Path, adapter: str | None) -> 
 
 def test_an_adapter_needs_no_second_model(path: Path) -> None:
     model, adapted, policy, run = trained(path, "lora")
-    assert reference(policy, adapted, model, run).policy is policy
+    assert Reference(Further(None), policy, adapted, model, run).load().policy is policy
     model, adapted, policy, run = trained(path, None)
-    other = reference(policy, adapted, model, run).policy
+    other = Reference(Further(None), policy, adapted, model, run).load().policy
     assert other is not policy
     assert not any(weight.requires_grad for weight in other.parameters())
 
@@ -100,7 +101,7 @@ def test_an_adapter_needs_no_second_model(path: Path) -> None:
 def test_another_model_may_be_named(path: Path, tmp_path: Path) -> None:
     other = tiny.write_model(tmp_path / "other", 1)
     model, adapted, policy, run = trained(path, "lora")
-    found = reference(policy, adapted, model, run, str(other))(batch())
+    found = Reference(Further(str(other)), policy, adapted, model, run).load()(batch())
     plain = Policy(AutoModelForCausalLM.from_pretrained(other, dtype=torch.float32))
     torch.testing.assert_close(found, separate(plain), rtol=0, atol=1e-5)
 
@@ -109,7 +110,7 @@ def test_a_model_of_other_tokens_is_refused(path: Path, tmp_path: Path) -> None:
     other = tiny.write_model(tmp_path / "other", 1, extra=["<tool>"])
     model, adapted, policy, run = trained(path, None)
     with pytest.raises(GymError, match=r"algorithm\.ref_model: .*tokenizer"):
-        reference(policy, adapted, model, run, str(other))
+        Reference(Further(str(other)), policy, adapted, model, run).load()
 
 
 def test_what_is_no_model_is_refused_by_the_key_that_names_it(path: Path, tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_what_is_no_model_is_refused_by_the_key_that_names_it(path: Path, tmp_pa
     adapted.save(tmp_path / "adapter", str(path))
     for named, why in (("./none", "no such folder"), (str(tmp_path / "adapter"), "holds an adapter.*\n.*gym export")):
         with pytest.raises(GymError, match=rf"(?s)algorithm\.ref_model: .*{why}"):
-            reference(policy, adapted, model, run, named)
+            Reference(Further(named), policy, adapted, model, run).load()
 
 
 def test_modules_trained_whole_are_left_out_too(path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_damaged_checkpoint_costs_steps_and_nothing_else(
 def test_kill_9_changes_nothing(model_path: Path, whole: Path, tmp_path: Path, moment: str) -> None:
     """Kill a child again and again, inside checkpoint writes or at random, until a start gets through."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gym_torch.trainer"])
+    context.set_forkserver_preload(["gym_torch.assembly"])
     draw = random.Random(moment)
     settings = SETTINGS | {"save_every": 1}
     kills, inside = 0, 0

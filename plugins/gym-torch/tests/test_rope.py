@@ -19,7 +19,7 @@ from gym_core.record import RunRecord
 from gym_torch import SafetensorsExporter, Transformers
 from gym_torch.batch import Piece, alone, packed, padded
 from gym_torch.checkpoints.artifact import open_artifact
-from gym_torch.config import RopeScaling
+from gym_torch.config import Further, RopeScaling
 from gym_torch.model.adapted import adapt
 from gym_torch.model.attention import NAME
 from gym_torch.model.hidden_states import hidden_states
@@ -27,7 +27,7 @@ from gym_torch.model.loading import load_frozen
 from gym_torch.model.rope_scaling import scale, steady
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
-from gym_torch.reference import reference
+from gym_torch.reference import Reference
 
 WINDOW, DIM = 1024, 8  #: of the tiny model: positions, and width of a head
 
@@ -149,7 +149,7 @@ def test_a_reference_and_a_resumed_run_scale_alike(model_path: Path, tmp_path: P
     trained = load_frozen(recipe.model, "fp32", PACKED, samples=2 * WINDOW)
     policy = Policy(trained.model).eval()
     run = Run(recipe, tmp_path, RunRecord(tmp_path / "run.json"))
-    frozen = reference(policy, adapt(trained.model, recipe), trained, run)
+    frozen = Reference(Further(None), policy, adapt(trained.model, recipe), trained, run).load()
     batch = packed([samples(3)[number] for number in range(3)])
     assert torch.equal(frozen(batch), policy(batch).detach())
     other = Transformers(path=str(tmp_path), rope_scaling="linear")

@@ -109,7 +109,7 @@ def test_in_shards_it_learns_the_same(model_path: Path, tmp_path: Path) -> None:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gym_torch_heads", "gym_torch.trainer", "gym_torch.distributed.fsdp"])
+    context.set_forkserver_preload(["gym_torch_heads", "gym_torch.assembly", "gym_torch.distributed.fsdp"])
     members = [context.Process(target=shared, args=(rank, model_path, tmp_path, port, settings)) for rank in (0, 1)]
     for member in members:
         member.start()

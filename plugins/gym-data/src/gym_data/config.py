@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Data, DataError, Format, Recipe, Slot, Source, Template
+from gym_core.component import load_object
 from gym_data.location import locate
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
@@ -110,3 +112,15 @@ class DatasetConfig(Data):
             if len(self.mix_weights) != len(self.sources):
                 raise ValueError(f"mix_weights holds {len(self.mix_weights)} numbers for {len(self.sources)} sources")
         return self
+
+    def tokenizer(self, path: Path) -> Any:
+        """Return the tokenizer with the configured template."""
+        return load_object("gym_data.prepare:open_tokenizer")(self, path)
+
+    def chat_template(self) -> str | None:
+        """Return the text of the configured template."""
+        return None if self.template is None else str(self.template.build())
+
+    def longest(self) -> int:
+        """Return `cutoff`."""
+        return self.cutoff

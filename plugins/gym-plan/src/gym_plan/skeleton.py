@@ -86,6 +86,8 @@ def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -
     assert isinstance(own, Transformers) and isinstance(algorithm, TorchAlgorithm)
     built, beside = built_alone(recipe, own, path, precision, device), list[Skeleton]()
     for further in algorithm.further():
+        if not further.stays:
+            continue
         if further.path is not None:
             other = own.other(further.path)
             there = locate(other.path, other.revision, weights=False)

@@ -17,8 +17,10 @@ class PreferenceAlgorithm(TorchAlgorithm):
     The fields that a subclass adds are further arguments of its `loss`.
     """
 
-    target: ClassVar[str] = "gym_preference.trainer:PreferenceTrainer"
+    contribution: ClassVar[str] = "gym_preference.contribution:preferences"
     disable_dropout: ClassVar[bool] = True
+    referenced: ClassVar[bool] = False
+    """Whether answers are measured by how much likelier they are than under a reference."""
     loss: ClassVar[str] = ""
     """`module:function` to the losses of pairs, or of judged answers: from their log-ratios, `beta` and the fields that a
     subclass adds."""
@@ -32,6 +34,8 @@ class PreferenceAlgorithm(TorchAlgorithm):
 class WithReference(PreferenceAlgorithm):
     """Base of those that measure answers against a reference: the model as it was before training, or another one."""
 
+    referenced: ClassVar[bool] = True
+
     ref_model: str | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
     precompute_ref_log_probs: bool | Literal["auto"] = "auto"
@@ -39,8 +43,8 @@ class WithReference(PreferenceAlgorithm):
     each batch in its step. `auto`: where it would be a second model in memory, or score the same samples several times."""
 
     def further(self) -> Sequence[Further]:
-        """Return the reference, where it is not let go of before the first step."""
-        return (Further(self.ref_model),) if self.precompute_ref_log_probs is False else ()
+        """Return the reference, which may be let go of before the first step."""
+        return (Further(self.ref_model, stays=self.precompute_ref_log_probs is False),)
 
 
 class PairwisePreference(PreferenceAlgorithm):

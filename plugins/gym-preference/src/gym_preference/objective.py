@@ -117,7 +117,7 @@ class PairObjective(PreferenceObjective):
             "logps/rejected": Ratio.of(totals[1::2], lengths[1::2]),
             "length_bias": Ratio.of(biased, longer.abs()),
         }
-        if isinstance(self.config, WithReference):
+        if type(self.config).referenced:
             found["kl"] = Ratio.of(log_ratios**2 / 2, lengths)
         return found
 

@@ -2,105 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from accelerate.utils import gather_object
 
-from gym_core import GymError, Run, cache_dir
+from gym_core import GymError, cache_dir
 from gym_data.makers import identity
-from gym_preference.config import WithReference
 from gym_preference.objective import PreferenceObjective
 from gym_preference.reference_cache import CachedLogProbs, fingerprint, key_of, name_of
 from gym_torch.console import say
+from gym_torch.contribution import Parts
+from gym_torch.distributed.collectives import gathered
 from gym_torch.loop.job import Job
-from gym_torch.model.adapted import AdaptedModel
-from gym_torch.model.loading import LoadedModel
 from gym_torch.model.precision_probe import device_name
+from gym_torch.packing import Ints
 from gym_torch.policy import Policy
-from gym_torch.reference import Scorer, left_out, reference
-from gym_torch.source import Step
+from gym_torch.reference import Reference, Scorer
+from gym_torch.source import Dataset, Examples, Step, share
 
-T = TypeVar("T")
+Used = tuple[Examples, Ints]  #: samples, and which of them
 Score = tuple[bytes, npt.NDArray[np.float32]]  #: `key_of` and log-probabilities of an example
 WEIGHTS = "reference_weights"  #: in `run.json`, what names the weights of a reference that was asked before training
 
 
-@dataclass(frozen=True)
-class ReferenceScoring:
-    """What a reference is made from."""
+class ReferenceLogProbs:
+    """Has a reference score all samples once, and let go of, where that is asked for or pays."""
 
-    config: WithReference
-    run: Run
-    model: LoadedModel
-    adapted: AdaptedModel
-    policy: Policy[Any]
-    job: Job
-    changed: bool  #: whether the policy has been trained already
-    again: bool  #: whether answers come more than once
+    def __init__(
+        self,
+        parts: Parts[Any, PreferenceObjective, Policy[Any]],
+        reference: Reference,
+        order: Dataset,
+        asked: Callable[[], Iterable[Used]],
+    ) -> None:
+        """Take what is scored, and by what; `asked` are the samples that the reference will be asked about."""
+        self.parts, self.reference, self.order, self.asked = parts, reference, order, asked
+        self.run, self.policy, self.accelerator = parts.run, parts.policy, parts.accelerator
+
+    def begin(self, job: Job) -> None:
+        """Tell the objective what the reference says, where it is not to be asked in every step.
+
+        Raises GymError where the reference is not the one that the run began with.
+        """
+        again = int(self.order.bounds[-1]) > len(self.parts.data.train)  # whether answers come more than once
+        asked, further = self.parts.config.precompute_ref_log_probs, self._named or not self.reference.without
+        if not ((further or again) if asked == "auto" else asked):
+            return
+        self.reference.let_go()
+        objective = self.parts.objective
+        objective.cached_log_probs, objective.reference = self._kept(job, objective, self._steps()), None
 
     @property
-    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
-        """What makes the policy its own reference."""
-        return left_out(self.adapted, self.run.recipe)
+    def _named(self) -> bool:
+        """Whether the reference is another model."""
+        return self.reference.further.path is not None
 
-    def begin(self, answers: Callable[[], Sequence[Step]]) -> None:
-        """Tell the objective what the reference says.
-
-        `answers` are this process's part of all that will be asked about. Raises GymError where the reference is not the one
-        that the run began with.
-        """
-        objective = cast(PreferenceObjective, self.job.objective)
-        asked, further = self.config.precompute_ref_log_probs, self.config.ref_model or not self.without
-        if (further or self.again) if asked == "auto" else asked:
-            objective.cached_log_probs, objective.reference = self._kept(objective, answers()), None
-        else:
-            objective.reference = self._scorer()
-
-    def _scorer(self) -> Scorer:
-        return reference(self.policy, self.adapted, self.model, self.run, self.config.ref_model)
+    def _steps(self) -> list[Step]:
+        """Return this process's part of all samples that the reference will be asked about, each once."""
+        parts = self.parts
+        return [
+            share(examples, chosen, parts.train, parts.layout, parts.rank, parts.world, 1.0)
+            for examples, chosen in self.asked()
+        ]
 
     def _own(self) -> Scorer | None:
         """Return the policy as the reference; None where it is another model, or no longer what it was."""
-        without = self.without
-        if self.config.ref_model is not None or (self.changed and not without):
+        without = self.reference.without
+        if self._named or (self.parts.resumed and not without):
             return None
         return Scorer(self.policy, without or nullcontext)
 
     def _again(self) -> Scorer:
         """Return the reference, loaded once more: a copy of the model holds weights as the policy does, and says the same."""
-        scorer = self._scorer()
-        if self.config.ref_model is None:
+        scorer = self.reference.made()
+        if not self._named:
             for own, copied in zip(self.policy.model.parameters(), scorer.policy.model.parameters(), strict=True):
                 copied.data = copied.data.to(own.dtype)
         return scorer
 
-    def _kept(self, objective: PreferenceObjective, steps: Sequence[Step]) -> CachedLogProbs:
+    def _kept(self, job: Job, objective: PreferenceObjective, steps: Sequence[Step]) -> CachedLogProbs:
         """Return what the reference says of all answers: what was kept, or what it says now."""
         self.run.ranks.at("")  # it may take its time
         mine = {key_of(objective.prompt_responses(each)) for step in steps for batch in step.batches for each in batch}
-        keys = sorted(set(self._together(list(mine))))
+        keys = sorted(set(gathered(self.accelerator, list(mine))))
         began: str | None = self.run.record.read().get(WEIGHTS) if self.run.resuming else None
         scorer = self._own()
         if began is None or scorer is not None or not self._there(self._file(began, keys)):
             scorer = scorer or self._again()
-            weights = self._fingerprint(scorer.policy)
+            weights = self._fingerprint(job, scorer.policy)
             if began not in (None, weights):
                 raise GymError(
                     "the reference is not what it was when the run began",
-                    key="model" if self.config.ref_model is None else "algorithm.ref_model",
+                    key=self.reference.further.key if self._named else "model",
                     fix="bring the old one back, or start over in another `output`",
                 )
             self.run.record.update(**{WEIGHTS: weights})
             file = self._file(weights, keys)
             if not self._there(file):
                 say(f"the reference scores {len(keys):,} samples, once")
-                found = dict(self._together(list(self._scored(objective, scorer, steps))))
+                found = dict(gathered(self.accelerator, list(self._scored(objective, scorer, steps))))
                 self.run.ranks.agree(lambda: CachedLogProbs(found).write(file, file.stem))
             began = weights
         file = self._file(began, keys)
@@ -115,7 +119,7 @@ class ReferenceScoring:
             for examples in step.batches:
                 batch = objective.collate(examples)
                 lengths = iter(batch.lengths.long().tolist())
-                scores = scorer(batch.to(self.job.accelerator.device)).cpu().numpy()
+                scores = scorer(batch.to(self.accelerator.device)).cpu().numpy()
                 for each in map(objective.prompt_responses, examples):
                     size = sum(next(lengths) for _ in each.responses)
                     yield key_of(each), scores[:size]
@@ -123,20 +127,22 @@ class ReferenceScoring:
 
     def _file(self, weights: str, keys: Sequence[bytes]) -> Path:
         # How answers are cut into batches changes the last bits: a run is then what its recipe says, whoever ran before.
-        train, world = self.job.train, self.job.accelerator.num_processes
-        how: list[Any] = [self.model.precision, self.model.layout.name, train.batch_size, train.batch_tokens, world]
+        train, world = self.parts.train, self.parts.world
+        how: list[Any] = [
+            self.parts.model.precision,
+            self.parts.layout.name,
+            train.batch_size,
+            train.batch_tokens,
+            world,
+        ]
         how += [device_name(), self.policy.head.temperature]
-        if self.without is None and self.run.recipe.adapter:  # it computes a part of what the reference says
+        if self.reference.without is None and self.run.recipe.adapter:  # it computes a part of what the reference says
             how.append(identity(self.run.recipe.adapter))
         name = name_of(weights, how, keys)
         return cache_dir() / "reference" / f"{name}.safetensors"
 
-    def _fingerprint(self, policy: Policy[Any]) -> str:
+    def _fingerprint(self, job: Job, policy: Policy[Any]) -> str:
         """Name the model that the reference is: without an adapter that is left out."""
-        own = self.without is not None
+        own = self.reference.without is not None
         weights = (weight for weight in policy.model.parameters() if not (own and weight.requires_grad))
-        return fingerprint(map(self.job.spread.full, weights), policy.model.config)
-
-    def _together(self, values: list[T]) -> list[T]:
-        found: list[T] = gather_object(values) if self.job.accelerator.num_processes > 1 else values
-        return found
+        return fingerprint(map(job.spread.full, weights), policy.model.config)

@@ -59,7 +59,7 @@ class ReinforcePPBaseline(ClippedPolicyGradient):
 class PPO(ClippedPolicyGradient):
     """Proximal policy optimization: a clipped policy loss with GAE advantages from a critic, which is trained as well."""
 
-    target: ClassVar[str] = "gym_rl.ppo:PPOTrainer"
+    contribution: ClassVar[str] = "gym_rl.ppo:rollouts_with_values"
     objective: ClassVar[str] = "gym_rl.ppo:PPOLoss"
     credit: ClassVar[str] = "gym_rl.ppo:gae_advantages"
 
@@ -83,4 +83,7 @@ class PPO(ClippedPolicyGradient):
 
     def further(self) -> Sequence[Further]:
         """Add a critic of its own."""
-        return (*super().further(), *((Further(self.critic, trains=True),) if self.critic else ()))
+        return (
+            *super().further(),
+            *((Further(self.critic, trains=True, key="algorithm.critic"),) if self.critic else ()),
+        )

@@ -21,7 +21,7 @@ class PolicyGradient(TorchAlgorithm):
     `train.batch_size * train.accumulate` is the number of completions in an optimizer step.
     """
 
-    target: ClassVar[str] = "gym_rl.trainer:RolloutTrainer"
+    contribution: ClassVar[str] = "gym_rl.contribution:rollouts"
     rows: ClassVar[str] = "prompt"
     largest_steps: ClassVar[str] = "gym_rl.rollouts.longest:Bound"
     measure: ClassVar[str] = "reward"

@@ -15,17 +15,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_core import GymError, Recipe
-from gym_data.tokenizer import Tokenizer
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
-from gym_torch.config import Transformers
-from gym_torch.model.adapted import adapt
-from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.further_models import TrainedFurther
 from gym_torch.model.hidden_states import hidden_states
-from gym_torch.model.loading import LoadedModel, load_frozen
-from gym_torch.model.rope_scaling import longest
 from gym_torch.model.value_head import ScalarHead, head_of, keep_words
 from gym_torch.policy import Policy
 from gym_torch.trained_part import FirstStepBatch
@@ -66,21 +60,13 @@ class SharedCritic(Critic):
 class SeparateCritic(Critic):
     """A model of its own under a head, adapted as the policy is."""
 
-    def __init__(self, named: str, recipe: Recipe, policy: LoadedModel) -> None:
-        """Load the model, and its value head where it has one.
-
-        Raises GymError where it cannot be loaded or does not fit the policy.
-        """
+    def __init__(self, critic: TrainedFurther) -> None:
+        """Take the model, and its value head where it has one."""
         super().__init__()
-        own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(policy.path))
-        loaded = load_frozen(own.other(named), policy.precision, policy.layout, samples=longest(recipe))
-        _check(loaded, policy)
-        self.base, self.path = named, loaded.path
-        self.head = head_of(loaded)
-        self.adapted = adapt(loaded.model, recipe)
+        self.base, self.path, self.adapted = critic.loaded.name, critic.loaded.path, critic.adapted
+        self.head = head_of(critic.loaded)
         self.model: PreTrainedModel = self.adapted.model
         keep_words(self.model)
-        recompute_layers(self.model, recipe.train.gradient_checkpointing)
 
     def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
         """Run the model, whose routers choose for themselves, and apply the head."""
@@ -130,13 +116,3 @@ class ActorCritic(Policy[Any]):
     @property
     def _critic(self) -> Critic:
         return cast(Critic, self.beside["critic"])
-
-
-def _check(critic: LoadedModel, policy: LoadedModel) -> None:
-    if Tokenizer(critic.path).fingerprint != Tokenizer(policy.path).fingerprint:
-        raise GymError(
-            "a critic must have the tokenizer of the policy",
-            where=critic.name,
-            key="algorithm.critic",
-            fix="name a model of the same family",
-        )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_core import Run
 from gym_rl import PPO
 from gym_rl.clipped_objectives import ClippedTokens
+from gym_rl.contribution import scored_rollouts
 from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.advantages import gae, whiten
@@ -19,9 +19,9 @@ from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.credit_assignment import token_rewards
 from gym_rl.rollouts.experience import Experience
-from gym_rl.rollouts.log_probs import Pass
-from gym_rl.trainer import RolloutTrainer
 from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.contribution import Contribution, Parts
+from gym_torch.further_models import TrainedFurther
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.value_head import ScalarHead, head_of
@@ -29,17 +29,14 @@ from gym_torch.objective import Scores
 from gym_torch.policy import Policy, evaluating
 
 
-class PPOTrainer(RolloutTrainer):
-    """Asks the critic about every token of a round when the round begins."""
+def rollouts_with_values(parts: Parts[PPO, PPOLoss, ActorCritic]) -> Contribution:
+    """Return rollouts, and ask the critic about every token of a round when the round begins."""
 
-    def passes(self) -> dict[str, Pass]:
-        """Add the values."""
-        return {**super().passes(), "values": self._values}
+    def values(batch: RolloutBatch) -> Tensor:
+        with evaluating(parts.policy):
+            return parts.policy.values(batch)
 
-    def _values(self, batch: RolloutBatch) -> Tensor:
-        policy = cast(ActorCritic, self.policy)
-        with evaluating(policy):
-            return policy.values(batch)
+    return scored_rollouts(parts, {"values": values})
 
 
 class PPOLoss(ClippedTokens):
@@ -53,10 +50,10 @@ class PPOLoss(ClippedTokens):
         """Return a critic on the states of the policy."""
         return {"critic": SharedCritic(ScalarHead.of(model))}
 
-    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, AuxiliaryModule]:
+    def load_beside(self, model: LoadedModel, further: Sequence[TrainedFurther] = ()) -> Mapping[str, AuxiliaryModule]:
         """Return the critic that the options name, with the value head that lies beside its weights."""
-        named = self.config.critic
-        return {"critic": SeparateCritic(named, run.recipe, model) if named else SharedCritic(head_of(model))}
+        separate = [SeparateCritic(other) for other in further]
+        return {"critic": separate[0] if separate else SharedCritic(head_of(model))}
 
     def loss(self, policy: Scores[RolloutBatch], batch: RolloutBatch) -> tuple[Tensor, Metrics]:
         """Return the sum over tokens of both losses, and each."""

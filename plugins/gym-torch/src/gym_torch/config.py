@@ -30,6 +30,7 @@ class Transformers(Backend):
     """Any causal language model that transformers can load from safetensors."""
 
     target: ClassVar[str] = "gym_torch.backend:load"
+    further: ClassVar[str] = "gym_torch.model.loading:load_frozen"
 
     path: Annotated[str, Field(examples=["tiny"])]
     """A family that a package brings, a local directory, or an id on the Hugging Face Hub."""
@@ -85,19 +86,24 @@ class Transformers(Backend):
 
 
 class Further(NamedTuple):
-    """A model that is in memory in every step beside the one that a run is about."""
+    """A model beside the one that a run is about: a reference, or one that trains too, such as a critic."""
 
     path: str | None  #: as a recipe names it; None: that model before training, which an adapter left out makes of it
     trains: bool = False  #: whether it trains too, with the same adapter, under a head of numbers
+    key: str = "algorithm.ref_model"  #: of the recipe, which names it
+    stays: bool = True  #: whether it is in memory in every step, and not before them alone
 
 
 class TorchAlgorithm(Algorithm):
     """Base of every algorithm that trains with the loop of gym-torch: subclass it, point at an objective."""
 
-    target: ClassVar[str] = "gym_torch.trainer:Trainer"
+    target: ClassVar[str] = "gym_torch.assembly:Training"
     needs: ClassVar[tuple[str, ...]] = ("model", "data")
     objective: ClassVar[str] = ""
     """`module:class` of a `gym_torch.objective.Objective`, called with this configuration."""
+    contribution: ClassVar[str] = "gym_torch.contribution:prepared_data"
+    """`module:function` from `gym_torch.contribution.Parts` to a `gym_torch.contribution.Contribution`: where steps come from,
+    what measures the policy, what watches the run, and what is closed at its end."""
     largest_steps: ClassVar[str] = ""
     """For the base class of algorithms that make their samples during the run: `module:class` of a source of steps as large as
     theirs may be, made without a model of (this configuration, rows, training options, layout). Empty: samples are the data."""
@@ -107,12 +113,8 @@ class TorchAlgorithm(Algorithm):
     off, and NEFTune or an adapter that computes something else in training is refused."""
 
     def further(self) -> Sequence[Further]:
-        """Return the models that the run has in memory beside the one it is about. Default: none."""
+        """Return the models beside the one that a run is about; the engine makes them. Default: none."""
         return ()
-
-    def generated(self) -> int:
-        """Return the most tokens that are generated behind a sample of the data and learnt from. Default: none."""
-        return 0
 
 
 class EarlyStopping(Callback):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_core import Run
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch, Example, apart
 from gym_torch.metrics import Metrics
@@ -17,6 +16,7 @@ from gym_torch.packing import PADDED, Layout
 from gym_torch.policy import Policy
 
 if TYPE_CHECKING:
+    from gym_torch.further_models import TrainedFurther
     from gym_torch.model.loading import LoadedModel
 
 B = TypeVar("B", bound=Batch)
@@ -46,7 +46,7 @@ class Objective(ABC, Generic[B]):
         """Return what is trained beside the model, by name, before any training; `self.policy` uses it. Default: nothing."""
         return {}
 
-    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, AuxiliaryModule]:
+    def load_beside(self, model: LoadedModel, further: Sequence[TrainedFurther] = ()) -> Mapping[str, AuxiliaryModule]:
         """Return it as a run begins with it. Override it where weights are there already; a plan asks `beside` alone."""
         return self.beside(model.model)
 

@@ -18,15 +18,13 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError, Recipe, Run
 from gym_core.files import remove, replacing
-from gym_data.tokenizer import Tokenizer
 from gym_torch.batch import Batch
-from gym_torch.config import Transformers
+from gym_torch.config import Further
+from gym_torch.further_models import load_further
 from gym_torch.model.adapted import AdaptedModel, adapt
-from gym_torch.model.loading import PATH, LoadedModel, load_frozen
-from gym_torch.model.rope_scaling import longest
+from gym_torch.model.loading import LoadedModel
 from gym_torch.policy import Policy, evaluating
 
-KEY = "algorithm.ref_model"
 START = "reference"  #: directory, in that of the run, with the first values of an adapter that begins as something
 
 
@@ -81,34 +79,62 @@ def keep_start(adapted: AdaptedModel, model: LoadedModel, run: Run) -> None:
     run.ranks.agree(write)
 
 
-def reference(
-    policy: Policy[Any], adapted: AdaptedModel, model: LoadedModel, run: Run, named: str | None = None
-) -> Scorer:
-    """Return the reference of a policy over `adapted`.
+class Reference:
+    """The reference of a run: made where it is first needed, and let go of where it is needed no more.
 
-    It is the model `named` (a family, a folder or a Hub id); without a name the policy as it was before the first step: the base
-    of an adapter that began as nothing; else a second copy of `model` as the recipe loads it, under a second copy of an adapter
-    that began as something (`keep_start`).
-
-    Raises GymError where the model cannot be loaded, or has another tokenizer than `model`.
+    It is the model that a recipe names (a family, a folder or a Hub id); without a name the policy as it was before the first
+    step: the base of an adapter that began as nothing; else a second copy of the model as the recipe loads it, under a second
+    copy of an adapter that began as something (`keep_start`).
     """
-    recipe, without = run.recipe, left_out(adapted, run.recipe)
-    if named is None and without:
-        return Scorer(policy, without)
-    own = recipe.model if isinstance(recipe.model, Transformers) else Transformers(path=str(model.path))
-    config, key = (own, PATH) if named is None else (own.other(named), KEY)
-    frozen = load_frozen(config, model.precision, model.layout, recipe.train.seed, longest(recipe), key)
-    if Tokenizer(frozen.path).fingerprint != Tokenizer(model.path).fingerprint:
-        raise GymError(
-            "a reference must have the tokenizer of the model that is trained",
-            where=frozen.name,
-            key=KEY,
-            fix="name a model of the same family",
-        )
-    if named is None and not starts_unchanged(recipe):
-        _put_start(frozen.model, recipe, run.output / START)
-    device = next(policy.parameters()).device
-    return Scorer(Policy(frozen.model.to(device), policy.bf16, temperature=policy.head.temperature).eval())
+
+    def __init__(
+        self, further: Further, policy: Policy[Any], adapted: AdaptedModel, model: LoadedModel, run: Run
+    ) -> None:
+        """Take what it is made from; nothing is loaded yet."""
+        self.further, self.policy, self.adapted, self.model, self.run = further, policy, adapted, model, run
+        self.needed = True  #: whether it is asked in every step
+        self._scorer: Scorer | None = None
+
+    @property
+    def without(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What makes the policy its own reference; None where only a second model is."""
+        return left_out(self.adapted, self.run.recipe)
+
+    def load(self) -> Scorer:
+        """Return what scores, made by the first call.
+
+        Raises GymError where the model cannot be loaded, or has another tokenizer than the one that is trained.
+        """
+        if self._scorer is None:
+            self._scorer = self.made()
+        return self._scorer
+
+    def let_go(self) -> None:
+        """Free its memory: no step asks it."""
+        self.needed, self._scorer = False, None
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Return the log-probabilities `[n]` of `batch.targets`, in fp32."""
+        return self.load()(batch)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Return the last hidden states `[n, dim]` that predict `batch.targets`, in the autocast of the caller."""
+        return self.load().hidden(batch)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the logits `[n, vocabulary]` of such states, in the autocast of the caller."""
+        return self.load().logits(states)
+
+    def made(self) -> Scorer:
+        """Return what scores, made anew."""
+        policy, run = self.policy, self.run
+        if self.further.path is None and self.without:
+            return Scorer(policy, self.without)
+        frozen = load_further(self.further, run.recipe, self.model)
+        if self.further.path is None and not starts_unchanged(run.recipe):
+            _put_start(frozen.model, run.recipe, run.output / START)
+        device = next(policy.parameters()).device
+        return Scorer(Policy(frozen.model.to(device), policy.bf16, temperature=policy.head.temperature).eval())
 
 
 def _put_start(model: PreTrainedModel, recipe: Recipe, path: Path) -> None:

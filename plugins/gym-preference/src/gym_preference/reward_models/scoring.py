@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_core import Run
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Example
+from gym_torch.further_models import TrainedFurther
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.value_head import ScalarHead, head_of, keep_words
 from gym_torch.objective import Objective
@@ -62,7 +62,7 @@ class RewardModelObjective(Objective[ScoredBatch]):
         keep_words(model)
         return self._head(ScalarHead.of(model))
 
-    def load_beside(self, run: Run, model: LoadedModel) -> Mapping[str, AuxiliaryModule]:
+    def load_beside(self, model: LoadedModel, further: Sequence[TrainedFurther] = ()) -> Mapping[str, AuxiliaryModule]:
         """Return the head that lies beside the weights, to go on from it, or an untrained one."""
         keep_words(model.model)
         return self._head(head_of(model))

@@ -22,7 +22,7 @@ class TDPO1(PairwisePreference):
     Use it for: a policy that departs too far from its reference under `dpo`, as `kl` in the log tells.
     """
 
-    target: ClassVar[str] = "gym_preference.tdpo.objective:TDPOTrainer"
+    contribution: ClassVar[str] = "gym_preference.tdpo.objective:compared_pairs"
     objective: ClassVar[str] = "gym_preference.tdpo.objective:TDPOObjective"
     loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo1"
     oracle: ClassVar[str] = "gym_preference.tdpo.oracle:tdpo1"

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from gym_core import Run
+from gym_preference.contribution import likelihood_watch
 from gym_preference.objective import PairObjective
 from gym_preference.tdpo.config import TDPO1
 from gym_preference.tdpo.losses import compared
-from gym_preference.trainer import PreferenceTrainer
 from gym_torch.batch import Batch
+from gym_torch.contribution import Contribution, Parts, dataset, held_out_loss
 from gym_torch.metrics import Mean, Metrics
-from gym_torch.model.loading import LoadedModel
 from gym_torch.model.log_probs import map_logits
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy
 from gym_torch.prompt_responses import ResponseBatch
-from gym_torch.reference import Scorer, reference
+from gym_torch.reference import Reference
 
 
 class TokenKLPolicy(Policy[Batch]):
     """A policy that says how far it is from its reference; from a uniform distribution where there is none, as in a plan."""
 
-    reference: Scorer | None = None
+    reference: Reference | None = None
 
     def forward(self, batch: Batch) -> Tensor:
         """Return log p, log p_reference and KL(reference || policy) of each of `batch.targets`: `[3, n]`, fp32.
@@ -62,15 +61,7 @@ class TDPOObjective(PairObjective):
         return loss, {**metrics, "kl/chosen": Mean(chosen_kl.sum()), "kl/rejected": Mean(rejected_kl.sum())}
 
 
-class TDPOTrainer(PreferenceTrainer):
-    """Gives the policy its reference."""
-
-    def __init__(self, config: TDPO1, run: Run, model: LoadedModel) -> None:
-        """Prepare the data and the reference."""
-        super().__init__(config, run, model)
-        self.ready()
-
-    def ready(self) -> None:
-        """Give the policy its reference, where the policy is."""
-        policy, named = cast(TokenKLPolicy, self.policy), cast(TDPO1, self.objective.config).ref_model
-        policy.reference = reference(policy, self.adapted, self.model, self.run, named)
+def compared_pairs(parts: Parts[TDPO1, TDPOObjective, TokenKLPolicy]) -> Contribution:
+    """Return pairs, and give the policy its reference: all of what that says of each token is compared."""
+    (parts.policy.reference,) = parts.references
+    return Contribution(parts.objective, dataset(parts), held_out_loss(parts), [likelihood_watch(parts.config)])

@@ -16,7 +16,7 @@ class UnpairedPreference(WithReference):
     whether each is desirable; and of what the numbers are measured from.
     """
 
-    target: ClassVar[str] = "gym_preference.unpaired.trainer:UnpairedTrainer"
+    contribution: ClassVar[str] = "gym_preference.unpaired.contribution:unpaired"
     rows: ClassVar[str] = "feedback"
     objective: ClassVar[str] = "gym_preference.unpaired.objective:UnpairedObjective"
     ftx: Annotated[float, Field(ge=0)] = 0.0

@@ -19,7 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from gym_core import GymError
+from gym_core import GymError, Run
 from gym_core.files import BUILDING, replacing, to_disk
 
 MANIFEST = "manifest.json"
@@ -80,6 +80,11 @@ class Checkpoints:
             path.rename(aside)
             self.warn(f"checkpoint {path.name} is refused: {wrong}; it is kept as {aside.name}")
         return None
+
+    def to_go_on_from(self, run: Run) -> Path | None:
+        """Return what every process of a run goes on from; None for a run that begins."""
+        found = run.ranks.agree(lambda: str(self.latest() or "")) if run.resuming else ""
+        return Path(found) if found else None
 
     def _at(self, step: int) -> Path:
         return self.directory / f"{PREFIX}{step:08d}"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from gym_core import Recipe, RecipeError
 from gym_data.location import locate
 from gym_optim.config import Linear
+from gym_torch.checkpoints import resume
 from gym_torch.config import TorchAlgorithm
+from gym_torch.console import say
 from gym_torch.loop.job import Job
 from gym_torch.model import fingerprint
 from gym_torch.model.loading import LoadedModel
+from gym_torch.policy import Policy
 
 
 def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:
@@ -46,5 +51,13 @@ def extended(recipe: Recipe, job: Job, before: int) -> str:
 def bases(model: LoadedModel, config: TorchAlgorithm) -> dict[str, str]:
     """Return what the models are that a run begins with and looks at, as conditions of going on: a change in any shows."""
     named = {"the base model": model.path}
-    named |= {f"the model {other.path}": locate(other.path) for other in config.further() if other.path}
+    named |= {f"the model {other.path}": locate(other.path) for other in config.further() if other.path and other.stays}
     return {name: fingerprint.of_model(path) for name, path in named.items()}
+
+
+def go_on(found: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any], recipe: Recipe) -> None:
+    """Put a job where a checkpoint left it, and say so. Raises what `resume.restore` and `extended` raise."""
+    before = resume.restore(found, job, policy, conditions)
+    say(f"continuing from {found.name}")
+    if job.progress.total > before:
+        say(extended(recipe, job, before))

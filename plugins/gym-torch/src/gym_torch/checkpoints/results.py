@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, Run
-from gym_data import DatasetConfig
 from gym_data.location import is_hub_id, lasting
 from gym_data.tokenizer import Tokenizer
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
-from gym_torch.config import Transformers
 from gym_torch.loop.job import Job
-from gym_torch.model import rope_scaling, stop_tokens
+from gym_torch.model import stop_tokens
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.policy import Policy
@@ -92,20 +90,15 @@ class Results:
         """Return an artifact that says all there is to say: what it is for, of which step, and what it was made from."""
         details = {**made.details, "step": step}
         if made.kind == "adapter":
-            backend = self.run.recipe.model
-            own = backend if isinstance(backend, Transformers) else None
-            if own and own.rope_scaling is not None:  # a whole model has a configuration of its own
-                details["config"] = rope_scaling.written(self.model.model)
-            if own and own.revision:
-                details["revision"] = own.revision
+            details |= self.model.described
             made = replace(made, base=lasting(self.model.name))
         return replace(made, details=details, task=job.objective.task)
 
     def _copy_tokenizer(self, into: Path) -> None:
         """Lay the tokenizer beside the weights, with the chat template that was trained on and where its turns end."""
         copy_tokenizer(self.model.path, into)
-        data = self.run.recipe.data
-        if isinstance(data, DatasetConfig) and data.template is not None:
-            (into / "chat_template.jinja").write_text(data.template.build(), encoding="utf-8")
+        template = self.run.recipe.data.chat_template() if self.run.recipe.data else None
+        if template is not None:
+            (into / "chat_template.jinja").write_text(template, encoding="utf-8")
         if self.stops:
             stop_tokens.write(self.model.model, self.stops, into)

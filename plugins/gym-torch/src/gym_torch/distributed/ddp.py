@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -21,9 +21,6 @@ from gym_torch.policy import Policy
 
 class Replicated:
     """The whole model in every process; gradients are averaged over processes in the last backward pass of a step."""
-
-    cuts: ClassVar[bool] = False
-    """Whether a process holds but a part of a parameter and its gradient."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         """Use the processes that accelerate sees; one process is the simplest case."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,6 @@ from gym_torch.policy import Policy
 
 class Sharded(Replicated):
     """Each process holds its part of every weight, gradient and optimizer state; a layer is whole while it computes."""
-
-    cuts: ClassVar[bool] = True
 
     def place(self, model: PreTrainedModel) -> None:
         """Leave it on the CPU: whole, it may not fit onto the device."""

@@ -20,12 +20,15 @@ class DDP(Strategy):
 
     target: ClassVar[str] = "gym_torch.distributed.ranks:Joined"
     spread: ClassVar[str] = "gym_torch.distributed.ddp:Replicated"
-    """`module:class` that lays a model out over the processes (`gym_torch.distributed.ddp.Replicated`)."""
 
     processes: PositiveInt | None = None
     """Processes to start on this machine, as `--nproc` does; unset, those of torchrun, or one."""
     timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds for which the processes wait for one that does not come along; then the run ends and says which."""
+
+    def shards(self) -> bool:
+        """Every process holds whole parameters."""
+        return False
 
     def build(self, **context: Any) -> Ranks:
         """Meet the other processes; a process alone needs no torch for it."""
@@ -47,10 +50,14 @@ class FSDP(DDP):
 
     spread: ClassVar[str] = "gym_torch.distributed.fsdp:Sharded"
 
+    def shards(self) -> bool:
+        """Every process holds a part of each."""
+        return True
+
 
 def check_cut(recipe: Recipe) -> None:
     """Raise RecipeError where several processes would each hold a part of parameters that the optimizer must see whole."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(recipe.distributed, FSDP):
+    if not shards(recipe):
         return
     if not (recipe.optimizer or AdamW()).elementwise():
         name = next(item.name for item in recipe.resolved if item.path == ("optimizer",))
@@ -59,3 +66,9 @@ def check_cut(recipe: Recipe) -> None:
             key="optimizer",
             fix="set distributed: ddp, or an optimizer that works elementwise: adamw, lion, sgd",
         )
+
+
+def shards(recipe: Recipe) -> bool:
+    """Whether several processes each hold but a part of each parameter."""
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return several and recipe.distributed is not None and recipe.distributed.shards()

@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
 from transformers import PreTrainedModel
 
+from gym_core import Run, Train
 from gym_torch.batch import Piece
 from gym_torch.console import say
 from gym_torch.model.gradient_checkpointing import Policy, recomputable
 from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.loading import LoadedModel
 from gym_torch.model.precision_probe import milliseconds, remembered
 from gym_torch.packing import Layout
 
@@ -112,3 +114,14 @@ def _passes(model: PreTrainedModel, layout: Layout, bf16: bool) -> Callable[[nn.
         return entering.grad
 
     return passes
+
+
+def compile_where_it_pays(run: Run, model: PreTrainedModel, loaded: LoadedModel, train: Train, tokens: int) -> None:
+    """Compile the layers of a model that trains on so many tokens, where that pays; a resumed run does as it did before."""
+    chosen = run.record.read().get("compiled") if run.resuming else None
+    if chosen is None:
+        asked, layout, bf16 = loaded.compile, loaded.layout, loaded.precision == "bf16"
+        chosen = run.ranks.agree(lambda: decide(asked, model, layout, bf16, tokens, train.gradient_checkpointing))
+    run.record.update(compiled=chosen)
+    if chosen:
+        compile_layers(model)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from torch import nn
 
+from gym_torch.console import say
+
 RANDOM = ("drop", "jitter")  #: in the names of what transformers' layers and adapters scale their random numbers by
 
 
-def disable_dropout(model: nn.Module) -> bool:
-    """Set every dropout of a model to 0, in layers of their own and in numbers of other layers; return whether there was one."""
+def disable_dropout(model: nn.Module) -> None:
+    """Set every dropout of a model to 0, in layers of their own and in numbers of other layers; say so where there was one."""
     found = False
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -20,4 +22,5 @@ def disable_dropout(model: nn.Module) -> bool:
             if isinstance(value, float) and value > 0 and any(part in name.lower() for part in RANDOM):
                 setattr(module, name, 0.0)
                 found = True
-    return found
+    if found:
+        say("dropout is off: the loss compares log-probabilities, and chance would stand on one side alone")

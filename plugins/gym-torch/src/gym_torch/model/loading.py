@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,10 @@ class LoadedModel:
     router_aux_loss_coef: float | None = (
         None  #: of the load-balancing loss of its experts; None: as its configuration says
     )
+    grown: bool = False  #: whether embeddings were added, which an adapter does not hold
+    described: Mapping[str, Any] = field(
+        default_factory=dict
+    )  #: what an adapter must say of it, to be opened on it again
 
 
 def load(config: Transformers, run: Run) -> LoadedModel:
@@ -71,7 +75,14 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     elif found.layout is ALONE:
         say(f"samples are computed one by one, neither packed nor padded: {found.why}")
     options = (config.compile, config.neftune_noise_alpha, config.router_aux_loss_coef)
-    return LoadedModel(model, path, config.path, precision, found.layout, *options)
+    described: dict[str, Any] = {}
+    if config.rope_scaling is not None:  # a whole model has a configuration of its own
+        described["config"] = rope_scaling.written(model)
+    if config.revision:
+        described["revision"] = config.revision
+    return LoadedModel(
+        model, path, config.path, precision, found.layout, *options, grown=config.resize_vocab, described=described
+    )
 
 
 def load_frozen(

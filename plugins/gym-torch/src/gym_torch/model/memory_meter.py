@@ -9,6 +9,9 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import torch
 
+from gym_core import Run
+from gym_torch.model import precision_probe
+
 
 class Meter:
     """Measures the most memory in use since it was made, beyond what was in use then.
@@ -50,3 +53,9 @@ def _peak_resident() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def of_run(run: Run) -> Meter:
+    """Return the meter of a run: begun before its model was loaded, or now."""
+    meter: Meter = run.notes.setdefault("meter", Meter(precision_probe.device()))
+    return meter

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from gym_torch.batch import Batch
+from gym_torch.model.loading import LoadedModel
 
 
 class Noise:
@@ -23,6 +25,12 @@ class Noise:
     def __init__(self, embedding: nn.Module, alpha: float, seed: int, step: Callable[[], int]) -> None:
         """Take the layer that embeds tokens, the seed of the run, and what says how many steps are done."""
         self.embedding, self.alpha, self.seed, self.step = embedding, alpha, seed, step
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, loaded: LoadedModel, seed: int, step: Callable[[], int]) -> Noise | None:
+        """Return the noise that a model was loaded to be trained with, over its embeddings as they are now; None without."""
+        alpha = loaded.neftune_noise_alpha
+        return cls(model.get_input_embeddings(), alpha, seed, step) if alpha else None
 
     @contextmanager
     def on(self, batch: Batch) -> Iterator[None]:

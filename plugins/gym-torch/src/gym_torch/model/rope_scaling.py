@@ -14,8 +14,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import GymError, Recipe
-from gym_data import DatasetConfig
-from gym_torch.config import RopeScaling, RopeType, TorchAlgorithm
+from gym_torch.config import RopeScaling, RopeType
 from gym_torch.model.miniature import by_length
 
 KEY = "model.rope_scaling"
@@ -37,10 +36,8 @@ _MORE: dict[str, Callable[[int], dict[str, Any]]] = {
 
 def longest(recipe: Recipe) -> int | None:
     """Return the tokens of the longest sample that a run can have, where that is known: of the data, and what is generated."""
-    data, algorithm = recipe.data, recipe.algorithm
-    if not isinstance(data, DatasetConfig) or not isinstance(algorithm, TorchAlgorithm):
-        return None
-    return data.cutoff + algorithm.generated()
+    read = recipe.data.longest() if recipe.data else None
+    return None if read is None else read + recipe.algorithm.generated()
 
 
 def scale(shape: PretrainedConfig, asked: RopeScaling | RopeType, samples: int | None) -> None:

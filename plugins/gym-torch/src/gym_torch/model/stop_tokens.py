@@ -11,7 +11,9 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from gym_core import Recipe
 from gym_data.tokenizer import Tokenizer
+from gym_torch.model.loading import LoadedModel
 
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
@@ -49,3 +51,11 @@ def write(model: PreTrainedModel, words: Tokenizer, into: Path) -> None:
             if file.name == TOKENIZER_FILES[0] or "eos_token" in config:
                 config["eos_token"] = words.written(words.turn_ends[0])
                 file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def of_chats(recipe: Recipe, model: LoadedModel) -> Tokenizer | None:
+    """Have a model stop where the turns of the chats end that it learns from; return their tokenizer where that is new to it."""
+    if recipe.data is None or recipe.algorithm.rows == "text":
+        return None
+    words: Tokenizer | None = recipe.data.tokenizer(model.path)
+    return words if words and stop_where_turns_end(model.model, words) else None

@@ -1,1 +1,23 @@
 """What watches every run: progress on the screen, metrics and plots on disk, a model card."""
+
+from __future__ import annotations
+
+from gym_core import Run
+from gym_torch.loop.callbacks.llamafactory import LlamaFactoryFiles
+from gym_torch.loop.callbacks.loss_plot import Curves
+from gym_torch.loop.callbacks.metrics import Metrics
+from gym_torch.loop.callbacks.model_card import ModelCard
+from gym_torch.loop.callbacks.progress_bar import ProgressBar
+from gym_torch.loop.prepared_data import Prepared
+from gym_torch.model.loading import LoadedModel
+from gym_torch.observer import Observer
+
+
+def observers_of(run: Run, model: LoadedModel, data: Prepared) -> list[Observer]:
+    """Return what watches a run: what watches every one, and the callbacks of its recipe."""
+    output, measure = run.output, run.recipe.algorithm.measure
+    plot = [Curves(output, ["loss", measure])] if run.recipe.train.plot else []
+    card = ModelCard(run, model.name, {"samples": len(data.train), "fingerprint": data.fingerprint})
+    logs = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output, measure)]
+    own = [*logs, *plot, card, ProgressBar(measure)]
+    return [*own, *(callback.build(run=run) for callback in run.recipe.callbacks)]

@@ -1,0 +1,64 @@
+"""What learning from judged answers contributes to a run: the policy is measured on a whole step before it is learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from gym_core.component import load_object
+from gym_data.cache import UnpairedExample
+from gym_preference.contribution import likelihood_watch, referred, used
+from gym_preference.reference_log_probs import Used
+from gym_preference.unpaired.config import UnpairedPreference
+from gym_preference.unpaired.kl_baseline import Baseline
+from gym_preference.unpaired.objective import UnpairedObjective
+from gym_preference.unpaired.source import UnpairedEvaluation, UnpairedSource
+from gym_torch.console import warn
+from gym_torch.contribution import Contribution, Parts, dataset
+from gym_torch.distributed.collectives import over_processes
+from gym_torch.packing import Ints
+from gym_torch.policy import Policy
+from gym_torch.reference import Scorer
+from gym_torch.source import Examples, share
+
+
+def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any]]) -> Contribution:
+    """Return judged answers, with what their log-ratios are measured from in training and in evaluation."""
+    examples, validation, seed = parts.data.train, parts.data.validation, parts.train.seed
+    order = dataset(parts)
+    baseline: Baseline = load_object(type(parts.config).baseline)(examples, seed)
+    held_out = baseline.held_out(validation, seed) if validation else None
+
+    def measure(measured: Examples | None, chosen: Ints) -> tuple[float, float]:
+        """Return the sum of the log-ratios of answers, over all processes, and how many they are."""
+        if measured is None:
+            return 0.0, 0.0
+        step = share(measured, chosen, parts.train, parts.layout, parts.rank, parts.world, 0.0)
+        found = parts.objective.total(Scorer(parts.policy), step, parts.accelerator.device)
+        total, count = over_processes(parts.accelerator, found)
+        return total, count
+
+    def asked() -> Iterable[Used]:
+        """Add what the policy is measured on to what is learnt from and evaluated on."""
+        for (samples, places), mine in zip(used(parts, order), (baseline, held_out), strict=False):
+            yield samples, places
+            measured = mine.measured if mine else None
+            if measured is not None and measured is not samples:
+                yield measured, places
+
+    evaluation = None
+    if validation and held_out:
+        evaluation = UnpairedEvaluation(validation, parts.train, parts.layout, held_out, measure)
+    advise(parts.config, examples)
+    source = UnpairedSource(order, baseline, measure)
+    after = referred(parts, order, asked)
+    return Contribution(parts.objective, source, evaluation, [likelihood_watch(parts.config)], after_resume=after)
+
+
+def advise(config: UnpairedPreference, examples: Examples) -> None:
+    """Say what the algorithm advises for so many good and bad answers."""
+    judged = cast(Sequence[UnpairedExample], examples)
+    desirable = sum(one.desirable for one in judged)
+    advice = config.advice(desirable, len(judged) - desirable)
+    if advice:
+        warn(advice)

@@ -1,0 +1,184 @@
+"""What learning from rewards contributes to a run: rollouts as the source of steps, rewards on held-out prompts as evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from torch import Tensor
+
+from gym_core import Artifact, RecipeError
+from gym_data.tokenizer import Tokenizer
+from gym_rewards.reward_manager import RewardManager
+from gym_rewards.reward_names import named
+from gym_rl.config import PolicyGradient
+from gym_rl.objective import PolicyObjective
+from gym_rl.rollout_engine import Sampler
+from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
+from gym_rl.rollout_log.samples import samples
+from gym_rl.rollouts import mismatch
+from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
+from gym_rl.rollouts.experience import Experience, Rollout
+from gym_rl.rollouts.generation import RolloutGenerator
+from gym_rl.rollouts.log_probs import Batches, Pass, scored
+from gym_rl.rollouts.source import Rollouts, Shares
+from gym_rl.rollouts.top_p_sets import with_top_p_sets
+from gym_torch.console import say, warn
+from gym_torch.contribution import Contribution, Parts
+from gym_torch.distributed.strategies import shards
+from gym_torch.model.expert_routing import Routers
+from gym_torch.observer import Observer, Progress
+from gym_torch.policy import Policy
+from gym_torch.reference import Scorer
+from gym_torch.source import Examples
+
+RLParts = Parts[PolicyGradient, PolicyObjective, Policy[Any]]
+
+
+def rollouts(parts: RLParts) -> Contribution:
+    """Return the rollouts of a policy without further models but a reference."""
+    return scored_rollouts(parts, {})
+
+
+def scored_rollouts(parts: Parts[Any, Any, Any], more: Mapping[str, Pass]) -> Contribution:
+    """Return rollouts whose rounds have further columns: `more` fills each, by its name, before a round is learnt from.
+
+    Raises RecipeError where a step cannot be cut into groups, or where no process has a whole model to sample from.
+    """
+    config, tokenizer = parts.config, Tokenizer(parts.model.path)
+    if shards(parts.run.recipe):
+        raise RecipeError(
+            "answers are sampled from whole models, and this strategy cuts them",
+            key="distributed",
+            fix="set `distributed: ddp`",
+        )
+
+    def state() -> dict[str, float]:
+        """Return how far training is, as rewards are told."""
+        epoch = source.first_prompt / len(source.prompts)
+        return {"global_step": source.first_step, "max_steps": source.total, "epoch": epoch}
+
+    with ExitStack() as stack:  # what runs already ends here where anything fails, else with the run
+        judged = named(config.judges())
+        rewards = RewardManager(judged, config.reward_timeout, config.on_error, config.filter_metric, state)
+        stack.enter_context(closing(rewards))
+        sampler = stack.enter_context(closing(sampler_of(parts, tokenizer)))
+        log, seed = CompletionLog(parts, tokenizer), parts.train.seed
+        generator = RolloutGenerator(config, parts.data.train, sampler, tokenizer, rewards, seed)
+        scores = RoundScores(parts, {**passes(parts, sampler), **more})
+        fingerprint = parts.data.fingerprint
+        source = Rollouts(generator, parts.train, parts.layout, fingerprint, scores.columns, log.round, scores.sampled)
+        evaluation, held_out = None, parts.data.validation
+        if held_out:
+            generator = RolloutGenerator(evaluation_options(config), held_out, sampler, tokenizer, rewards, seed)
+            evaluation = RewardEvaluation(generator, partial(log.held_out, held_out))
+        resources = [stack.pop_all()]
+    return Contribution(parts.objective, source, evaluation, [FailedRewards(source)], resources)
+
+
+def sampler_of(parts: RLParts, tokenizer: Tokenizer) -> Sampler:
+    """Return what answers prompts, as the recipe names it."""
+    config, adapted = parts.config, parts.adapted
+    built: Sampler = config.rollouts.build(
+        adapted=adapted,
+        words=tokenizer,
+        path=parts.model.path,
+        precision=parts.model.precision,
+        output=parts.run.output,
+        ranks=parts.run.ranks,
+        routers=Routers(adapted.model) if config.routing_replay else None,
+    )
+    return built
+
+
+def passes(parts: RLParts, sampler: Sampler) -> dict[str, Pass]:
+    """Return what fills columns of a round before it is learnt from, by their names. Nothing is computed where there is none."""
+    found = dict[str, Pass]()
+    if parts.config.num_mini_batches > 1 and not sampler.exact:  # else the policy that learns is the one that answered
+        found["old_log_probs"] = Scorer(parts.policy)
+    for score in parts.references:
+        found["ref_log_probs"] = reference_pass(score)
+    return found
+
+
+def reference_pass(score: Callable[[Any], Tensor]) -> Pass:
+    """Have a reference score a batch: its routers choose for themselves."""
+    return lambda batch: score(replace(batch, experts=None))
+
+
+class RoundScores:
+    """What models say of a round: whether its sampler is the policy that is trained, and the columns of `passes`."""
+
+    def __init__(self, parts: RLParts, passes: Mapping[str, Pass]) -> None:
+        """Take the models; nothing is asked yet."""
+        self.parts, self.config, self.passes = parts, parts.config, passes
+        self.told = False  #: whether it was said how far the sampler is from the trainer
+
+    def columns(self, experience: Experience, batches: Batches) -> dict[str, Tensor]:
+        """Return the columns that `passes` makes of a round."""
+        return self._scored(experience, batches(), self.passes)
+
+    def sampled(self, experience: Experience, shares: Shares) -> Experience:
+        """Return answers that were just given with the tokens that could be drawn, where not all could.
+
+        Raises GymError where the first of them were not sampled by the policy that is trained.
+        """
+        parts, config = self.parts, self.config
+        if config.top_p < 1.0:
+            drawable = partial(parts.policy.nucleus, top_p=config.top_p)
+            collate, device = parts.objective.collate, parts.accelerator.device
+            experience = with_top_p_sets(experience, shares(experience), collate, drawable, device, parts.world)
+        first = self._scored(experience, islice(shares(experience), 1), {"trainer": Scorer(parts.policy)})
+        found = mismatch.check(
+            first["trainer"], experience.columns["sampling_log_probs"], config.max_mismatch, config.rollouts
+        )
+        if not self.told:
+            say(f"sampler and trainer differ by {found:.1e} nats a token")
+            self.told = True
+        return experience
+
+    def _scored(
+        self, experience: Experience, batches: Iterable[Sequence[Rollout]], passes: Mapping[str, Pass]
+    ) -> dict[str, Tensor]:
+        parts = self.parts
+        return scored(experience, batches, passes, parts.objective.collate, parts.accelerator.device, parts.world)
+
+
+@dataclass(frozen=True)
+class CompletionLog:
+    """Writes completions down, in the main process, where the recipe wants that."""
+
+    parts: RLParts
+    tokenizer: Tokenizer
+
+    def round(self, experience: Experience, steps: tuple[int, int]) -> None:
+        """Write those of a round, where its turn has come."""
+        every = self.parts.config.log_completions
+        if self.parts.accelerator.is_main_process and every and int(experience.number) % every == 0:
+            self._write(TRAINING, experience, self.parts.data.train, steps)
+
+    def held_out(self, prompts: Examples, experience: Experience, step: int) -> None:
+        """Write those to held-out prompts."""
+        if self.parts.accelerator.is_main_process and self.parts.config.log_completions:
+            self._write(HELD_OUT, experience, prompts, (step, step))
+
+    def _write(self, kind: str, experience: Experience, prompts: Examples, steps: tuple[int, int]) -> None:
+        RolloutLog(self.parts.run.output).write(kind, list(samples(experience, prompts, self.tokenizer, steps)))
+
+
+class FailedRewards(Observer):
+    """Says at the end which rewards failed, and how often."""
+
+    def __init__(self, source: Rollouts) -> None:
+        """Take what counts them."""
+        self.source = source
+
+    def ended(self, progress: Progress, artifact: Artifact) -> None:
+        """Say it."""
+        for name, count in self.source.failures.items():
+            if count:
+                warn(f"reward `{name}` failed on {count:,} answers of this run, which were not learnt from")

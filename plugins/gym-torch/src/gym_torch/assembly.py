@@ -1,0 +1,174 @@
+"""How a run is put together: from a recipe and a loaded model to a job that the loop works on, top to bottom.
+
+Each phase is a function in the room that it belongs to. The order matters: weights of a checkpoint come before first values,
+both before layers are compiled and laid out over processes, and the optimizer comes last.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from gym_core import Artifact, Run
+from gym_core.component import load_object
+from gym_optim.config import AdamW
+from gym_torch import planners
+from gym_torch.checkpoints import resume
+from gym_torch.checkpoints.checkpoint import Checkpoints
+from gym_torch.checkpoints.extending import bases, go_on, schedule
+from gym_torch.checkpoints.results import Results
+from gym_torch.config import TorchAlgorithm
+from gym_torch.console import warn
+from gym_torch.contribution import Contribution, Parts
+from gym_torch.distributed.placement import new_accelerator, spread_of
+from gym_torch.further_models import adapt_further
+from gym_torch.loop import checks, summary, train_loop
+from gym_torch.loop.callbacks import observers_of
+from gym_torch.loop.initialization import first_step, initialize
+from gym_torch.loop.job import Job
+from gym_torch.loop.optimizer import build_optimizer
+from gym_torch.loop.prepared_data import prepare
+from gym_torch.loop.signals import Signals
+from gym_torch.loop.train_eval_parity import check_same_in_training
+from gym_torch.model import compiling, memory_meter, stop_tokens
+from gym_torch.model.adapted import adapt
+from gym_torch.model.dropout import disable_dropout
+from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.load_balancing import balance_of
+from gym_torch.model.loading import LoadedModel
+from gym_torch.model.neftune import Noise
+from gym_torch.objective import Objective
+from gym_torch.observer import Observers, Progress
+from gym_torch.policy import Policy
+from gym_torch.reference import Reference, keep_start
+from gym_torch.source import Source
+
+
+class Training:
+    """Trains one recipe; `train()` continues where an earlier process stopped."""
+
+    def __init__(self, config: TorchAlgorithm, run: Run, model: LoadedModel) -> None:
+        """Take what is trained, and do nothing with it yet."""
+        self.config, self.run, self.model = config, run, model
+
+    def train(self) -> Artifact:
+        """Train to the end, write the model to `output/model` and say how it went."""
+        with ExitStack() as resources:
+            return assemble_and_train(self.config, self.run, self.model, resources)
+
+
+def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, resources: ExitStack) -> Artifact:
+    """Put the job of a run together, have the loop work on it, and return what was made.
+
+    What the algorithm wants closed is entered into `resources`. Raises what the components of the recipe raise.
+    """
+    recipe = run.recipe
+    checks.before_data(config, recipe, model)
+    accelerator, meter = new_accelerator(), memory_meter.of_run(run)
+
+    data = prepare(config, run, model)
+    checks.evaluation(recipe.train, data.validation)
+    stops = stop_tokens.of_chats(recipe, model)
+    planned = planners.PlannedRun(recipe, model.path, model.precision, accelerator.device, data.train)
+    train = planners.settle(run, planned)
+
+    adapted = adapt(model.model, recipe)
+    checks.adapter(adapted, model)
+    if config.disable_dropout:
+        disable_dropout(adapted.model)
+
+    objective: Objective[Any] = load_object(config.objective)(config, model.layout)
+    further = config.further()
+    beside = objective.load_beside(model, [adapt_further(each, recipe, model) for each in further if each.trains])
+    recompute_layers(adapted.model, train.gradient_checkpointing)
+    spread = spread_of(recipe, accelerator)
+    spread.place(adapted.model)
+    bf16 = model.precision == "bf16"
+    policy: Policy[Any] = objective.policy(adapted.model, bf16, temperature=objective.temperature, beside=beside)
+
+    checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
+    found = checkpoints.to_go_on_from(run)
+    if found:
+        resume.load(found, adapted, policy)
+
+    references = tuple(Reference(each, policy, adapted, model, run) for each in further if not each.trains)
+    parts = Parts(
+        run, config, model, adapted, objective, policy, data, train, accelerator, references, found is not None
+    )
+    contributed: Contribution = load_object(config.contribution)(parts)
+    for resource in contributed.resources:
+        resources.enter_context(resource)
+    objective, source = contributed.objective, contributed.source
+
+    if found:
+        resume.extend(found, source)
+    else:
+        begin(parts, objective, source)
+    compiling.compile_where_it_pays(run, adapted.model, model, train, source.tokens)
+    wrapped = spread.wrap(policy)
+    wrapped.train()
+
+    optimizer_config = recipe.optimizer or AdamW()
+    optimizer = build_optimizer(optimizer_config, policy, train.learning_rate)
+    checks.optimizer(optimizer_config, recipe, train, accelerator.num_processes)
+    conditions = run.ranks.agree(lambda: bases(model, config) | {"the precision": model.precision})
+    results = Results(run, model, adapted, policy, checkpoints, conditions, stops)
+    observers = [*observers_of(run, model, data), *contributed.observers] if accelerator.is_main_process else []
+    job = Job(
+        train=train,
+        accelerator=accelerator,
+        ranks=run.ranks,
+        spread=spread,
+        policy=wrapped,
+        objective=objective,
+        optimizer=optimizer,
+        optimizer_config=optimizer_config,
+        factor=schedule(recipe, source.total),
+        source=source,
+        evaluation=contributed.evaluation,
+        observer=Observers(observers),
+        save=results.checkpoint,
+        signals=Signals(),
+        progress=Progress(total=source.total),
+        measure=config.measure,
+        better=config.better,
+        balance=balance_of(adapted.model, model.router_aux_loss_coef),
+        parts=(adapted, *policy.companions),
+    )
+    policy.noise = Noise.of(adapted.model, model, train.seed, lambda: job.progress.step)
+    policy.balance = job.balance
+    summary.tell_start(job, policy, len(data.train))
+
+    if found:
+        go_on(found, job, policy, results.conditions, recipe)
+    resume.check_skips(recipe.train.skip_steps, job.progress)
+    contributed.after_resume(job)
+    load(references)
+    with job.signals:
+        try:
+            train_loop.run(job)
+            artifact = results.keep(job)
+            job.observer.ended(job.progress, artifact)
+        finally:
+            job.observer.closed()
+    summary.record(run, job, model, data, meter, planned)
+    summary.tell_end(job, artifact)
+    return artifact
+
+
+def begin(parts: Parts[Any, Any, Any], objective: Objective[Any], source: Source) -> None:
+    """Find the first values of what trains, check that the policy is what it is compared with, and keep what it began as."""
+    ready = partial(load, parts.references)
+    first = partial(first_step, parts.policy, objective, source, parts.accelerator, parts.train.seed, ready)
+    initialize(parts.adapted, parts.policy, first)
+    if parts.config.disable_dropout:
+        check_same_in_training(parts.policy, parts.layout, parts.run.recipe)
+        keep_start(parts.adapted, parts.model, parts.run)
+
+
+def load(references: tuple[Reference, ...]) -> None:
+    """Have the references that are asked in every step in memory."""
+    for reference in references:
+        if reference.needed:
+            reference.load()

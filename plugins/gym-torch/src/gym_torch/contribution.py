@@ -1,0 +1,98 @@
+"""What an algorithm contributes to a run beside its objective, and what it is given to make that of.
+
+The assembly (`gym_torch.assembly`) has made everything else before it asks, and uses what it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from accelerate import Accelerator
+
+from gym_core import Run, Train
+from gym_torch.config import TorchAlgorithm
+from gym_torch.loop.evaluation import HeldOutLoss
+from gym_torch.loop.job import Evaluation, Job
+from gym_torch.loop.prepared_data import Prepared
+from gym_torch.model.adapted import AdaptedModel
+from gym_torch.model.loading import LoadedModel
+from gym_torch.objective import Objective
+from gym_torch.observer import Observer
+from gym_torch.packing import Layout
+from gym_torch.policy import Policy
+from gym_torch.reference import Reference
+from gym_torch.source import Dataset, Source, once
+
+C = TypeVar("C", bound=TorchAlgorithm)
+O = TypeVar("O", bound=Objective[Any])  # noqa: E741 - it stands for Objective as C does for configuration
+P = TypeVar("P", bound=Policy[Any])
+
+
+@dataclass(frozen=True)
+class Parts(Generic[C, O, P]):
+    """What the assembly has made. Of a run that goes on, the weights are those of the checkpoint already."""
+
+    run: Run
+    config: C  #: the algorithm of the recipe
+    model: LoadedModel
+    adapted: AdaptedModel
+    objective: O
+    policy: P  #: not laid out over the processes yet
+    data: Prepared
+    train: Train  #: with a value in place of every `auto`
+    accelerator: Accelerator
+    references: tuple[Reference, ...]  #: those of `TorchAlgorithm.further` that do not train, in that order
+    resumed: bool  #: whether the run goes on from a checkpoint
+
+    @property
+    def layout(self) -> Layout:
+        """How samples become batches."""
+        return self.model.layout
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def world(self) -> int:
+        """How many processes there are."""
+        return int(self.accelerator.num_processes)
+
+
+def _nothing(job: Job) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What is learnt, where steps come from, what measures the policy, what watches the run, and what is closed at its end."""
+
+    objective: Objective[Any]  #: that of `Parts`, or what is made of it
+    source: Source
+    evaluation: Evaluation | None = None  #: of what is held out; None where nothing is
+    observers: Sequence[Observer] = ()  #: beside those of every run; the main process tells them
+    resources: Sequence[AbstractContextManager[Any]] = ()
+    """What the assembly enters at once, and leaves in reverse order when the run is over, in whatever way."""
+    after_resume: Callable[[Job], None] = _nothing
+    """Called once before the first step, when the job is where a checkpoint left it, in every process: what must look at all
+    samples, such as the scores of a reference, is done here."""
+
+
+def prepared_data(parts: Parts[Any, Any, Any]) -> Contribution:
+    """Return the prepared samples as source, and the loss on those held out: what supervised learning needs."""
+    return Contribution(parts.objective, dataset(parts), held_out_loss(parts))
+
+
+def dataset(parts: Parts[Any, Any, Any]) -> Dataset:
+    """Return the steps over the prepared samples."""
+    return Dataset(parts.data.train, parts.train, parts.data.fingerprint, parts.layout)
+
+
+def held_out_loss(parts: Parts[Any, Any, Any]) -> Evaluation | None:
+    """Return what measures the loss on the samples that are held out; None where none are."""
+    held_out = parts.data.validation
+    return HeldOutLoss(once(held_out, parts.train, parts.layout, parts.rank, parts.world)) if held_out else None

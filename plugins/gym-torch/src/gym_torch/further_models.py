@@ -1,0 +1,66 @@
+"""Models beside the one that a run is about, made as its backend declares: references and critics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gym_core import GymError, PluginError, Recipe
+from gym_core.component import load_object
+from gym_data.tokenizer import Tokenizer
+from gym_torch.config import Further
+from gym_torch.model.adapted import AdaptedModel, adapt
+from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.loading import PATH, LoadedModel
+from gym_torch.model.rope_scaling import longest
+
+
+@dataclass(frozen=True)
+class TrainedFurther:
+    """A further model that trains: as it was loaded, and as the adapter of the recipe made it."""
+
+    loaded: LoadedModel
+    adapted: AdaptedModel
+
+
+def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> LoadedModel:
+    """Load a further model, frozen, for batches as those of `model`; without a path a second copy of it, as it began.
+
+    Raises PluginError where the backend does not say how, and GymError where the model cannot be loaded, or has another
+    tokenizer.
+    """
+    backend = recipe.model
+    assert backend is not None
+    kind = type(backend)
+    if not kind.further:
+        raise PluginError(
+            f"{kind.__name__} does not declare `further`, and this algorithm needs a second model",
+            where=f"{kind.__module__}.{kind.__name__}",
+            key="model",
+            fix="set `further: ClassVar[str]` to a module:function; docs/kinds.md says what it is called with",
+        )
+    named = further.path is not None
+    options = backend.other(further.path) if further.path is not None else backend
+    loaded: LoadedModel = load_object(kind.further)(
+        options,
+        precision=model.precision,
+        layout=model.layout,
+        seed=recipe.train.seed,
+        samples=longest(recipe),
+        key=further.key if named else PATH,
+    )
+    if Tokenizer(loaded.path).fingerprint != Tokenizer(model.path).fingerprint:
+        raise GymError(
+            "a further model must have the tokenizer of the model that is trained",
+            where=loaded.name,
+            key=further.key,
+            fix="name a model of the same family",
+        )
+    return loaded
+
+
+def adapt_further(further: Further, recipe: Recipe, model: LoadedModel) -> TrainedFurther:
+    """Load a further model and have it train, adapted as the model of the recipe is."""
+    loaded = load_further(further, recipe, model)
+    adapted = adapt(loaded.model, recipe)
+    recompute_layers(adapted.model, recipe.train.gradient_checkpointing)
+    return TrainedFurther(loaded, adapted)

@@ -1,0 +1,86 @@
+"""What does not fit together in a recipe is refused by name, each thing as soon as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+from gym_core import Optimizer, Recipe, RecipeError, Train
+from gym_optim.config import Linear
+from gym_torch.config import TorchAlgorithm
+from gym_torch.console import warn
+from gym_torch.distributed.strategies import check_cut, shards
+from gym_torch.model.adapted import AdaptedModel
+from gym_torch.model.loading import LoadedModel
+
+
+def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> None:
+    """Raise RecipeError for what the algorithm, the optimizer and the model cannot do together."""
+    check_cut(recipe)
+    if model.neftune_noise_alpha and config.disable_dropout:
+        raise RecipeError(
+            "the noise would be in the policy and not in what it is compared with",
+            key="model.neftune_noise_alpha",
+            fix="leave it out: it is for algorithms without a comparison, such as sft",
+        )
+
+
+def evaluation(train: Train, held_out: Sized | None) -> None:
+    """Say where nothing is evaluated, and raise RecipeError where the best checkpoint would be found by nothing."""
+    if train.eval_every and not held_out:
+        warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
+    if train.keeps_best and not (train.eval_every and held_out):
+        raise RecipeError(
+            "the best checkpoint is found by evaluating while training",
+            key="train.keep_best" if train.keep_best else "train.load_best_model_at_end",
+            fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
+        )
+
+
+def adapter(adapted: AdaptedModel, model: LoadedModel) -> None:
+    """Raise RecipeError where what trains would be saved without embeddings that were added."""
+    if model.grown and adapted.artifact_kind == "adapter":
+        raise RecipeError(
+            "an adapter does not hold the embeddings that are added to its base",
+            key="model.resize_vocab",
+            fix="leave the adapter out, or train on a copy of the model that was resized before",
+        )
+
+
+def optimizer(config: Optimizer, recipe: Recipe, train: Train, processes: int) -> None:
+    """Raise RecipeError for what the optimizer, which says so of itself, cannot do; say what it does badly."""
+    if config.updates_in_backward():
+        check_in_backward(train, processes)
+    if recipe.adapter and recipe.adapter.needs_gradients:
+        check_gradients_stay(not config.keeps_gradients(), shards(recipe))
+    if not config.averages():
+        return
+    if train.load_best_model_at_end and shards(recipe):
+        raise RecipeError(
+            "fsdp leaves no process what an optimizer that averages would make of its best checkpoint",
+            key="train.load_best_model_at_end",
+            fix="set `distributed: ddp`, or leave it out",
+        )
+    if (recipe.scheduler or Linear()).ends_at != 1.0:
+        warn("the average of this optimizer stands in for a falling rate, and the rate falls; set scheduler: constant")
+
+
+def check_gradients_stay(let_go: bool, cut: bool) -> None:
+    """Raise RecipeError where an adapter that looks at the gradients of each step finds not all, or only parts of them."""
+    for found, why, key, fix in (
+        (let_go, "an optimizer that works in the backward pass leaves no gradients", "optimizer", "optimizer: adamw"),
+        (cut, "fsdp leaves each process a part of the gradients", "distributed", "distributed: ddp"),
+    ):
+        if found:
+            raise RecipeError(f"{why}, and this adapter looks at them in every step", key=key, fix=f"set {fix}")
+
+
+def check_in_backward(train: Train, processes: int) -> None:
+    """Raise RecipeError for what an optimizer in the backward pass, which sees one gradient at a time, gets wrong."""
+    wrong = {
+        "train.accumulate": (train.accumulate > 1, "sum gradients of several passes", "train.accumulate: 1"),
+        "train.max_grad_norm": (train.max_grad_norm > 0, "clip by the norm of all gradients", "train.max_grad_norm: 0"),
+        "distributed": (processes > 1, "average gradients over processes", "--nproc 1"),
+    }
+    for key, (found, why, fix) in wrong.items():
+        if found:
+            raise RecipeError(f"an optimizer in the backward pass cannot {why}", key=key, fix=f"set {fix}")

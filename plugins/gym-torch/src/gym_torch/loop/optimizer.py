@@ -1,0 +1,22 @@
+"""The optimizer of a run, over what is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gym_core import GymError, Optimizer
+from gym_torch.model.parameter_groups import groups_of
+from gym_torch.policy import Policy
+
+
+def build_optimizer(optimizer: Optimizer, policy: Policy[Any], learning_rate: float) -> torch.optim.Optimizer:
+    """Build the optimizer over what is trained, in named groups by role; vectors do not decay."""
+    groups = groups_of(policy.model, policy)
+    if not groups:
+        raise GymError("nothing is trained: every weight is frozen", key="adapter")
+    built: torch.optim.Optimizer = optimizer.build(parameters=groups, learning_rate=learning_rate)
+    for group in built.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    return built

@@ -1,0 +1,71 @@
+"""What is said of a run on the screen and in `run.json`: what it trains, and how it went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gym_core import Artifact, Run
+from gym_torch import planners
+from gym_torch.console import say
+from gym_torch.loop.job import Job
+from gym_torch.loop.prepared_data import Prepared
+from gym_torch.model import precision_probe
+from gym_torch.model.loading import LoadedModel
+from gym_torch.model.memory_meter import Meter
+from gym_torch.policy import Policy
+
+
+def tell_start(job: Job, policy: Policy[Any], samples: int) -> None:
+    """Say how much is trained, on what and for how long."""
+    trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
+    every = sum(weight.numel() for weight in policy.parameters())
+    world = job.accelerator.num_processes
+    say(
+        f"training {trained:,} of {every:,} parameters on {samples:,} samples, "
+        f"{job.progress.total:,} steps" + f", {world} processes" * (world > 1)
+    )
+
+
+def record(run: Run, job: Job, model: LoadedModel, data: Prepared, meter: Meter, planned: planners.PlannedRun) -> None:
+    """Write down how it went, in the main process."""
+    progress, measure = job.progress, job.measure
+    if not job.accelerator.is_main_process:
+        return
+    run.record.update(
+        training={
+            "steps": progress.step,
+            "epochs": progress.epoch,
+            "tokens": progress.tokens,
+            "samples": progress.samples,
+            "mean_loss": progress.mean_loss,
+            **progress.figures,
+            "seconds": round(progress.seconds, 3),
+            "stopped": progress.stop or None,
+            "skipped": progress.skipped,
+            "best": {"step": progress.best_step, f"eval_{measure}": progress.best} if progress.evaluated else None,
+            "precision": model.precision,
+            "device": precision_probe.device_name(),
+            "processes": job.accelerator.num_processes,
+        },
+        data={"fingerprint": data.fingerprint, "report": data.report},
+        memory={
+            "measured_bytes": meter.peak(),
+            "predicted_bytes": planners.predicted_bytes(planned, job.train, progress.seconds),
+        },
+    )
+
+
+def tell_end(job: Job, artifact: Artifact) -> None:
+    """Say how it went."""
+    progress, measure = job.progress, job.measure
+    speed = f"{progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s"
+    say(f"{progress.step:,} steps, {progress.tokens:,} tokens in {progress.seconds:.1f} s ({speed})")
+    if progress.stop:
+        say(f"ended early: {progress.stop}")
+    figures = {name: f"{value:.4f}" for name, value in progress.figures.items()}
+    if measure in figures:
+        held_out = f", held out {figures[f'eval_{measure}']}" if progress.evaluated else ""
+        first, last = figures[f"first_{measure}"], figures[measure]
+        # A run with a single line of its log has nothing to compare.
+        say(f"{measure} {last}{held_out}" if first == last else f"{measure} {first} -> {last}{held_out}")
+    say(f"{artifact.kind}: {artifact.path}")
