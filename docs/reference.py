@@ -24,6 +24,7 @@ from gym_core.sections import SECTION_OF, SLOTS
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.contribution import Contribution, Parts
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.planners import PlannedRun, Plans
@@ -35,6 +36,7 @@ HANDED = (
     Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, AdaptedModel, TrainedPart, AuxiliaryModule,
     RewardInput, Score, Logging, Selective,
     PlannedRun, Plans,
+    Parts, Contribution,
 )  # fmt: skip
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
