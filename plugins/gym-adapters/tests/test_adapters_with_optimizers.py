@@ -28,7 +28,12 @@ KINDS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries(
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     entry.name: kind for entry in entries("optimizers") if not (kind := load(entry)).device
 }
-BRIEF = {"rank": 4, "interval": 2, "smallest": 256, "layers": 1}  #: what makes each do all it can do in a few steps
+BRIEF = {
+    "rank": 4,
+    **dict.fromkeys(("update_proj_gap", "precondition_frequency", "interval_steps", "switch_interval"), 2),
+    "min_8bit_size": 256,
+    "activated_layers": 1,
+}  #: what makes each do all it can do in a few steps
 TOKENS = torch.arange(32).view(2, 16) * 7 % 128
 STEPS = 6
 NOT_LORA = (

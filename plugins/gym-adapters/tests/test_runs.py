@@ -30,7 +30,7 @@ def small(tmp_path: Path) -> Bench:
 def test_lora_plus_goes_with_any_of_them(small: Bench) -> None:
     for kind in ("dora", "pissa", "adalora"):
         run = {"adapter": {"name": kind, "rank": 4} | ({"target_rank": 2} if kind == "adalora" else {})}
-        optimizer = {"name": "lora_plus", "ratio": 4.0}
+        optimizer = {"name": "lora_plus", "lr_ratio": 4.0}
         recipe = small.recipe("sft", max_steps=4, batch_size=16, learning_rate=2e-3) | run | {"optimizer": optimizer}
         losses = small.run(recipe, kind).series("loss")
         assert losses[-1] < losses[0]

@@ -45,18 +45,25 @@ def factory(**keys: Any) -> Recipe:
         (
             {"use_galore": True, "galore_layerwise": True, "galore_target": "mlp,self_attn", "galore_rank": 64}
             | {"galore_scale": 2.0, "galore_proj_type": "reverse_std", "galore_update_interval": 50},
-            GaLore(rank=64, scale=2.0, modules="mlp,self_attn", side="long", interval=50, in_backward=True),
+            GaLore(
+                rank=64,
+                scale=2.0,
+                modules="mlp,self_attn",
+                proj_type="reverse_std",
+                update_proj_gap=50,
+                in_backward=True,
+            ),
         ),
         ({"use_galore": True}, GaLore(rank=16, scale=2.0)),
         (
             {"use_apollo": True, "apollo_rank": 1, "apollo_scale": 128.0, "apollo_scale_type": "tensor"}
             | {"apollo_proj": "random", "apollo_proj_type": "std", "apollo_scale_front": True},
-            APOLLO(rank=1, scale=128.0, per="tensor", epsilon=1e-8),
+            APOLLO(rank=1, scale=128.0, scale_type="tensor", epsilon=1e-8),
         ),
         (
             {"use_badam": True, "badam_mode": "layer", "badam_switch_mode": "descending", "badam_switch_interval": 20}
             | {"badam_verbose": 2, "badam_start_block": 3},
-            BAdam(order="descending", interval=20, start=3),
+            BAdam(switch_mode="descending", switch_interval=20, start_block=3),
         ),
         ({"use_adam_mini": True, "weight_decay": 0.1}, AdamMini(weight_decay=0.1)),
         ({"use_muon": True}, Muon(weight_decay=0.0, beta2=0.999)),
@@ -64,8 +71,8 @@ def factory(**keys: Any) -> Recipe:
         ({"optim": "lion_32bit"}, Lion(beta2=0.999)),
         ({"optim": "adamw_torch", "use_adam_mini": True}, AdamMini()),
         ({"optim": "adamw_torch_fused", "use_galore": False, "adam_beta2": 0.95}, AdamW(beta2=0.95)),
-        ({"finetuning_type": "lora", "loraplus_lr_ratio": 16.0}, LoRAPlus(ratio=16.0)),
-        ({"loraplus_lr_ratio": 4, "loraplus_lr_embedding": "1e-5"}, LoRAPlus(ratio=4.0, embedding_lr=1e-5)),
+        ({"finetuning_type": "lora", "loraplus_lr_ratio": 16.0}, LoRAPlus(lr_ratio=16.0)),
+        ({"loraplus_lr_ratio": 4, "loraplus_lr_embedding": "1e-5"}, LoRAPlus(lr_ratio=4.0, lr_embedding=1e-5)),
     ],
 )
 def test_flat_keys_select_the_optimizer_and_its_options(keys: dict[str, Any], optimizer: Any) -> None:
@@ -73,11 +80,11 @@ def test_flat_keys_select_the_optimizer_and_its_options(keys: dict[str, Any], op
 
 
 def test_schedulers_of_the_flat_dialect() -> None:
-    assert factory(lr_scheduler_type="warmup_stable_decay").scheduler == WSD(decay=2 / 3)
+    assert factory(lr_scheduler_type="warmup_stable_decay").scheduler == WSD(decay_ratio=2 / 3)
     assert factory(lr_scheduler_type="cosine_with_restarts").scheduler == Cosine()
     assert factory(
         lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr_rate": 0.1}
-    ).scheduler == Cosine(floor=0.1)
+    ).scheduler == Cosine(min_lr_ratio=0.1)
     assert factory(lr_scheduler_type="polynomial", lr_scheduler_kwargs={"power": 2.0}).scheduler == Polynomial(power=2)
     for kind, options in (
         ("warmup_stable_decay", {"num_decay_steps": 10}),
@@ -117,10 +124,10 @@ MEANT: dict[str, Any] = {
     "adafactor": Adafactor(),
     "sgd": SGD(),
     "lion_32bit": Lion(beta2=0.999),
-    "galore_adamw": GaLore(rank=128, scale=0.25, interval=200, epsilon=1e-6),
-    "galore_adamw_layerwise": GaLore(rank=128, scale=0.25, interval=200, epsilon=1e-6, in_backward=True),
-    "apollo_adamw": APOLLO(rank=128, scale=1.0, interval=200, epsilon=1e-8),
-    "apollo_adamw_layerwise": APOLLO(rank=128, scale=1.0, interval=200, epsilon=1e-8, in_backward=True),
+    "galore_adamw": GaLore(rank=128, scale=0.25, update_proj_gap=200, epsilon=1e-6),
+    "galore_adamw_layerwise": GaLore(rank=128, scale=0.25, update_proj_gap=200, epsilon=1e-6, in_backward=True),
+    "apollo_adamw": APOLLO(rank=128, scale=1.0, update_proj_gap=200, epsilon=1e-8),
+    "apollo_adamw_layerwise": APOLLO(rank=128, scale=1.0, update_proj_gap=200, epsilon=1e-8, in_backward=True),
     "lomo": LOMO(),
     "adalomo": AdaLomo(),
     "schedule_free_adamw": ScheduleFreeAdamW(),
@@ -146,7 +153,14 @@ def test_every_optim_of_transformers_means_the_same_or_is_refused(name: str) -> 
         (
             {"optim": "galore_adamw", "optim_target_modules": ["mlp", "self_attn"]}
             | {"optim_args": "rank=64, update_proj_gap=100, scale=0.10, proj_type=reverse_std"},
-            GaLore(rank=64, interval=100, scale=0.1, side="long", modules=("mlp", "self_attn"), epsilon=1e-6),
+            GaLore(
+                rank=64,
+                update_proj_gap=100,
+                scale=0.1,
+                proj_type="reverse_std",
+                modules=("mlp", "self_attn"),
+                epsilon=1e-6,
+            ),
         ),
         (
             {
@@ -154,7 +168,7 @@ def test_every_optim_of_transformers_means_the_same_or_is_refused(name: str) -> 
                 "optim_args": "rank=1,scale=128,scale_type=tensor,proj=random",
                 "adam_epsilon": 1e-6,
             },
-            APOLLO(rank=1, scale=128.0, per="tensor", epsilon=1e-6),
+            APOLLO(rank=1, scale=128.0, scale_type="tensor", epsilon=1e-6),
         ),
         ({"optim": "sgd", "optim_args": "momentum=0.9,nesterov=true"}, SGD(momentum=0.9, nesterov=True)),
         ({"optim": "schedule_free_adamw", "optim_args": "r=1.0,weight_lr_power=2.0"}, ScheduleFreeAdamW(power=1.0)),
@@ -187,4 +201,4 @@ def test_keys_of_the_other_way_to_choose_are_refused(keys: dict[str, Any], key: 
 
 def test_lora_plus_goes_with_any_adapter() -> None:
     recipe = factory(finetuning_type="lora", use_dora=True, loraplus_lr_ratio=8.0)
-    assert recipe.optimizer == LoRAPlus(ratio=8.0) and recipe.adapter == DoRA()
+    assert recipe.optimizer == LoRAPlus(lr_ratio=8.0) and recipe.adapter == DoRA()

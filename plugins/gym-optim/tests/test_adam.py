@@ -179,7 +179,7 @@ def test_soap_is_adamw_where_the_eigenbasis_is_the_standard_one() -> None:
     options = {"betas": (0.95, 0.95), "weight_decay": 0.0}
     parameter = weight(5, 5)
     expected = adamw(parameter.detach(), grads[1:], 0.01, betas=(0.95, 0.95))
-    found = follow(SOAP([parameter], lr=0.01, interval=100, **options), parameter, grads)
+    found = follow(SOAP([parameter], lr=0.01, precondition_frequency=100, **options), parameter, grads)
     close(found, expected, 1e-6)
 
 
@@ -200,9 +200,9 @@ def test_soap_is_its_formula_over_a_refreshed_basis() -> None:
             columns = (v.T @ right @ v).diagonal().argsort(descending=True)
             square = square[rows][:, columns]
             u, v = torch.linalg.qr(left @ u[:, rows]).Q, torch.linalg.qr(right @ v[:, columns]).Q
-    found = follow(SOAP([parameter], lr=0.01, interval=3, weight_decay=0.1), parameter, grads)
+    found = follow(SOAP([parameter], lr=0.01, precondition_frequency=3, weight_decay=0.1), parameter, grads)
     close(found, value, 1e-8)
     wide = weight(4, 30)
-    optimizer = SOAP([wide], lr=0.01, largest=10)
+    optimizer = SOAP([wide], lr=0.01, max_precond_dim=10)
     follow(optimizer, wide, gradients(4, 30, steps=3))
     assert "columns_basis" not in optimizer.state[wide] and "rows_basis" in optimizer.state[wide]

@@ -53,14 +53,16 @@ def moved(model: nn.Module, optimizer: Any, seed: int) -> set[str]:
 )
 def test_badam_moves_one_block_at_a_time(order: Any, start: int | None, turns: list[str]) -> None:
     model = stack()
-    optimizer = BAdam(model.named_parameters(), lr=0.01, interval=2, order=order, start=start, include_lm_head=True)
+    optimizer = BAdam(
+        model.named_parameters(), lr=0.01, switch_interval=2, switch_mode=order, start_block=start, include_lm_head=True
+    )
     assert [moved(model, optimizer, seed) for seed in range(10)] == [{turn} for turn in turns for _ in range(2)]
     assert state_bytes(optimizer) == 2 * 8 * 20
 
 
 def turns_of(model: Any, **options: Any) -> list[set[str]]:
     """Return what moves at each turn of a round, by the last name of what is outside the layers."""
-    optimizer = BAdam(model, lr=0.01, interval=1, **options)
+    optimizer = BAdam(model, lr=0.01, switch_interval=1, **options)
     found = []
     for seed in range(len(optimizer._turns(optimizer.layers()))):
         before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
@@ -78,7 +80,7 @@ def test_badam_leaves_embeddings_and_head_alone_unless_they_are_asked_for() -> N
     layers = [{"model.layers.0"}, {"model.layers.1"}]
     table, rest = {"model.embed_tokens.weight"}, {"lm_head.weight", "model.norm.weight"}
     assert turns_of(build("qwen3")) == layers
-    assert turns_of(build("qwen3"), order="descending") == layers[::-1]
+    assert turns_of(build("qwen3"), switch_mode="descending") == layers[::-1]
     assert turns_of(build("qwen3"), include_embedding=True) == [table, *layers]
     assert turns_of(build("qwen3"), include_lm_head=True) == [*layers, rest]
     assert turns_of(build("qwen3"), include_embedding=True, include_lm_head=True) == [table, *layers, rest]
@@ -110,7 +112,7 @@ def test_badam_refuses_matrices_that_would_never_train() -> None:
 
 def test_badam_takes_every_block_once_a_round_in_random_order() -> None:
     model = stack()
-    optimizer = BAdam(model.named_parameters(), lr=0.01, interval=1, order="random", include_lm_head=True)
+    optimizer = BAdam(model.named_parameters(), lr=0.01, switch_interval=1, switch_mode="random", include_lm_head=True)
     turns = [moved(model, optimizer, seed).pop() for seed in range(8)]
     assert sorted(turns[:4]) == sorted(turns[4:]) == ["embed", "layers.0", "layers.1", "layers.2"]
 
@@ -121,7 +123,7 @@ def test_layers_take_turns_by_their_numbers_in_whatever_groups_they_come() -> No
     named = dict(model.named_parameters())
     last = ["layers.2.weight"]
     groups = [[name for name in named if (name in last) == first] for first in (True, False)]
-    options = {"lr": 0.01, "interval": 1, "include_lm_head": True}
+    options = {"lr": 0.01, "switch_interval": 1, "include_lm_head": True}
     optimizer = BAdam([{"params": [(name, named[name]) for name in group]} for group in groups], **options)
     turns = [moved(model, optimizer, seed).pop() for seed in range(4)]
     assert turns == ["layers.0", "layers.1", "layers.2", "embed"]
@@ -132,7 +134,7 @@ def test_layers_take_turns_by_their_numbers_in_whatever_groups_they_come() -> No
 @pytest.mark.proves("badam")
 def test_badam_of_one_block_is_adamw() -> None:
     ours, theirs = stack(), stack()
-    fixed = BAdam(ours.named_parameters(), lr=0.01, order="fixed", weight_decay=0.1)
+    fixed = BAdam(ours.named_parameters(), lr=0.01, switch_mode="fixed", weight_decay=0.1)
     adam = torch.optim.AdamW(theirs["layers"][0].parameters(), lr=0.01, weight_decay=0.1, fused=True)
     for seed in range(6):
         moved(ours, fixed, seed)
@@ -145,7 +147,7 @@ def test_badam_of_one_block_is_adamw() -> None:
 def test_badam_begins_anew_at_each_turn() -> None:
     """The second turn of a block is that of an AdamW which has seen nothing of the first."""
     ours, theirs = stack(), stack()
-    cycle = BAdam(ours.named_parameters(), lr=0.01, interval=2, include_lm_head=True)
+    cycle = BAdam(ours.named_parameters(), lr=0.01, switch_interval=2, include_lm_head=True)
     for turn, block in enumerate([*theirs["layers"], theirs["embed"], *theirs["layers"]]):
         adam = torch.optim.AdamW(block.parameters(), lr=0.01, weight_decay=0.0, fused=True)
         for seed in (2 * turn, 2 * turn + 1):
@@ -158,7 +160,7 @@ def test_badam_begins_anew_at_each_turn() -> None:
 @pytest.mark.proves("lisa")
 def test_lisa_of_all_layers_is_adamw() -> None:
     ours, theirs = stack(), stack()
-    lisa = LISA(ours.named_parameters(), lr=0.01, layers=3, interval=2, weight_decay=0.1)
+    lisa = LISA(ours.named_parameters(), lr=0.01, activated_layers=3, interval_steps=2, weight_decay=0.1)
     adam = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=0.1, fused=True)
     for seed in range(6):
         moved(ours, lisa, seed)
@@ -169,7 +171,7 @@ def test_lisa_of_all_layers_is_adamw() -> None:
 @pytest.mark.proves("lisa")
 def test_lisa_moves_what_stands_outside_and_a_few_layers() -> None:
     model = stack()
-    optimizer = LISA(model.named_parameters(), lr=0.01, layers=1, interval=2, seed=3)
+    optimizer = LISA(model.named_parameters(), lr=0.01, activated_layers=1, interval_steps=2, seed=3)
     sets = [moved(model, optimizer, seed) for seed in range(24)]
     assert all("embed" in each and len(each) == 2 for each in sets)
     assert all(sets[number] == sets[number + 1] for number in range(0, 24, 2))
@@ -180,7 +182,7 @@ def test_lisa_moves_what_stands_outside_and_a_few_layers() -> None:
 @pytest.mark.proves("lisa")
 def test_a_gradient_that_is_not_used_goes_at_once() -> None:
     model = stack()
-    LISA(model.named_parameters(), lr=0.01, layers=1, interval=2)
+    LISA(model.named_parameters(), lr=0.01, activated_layers=1, interval_steps=2)
     backward(model, 0)
     backward(model, 1)  # as with accumulation
     held = {name.rpartition(".")[0] for name, weight in model.named_parameters() if weight.grad is not None}
@@ -190,7 +192,7 @@ def test_a_gradient_that_is_not_used_goes_at_once() -> None:
 @pytest.mark.proves("badam", "lisa")
 @pytest.mark.parametrize("kind", [BAdam, LISA])
 def test_a_state_goes_on_in_the_middle_of_a_turn(kind: Any) -> None:
-    one, options = stack(), {"lr": 0.01, "interval": 3}
+    one, options = stack(), {"lr": 0.01, kind.interval: 3}
     first = kind(one.named_parameters(), **options)
     for seed in range(4):
         moved(one, first, seed)
@@ -207,7 +209,11 @@ def test_a_state_goes_on_in_the_middle_of_a_turn(kind: Any) -> None:
 @pytest.mark.proves("badam", "lisa")
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(LISA, LisaOptions(layers=1, interval=1)), (LISA, LisaOptions(interval=1)), (BAdam, BAdamOptions(interval=1))],
+    [
+        (LISA, LisaOptions(activated_layers=1, interval_steps=1)),
+        (LISA, LisaOptions(interval_steps=1)),
+        (BAdam, BAdamOptions(switch_interval=1)),
+    ],
 )
 def test_the_gradients_that_stay_are_those_declared(kind: Any, options: Any) -> None:
     """In fp32, of which a declaration speaks; one of the turns holds the most."""
@@ -228,9 +234,9 @@ def test_the_gradients_that_stay_are_those_declared(kind: Any, options: Any) -> 
 
 def test_a_block_to_begin_with_must_be_there() -> None:
     with pytest.raises(GymError, match="there is no block 4: they are 4"):
-        BAdam(stack().named_parameters(), start=4, include_lm_head=True)
+        BAdam(stack().named_parameters(), start_block=4, include_lm_head=True)
     with pytest.raises(GymError, match="there is no block 3: they are 3"):
-        BAdam(stack().named_parameters(), start=3)
+        BAdam(stack().named_parameters(), start_block=3)
 
 
 def test_names_are_needed() -> None:

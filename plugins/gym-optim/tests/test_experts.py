@@ -15,7 +15,12 @@ from gym_testkit.architectures import build
 from gym_torch.model.parameter_groups import groups_of
 
 GENERAL = {name: kind for name, kind in components().items() if kind.general}
-SMALL = {"rank": 2, "interval": 2, "smallest": 16, "relative": True}  #: what makes each do all it can do in a few steps
+SMALL = {
+    "rank": 2,
+    **dict.fromkeys(("update_proj_gap", "precondition_frequency", "interval_steps", "switch_interval"), 2),
+    "min_8bit_size": 16,
+    "scale_parameter": True,
+}  #: what makes each do all it can do in a few steps
 
 
 def small(kind: type[Optimizer]) -> Optimizer:
@@ -30,8 +35,10 @@ def test_each_expert_of_a_stack_moves_as_a_matrix_of_its_own(
 ) -> None:
     """In float64, with another size of gradient for each expert, over several projections."""
     options: Any = small(kind)
-    if shape[1] != shape[2] and "largest" in kind.model_fields:
-        options = options.model_copy(update={"largest": 16})  # singular vectors of nothing are what rounding makes them
+    if shape[1] != shape[2] and "max_precond_dim" in kind.model_fields:
+        options = options.model_copy(
+            update={"max_precond_dim": 16}
+        )  # singular vectors of nothing are what rounding makes them
     stack = nn.Parameter(random(*shape))
     alone = [nn.Parameter(matrix.clone()) for matrix in stack.detach()]
     names = [(f"layers.0.experts.{number}.weight", matrix) for number, matrix in enumerate(alone)]
@@ -54,7 +61,7 @@ def test_each_expert_of_a_stack_moves_as_a_matrix_of_its_own(
 def test_each_expert_has_an_interval_of_its_own() -> None:
     """The gradients of one stay as they are, so that its basis does; those of the other are noise."""
     stack = nn.Parameter(random(2, 16, 24))
-    optimizer = QGaLore([stack], rank=2, interval=1, remembered=2, alike=0.99)
+    optimizer = QGaLore([stack], rank=2, update_proj_gap=1, queue_size=2, cos_threshold=0.99)
     for step in range(6):
         stack.grad = torch.stack([random(16, 24), random(16, 24, seed=step)])
         optimizer.step()

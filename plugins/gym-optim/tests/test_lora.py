@@ -128,7 +128,7 @@ def test_the_rates_of_lora_plus_are_those_of_peft(dora: bool) -> None:
     model = get_peft_model(tiny(), LoraConfig(target_modules=modules, r=2, use_dora=dora))
     options = {"loraplus_lr_ratio": 8.0, "loraplus_lr_embedding": 1e-5}
     theirs = create_loraplus_optimizer(model, torch.optim.AdamW, lr=1e-3, **options)
-    ours = lora_plus(parameter_groups(model), lr=1e-3, ratio=8.0, embedding_lr=1e-5)
+    ours = lora_plus(parameter_groups(model), lr=1e-3, lr_ratio=8.0, lr_embedding=1e-5)
 
     def rates(optimizer: torch.optim.Optimizer) -> dict[Tensor, float]:
         return {weight: group["lr"] for group in optimizer.param_groups for weight in group["params"]}

@@ -31,7 +31,7 @@ def test_galore_of_full_rank_is_adamw_in_the_basis_of_the_first_gradient(shape: 
     start = parameter.detach() if upright else parameter.detach().T
     basis = leading(view[0], min(shape))
     expected = basis @ adamw(basis.T @ start, turned(basis, view), 0.01, decay=0.1)
-    optimizer = GaLore([parameter], lr=0.01, rank=99, interval=1000, scale=1.0, weight_decay=0.1)
+    optimizer = GaLore([parameter], lr=0.01, rank=99, update_proj_gap=1000, scale=1.0, weight_decay=0.1)
     found = follow(optimizer, parameter, grads)
     close(found if upright else found.T, expected, 1e-6)
 
@@ -41,7 +41,7 @@ def test_galore_in_the_standard_basis_is_adamw() -> None:
     grads, parameter = gradients(4, 6, steps=50), weight(4, 6)
     grads[0] = torch.cat([torch.diag(torch.tensor([4.0, 3.0, 2.0, 1.0])), torch.zeros(4, 2)], dim=1).double()
     expected = adamw(parameter.detach(), grads, 0.01)
-    close(follow(GaLore([parameter], lr=0.01, interval=1000, scale=1.0), parameter, grads), expected, 1e-6)
+    close(follow(GaLore([parameter], lr=0.01, update_proj_gap=1000, scale=1.0), parameter, grads), expected, 1e-6)
 
 
 @pytest.mark.proves("galore")
@@ -53,13 +53,15 @@ def test_galore_brings_its_moments_along_when_the_basis_changes() -> None:
     grads = [u @ torch.diag(sizes[order]) @ v.T for order in orders]
     parameter = weight(4, 4)
     expected = u @ adamw(u.T @ parameter.detach(), turned(u, grads), 0.01)
-    close(follow(GaLore([parameter], lr=0.01, interval=1, scale=1.0), parameter, grads), expected, 1e-6)
+    close(follow(GaLore([parameter], lr=0.01, update_proj_gap=1, scale=1.0), parameter, grads), expected, 1e-6)
 
 
-@pytest.mark.parametrize(("side", "dims"), [("left", (4, 2)), ("right", (6, 2)), ("short", (4, 2)), ("long", (6, 2))])
-def test_galore_projects_the_side_it_is_told(side: str, dims: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("proj_type", "dims"), [("left", (4, 2)), ("right", (6, 2)), ("std", (4, 2)), ("reverse_std", (6, 2))]
+)
+def test_galore_projects_the_side_it_is_told(proj_type: str, dims: tuple[int, int]) -> None:
     parameter = weight(4, 6)
-    optimizer = GaLore([parameter], lr=0.01, rank=2, side=side)  # type: ignore[arg-type]
+    optimizer = GaLore([parameter], lr=0.01, rank=2, proj_type=proj_type)  # type: ignore[arg-type]
     follow(optimizer, parameter, gradients(4, 6, steps=2))
     basis = optimizer.state[parameter]["basis"]
     assert basis.shape == dims
@@ -100,7 +102,7 @@ def test_a_module_that_is_not_there_is_refused(kind: Any) -> None:
 def test_a_change_of_basis_does_not_lengthen_a_step(kind: Any) -> None:
     """White noise, of which a new basis shares an eighth with the old: with 1 - beta2^t a step would be twice as long."""
     parameter, interval, norms = torch.nn.Parameter(torch.zeros(128, 128)), 60, []
-    optimizer = kind([parameter], lr=1.0, rank=16, interval=interval, scale=1.0)
+    optimizer = kind([parameter], lr=1.0, rank=16, update_proj_gap=interval, scale=1.0)
     for step in range(3 * interval + 3):
         before = parameter.detach().clone()
         norms.append(float((follow(optimizer, parameter, [random(128, 128, seed=step).float()]) - before).norm()))
@@ -111,8 +113,8 @@ def test_a_change_of_basis_does_not_lengthen_a_step(kind: Any) -> None:
 @pytest.mark.proves("fira")
 def test_fira_of_full_rank_is_galore() -> None:
     grads, one, other = gradients(4, 6, steps=30), weight(4, 6), weight(4, 6)
-    expected = follow(GaLore([other], lr=0.01, rank=4, interval=10), other, grads)
-    close(follow(Fira([one], lr=0.01, rank=4, interval=10), one, grads), expected, 1e-6)
+    expected = follow(GaLore([other], lr=0.01, rank=4, update_proj_gap=10), other, grads)
+    close(follow(Fira([one], lr=0.01, rank=4, update_proj_gap=10), one, grads), expected, 1e-6)
 
 
 @pytest.mark.proves("fira")
@@ -129,7 +131,7 @@ def test_fira_is_its_formula() -> None:
         norm = float((rest**2).sum() ** 0.5)
         limit = norm if before is None else min(norm, 1.01 * before)
         value, before = value - 0.01 * 0.25 * (basis @ adam + rest * limit / norm), limit
-    close(follow(Fira([parameter], lr=0.01, rank=2, interval=1000), parameter, grads), value, 1e-8)
+    close(follow(Fira([parameter], lr=0.01, rank=2, update_proj_gap=1000), parameter, grads), value, 1e-8)
 
 
 @pytest.mark.proves("apollo", "apollo_mini", "fira")
@@ -165,7 +167,7 @@ def test_apollo_is_its_formula(shape: tuple[int, int]) -> None:
         norm = float((update**2).sum() ** 0.5)
         limit = norm if before is None else min(norm, 1.01 * before)
         value, before = value - 0.01 * 2.0 * update * limit / norm, limit
-    found = follow(APOLLO([parameter], lr=0.01, rank=2, interval=3, scale=4.0), parameter, grads)
+    found = follow(APOLLO([parameter], lr=0.01, rank=2, update_proj_gap=3, scale=4.0), parameter, grads)
     close(found if shape[0] < shape[1] else found.T, value, 1e-8)
 
 
@@ -207,12 +209,12 @@ def test_q_galore_goes_where_galore_goes_with_a_quarter_of_its_state() -> None:
 @pytest.mark.proves("q_galore")
 def test_q_galore_projects_less_often_where_the_basis_stays() -> None:
     parameter = weight(8, 12)
-    optimizer = QGaLore([parameter], rank=2, interval=1, remembered=2)
+    optimizer = QGaLore([parameter], rank=2, update_proj_gap=1, queue_size=2)
     follow(optimizer, parameter, [random(8, 12)] * 3)
     assert optimizer.state[parameter]["interval"] == [2], "two cosines of 1"
     follow(optimizer, parameter, [random(8, 12)] * 4)
     assert optimizer.state[parameter]["interval"] == [4]
     restless = weight(8, 12)
-    other = QGaLore([restless], rank=2, interval=1, remembered=2, alike=0.99)
+    other = QGaLore([restless], rank=2, update_proj_gap=1, queue_size=2, cos_threshold=0.99)
     follow(other, restless, gradients(8, 12, steps=9))
     assert other.state[restless]["interval"] == [1]

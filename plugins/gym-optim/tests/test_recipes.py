@@ -102,7 +102,7 @@ def test_a_plan_knows_the_state_of_an_optimizer(bench: Any, tmp_path: Path) -> N
     assert embedding < state({"name": "galore", "rank": 4}) < full
     assert state("lomo") == 0
     layer = (full - embedding - 8 * 32) // 2  # two layers and the last norm
-    assert state({"name": "lisa", "layers": 1}) == full - layer
+    assert state({"name": "lisa", "activated_layers": 1}) == full - layer
     assert state("badam") == layer
     assert state({"name": "badam", "include_embedding": True}) == max(layer, embedding)
 
@@ -119,7 +119,7 @@ def test_a_plan_knows_which_gradients_an_optimizer_holds(bench: Any, tmp_path: P
     assert inside.gradients == memory("adalomo").gradients == memory("lomo").gradients == 4 * 264 * 32
     assert plain.gradients > inside.gradients and plain.peak > inside.peak
     for name in ("lisa", "badam"):
-        part = memory({"name": name, **({"layers": 1} if name == "lisa" else {})})
+        part = memory({"name": name, **({"activated_layers": 1} if name == "lisa" else {})})
         assert part.gradients == part.optimizer // 2 + inside.gradients
         assert part.peak == inside.peak + part.optimizer + part.optimizer // 2
 

@@ -28,7 +28,7 @@ def test_constant_stays() -> None:
 
 
 def test_cosine_is_half_a_wave_down_to_its_floor() -> None:
-    values = shape(Cosine(floor=0.2), 4)
+    values = shape(Cosine(min_lr_ratio=0.2), 4)
     assert values[0] == 1.0
     assert isclose(values[2], 0.6)
     assert isclose(values[4], 0.2)
@@ -45,22 +45,22 @@ def test_warm_up_may_take_the_whole_run(scheduler: Scheduler) -> None:
 
 
 def test_cosine_restarts_at_the_peak() -> None:
-    values = shape(Cosine(cycles=2), 8)
+    values = shape(Cosine(num_cycles=2), 8)
     assert values[0] == values[4] == 1.0
     assert isclose(values[2], 0.5) and isclose(values[6], 0.5) and isclose(values[8], 0.0, abs_tol=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "middle"), [("linear", 0.5), ("cosine", 0.5), ("sqrt", 1 - 0.5**0.5)])
 def test_wsd_is_stable_and_then_falls(kind: Any, middle: float) -> None:
-    values = shape(WSD(decay=0.4, shape=kind), 10)
+    values = shape(WSD(decay_ratio=0.4, decay_type=kind), 10)
     assert values[:7] == [1.0] * 7
     assert isclose(values[8], middle) and isclose(values[10], 0.0, abs_tol=1e-12)
-    assert isclose(shape(WSD(decay=0.4, shape=kind, floor=0.2), 10)[10], 0.2)
+    assert isclose(shape(WSD(decay_ratio=0.4, decay_type=kind, min_lr_ratio=0.2), 10)[10], 0.2)
 
 
 def test_polynomial_is_a_power_of_what_is_left() -> None:
     assert shape(Polynomial(power=2.0), 4) == [1.0, 0.5625, 0.25, 0.0625, 0.0]
-    assert shape(Polynomial(power=2.0, floor=0.5), 2) == [1.0, 0.625, 0.5]
+    assert shape(Polynomial(power=2.0, min_lr_ratio=0.5), 2) == [1.0, 0.625, 0.5]
 
 
 def test_inverse_square_root_is_halved_after_three_timescales() -> None:
@@ -73,10 +73,10 @@ def test_they_are_those_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     pairs = {
-        "cosine_with_restarts": (Cosine(cycles=3), {"num_cycles": 3}),
+        "cosine_with_restarts": (Cosine(num_cycles=3), {"num_cycles": 3}),
         "polynomial": (Polynomial(power=2.0), {"power": 2.0, "lr_end": 0.0}),
         "inverse_sqrt": (InverseSqrt(), {}),
-        "warmup_stable_decay": (WSD(decay=0.25, shape="cosine"), {"num_decay_steps": 4}),
+        "warmup_stable_decay": (WSD(decay_ratio=0.25, decay_type="cosine"), {"num_decay_steps": 4}),
     }
     for name, (ours, options) in pairs.items():
         theirs = transformers.get_scheduler(name, optimizer, 4, 20, options).lr_lambdas[0]

@@ -62,7 +62,9 @@ def adafactor(start: torch.Tensor, grads: list[torch.Tensor], rate: float, relat
 def test_adafactor_is_its_formula(relative: bool) -> None:
     grads, parameter = gradients(5, 3, steps=6), weight(5, 3)
     expected = adafactor(parameter.detach(), grads, 0.05, relative)
-    close(follow(Adafactor([parameter], lr=0.05, relative=relative, weight_decay=0.1), parameter, grads), expected)
+    close(
+        follow(Adafactor([parameter], lr=0.05, scale_parameter=relative, weight_decay=0.1), parameter, grads), expected
+    )
 
 
 @pytest.mark.proves("adafactor")
@@ -70,14 +72,14 @@ def test_adafactor_is_its_formula(relative: bool) -> None:
 def test_adafactor_is_torchs_where_that_does_not_cap_the_rate(shape: tuple[int, ...]) -> None:
     grads, ours, theirs = gradients(*shape, steps=4), weight(*shape), weight(*shape)
     other = torch.optim.Adafactor([theirs], lr=0.1, eps=(1e-30, 1e-3))  # min(lr, 1 / sqrt(t)) is lr
-    found = follow(Adafactor([ours], lr=0.1, relative=True), ours, grads)
+    found = follow(Adafactor([ours], lr=0.1, scale_parameter=True), ours, grads)
     close(found, follow(other, theirs, grads), 1e-6)
 
 
 @pytest.mark.proves("adalomo")
 def test_adalomo_is_adafactor_relative_to_the_weights() -> None:
     grads, one, other = gradients(5, 3, steps=4), weight(5, 3), weight(5, 3)
-    expected = follow(Adafactor([other], lr=0.05, relative=True), other, grads)
+    expected = follow(Adafactor([other], lr=0.05, scale_parameter=True), other, grads)
     optimizer = adalomo([one], lr=0.05)
     for gradient in grads:
         (one * gradient).sum().backward()  # type: ignore[no-untyped-call]
@@ -155,9 +157,9 @@ def test_in_backward_codes_stay_bytes_when_a_state_is_loaded() -> None:
         optimizer.step()
 
     one, other = model(), model()
-    first = InBackward(AdamW8bit(one.parameters(), lr=0.01, smallest=1))
+    first = InBackward(AdamW8bit(one.parameters(), lr=0.01, min_8bit_size=1))
     train(0, first, one)
-    second = InBackward(AdamW8bit(other.parameters(), lr=0.01, smallest=1))
+    second = InBackward(AdamW8bit(other.parameters(), lr=0.01, min_8bit_size=1))
     second.load_state_dict(deepcopy(first.state_dict()))
     codes = [value for state in second.state.values() for key, value in state.items() if key.endswith("_codes")]
     assert codes and all(value.dtype == torch.uint8 for value in codes)

@@ -19,9 +19,9 @@ from gym_torch.model.parameter_groups import groups_of
 
 SMALL = {
     "rank": 4,
-    "interval": 2,
-    "smallest": 256,
-    "layers": 1,
+    **dict.fromkeys(("update_proj_gap", "precondition_frequency", "interval_steps", "switch_interval"), 2),
+    "min_8bit_size": 256,
+    "activated_layers": 1,
 }  #: options that make each do all it can do in a few steps
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature, cleandoc
+from inspect import Parameter, Signature, cleandoc, signature
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -24,6 +24,7 @@ Parameters = (
     Any  #: a model; or tensors, pairs of name and tensor, or groups of them, as every torch optimizer takes them
 )
 State = dict[str, Any]
+Maker = TypeVar("Maker", bound=Callable[..., torch.optim.Optimizer])
 
 
 class BaseOptimizer(torch.optim.Optimizer):
@@ -49,12 +50,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         """Show the options of the config class in the signature and in `help`."""
         super().__init_subclass__()
         if "options" in vars(cls) or "default_lr" in vars(cls):
-            given = {"lr": cls.default_lr, **cls.options.torch_options({})}
-            keywords = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in given.items()]
-            keywords[0] = keywords[0].replace(kind=Parameter.POSITIONAL_OR_KEYWORD)
-            cls.__signature__ = Signature([Parameter("params", Parameter.POSITIONAL_OR_KEYWORD), *keywords])
-            said = [f"    {name}: {text}" for name, text in cls.options.torch_descriptions().items()]
-            cls.__doc__ = "\n".join([cleandoc(cls.__doc__ or ""), "", "Args:", *said])
+            show_options(cls, cls.options, cls.default_lr)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters.
@@ -93,6 +89,27 @@ class PerParameterOptimizer(BaseOptimizer):
                 if parameter.grad is not None:
                     update_in_fp32(self.update, parameter, self.state[parameter], group)
         return loss
+
+
+def show_options(made: Any, options: type[OptimizerConfig], lr: float) -> None:
+    """Show the options of a config class in the signature of what takes them by their names in torch, and in its `help`."""
+    known = options.torch_options({}).items()
+    keywords = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in known]
+    first = Parameter("params", Parameter.POSITIONAL_OR_KEYWORD)
+    rate = Parameter("lr", Parameter.POSITIONAL_OR_KEYWORD, default=lr)
+    made.__signature__ = Signature([first, rate, *keywords])
+    said = [f"    {name}: {text}" for name, text in options.torch_descriptions().items()]
+    made.__doc__ = "\n".join([cleandoc(made.__doc__ or ""), "", "Args:", *said])
+
+
+def takes_options(options: type[OptimizerConfig]) -> Callable[[Maker], Maker]:
+    """Show the options of a config class as those of a function that makes an optimizer."""
+
+    def shown(function: Maker) -> Maker:
+        show_options(function, options, signature(function).parameters["lr"].default)
+        return function
+
+    return shown
 
 
 def per_parameter(optimizer: torch.optim.Optimizer) -> bool:

@@ -21,9 +21,11 @@ from gym_optim.parameter_roles import block_of
 
 
 class BlockCoordinate(BaseOptimizer):
-    """Base: `active` says which blocks of layers work in a period of `interval` steps."""
+    """Base: `active` says which blocks of layers work in a period."""
 
     counters: ClassVar[Mapping[str, Any]] = {"steps": 0}
+    interval: ClassVar[str]
+    """Option that says how many steps a period has."""
 
     def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
         """Hold named parameters.
@@ -63,7 +65,7 @@ class BlockCoordinate(BaseOptimizer):
 
     def working(self) -> frozenset[str]:
         """Return the blocks that work in the coming step."""
-        period = self.param_groups[0]["steps"] // self.param_groups[0]["interval"]
+        period = self.param_groups[0]["steps"] // self.param_groups[0][self.interval]
         if period != self._period:
             self._period, self._working = period, self.active(period, self.layers())
         return self._working

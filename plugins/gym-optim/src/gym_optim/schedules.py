@@ -34,26 +34,28 @@ def linear(config: Linear, total: int, warmup: int) -> Factor:
 
 
 def polynomial(config: Polynomial, total: int, warmup: int) -> Factor:
-    """Fall from 1 after warm-up to `floor` at `total` with a power of what is left."""
-    return _after_warmup(total, warmup, lambda share: config.floor + (1 - config.floor) * (1 - share) ** config.power)
+    """Fall from 1 after warm-up to `min_lr_ratio` at `total` with a power of what is left."""
+    return _after_warmup(
+        total, warmup, lambda share: config.min_lr_ratio + (1 - config.min_lr_ratio) * (1 - share) ** config.power
+    )
 
 
 def cosine(config: Cosine, total: int, warmup: int) -> Factor:
-    """Fall from 1 after warm-up to `floor` along half a cosine wave, `cycles` times in a row."""
+    """Fall from 1 after warm-up to `min_lr_ratio` along half a cosine wave, `num_cycles` times in a row."""
 
     def shape(share: float) -> float:
-        within = 1.0 if share == 1.0 else config.cycles * share % 1.0
-        return config.floor + (1 - config.floor) * (1 + cos(pi * within)) / 2
+        within = 1.0 if share == 1.0 else config.num_cycles * share % 1.0
+        return config.min_lr_ratio + (1 - config.min_lr_ratio) * (1 + cos(pi * within)) / 2
 
     return _after_warmup(total, warmup, shape)
 
 
 def wsd(config: WSD, total: int, warmup: int) -> Factor:
-    """Stay at 1 after warm-up, and fall to `floor` in the last share `decay` of the steps."""
+    """Stay at 1 after warm-up, and fall to `min_lr_ratio` in the last share `decay_ratio` of the steps."""
 
     def shape(share: float) -> float:
-        gone = max(0.0, share - (1 - config.decay)) / config.decay
-        return config.floor + (1 - config.floor) * DECAYS[config.shape](min(1.0, gone))
+        gone = max(0.0, share - (1 - config.decay_ratio)) / config.decay_ratio
+        return config.min_lr_ratio + (1 - config.min_lr_ratio) * DECAYS[config.decay_type](min(1.0, gone))
 
     return _after_warmup(total, warmup, shape)
 
@@ -69,7 +71,7 @@ def inverse_sqrt(config: InverseSqrt, total: int, warmup: int) -> Factor:
 
 
 def _after_warmup(total: int, warmup: int, shape: Shape) -> Factor:
-    """Rise in a straight line for `warmup` steps, then follow `shape` of the share of the rest gone by."""
+    """Rise in a straight line for `warmup` steps, then follow `decay_type` of the share of the rest gone by."""
 
     def factor(step: int) -> float:
         if step < warmup:

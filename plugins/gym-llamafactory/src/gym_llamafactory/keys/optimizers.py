@@ -11,7 +11,6 @@ _AS_ADAM = (
     "adamw adamw_8bit paged_adamw_8bit adam_mini badam fira lisa lora_plus lora_pro q_galore schedule_free_adamw soap"
 )
 _APOLLO = "apollo apollo_mini"
-_SIDES = {"std": "short", "reverse_std": "long"}
 #: Values of `optim` that are not here, by what to set in their place.
 _INSTEAD = {
     "optim: adamw_torch": "adamw_torch_xla adamw_torch_npu_fused adamw_apex_fused adamw_anyprecision grokadamw stable_adamw "
@@ -89,41 +88,41 @@ class OptimizerKeys(Keys):
         Key("weight_decay", "optimizer.weight_decay", "muon", default=0.0),
         # GaLore, by LLaMA-Factory's keys and by transformers'
         Key("galore_rank", "optimizer.rank", "galore", None, 16, "use_galore"),
-        Key("galore_update_interval", "optimizer.interval", "galore", chosen_by="use_galore"),
+        Key("galore_update_interval", "optimizer.update_proj_gap", "galore", chosen_by="use_galore"),
         Key("galore_scale", "optimizer.scale", "galore", None, 2.0, "use_galore"),
-        Key("galore_proj_type", "optimizer.side", "galore", _SIDES, chosen_by="use_galore"),
+        Key("galore_proj_type", "optimizer.proj_type", "galore", chosen_by="use_galore"),
         Key("galore_target", "optimizer.modules", "galore", chosen_by="use_galore"),
         Key("galore_layerwise", "optimizer.in_backward", "galore", chosen_by="use_galore"),
         Key("optim", "optimizer.in_backward", "galore", if_it_says("galore_adamw_layerwise"), None, "optim"),
-        Key("optim_args.proj_type", "optimizer.side", "galore", _SIDES, chosen_by="optim"),
+        Key("optim_args.proj_type", "optimizer.proj_type", "galore", chosen_by="optim"),
         # APOLLO
         Key("apollo_rank", "optimizer.rank", "apollo", None, 16, "use_apollo"),
-        Key("apollo_update_interval", "optimizer.interval", _APOLLO, chosen_by="use_apollo"),
+        Key("apollo_update_interval", "optimizer.update_proj_gap", _APOLLO, chosen_by="use_apollo"),
         Key("apollo_scale", "optimizer.scale", "apollo", None, 32.0, "use_apollo"),
-        Key("apollo_scale_type", "optimizer.per", "apollo", chosen_by="use_apollo"),
-        Key("apollo_proj", "optimizer.per", "apollo", only("random"), chosen_by="use_apollo"),
-        Key("apollo_proj_type", "optimizer.per", "apollo", only("std"), chosen_by="use_apollo"),
+        Key("apollo_scale_type", "optimizer.scale_type", "apollo", chosen_by="use_apollo"),
+        Key("apollo_proj", "optimizer.scale_type", "apollo", only("random"), chosen_by="use_apollo"),
+        Key("apollo_proj_type", "optimizer.scale_type", "apollo", only("std"), chosen_by="use_apollo"),
         # the limit is on a ratio of norms
-        Key("apollo_scale_front", "optimizer.per", "apollo", {True: None, False: None}, None, "use_apollo"),
+        Key("apollo_scale_front", "optimizer.scale_type", "apollo", {True: None, False: None}, None, "use_apollo"),
         Key("apollo_target", "optimizer.modules", _APOLLO, chosen_by="use_apollo"),
         Key("apollo_layerwise", "optimizer.in_backward", _APOLLO, chosen_by="use_apollo"),
         Key("optim", "optimizer.in_backward", _APOLLO, if_it_says("apollo_adamw_layerwise"), None, "optim"),
-        Key("optim_args.scale_type", "optimizer.per", "apollo", chosen_by="optim"),
-        Key("optim_args.proj", "optimizer.per", "apollo", only("random"), chosen_by="optim"),
-        Key("optim_args.proj_type", "optimizer.per", "apollo", only("std"), chosen_by="optim"),
+        Key("optim_args.scale_type", "optimizer.scale_type", "apollo", chosen_by="optim"),
+        Key("optim_args.proj", "optimizer.scale_type", "apollo", only("random"), chosen_by="optim"),
+        Key("optim_args.proj_type", "optimizer.scale_type", "apollo", only("std"), chosen_by="optim"),
         Key("optim_args.rank", "optimizer.rank", "galore", int, None, "optim"),
         Key("optim_args.rank", "optimizer.rank", "apollo", int, 128, "optim"),
-        Key("optim_args.update_proj_gap", "optimizer.interval", f"galore {_APOLLO}", int, None, "optim"),
+        Key("optim_args.update_proj_gap", "optimizer.update_proj_gap", f"galore {_APOLLO}", int, None, "optim"),
         Key("optim_args.scale", "optimizer.scale", "galore apollo", float, None, "optim"),
         Key("optim_target_modules", "optimizer.modules", f"galore {_APOLLO}", _targets, None, "optim"),
         # the others
-        Key("badam_switch_interval", "optimizer.interval", "badam"),
-        Key("badam_verbose", "optimizer.interval", "badam", unread),
-        Key("badam_switch_mode", "optimizer.order", "badam"),
-        Key("badam_mode", "optimizer.order", "badam", _whole_layers),
-        Key("badam_start_block", "optimizer.start", "badam"),
-        Key("loraplus_lr_ratio", "optimizer.ratio", "lora_plus", float),
-        Key("loraplus_lr_embedding", "optimizer.embedding_lr", "lora_plus", float),
+        Key("badam_switch_interval", "optimizer.switch_interval", "badam"),
+        Key("badam_verbose", "optimizer.switch_interval", "badam", unread),
+        Key("badam_switch_mode", "optimizer.switch_mode", "badam"),
+        Key("badam_mode", "optimizer.switch_mode", "badam", _whole_layers),
+        Key("badam_start_block", "optimizer.start_block", "badam"),
+        Key("loraplus_lr_ratio", "optimizer.lr_ratio", "lora_plus", float),
+        Key("loraplus_lr_embedding", "optimizer.lr_embedding", "lora_plus", float),
         Key("optim_args.r", "optimizer.power", "schedule_free_adamw", float, None, "optim"),
         Key("optim_args.weight_lr_power", "optimizer.power", "schedule_free_adamw", only("2", "2.0"), None, "optim"),
         Key("optim_args.momentum", "optimizer.momentum", "sgd", float, None, "optim"),

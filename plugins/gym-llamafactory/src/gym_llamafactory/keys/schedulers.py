@@ -12,7 +12,7 @@ def _share(value: Any) -> float:
     """Take the default: the rate is stable for a third of the steps after warm-up, and falls for the rest."""
     if isinstance(value, float):
         return value
-    raise ValueError("write the section out: `scheduler: {name: wsd, decay: 0.2}`")
+    raise ValueError("write the section out: `scheduler: {name: wsd, decay_ratio: 0.2}`")
 
 
 class SchedulerKeys(Keys):
@@ -41,13 +41,13 @@ class SchedulerKeys(Keys):
             "lr_scheduler_kwargs",
             "scheduler.power",
             "polynomial",
-            entry("power", "scheduler: {name: polynomial, power: 2, floor: 0.1}"),
+            entry("power", "scheduler: {name: polynomial, power: 2, min_lr_ratio: 0.1}"),
         ),
         Key(
             "lr_scheduler_kwargs",
-            "scheduler.floor",
+            "scheduler.min_lr_ratio",
             "cosine",
-            entry("min_lr_rate", "scheduler: {name: cosine, floor: 0.1, cycles: 2}"),
+            entry("min_lr_rate", "scheduler: {name: cosine, min_lr_ratio: 0.1, num_cycles: 2}"),
         ),
         Key(
             "lr_scheduler_kwargs",
@@ -55,5 +55,5 @@ class SchedulerKeys(Keys):
             "inverse_sqrt",
             entry("timescale", "scheduler: {name: inverse_sqrt, timescale: 100}"),
         ),
-        Key("lr_scheduler_kwargs", "scheduler.decay", "wsd", _share, default=2 / 3),
+        Key("lr_scheduler_kwargs", "scheduler.decay_ratio", "wsd", _share, default=2 / 3),
     )

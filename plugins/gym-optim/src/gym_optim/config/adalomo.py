@@ -13,10 +13,10 @@ class AdaLomo(FactoredOptions, AlwaysInBackward):
 
         in the backward pass, as soon as G is there:
         b = t^beta2_decay
-        R = (1 - b) R + b mean over each row of (G^2 + epsilon),  C = the same over each column
+        R = (1 - b) R + b mean over each row of (G^2 + epsilon1),  C = the same over each column
         U = G / sqrt(R C^T / mean(R))
-        U = U / max(1, rms(U) / clip)
-        W = (1 - eta lambda) W - eta max(floor, rms(W)) U,  and G goes
+        U = U / max(1, rms(U) / clip_threshold)
+        W = (1 - eta lambda) W - eta max(epsilon2, rms(W)) U,  and G goes
 
     W, G and U are m x n, R has m numbers and C n; rms is the root mean square over a parameter. A vector has a second moment
     V for each number, and U = G / sqrt(V). All parameters get this; norms and biases do not decay.

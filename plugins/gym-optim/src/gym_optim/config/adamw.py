@@ -31,7 +31,3 @@ class AdamW(AdamOptions, PerParameter, Elementwise):
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.adamw:AdamW"
-
-    in_backward: bool = False
-    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
-    clipping and further processes."""

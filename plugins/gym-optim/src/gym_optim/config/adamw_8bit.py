@@ -20,8 +20,8 @@ class AdamW8bit(AdamOptions, PerParameter, WholeParameters):
 
     The step uses m and v as they are before they are stored. encode divides each block of 256 numbers by its largest
     magnitude, which is kept in fp32, and takes the nearest of 256 values in [-1, 1], for v in (0, 1], that lie evenly within
-    each power of ten (dynamic tree quantization). Embeddings, head, norms, biases and parameters of fewer than `smallest`
-    numbers get AdamW in fp32.
+    each power of ten (dynamic tree quantization). Embeddings, head, norms, biases and parameters of fewer than
+    `min_8bit_size` numbers get AdamW in fp32.
 
     State: 2 m n + 8 ceil(m n / 256) bytes for a matrix m x n, which is 2.03 a number; 8 a number of what keeps 32 bits.
 
@@ -38,17 +38,16 @@ class AdamW8bit(AdamOptions, PerParameter, WholeParameters):
 
     target: ClassVar[str] = "gym_optim.optimizers.adamw_8bit:AdamW8bit"
 
-    smallest: PositiveInt = 4096
+    min_8bit_size: PositiveInt = 4096
     """Parameters of fewer numbers keep 32 bits, as embeddings and vectors do."""
-    in_backward: bool = False
-    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
-    clipping and further processes."""
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of codes and scales, and of two fp32 moments for what keeps 32 bits."""
         return each(
             parameters,
             lambda group, name, shape: (
-                2 * coded(prod(shape)) if is_inside(group, shape) and prod(shape) >= self.smallest else 8 * prod(shape)
+                2 * coded(prod(shape))
+                if is_inside(group, shape) and prod(shape) >= self.min_8bit_size
+                else 8 * prod(shape)
             ),
         )

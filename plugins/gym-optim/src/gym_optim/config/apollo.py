@@ -14,16 +14,16 @@ from gym_optim.parameter_roles import Names, is_matrix, is_named
 class APOLLO(AdamOptions, PerParameter, WholeParameters):
     """The gradient itself, each channel scaled by what Adam does to a random projection of it.
 
-        R = P G,  P drawn from N(0, 1/r), another one every `interval` steps
+        R = P G,  P drawn from N(0, 1/r), another one every `update_proj_gap` steps
         M = beta1 M + (1 - beta1) R,  V = beta2 V + (1 - beta2) R^2
         N = (M / (1 - beta1^t)) / (sqrt(V / (1 - beta2^t)) + epsilon)
-        s_j = |N_j| / (|R_j| + 1e-8)     for each column j; `per: tensor`: for all
+        s_j = |N_j| / (|R_j| + 1e-8)     for each column j; `scale_type: tensor`: for all
         U = G diag(s),  U = U min(1, 1.01 |U of the step before| / |U|)
         W = (1 - eta lambda) W - eta sqrt(scale) U
 
     W, G and U are m x n with m <= n, else all is transposed; P is r x m, R, M, V and N are r x n, and r is `rank`, or m where
-    that is less. sqrt(scale) is the alpha of the paper. Each expert of a stack is a matrix of its own. Embeddings, head, norms,
-    biases, single rows or columns and what `modules` does not name get AdamW.
+    that is less. sqrt(scale) is the alpha of the paper. Each expert of a stack is a matrix of its own. Embeddings, head,
+    norms, biases, single rows or columns and what `modules` does not name get AdamW.
 
     State: 8 r max + 4 bytes for a matrix whose long side is max; 8 a number of everything else.
 
@@ -39,11 +39,11 @@ class APOLLO(AdamOptions, PerParameter, WholeParameters):
 
     rank: PositiveInt = 256
     """Dimensions of the projected gradient; a quarter of the model's is usual."""
-    interval: PositiveInt = 200
+    update_proj_gap: PositiveInt = 200
     """Steps between two projections."""
     scale: PositiveFloat = 1.0
     """The update is multiplied by its square root."""
-    per: Literal["channel", "tensor"] = "channel"
+    scale_type: Literal["channel", "tensor"] = "channel"
     """Whether each channel along the long side of a matrix is scaled by itself, or the whole matrix as one."""
     modules: Names = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
@@ -51,9 +51,6 @@ class APOLLO(AdamOptions, PerParameter, WholeParameters):
     """Seed of the projections."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-6
     """Added to the denominator."""
-    in_backward: bool = False
-    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
-    clipping and further processes."""
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of two moments [rank, long side] and a norm for each matrix, and of full moments for the rest."""

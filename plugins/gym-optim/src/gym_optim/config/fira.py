@@ -12,16 +12,16 @@ from gym_optim.config.galore import ProjectedOptions
 class Fira(ProjectedOptions):
     """GaLore, with what the projection leaves out added at the scale of what it keeps.
 
-        P, R, M, V as in GaLore: R = P^T G, Adam's moments of R, brought along when P changes every `interval` steps
+        P, R, M, V as in GaLore: R = P^T G, Adam's moments of R, brought along when P changes every `update_proj_gap` steps
         N = (M / (1 - beta1^t)) / (sqrt(V / w) + epsilon)
         S_j = (G - P R)_j |N_j| / (|R_j| + 1e-8)     for each column j
         S = S min(1, 1.01 |S of the step before| / |S|)
         W = (1 - eta lambda) W - eta scale (P N + S)
 
-    W, G and S are m x n with m <= n, else all is transposed, or as `side` says; P holds the r leading left singular vectors
-    of G, m x r; R, M, V and N are r x n, w as in GaLore. The limit is on the norm of the whole of S, and lets everything pass
-    after a norm of zero. Each expert of a stack is a matrix of its own. Embeddings, head, norms, biases, single rows or columns
-    and what `modules` does not name get AdamW.
+    W, G and S are m x n with m <= n, else all is transposed, or as `proj_type` says; P holds the r leading left singular
+    vectors of G, m x r; R, M, V and N are r x n, w as in GaLore. The limit is on the norm of the whole of S, and lets
+    everything pass after a norm of zero. Each expert of a stack is a matrix of its own. Embeddings, head, norms, biases,
+    single rows or columns and what `modules` does not name get AdamW.
 
     State: 8 r max + 4 r min + 4 r + 4 bytes for a matrix of sides min and max, as GaLore and a norm; 8 a number of everything
     else.

@@ -9,7 +9,6 @@ from pydantic import PositiveFloat, PositiveInt
 
 from gym_optim.config.base import (
     AdamOptions,
-    Epsilon,
     Groups,
     PerParameter,
     Shape,
@@ -18,7 +17,7 @@ from gym_optim.config.base import (
 )
 from gym_optim.parameter_roles import Names, is_matrix, is_named
 
-Side = Literal["short", "long", "left", "right"]
+ProjType = Literal["std", "reverse_std", "left", "right"]
 
 
 class ProjectedOptions(AdamOptions, PerParameter, WholeParameters):
@@ -26,12 +25,12 @@ class ProjectedOptions(AdamOptions, PerParameter, WholeParameters):
 
     rank: PositiveInt = 128
     """Dimensions of the projected gradient; a quarter of the model's is usual."""
-    interval: PositiveInt = 200
+    update_proj_gap: PositiveInt = 200
     """Steps between two projections."""
     scale: PositiveFloat = 0.25
     """Of the update of a projected matrix."""
-    side: Side = "short"
-    """Side of the matrix that is projected."""
+    proj_type: ProjType = "std"
+    """Side that is projected: the shorter (`std`), the longer (`reverse_std`), the rows (`left`) or the columns (`right`)."""
     modules: Names = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
 
@@ -52,14 +51,14 @@ class ProjectedOptions(AdamOptions, PerParameter, WholeParameters):
     def projection(self, shape: Shape) -> tuple[int, int, int]:
         """Return the rank of a projection, and the lengths of the side that is projected and of the other one."""
         sides = shape[-2:]
-        dim = {"left": sides[0], "right": sides[1], "short": min(sides), "long": max(sides)}[self.side]
+        dim = {"left": sides[0], "right": sides[1], "std": min(sides), "reverse_std": max(sides)}[self.proj_type]
         return min(self.rank, *sides), dim, prod(sides) // dim
 
 
 class GaLore(ProjectedOptions):
     """AdamW on the leading singular vectors of each matrix's gradient.
 
-        at t = 1 and every `interval` steps: P' = r leading left singular vectors of G, C = P'^T P,
+        at t = 1 and every `update_proj_gap` steps: P' = r leading left singular vectors of G, C = P'^T P,
             M = C M, V = C^2 V, w = C^2 w, P = P'
         R = P^T G
         M = beta1 M + (1 - beta1) R
@@ -67,10 +66,10 @@ class GaLore(ProjectedOptions):
         w = beta2 w + (1 - beta2)
         W = (1 - eta lambda) W - eta scale P (M / (1 - beta1^t)) / (sqrt(V / w) + epsilon)
 
-    W and G are m x n with m <= n, else all is transposed, or as `side` says; P is m x r, R, M and V are r x n, r is `rank` or
-    m where that is less; ^2 is number by number. w has a number for each row of V: what the weights of the squares in it sum
-    to, 1 - beta2^t as long as P stays. Each expert of a stack is a matrix of its own. Embeddings, head, norms, biases, single
-    rows or columns and what `modules` does not name get AdamW.
+    W and G are m x n with m <= n, else all is transposed, or as `proj_type` says; P is m x r, R, M and V are r x n, r is
+    `rank` or m where that is less; ^2 is number by number. w has a number for each row of V: what the weights of the squares
+    in it sum to, 1 - beta2^t as long as P stays. Each expert of a stack is a matrix of its own. Embeddings, head, norms,
+    biases, single rows or columns and what `modules` does not name get AdamW.
 
     State: 8 r max + 4 r min + 4 r bytes for a matrix of sides min and max (8 r min + 4 r max + 4 r where the long side is
     projected); 8 a number of everything else.
@@ -89,19 +88,3 @@ class GaLore(ProjectedOptions):
     """
 
     target: ClassVar[str] = "gym_optim.optimizers.galore:GaLore"
-
-    rank: PositiveInt = 128
-    """Dimensions of the projected gradient; a quarter of the model's is usual."""
-    interval: PositiveInt = 200
-    """Steps between two projections."""
-    scale: PositiveFloat = 0.25
-    """Of the update of a projected matrix."""
-    side: Side = "short"
-    """Side of the matrix that is projected."""
-    modules: Names = "all"
-    """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
-    epsilon: Epsilon = 1e-8
-    """Added to the denominator."""
-    in_backward: bool = False
-    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
-    clipping and further processes."""

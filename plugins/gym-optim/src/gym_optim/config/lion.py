@@ -34,9 +34,6 @@ class Lion(PerParameter, Elementwise):
     """Share of the momentum in the direction."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Decay of the momentum."""
-    in_backward: bool = False
-    """Update each parameter during the backward pass, so that no more than one gradient is held; without accumulation,
-    clipping and further processes."""
     weight_decay: Decay = 0.0
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
 

@@ -14,7 +14,7 @@ from gym_optim.parameter_roles import block_of
 class LISA(BlockCoordinateOptions):
     """AdamW on what stands outside the layers and on a few layers, drawn anew every so many steps.
 
-        A = what stands outside the layers, and `layers` of them, drawn for each period of `interval` steps
+        A = what stands outside the layers, and `activated_layers` of them, drawn for each period of `interval_steps` steps
         W in A:  m = beta1 m + (1 - beta1) G,  v = beta2 v + (1 - beta2) G^2
                  W = (1 - eta lambda) W - eta (m / (1 - beta1^k)) / (sqrt(v / (1 - beta2^k)) + epsilon)
         other W: stays as it is, its gradient goes at once, m and v are dropped
@@ -37,9 +37,9 @@ class LISA(BlockCoordinateOptions):
 
     target: ClassVar[str] = "gym_optim.optimizers.lisa:LISA"
 
-    layers: PositiveInt = 2
+    activated_layers: PositiveInt = 2
     """How many layers work at a time."""
-    interval: PositiveInt = 20
+    interval_steps: PositiveInt = 20
     """Steps between two draws."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the draws."""
@@ -47,4 +47,4 @@ class LISA(BlockCoordinateOptions):
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of two moments for what stands outside and for as many of the largest layers as work."""
         sizes = block_bytes(parameters, lambda group, name: block_of(name))
-        return sizes.pop("", 0) + sum(sorted(sizes.values())[-self.layers :])
+        return sizes.pop("", 0) + sum(sorted(sizes.values())[-self.activated_layers :])

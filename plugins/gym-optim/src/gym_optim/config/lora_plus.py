@@ -12,9 +12,9 @@ from gym_optim.config.base import AdamOptions, AfterBackward, Elementwise
 class LoRAPlus(AdamOptions, AfterBackward, Elementwise):
     """AdamW with a higher learning rate for the B of each LoRA pair than for its A.
 
-        B, and vectors:          AdamW with learning rate eta ratio
+        B, and vectors:          AdamW with learning rate eta lr_ratio
         A and everything else:   AdamW with learning rate eta
-        adapters of embeddings:  AdamW with learning rate `embedding_lr`
+        adapters of embeddings:  AdamW with learning rate `lr_embedding`
 
     The layer computes with W + s B A; A is r x n, B is m x r. AdamW is that of `adamw`, with the same options for all; a
     schedule is a factor on all three rates. Pairs are told by the names `lora_A` and `lora_B`, adapters of embeddings by
@@ -34,7 +34,7 @@ class LoRAPlus(AdamOptions, AfterBackward, Elementwise):
     target: ClassVar[str] = "gym_optim.optimizers.lora_plus:lora_plus"
     general: ClassVar[bool] = False
 
-    ratio: PositiveFloat = 16.0
+    lr_ratio: PositiveFloat = 16.0
     """Learning rate of B over that of A."""
-    embedding_lr: PositiveFloat = 1e-6
+    lr_embedding: PositiveFloat = 1e-6
     """Learning rate of the adapters of embeddings."""

@@ -20,7 +20,8 @@ class PagedAdamW8bit(AdamW8bit):
 
     encode divides each block of 256 numbers by its largest magnitude and takes the nearest of 256 values; decay comes after
     the step. Codes and scales lie in memory that CUDA moves between machine and GPU, page by page (the paper, section 3). All
-    parameters of `smallest` numbers or more get this, embeddings and head too; smaller ones get AdamW with moments in fp32.
+    parameters of `min_8bit_size` numbers or more get this, embeddings and head too; smaller ones get AdamW with moments in
+    fp32.
 
     State: 2 m n + 8 ceil(m n / 256) bytes for a matrix m x n, which is 2.03 a number; 8 a number of what keeps 32 bits.
 
@@ -36,12 +37,12 @@ class PagedAdamW8bit(AdamW8bit):
     general: ClassVar[bool] = False
     device: ClassVar[str] = "cuda"
 
-    smallest: PositiveInt = 4096
+    min_8bit_size: PositiveInt = 4096
     """Parameters of fewer numbers keep 32 bits."""
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of codes and scales, and of two fp32 moments for what keeps 32 bits."""
         return each(
             parameters,
-            lambda group, name, shape: 2 * coded(prod(shape)) if prod(shape) >= self.smallest else 8 * prod(shape),
+            lambda group, name, shape: 2 * coded(prod(shape)) if prod(shape) >= self.min_8bit_size else 8 * prod(shape),
         )

@@ -30,7 +30,7 @@ class Polynomial(Scheduler):
 
     power: PositiveFloat = 1.0
     """Power; 1 falls in a straight line, 2 sooner."""
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the peak that is left at the end."""
 
 
@@ -39,9 +39,9 @@ class Cosine(Scheduler):
 
     target: ClassVar[str] = "gym_optim.schedules:cosine"
 
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the peak that is left at the end."""
-    cycles: PositiveInt = 1
+    num_cycles: PositiveInt = 1
     """Waves in a row: each but the first is a warm restart at the peak."""
 
 
@@ -50,11 +50,11 @@ class WSD(Scheduler):
 
     target: ClassVar[str] = "gym_optim.schedules:wsd"
 
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.2
+    decay_ratio: Annotated[float, Field(gt=0, le=1)] = 0.2
     """Share of the steps after warm-up in which the rate falls."""
-    shape: Literal["linear", "cosine", "sqrt"] = "linear"
+    decay_type: Literal["linear", "cosine", "sqrt"] = "linear"
     """How it falls; `sqrt` is 1 - sqrt(share gone by), which arXiv:2405.18392 finds best."""
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the peak that is left at the end."""
 
 

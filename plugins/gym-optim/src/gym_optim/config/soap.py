@@ -19,15 +19,15 @@ class SOAP(AdamOptions, PerParameter, WholeParameters):
         N = (Q_L^T M Q_R / (1 - beta1^t)) / (sqrt(V / (1 - beta2^t)) + epsilon)
         W = (1 - eta lambda) W - eta Q_L N Q_R^T
         L = b L + (1 - b) G G^T,  R = b R + (1 - b) G^T G
-        every `interval` steps: Q_L = QR(L Q_L), Q_R = QR(R Q_R)
+        every `precondition_frequency` steps: Q_L = QR(L Q_L), Q_R = QR(R Q_R)
 
     W, G, M and V are m x n, L and Q_L m x m, R and Q_R n x n; b is `shampoo_beta`. The first gradient is only looked at: it
     begins L and R, whose eigenvectors Q_L and Q_R are; t counts from the second. Before QR, columns are sorted by their
-    eigenvalues and V with them. A side longer than `largest` has Q = 1. Each expert of a stack is a matrix of its own.
-    Embeddings, head, norms, biases and single rows or columns get AdamW with the same options.
+    eigenvalues and V with them. A side longer than `max_precond_dim` has Q = 1. Each expert of a stack is a matrix of its
+    own. Embeddings, head, norms, biases and single rows or columns get AdamW with the same options.
 
-    State: 8 m n + 8 (m^2 + n^2) bytes for a matrix m x n, without the square of a side longer than `largest`; 8 a number of
-    everything else.
+    State: 8 m n + 8 (m^2 + n^2) bytes for a matrix m x n, without the square of a side longer than `max_precond_dim`; 8 a
+    number of everything else.
 
     Code: ours, from the paper: the reference is a single release without upkeep.
 
@@ -48,9 +48,9 @@ class SOAP(AdamOptions, PerParameter, WholeParameters):
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
     shampoo_beta: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of the running means of the products of the gradient with itself."""
-    interval: PositiveInt = 10
+    precondition_frequency: PositiveInt = 10
     """Steps between two refreshments of the eigenbasis."""
-    largest: PositiveInt = 10_000
+    max_precond_dim: PositiveInt = 10_000
     """Sides of a matrix that are longer are left as they are."""
 
     def declared_bytes(self, parameters: Groups) -> int:
@@ -61,6 +61,6 @@ class SOAP(AdamOptions, PerParameter, WholeParameters):
                 8 * prod(shape)
                 + is_matrix(group, shape)
                 * prod(shape[:-2])
-                * sum(8 * side**2 for side in shape[-2:] if side <= self.largest)
+                * sum(8 * side**2 for side in shape[-2:] if side <= self.max_precond_dim)
             ),
         )

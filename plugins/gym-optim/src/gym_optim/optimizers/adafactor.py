@@ -22,10 +22,10 @@ class Adafactor(PerParameterOptimizer):
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
-        tiny, floor = group["eps"]
+        epsilon1, epsilon2 = group["eps"]
         state["step"] = state.get("step", 0) + 1
         fresh = state["step"] ** group["beta2_decay"]  # 1 in the first step
-        square = gradient.square().add_(tiny)
+        square = gradient.square().add_(epsilon1)
         if parameter.dim() < 2:
             update = gradient / _mean(state, "square", square, fresh).sqrt()
         else:
@@ -36,7 +36,7 @@ class Adafactor(PerParameterOptimizer):
         stack = is_stack(group, tuple(parameter.shape))
         over = (-2, -1) if stack else tuple(range(parameter.dim()))  # each expert's matrix has sizes of its own
         update /= (_size(update, over) / group["d"]).clamp_(min=1.0)
-        step = group["lr"] * _size(parameter, over).clamp_(min=floor) if group["relative"] else group["lr"]
+        step = group["lr"] * _size(parameter, over).clamp_(min=epsilon2) if group["scale_parameter"] else group["lr"]
         parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update.mul_(step))
 
 

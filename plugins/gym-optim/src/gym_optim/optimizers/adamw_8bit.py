@@ -28,7 +28,7 @@ class AdamW8bit(WithAuxAdamW):
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take what is large and inside the model."""
-        return is_inside(group, tuple(parameter.shape)) and parameter.numel() >= group["smallest"]
+        return is_inside(group, tuple(parameter.shape)) and parameter.numel() >= group["min_8bit_size"]
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step in full precision and store the moments in 8 bits."""

@@ -56,12 +56,12 @@ class APOLLO(WithAuxAdamW):
         """Take a step."""
         upright = gradient.shape[-2] <= gradient.shape[-1]
         wide = gradient if upright else gradient.mT  # [..., short, long]
-        period = state.get("step", 0) // group["interval"]
+        period = state.get("step", 0) // group["update_proj_gap"]
         numbers = range(state["number"], state["number"] + prod(wide.shape[:-2]))
         projections = [drawn(wide, group["rank"], f"{group['seed']}/{number}/{period}") for number in numbers]
         kept = torch.stack(projections).view(*wide.shape[:-2], *projections[0].shape) @ wide  # [..., rank, long]
         adam = adam_direction(kept, state, group)
-        across = -2 if group["per"] == "channel" else (-2, -1)
+        across = -2 if group["scale_type"] == "channel" else (-2, -1)
         factor = adam.norm(dim=across, keepdim=True) / (
             kept.norm(dim=across, keepdim=True) + TINY
         )  # [..., 1, long or 1]

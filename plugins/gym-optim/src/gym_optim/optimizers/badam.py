@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from gym_core import GymError
 from gym_optim import config
@@ -13,9 +13,10 @@ from gym_optim.parameter_roles import EMBEDDING, HEAD, MATRICES, badam_block
 
 
 class BAdam(BlockCoordinate):
-    """One layer after another works for `interval` steps; embeddings and head rest, or are blocks of their own."""
+    """One layer after another works for `switch_interval` steps; embeddings and head rest, or are blocks of their own."""
 
     options = config.BAdam
+    interval: ClassVar[str] = "switch_interval"
 
     def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
         """Hold named parameters.
@@ -23,7 +24,7 @@ class BAdam(BlockCoordinate):
         Raises GymError too where there is no such block, or none at all, and where matrices outside the layers would never train.
         """
         super().__init__(params, lr, **options)
-        start, include_embedding = self.defaults["start"], self.defaults["include_embedding"]
+        start_block, include_embedding = self.defaults["start_block"], self.defaults["include_embedding"]
         blocks = self._turns(self.layers())
         if not blocks or (include_embedding and EMBEDDING not in blocks):
             missing = f"no {EMBEDDING}" if include_embedding else "no layer"
@@ -33,9 +34,11 @@ class BAdam(BlockCoordinate):
                 else "set include_embedding or include_lm_head"
             )
             raise GymError(f"BAdam finds {missing} among the parameters", key="optimizer", fix=fix)
-        if start is not None and start >= len(blocks):
+        if start_block is not None and start_block >= len(blocks):
             raise GymError(
-                f"there is no block {start}: they are {len(blocks)}", key="optimizer.start", fix="count from 0"
+                f"there is no block {start_block}: they are {len(blocks)}",
+                key="optimizer.start_block",
+                fix="count from 0",
             )
 
     def block(self, group: dict[str, Any], name: str) -> str | None:
@@ -58,9 +61,11 @@ class BAdam(BlockCoordinate):
         """Return the one whose turn it is."""
         options, every = self.param_groups[0], self._turns(blocks)
         round_, turn = divmod(period, len(every))
-        if options["order"] == "random":
+        if options["switch_mode"] == "random":
             Random(f"{options['seed']}/{round_}").shuffle(every)
             return frozenset({every[turn]})
-        first = options["start"] if options["start"] is not None else -(options["order"] == "descending")
-        turn = {"ascending": turn, "descending": -turn, "fixed": 0}[options["order"]]
+        first = (
+            options["start_block"] if options["start_block"] is not None else -(options["switch_mode"] == "descending")
+        )
+        turn = {"ascending": turn, "descending": -turn, "fixed": 0}[options["switch_mode"]]
         return frozenset({every[(first + turn) % len(every)]})

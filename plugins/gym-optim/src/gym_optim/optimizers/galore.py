@@ -20,7 +20,7 @@ from gym_optim.base import Parameters, State
 from gym_optim.config.base import OptimizerConfig
 from gym_optim.parameter_roles import is_matrix, is_named
 
-Side = Literal["short", "long", "left", "right"]
+ProjType = Literal["std", "reverse_std", "left", "right"]
 
 
 class GaLore(WithAuxAdamW):
@@ -40,7 +40,7 @@ class GaLore(WithAuxAdamW):
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
-        upright = is_left(group["side"], tuple(parameter.shape))
+        upright = is_left(group["proj_type"], tuple(parameter.shape))
         tall = gradient if upright else gradient.mT  # [..., dim, other]: the first of both is the one that is projected
         self.project(tall, state, group)
         direction = self.direction(tall, state, group)
@@ -49,7 +49,7 @@ class GaLore(WithAuxAdamW):
 
     def project(self, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Choose a basis for the gradient, [..., dim, other], where one is due, and bring the moments along."""
-        if state.get("step", 0) % group["interval"]:
+        if state.get("step", 0) % group["update_proj_gap"]:
             return
         basis = leading(gradient, group["rank"])
         if "basis" in state:
@@ -84,10 +84,10 @@ def unbiased(mean: Tensor, square: Tensor, state: State, group: dict[str, Any]) 
     return mean / spread.mul_(1 - beta1 ** state["step"])
 
 
-def is_left(side: Side, shape: tuple[int, ...]) -> bool:
+def is_left(side: ProjType, shape: tuple[int, ...]) -> bool:
     """Whether it is the rows that are projected, so that the basis multiplies from the left."""
     rows, columns = shape[-2:]
-    return {"left": True, "right": False, "short": rows <= columns, "long": rows > columns}[side]
+    return {"left": True, "right": False, "std": rows <= columns, "reverse_std": rows > columns}[side]
 
 
 def leading(gradient: Tensor, rank: int) -> Tensor:

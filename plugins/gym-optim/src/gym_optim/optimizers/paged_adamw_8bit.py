@@ -10,11 +10,12 @@ import torch
 
 from gym_core import GymError
 from gym_optim import config
-from gym_optim.base import Parameters, as_groups, checked_options
+from gym_optim.base import Parameters, as_groups, checked_options, takes_options
 
 
+@takes_options(config.PagedAdamW8bit)
 def paged_adamw_8bit(params: Parameters, lr: float = 1e-3, **options: Any) -> torch.optim.Optimizer:
-    """Return the optimizer over parameters on a GPU; options are those of `gym_optim.config.PagedAdamW8bit`.
+    """Return the optimizer over parameters on a GPU.
 
     Raises ValueError for an option out of range, and GymError where there is no CUDA, or no bitsandbytes.
     """
@@ -29,6 +30,6 @@ def paged_adamw_8bit(params: Parameters, lr: float = 1e-3, **options: Any) -> to
     if find_spec("bitsandbytes") is None:
         raise GymError("paged state comes with bitsandbytes", key="optimizer", fix="pip install 'gym-optim[paged]'")
     made: torch.optim.Optimizer = importlib.import_module("bitsandbytes").optim.PagedAdamW8bit(
-        as_groups(params), min_8bit_size=given.pop("smallest"), **given
+        as_groups(params), min_8bit_size=given.pop("min_8bit_size"), **given
     )
     return made

@@ -33,7 +33,7 @@ class QGaLore(GaLore):
         """Choose a basis for each matrix of a gradient [..., dim, other] for which one is due, and say when the next one is."""
         count, (dim, other) = prod(gradient.shape[:-2]), gradient.shape[-2:]
         if not state:
-            state |= {"step": 0, "due": [0] * count, "interval": [group["interval"]] * count}
+            state |= {"step": 0, "due": [0] * count, "interval": [group["update_proj_gap"]] * count}
             state["cosines"] = [[] for _ in range(count)]
         due = [number for number, when in enumerate(state["due"]) if state["step"] >= when]
         if not due:
@@ -61,8 +61,8 @@ class QGaLore(GaLore):
             state["due"][number] = state["step"] + state["interval"][number]
 
     def _remember(self, number: int, cosine: float, state: State, group: dict[str, Any]) -> None:
-        cosines = [*state["cosines"][number], cosine][-group["remembered"] :]
-        stays = len(cosines) == group["remembered"] and sum(cosines) >= group["alike"] * len(cosines)
+        cosines = [*state["cosines"][number], cosine][-group["queue_size"] :]
+        stays = len(cosines) == group["queue_size"] and sum(cosines) >= group["cos_threshold"] * len(cosines)
         state["cosines"][number] = [] if stays else cosines
         state["interval"][number] *= 2 if stays else 1
 

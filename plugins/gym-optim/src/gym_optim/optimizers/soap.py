@@ -34,14 +34,14 @@ class SOAP(WithAuxAdamW):
         for side, turned in _sides(gradient):
             if f"{side}_mean" in state:
                 state[f"{side}_mean"].lerp_(turned @ turned.mT, 1 - group["shampoo_beta"])
-        if state["step"] % group["interval"] == 0:
+        if state["step"] % group["precondition_frequency"] == 0:
             _refresh(state)
 
 
 def _begin(gradient: Tensor, state: State, group: dict[str, Any]) -> None:
     state |= {"step": 0, "exp_avg": torch.zeros_like(gradient), "exp_avg_sq": torch.zeros_like(gradient)}
     for side, turned in _sides(gradient):
-        if turned.shape[-2] <= group["largest"]:
+        if turned.shape[-2] <= group["max_precond_dim"]:
             state[f"{side}_mean"] = (turned @ turned.mT).mul_(1 - group["shampoo_beta"])  # of a mean that was zero
             state[f"{side}_basis"] = torch.linalg.eigh(state[f"{side}_mean"]).eigenvectors.flip(-1).contiguous()
 

@@ -254,7 +254,7 @@ def evaluation(brought: Brought, bench: Bench) -> None:
 WRONG: Mapping[str, Sequence[float]] = {
     **dict.fromkeys(("beta1", "beta2", "momentum"), (-0.1, 1.0, 2.0)),
     **dict.fromkeys(("weight_decay", "epsilon", "eps"), (-1.0,)),
-    **dict.fromkeys(("rank", "interval"), (-1, 0)),
+    **dict.fromkeys(("rank", "interval", "update_proj_gap", "interval_steps", "switch_interval"), (-1, 0)),
 }
 
 
