@@ -126,7 +126,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def minimal(session: nox.Session) -> None:
-    """Prove gym-core alone in a clean environment: small, no torch, and it helps, lists, validates and explains."""
+    """Prove gym-core alone in a clean environment: small, no torch, and it helps, lists and validates."""
     install(session, ["gym-core"])
     session.run("python", "tests/minimal.py")
 

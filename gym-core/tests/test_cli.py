@@ -60,12 +60,9 @@ def test_plugins_list_names_owner_and_version(site):
     assert "exporters" not in gym(site, "--plugins", "list", "--kind", "algorithms").stdout
 
 
-def test_train_validate_explain_export(site, recipe, tmp_path):
+def test_train_validate_export(site, recipe, tmp_path):
     path = recipe()
     assert gym(site, "validate", path).returncode == 0
-    explained = json.loads(gym(site, "explain", path, "strength=2", "--json").stdout)
-    assert explained["recipe"]["algorithm"] == {"name": "toy", "strength": 2}
-    assert "toy_impl:Trainer" in gym(site, "explain", path).stdout
     done = gym(site, "train", path, "--json")
     assert json.loads(done.stdout)["artifact"]["path"] == str(tmp_path / "out" / "model")
     assert "finished already" in gym(site, "train", path).stdout
@@ -80,7 +77,7 @@ def test_train_validate_explain_export(site, recipe, tmp_path):
         (["validate"], MODEL + "algorithm: toy\nadaptor: x\n", 2),
         (["validate"], MODEL + "algorithm: nothing\n", 3),
         (["train"], MODEL + "algorithm: toy\ntrain: {epochs: 0}\n", 2),
-        (["explain"], "model: [w\n", 2),
+        (["validate"], "model: [w\n", 2),
         (["validate"], MODEL + "model: v\nalgorithm: toy\n", 2),
         (["validate"], "model: !!python/object/apply:os.system [id]\nalgorithm: toy\n", 2),
     ],

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_adapters import LoRA
 from gym_core import RecipeError, load_recipe
-from gym_core.cli.recipes import explain
+from gym_manage.explain import explain
 from gym_plan.plan import plan
 from gym_testkit.bench import Bench
 from gym_torch.distributed.strategies import DDP, FSDP

@@ -1,4 +1,4 @@
-"""The commands that take a recipe: train, validate, explain, export."""
+"""The commands that take a recipe: train, validate, export."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 import click
 
 from gym_core import errors
-from gym_core.discovery import entries
-from gym_core.loading import load
-from gym_core.recipe import Recipe, as_recorded, load_recipe
-from gym_core.yamlfile import dump_yaml, parse_scalar
+from gym_core.recipe import as_recorded, load_recipe
+from gym_core.yamlfile import parse_scalar
 
 _recipe = click.argument("recipe", type=click.Path(path_type=Path))
 _overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
@@ -65,41 +63,6 @@ def validate(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps({"problems": [], "fingerprint": loaded.fingerprint()}))
     else:
         click.echo(f"{recipe} is valid ({len(loaded.resolved)} components)")
-
-
-@click.command()
-@_recipe
-@_overrides
-@click.option("--all", "everything", is_flag=True, help="Also print the values nobody set.")
-@_json
-def explain(recipe: Path, overrides: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Print the canonical recipe, every resolved component with its distribution and version, and the code that will run."""
-    loaded = load_recipe(recipe, overrides)
-    canonical = loaded.canonical(everything)
-    if as_json:
-        components = [item._asdict() | {"path": list(item.path)} for item in loaded.resolved]
-        click.echo(json.dumps({"recipe": canonical, "components": components, "hooks": list(loaded.hooks)}, indent=2))
-        return
-    click.echo(dump_yaml(canonical).rstrip() + "\n")
-    _print_components(loaded)
-    for entry in (entry for entry in entries("remarks") if entry.name in canonical):  # named after a section
-        try:
-            lines = [str(line) for line in load(entry)(loaded)]
-        except Exception as error:  # of a package that the recipe need not use
-            lines = [f"{entry.name}  {entry.dist} has a remark that fails: {type(error).__name__}: {error}"]
-        click.echo("".join(f"# {errors.printable(line)}\n" for line in lines), nl=False)
-
-
-def _print_components(recipe: Recipe) -> None:
-    from gym_core.sections import dotted
-
-    rows = [
-        (dotted(r.path), r.name, f"{r.dist} {r.version}", errors.printable(r.target or r.config, 300))
-        for r in recipe.resolved
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        click.echo("# " + "  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)).rstrip())
 
 
 @click.command()
