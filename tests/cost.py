@@ -2,11 +2,11 @@
 
 Wall time says little on a machine that others use. Here each test is charged the user and system time of its process and of the
 children that it waited for. The rest of a worker is the line `imports and collection`; what a child leaves running is not seen.
+With GYM_COST a file gets a line for each test as soon as it is done: its seconds and its name.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -43,6 +43,9 @@ def pytest_runtest_makereport(item, call):
 
 def pytest_runtest_logreport(report):
     spent[report.nodeid] += getattr(report, "cpu_seconds", 0.0)
+    if "GYM_COST" in os.environ and report.when == "teardown" and "PYTEST_XDIST_WORKER" not in os.environ:
+        with open(os.environ["GYM_COST"], "a", encoding="utf-8") as file:
+            file.write(f"{spent[report.nodeid]:.2f}\t{report.nodeid}\n")
 
 
 def pytest_sessionfinish(session):
@@ -67,8 +70,6 @@ def pytest_terminal_summary(terminalreporter):
     write(f"{total:8.1f} CPU seconds in all")
     for name, seconds in files.most_common():
         write(f"{seconds:8.1f} {cases[name]:5d}  {name}")
-    if "GYM_COST" in os.environ:
-        Path(os.environ["GYM_COST"]).write_text(json.dumps(spent.most_common(), indent=0))
 
 
 if __name__ == "__main__":

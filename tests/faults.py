@@ -1,8 +1,8 @@
 """Faults that the suite must catch, planted one at a time: `nox -s faults`, or `python tests/faults.py [PACKAGE ...]`.
 
 A fault is a small edit of one package. It is found by its code, wherever that stands in the package, so that a module may move;
-code that is not found exactly once is an error. The edited copy stands before the package on the path, and the tests that are
-named must then fail; without the fault they must pass.
+code that is not found exactly once is an error. In a copy of the tree the tests that are named must then fail; without the
+fault they must pass.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,8 +73,8 @@ FAULTS = [
         "gym-torch",
         "reseed(job.train.seed, job.progress.step, whole.seeds[number])",
         "pass",
-        "test_noise.py",
-        "resumed",
+        "../../../tests/test_resume.py",
+        "kill_and_continue and lora",
     ),
     Fault("gym-sft", "return -policy(batch).sum(), {}", "return -policy(batch).mean(), {}", "test_sft.py", "float64"),
     Fault("gym-optim", 'state["exp_avg"].lerp_(gradient, 1 - beta2)', "pass", "test_simple.py", "lion"),
@@ -215,81 +215,70 @@ FAULTS = [
 ]
 
 
-def folder(package: str) -> Path:
+def folder(tree: Path, package: str) -> Path:
     """Return the folder of a package."""
-    return ROOT / package if package == "gym-core" else ROOT / "plugins" / package
+    return tree / package if package == "gym-core" else tree / "plugins" / package
 
 
-def planted(fault: Fault, into: Path) -> Path:
-    """Copy the sources of the package with the fault in them. Raises ValueError where its code is not there exactly once."""
-    copy = into / "src"
-    shutil.copytree(folder(fault.package) / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    places = {path: text for path in copy.glob("**/*.py") if fault.old in (text := path.read_text(encoding="utf-8"))}
-    if sum(text.count(fault.old) for text in places.values()) != 1:
-        raise ValueError(f"{fault.package} has not exactly one `{fault.old}`, but in {[*map(str, places)]}")
-    ((path, text),) = places.items()
-    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
-    return copy
+@contextmanager
+def planted(tree: Path, fault: Fault) -> Iterator[None]:
+    """Have the fault in a tree. Raises ValueError where its code is not exactly once in the sources of the package."""
+    sources = [*(folder(tree, fault.package) / "src").glob("**/*.py")]
+    places = [path for path in sources for _ in range(path.read_text(encoding="utf-8").count(fault.old))]
+    if len(places) != 1:
+        raise ValueError(f"{fault.package} has not exactly one `{fault.old}`, but {[path.name for path in places]}")
+    text = places[0].read_text(encoding="utf-8")
+    places[0].write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    try:
+        yield
+    finally:
+        places[0].write_text(text, encoding="utf-8")
 
 
-def forked(work: Callable[[], int], said: Path) -> int:
-    """Carry out work in a process forked from this one, its output in a file; return its exit code."""
+def tested(tree: Path, fault: Fault, said: Path) -> int:
+    """Run the tests of a fault in a process forked from this one, its output in a file; return what pytest does."""
     pid = os.fork()
     if pid == 0:
         file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        os._exit(work())
+        os.chdir(tree)
+        only = ["-k", fault.only] if fault.only else []
+        quiet = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--disable-warnings"]
+        os._exit(pytest.main([str((folder(tree, fault.package) / "tests" / fault.tests).resolve()), *only, *quiet]))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def tests_of(fault: Fault, path: Path | None = None) -> int:
-    """Run the tests of a fault, with a folder first on the path; return what pytest does."""
-    if path:
-        sys.path.insert(0, str(path))
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
-    file = str((folder(fault.package) / "tests" / fault.tests).resolve())
-    return int(
-        pytest.main(
-            [
-                file,
-                *(["-k", fault.only] if fault.only else []),
-                "-x",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                "--no-header",
-                "--disable-warnings",
-            ]
-        )
-    )
 
 
 def main() -> int:
     """Plant each fault of these packages, or of all, and print whether it was caught."""
     asked = sys.argv[1:]
     faults = [fault for fault in FAULTS if not asked or fault.package in asked]
-    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
-    for name in SHARED:
-        with suppress(ImportError):
-            importlib.import_module(name)
     escaped, healthy = 0, {}
     with tempfile.TemporaryDirectory(prefix="gym-faults-") as place:
-        said = Path(place, "said")
+        tree, said = Path(place, "tree"), Path(place, "said")
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "runs", "dist", "*.egg-info"))
+        sources = [str(path) for path in [tree / "gym-core/src", *sorted(tree.glob("plugins/*/src"))]]
+        sys.path[:0] = sources
+        sys.dont_write_bytecode = True  # an edit of the same second and length would not be seen
+        os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONDONTWRITEBYTECODE="1")
+        os.environ["PYTHONPATH"] = os.pathsep.join([*sources, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        os.environ.setdefault("GYM_DATA", str(ROOT.parent / "shared" / "data"))
+        for name in SHARED:
+            with suppress(ImportError):
+                importlib.import_module(name)
         for number, fault in enumerate(faults, start=1):
-            began, source = time.monotonic(), planted(fault, Path(place, str(number)))
-            tests = fault.package, fault.tests, fault.only
+            began, tests = time.monotonic(), (fault.package, fault.tests, fault.only)
             if tests not in healthy:
-                healthy[tests] = forked(lambda fault=fault: tests_of(fault), said)
-            code = forked(lambda fault=fault, source=source: tests_of(fault, source), said)
-            passed, failed = int(pytest.ExitCode.OK), int(pytest.ExitCode.TESTS_FAILED)
-            verdict = f"NOT CAUGHT (pytest says {healthy[tests]} without it, {code} with it)"
-            verdict = "caught" if (healthy[tests], code) == (passed, failed) else verdict
-            escaped += verdict != "caught"
+                healthy[tests] = tested(tree, fault, said)
+            with planted(tree, fault):
+                code = tested(tree, fault, said)
+            caught = (healthy[tests], code) == (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+            escaped += not caught
+            verdict = "caught" if caught else f"NOT CAUGHT (pytest says {healthy[tests]} without it, {code} with it)"
             seconds = time.monotonic() - began
             print(f"{number:3d} {fault.package:16s} {verdict}  {fault.old.strip()[:60]!r}  {seconds:.0f} s", flush=True)
-            if verdict != "caught":
-                print(said.read_text(errors="replace")[-1500:])
+            if not caught:
+                print(said.read_text(errors="replace")[-1500:], flush=True)
     print(f"{len(faults) - escaped} of {len(faults)} planted faults are caught")
     return min(escaped, 1)
 

@@ -30,6 +30,8 @@ FORMS: dict[str, Any] = {"live": {"precompute_ref_log_probs": False}, "cached": 
 ROLLOUTS = {"max_new_tokens": 8, "group_size": 4, "rewards": [{"name": "regex", "pattern": "[ -7]"}]}
 #: One algorithm for each way of comparing: pairs, judged answers, whole distributions, answers of its own.
 WAYS = {"dpo", "kto", "tdpo2", "rloo"}
+#: One adapter for each way of standing aside: left out, a copy of what trains, tokens in front, a base that is changed.
+ASIDE = {"lora", "freeze", "prompt_tuning", "loftq"}
 IN_TRAINING_ONLY = {"longlora"}  #: attends in groups while it trains
 
 
@@ -45,7 +47,7 @@ def forms(kind: type[TorchAlgorithm]) -> dict[str, dict[str, Any]]:
 def cases() -> Iterator[Any]:
     for adapter, (name, kind) in product(ADAPTERS, ALGORITHMS.items()):
         for form, options in forms(kind).items():
-            brief = name in WAYS and (form == "live" or adapter in {"loftq", "lora"})
+            brief = (name, form) == ("dpo", "live") or (name in WAYS and adapter in ASIDE)
             marks = [] if brief else [pytest.mark.slow]
             yield pytest.param(adapter, name, options, id=f"{adapter}-{name}-{form}", marks=marks)
 

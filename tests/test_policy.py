@@ -180,3 +180,18 @@ def test_it_is_noticed_where_somebody_asks():
     named = [("config.Ours", 8), ("code.Base", 9), ("code.Other", 10), ("code.Built", 11), ("code.Other", 12)]
     named += [("code.Offers", 13), ("code.Built", 15)]
     assert asked == sorted(f"engine asks for ours.{name}, line {line}" for name, line in named)
+
+
+def test_tests_use_no_private_names_of_the_tree():
+    """What a test needs is public; what a package keeps to itself may change without one noticing."""
+    code = "\n".join(path.read_text() for path in SOURCES)
+    own = set(re.findall(r"(?:\bdef |\bclass |\bself\.|^)(_[a-z]\w*)", code, re.MULTILINE | re.IGNORECASE))
+    files = [path for path in ROOT.glob("**/tests/**/*.py") if not set(path.parts) & {".nox", "build"}]
+    found = []
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in {"self", "cls", "super()", "os"}:
+                names = [node.attr]
+            found += [f"{path.relative_to(ROOT)}: {name}" for name in names if name in own and name[:2] != "__"]
+    assert not found

@@ -39,7 +39,7 @@ def test_time_grows_with_the_number_of_names_and_not_with_its_square(tmp_path):
             "[gym.algorithms]\n" + "".join(f"flood-{number} = gym_flood:Toy\n" for number in range(count))
         )
         begun = time.process_time()
-        assert len(discovery._entries(Folder("gym-flood", "1.0", str(info)), [])) == count
+        assert len(discovery.entries_of(Folder("gym-flood", "1.0", str(info)), [])) == count
         return time.process_time() - begun
 
     assert seconds(80_000) < 12 * seconds(20_000)

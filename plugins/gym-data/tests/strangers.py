@@ -68,7 +68,7 @@ POINTS = {
 
 def forget() -> None:
     """Make the next look at the installation a fresh one."""
-    for cached in (discovery.installed, loading.load, loading.base_class, makers._maker):
+    for cached in (discovery.installed, loading.load, loading.base_class, makers.read_maker):
         cached.cache_clear()
     for module in [name for name in sys.modules if name.partition(".")[0] in ("gym_acme", "gym_other", "acme_lib")]:
         del sys.modules[module]

@@ -60,9 +60,9 @@ def test_the_package_and_what_it_rests_on_are_named_too(model, write, monkeypatc
     for name, told in {"_code": "changed", "_version": "9", "_owners": {("gym-data", "9")}}.items():
         with monkeypatch.context() as patch:
             patch.setattr(makers, name, lambda package, told=told: told)
-            makers._maker.cache_clear()
+            makers.read_maker.cache_clear()
             keys.add(config.build(tokenizer=model).key)
-    makers._maker.cache_clear()
+    makers.read_maker.cache_clear()
     assert len(keys) == 4
 
 

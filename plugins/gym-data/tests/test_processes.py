@@ -43,7 +43,7 @@ def test_the_bytes_are_the_same(shape, row, with_template, write):
         folder = cache_dir() / "tokens" / made.key
         found.append({file.name: file.read_bytes() for file in folder.iterdir()})
     assert found[0] == found[1] == found[2]
-    assert len(WORKERS._idle) <= 1, "processes that have nothing to do end"
+    assert len(WORKERS.idle) <= 1, "processes that have nothing to do end"
 
 
 def test_the_first_thing_wrong_is_the_first_row_that_is(with_template, write):
@@ -78,4 +78,4 @@ def test_a_template_that_never_ends_is_told_after_its_first_row(with_template, w
     with pytest.raises(DataError, match=r"row 1: the chat template .*did not end within 0.5 s"):
         build(model, path, 2)
     assert time.monotonic() - begun < 4
-    assert not WORKERS._busy
+    assert not WORKERS.busy

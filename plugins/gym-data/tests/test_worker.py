@@ -59,7 +59,7 @@ def test_a_template_takes_neither_time_nor_memory_and_harms_no_other_row(name, m
 
 def test_a_process_that_others_end_is_started_again():
     before = WORKER.chat(words(MARKED), asked("a")).sequences
-    os.kill(WORKER._process.pid, signal.SIGTERM)
+    os.kill(WORKER.process.pid, signal.SIGTERM)
     assert WORKER.chat(words(MARKED), asked("a")).sequences == before
 
 
@@ -111,10 +111,10 @@ def test_a_row_that_nobody_thought_of_ends_no_process():
         deep = [deep]
     odd.messages[1]["reasoning_content"], odd.messages[0]["name"] = 5, deep
     WORKER.chat(words(MARKED), asked("a"))
-    process = WORKER._process
+    process = WORKER.process
     found = WORKER.learnable(words(MARKED), [asked("a"), odd, asked("b")])
     assert "rendering it raised" in str(found[1]) and found[0].sequences and found[2].sequences
-    assert WORKER._process is process
+    assert WORKER.process is process
 
 
 def test_as_many_processes_are_started_as_are_asked_at_once_and_one_stays():
@@ -126,8 +126,8 @@ def test_as_many_processes_are_started_as_are_asked_at_once_and_one_stays():
 
     with workers.at_work() as own, ThreadPoolExecutor(3) as threads:
         said = list(threads.map(ask, "abc"))
-        started = list(own._idle)
+        started = list(own.idle)
     assert [text.count(letter * 10_000) for text, letter in zip(said, "abc", strict=True)] == [1, 1, 1]
-    assert 1 < len(started) <= 3 and len(workers._idle) == 1
-    assert [worker._process is None for worker in started].count(False) == 1
-    workers._idle[0].end()
+    assert 1 < len(started) <= 3 and len(workers.idle) == 1
+    assert [worker.process is None for worker in started].count(False) == 1
+    workers.idle[0].end()

@@ -64,7 +64,7 @@ def turns_of(model: Any, **options: Any) -> list[set[str]]:
     """Return what moves at each turn of a round, by the last name of what is outside the layers."""
     optimizer = BAdam(model, lr=0.01, switch_interval=1, **options)
     found = []
-    for seed in range(len(optimizer._turns(optimizer.layers()))):
+    for seed in range(len(optimizer.order_of_blocks(optimizer.layers()))):
         before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         tokens = torch.arange(16).view(2, 8) * (seed + 3) % 50
         model(input_ids=tokens, labels=tokens).loss.backward()

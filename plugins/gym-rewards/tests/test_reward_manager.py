@@ -126,7 +126,7 @@ def test_a_function_keeps_its_state_between_calls(judge, function):
 )
 def test_a_reward_that_fails_stops_the_run_with_its_name_and_the_row(judge, function, name, why, row):
     one = judge({"good": Math(), "mine": function(name)}, timeout=1)
-    one._score["mine"].worker.timeout = 20 if name not in ("hangs", "backtracks") else 1
+    one.scorers["mine"].worker.timeout = 20 if name not in ("hangs", "backtracks") else 1
     began = time.monotonic()
     with pytest.raises(GymError) as raised:
         one(ANSWERS)
@@ -193,7 +193,7 @@ def test_a_row_goes_to_another_process_as_far_as_it_is_asked_for(judge, function
 
 def test_a_column_that_nobody_asks_for_is_not_sent(judge, function):
     one = judge({"fine": function("fine"), "typed": function("typed"), "everything": function("everything")})
-    assert [one._score[name].columns for name in one.rewards] == [[], ["when", "cost", "raw", "nested"], None]
+    assert [one.scorers[name].columns for name in one.rewards] == [[], ["when", "cost", "raw", "nested"], None]
 
 
 def test_a_function_is_imported_when_the_judge_is_made(judge, function):
@@ -301,12 +301,12 @@ def test_names_are_those_of_recipes():
 def test_a_worker_is_a_function_with_a_deadline():
     worker = Worker("time:sleep", 0.5)
     assert worker(0.01) is None
-    first = worker._process.pid
+    first = worker.process.pid
     with pytest.raises(TimeoutError, match=r"time:sleep did not return within 0\.5 s"):
         worker(60)
     with pytest.raises(Raised, match="TypeError"):
         worker("soon")
-    assert worker._process.pid != first
+    assert worker.process.pid != first
     worker.close()
     with pytest.raises(Raised, match="no_such"):
         Worker("time:no_such", 1)()

@@ -157,5 +157,5 @@ def test_laws_are_asked_of_engines_that_need_nothing_from_outside():
         assert law.applies(Brought("rollouts", "healthy", Engine))
         assert not law.applies(Brought("rollouts", "remote", Remote))
     algorithm = RLOO(rewards=[Length()], rollouts=Remote())
-    assert list(readme._needs([{}, algorithm])) == ["a server"]
-    assert list(readme._needs([RLOO(rewards=[Length()])])) == []
+    assert list(readme.needs_of([{}, algorithm])) == ["a server"]
+    assert list(readme.needs_of([RLOO(rewards=[Length()])])) == []

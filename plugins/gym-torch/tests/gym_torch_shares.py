@@ -16,7 +16,7 @@ from gym_core.ranks import Ranks
 from gym_testkit.distribution import Brought
 from gym_torch import DDP, FSDP, Transformers
 
-SETTINGS: dict[str, Any] = {"max_steps": 3, "batch_size": 2, "accumulate": 2, "learning_rate": 1e-3, "eval_every": 1}
+SETTINGS: dict[str, Any] = {"max_steps": 2, "batch_size": 2, "accumulate": 2, "learning_rate": 1e-3, "eval_every": 1}
 FIGURES = ("loss", "grad_norm", "eval_loss")
 STRATEGIES = {"ddp": DDP, "fsdp": FSDP}
 

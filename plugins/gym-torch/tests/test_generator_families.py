@@ -10,7 +10,7 @@ from gym_testkit import families
 from gym_testkit.architectures import FAMILIES, ready
 from gym_torch.generation import cache_support
 from gym_torch.generation.cache_support import way_of
-from gym_torch.generation.generator import Generator, _decode
+from gym_torch.generation.generator import Generator, decode_batch
 from gym_torch.generation.shared_prefixes import shares
 from gym_torch.model import layout_support
 from gym_torch.model.layout_support import fit, in_small
@@ -88,14 +88,14 @@ def test_a_prompt_is_shared_only_where_that_was_tried() -> None:
     for family, shared in (("llama", True), ("qwen2_moe windows", False), ("diffllama", False)):
         model = families.build(family)
         fit(model)
-        found = way_of(model, 80, _decode).shared and shares(model, prompts)
+        found = way_of(model, 80, decode_batch).shared and shares(model, prompts)
         assert found is shared, family
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "deepseek_v3", "mixtral", "falcon", "gpt_oss"])
 def test_a_cache_is_used_where_it_can_be(family: str) -> None:
     model = ready(family) if family in FAMILIES else families.build(family)
-    assert way_of(model, 80, _decode).cached
+    assert way_of(model, 80, decode_batch).cached
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
@@ -103,5 +103,5 @@ def test_what_is_found_out_is_the_same_where_the_caller_rounds(family: str, monk
     for known in (cache_support, layout_support):
         monkeypatch.setattr(known, "_KNOWN", {})
     with torch.autocast("cpu", torch.bfloat16):
-        assert way_of(ready(family), 64, _decode).cached
+        assert way_of(ready(family), 64, decode_batch).cached
         assert in_small(ready(family), 64, packs=True).layout is PACKED

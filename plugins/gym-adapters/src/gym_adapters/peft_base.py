@@ -54,7 +54,7 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         with torch.random.fork_rng(), quiet(), targets_of(model, options) as modules:
             torch.manual_seed(seed)
             try:
-                self._peft = PeftModel(modules, options)
+                self.peft_model = PeftModel(modules, options)
             except ValueError as error:  # of layers that peft knows to be read past it
                 why = f"peft: {' '.join(str(error).split())}"
                 raise GymError(
@@ -96,12 +96,12 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
 
     def trained(self) -> dict[str, Tensor]:
         """Return what trains by peft's names, in fp32, sharing memory with the model."""
-        return dict(get_peft_model_state_dict(self._peft, save_embedding_layers=False))
+        return dict(get_peft_model_state_dict(self.peft_model, save_embedding_layers=False))
 
     def load_trained(self, trained: Mapping[str, Tensor]) -> None:
         """Copy what trains back. Raises `GymError` where it belongs to another model or adapter."""
         check_state(self.trained(), trained)
-        set_peft_model_state_dict(self._peft, dict(trained))
+        set_peft_model_state_dict(self.peft_model, dict(trained))
 
     def state(self) -> dict[str, Tensor]:
         """Return the adapter: what trains. A subclass that needs more to go on overrides this, `load`, `save` and `read`."""
@@ -113,17 +113,17 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
 
     def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
         """Write what `peft.PeftModel.from_pretrained` loads. It is small, so it stays fp32 and exact in any case."""
-        options = cast(Any, self._peft.peft_config["default"])
+        options = cast(Any, self.peft_model.peft_config["default"])
         options.base_model_name_or_path = base
         options.target_modules = sorted(options.target_modules or ())  # a set's order differs between processes
-        self._peft.save_pretrained(
+        self.peft_model.save_pretrained(
             str(path), safe_serialization=True, save_embedding_layers=False, selected_adapters=["default"]
         )
         return self.artifact(path, base)
 
     def artifact(self, path: Path, base: str) -> Artifact:
         """Return what a directory is that holds this adapter: it says what opens it again. Warns where peft cannot."""
-        if misread(self._peft.peft_config["default"], self.model):
+        if misread(self.peft_model.peft_config["default"], self.model):
             kind = type(self.model).__name__
             warn(
                 f"peft takes layers of {kind} for its experts and opens a part of this; Gym opens it, `gym export` merges it"
@@ -177,7 +177,7 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
     def _disabled(self) -> Iterator[None]:
         marks = [(weight, weight.requires_grad) for weight in self.model.parameters()]
         try:
-            with self._peft.disable_adapter():
+            with self.peft_model.disable_adapter():
                 yield
         finally:
             for weight, trains in marks:  # peft marks what it enables

@@ -48,7 +48,7 @@ def maker(package: str) -> dict[str, Any]:
 
     Code that cannot be read, such as a notebook's, is named differently each time: what it made is never found again.
     """
-    named = _maker(package)
+    named = read_maker(package)
     return named if named["code"] else named | {"code": uuid.uuid4().hex}
 
 
@@ -97,7 +97,8 @@ def blamed(component: Component, doing: str, error: Exception, name: str = "") -
 
 
 @cache
-def _maker(package: str) -> dict[str, Any]:
+def read_maker(package: str) -> dict[str, Any]:
+    """Return the distributions that bring a package, and all that these need, each with its version."""
     owners = sorted(_owners(package))
     needed = sorted({need for name, _ in owners for need in _required(name)})
     return {

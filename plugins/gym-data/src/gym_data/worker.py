@@ -42,7 +42,7 @@ class Worker:
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._told: set[str] = set()  #: tokenizers that it knows
         self._lock = Lock()
@@ -69,13 +69,13 @@ class Worker:
 
     def end(self) -> None:
         """End the process; it starts again when it is needed."""
-        if self._process is not None and self._owner == os.getpid():
+        if self.process is not None and self._owner == os.getpid():
             self._ended()
 
     def stop(self) -> None:
         """End the process for good; whoever waits for answers in another thread gets CancelledError."""
         self._stopped = True
-        if (process := self._process) is not None and self._owner == os.getpid():
+        if (process := self.process) is not None and self._owner == os.getpid():
             process.kill()
 
     def _answers(
@@ -131,23 +131,23 @@ class Worker:
             sender.join()
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
+        if self.process is None or self._owner != os.getpid() or self.process.poll() is not None:
             pipe = subprocess.PIPE
             try:
-                self._process = subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+                self.process = subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
             except OSError as error:
                 raise _cannot_start(error.strerror or str(error)) from error
             self._owner, self._told = os.getpid(), set()
             if self._stopped:  # while it was started
-                self._process.kill()
-            assert self._process.stdout is not None
-            if self._process.stdout.readline() != READY and not self._stopped:  # no row has to do with it
+                self.process.kill()
+            assert self.process.stdout is not None
+            if self.process.stdout.readline() != READY and not self._stopped:  # no row has to do with it
                 raise _cannot_start(f"it ended with exit code {self._ended()}")
-        return self._process
+        return self.process
 
     def _ended(self) -> int:
         """Return how the process ended, and let it go."""
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         assert process is not None
         process.kill()
         code = process.wait()

@@ -14,8 +14,8 @@ class Workers:
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self._idle: list[Worker] = []
-        self._busy: list[Worker] = []
+        self.idle: list[Worker] = []
+        self.busy: list[Worker] = []
         self._stopped = False
 
     def control(self, words: Words) -> list[str]:
@@ -38,37 +38,37 @@ class Workers:
         """Yield processes for one piece of work, of which one stays; where it is broken off, they end at once."""
         own = Workers()
         with suppress(IndexError):
-            own._idle.append(self._idle.pop())
+            own.idle.append(self.idle.pop())
         try:
             yield own
         except BaseException:
             own.stop()
             raise
-        if not self._idle:  # nobody else left one meanwhile
-            self._idle, own._idle = own._idle[:1], own._idle[1:]
-        for worker in own._idle:
+        if not self.idle:  # nobody else left one meanwhile
+            self.idle, own.idle = own.idle[:1], own.idle[1:]
+        for worker in own.idle:
             worker.end()
 
     def stop(self) -> None:
         """End all processes for good, whatever they do."""
         self._stopped = True
-        for worker in [*self._idle, *self._busy]:
+        for worker in [*self.idle, *self.busy]:
             worker.stop()
 
     @contextmanager
     def _one(self) -> Iterator[Worker]:
         try:
-            worker = self._idle.pop()  # the one that worked last, so that no more are started than are needed
+            worker = self.idle.pop()  # the one that worked last, so that no more are started than are needed
         except IndexError:
             worker = Worker()
-        self._busy.append(worker)
+        self.busy.append(worker)
         if self._stopped:
             worker.stop()
         try:
             yield worker
         finally:
-            self._busy.remove(worker)
-            self._idle.append(worker)
+            self.busy.remove(worker)
+            self.idle.append(worker)
 
 
 WORKERS = Workers()

@@ -75,10 +75,10 @@ class RewardManager:
         self._judging = telling or list(rewards)
         self._state = state
         self._processes: dict[str, SeparateProcess] = {}
-        self._score: dict[str, Callable[..., Any]] = {}
+        self.scorers: dict[str, Callable[..., Any]] = {}
         try:
             for name, reward in rewards.items():
-                self._score[name] = self._built(name, reward)
+                self.scorers[name] = self._built(name, reward)
         except BaseException:
             self.close()
             raise
@@ -139,7 +139,7 @@ class RewardManager:
         said: dict[str, float] = {}
         for name, reward in self.rewards.items():
             if reward.logs_metrics:
-                score = cast(Logging, self._score[name])
+                score = cast(Logging, self.scorers[name])
                 said |= {f"{name}/{metric}": fmean(values) for metric, values in score.metrics.items() if values}
                 score.metrics = {}
         return said
@@ -160,7 +160,7 @@ class RewardManager:
 
         def ask(name: str) -> None:
             reward = self.rewards[name]
-            score = partial(self._score[name], state=dict(self._state())) if reward.takes_state else self._score[name]
+            score = partial(self.scorers[name], state=dict(self._state())) if reward.takes_state else self.scorers[name]
             outcomes[name] = ask_reward(score, inputs, late, deadline if reward.takes_deadline else None)
 
         threads = {name: threading.Thread(target=ask, args=(name,), daemon=True) for name in self.rewards}

@@ -39,7 +39,7 @@ class Worker:
         With `first`, arguments of a call that every new process begins with, which may take as long as importing.
         """
         self.function, self.timeout, self.first = function, timeout, first
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -49,7 +49,7 @@ class Worker:
         """
         message = json.dumps([self.timeout, list(arguments)])
         with self._lock:
-            process = self._process or self._start()[0]
+            process = self.process or self._start()[0]
             try:
                 said, content = self._ask(process, message, self.timeout)
             except BaseException:
@@ -72,7 +72,7 @@ class Worker:
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Any]:
         """Return a new process, which has imported what is called, and what the first call returned."""
-        self._process = process = subprocess.Popen(
+        self.process = process = subprocess.Popen(
             [sys.executable, "-c", "from gym_rewards.worker_process import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -114,7 +114,7 @@ class Worker:
         return answer
 
     def _kill(self) -> None:
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is None:
             return
         with suppress(ProcessLookupError):  # it ended by itself, and all that it started

@@ -83,7 +83,7 @@ class Adalora(PeftAdapter[AdaLoRA]):
             raise GymError(
                 f"of {total} steps none is left to let ranks go in", key="adapter", fix="set a smaller warmup or final"
             )
-        cast(AdaLoraModel, self._peft.base_model).update_and_allocate(step)
+        cast(AdaLoraModel, self.peft_model.base_model).update_and_allocate(step)
 
     def trained(self) -> dict[str, Tensor]:
         """Return what trains, by the names of the model: peft leaves out the ranks that are gone."""
@@ -119,12 +119,12 @@ class Adalora(PeftAdapter[AdaLoRA]):
         sized = copy.deepcopy(own)
         sized.base_model_name_or_path, sized.inference_mode = base, True
         sized.target_modules = sorted(sized.target_modules or ())
-        self._peft.peft_config["default"] = sized  # peft shortens the names in it
+        self.peft_model.peft_config["default"] = sized  # peft shortens the names in it
         try:
             with quiet():  # a layer may have no rank left
-                left = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
+                left = get_peft_model_state_dict(self.peft_model, save_embedding_layers=False)
         finally:
-            self._peft.peft_config["default"] = own
+            self.peft_model.peft_config["default"] = own
         path.mkdir(parents=True, exist_ok=True)
         sized.save_pretrained(str(path))
         _write(left, path / WEIGHTS)
@@ -137,11 +137,11 @@ class Adalora(PeftAdapter[AdaLoRA]):
 
     @property
     def _options(self) -> AdaLoraConfig:
-        return cast(AdaLoraConfig, self._peft.peft_config["default"])
+        return cast(AdaLoraConfig, self.peft_model.peft_config["default"])
 
     @property
     def _allocator(self) -> RankAllocator:
-        return cast(AdaLoraModel, self._peft.base_model).rankallocator
+        return cast(AdaLoraModel, self.peft_model.base_model).rankallocator
 
     def _masks(self) -> dict[str, Tensor]:
         return {MASK + name: torch.tensor(kept) for name, kept in (self._options.rank_pattern or {}).items()}

@@ -44,7 +44,7 @@ class Experts(PeftAdapter[ExpertLoRA]):
         for name, module in list(model.named_modules()):
             layer = module.get_base_layer() if isinstance(module, ParamWrapper) else None
             if layer is not None and runs_beside(layer) and not name.endswith("base_layer"):  # the outermost of a layer
-                model.set_submodule(name, LowRankExperts.of(module, self._peft.peft_config["default"]))
+                model.set_submodule(name, LowRankExperts.of(module, self.peft_model.peft_config["default"]))
 
     def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
         """Return the options of LoRA on parameters."""

@@ -69,10 +69,10 @@ class Lora(LowRankAdapter[Plain]):
 
     def attach(self, name: str, rank: int, works: bool = True) -> None:
         """Put another pair beside every layer, of zeros, which does not train and has the scaling of the one that does."""
-        modules = sorted(cast(LoraConfig, self._peft.peft_config[TRAINED]).target_modules or ())
+        modules = sorted(cast(LoraConfig, self.peft_model.peft_config[TRAINED]).target_modules or ())
         options = LoraConfig(r=rank, target_modules=modules, task_type="CAUSAL_LM")
         with torch.random.fork_rng(), quiet():
-            self._peft.add_adapter(name, options)
+            self.peft_model.add_adapter(name, options)
         if works:
             self._parts[name] = rank
         for layer in self.layers().values():
@@ -88,7 +88,7 @@ class Lora(LowRankAdapter[Plain]):
         """Return the adapter by peft's names, and those beside it by the same names under their own."""
         found = self.trained()
         for part in self._parts:
-            tensors = get_peft_model_state_dict(self._peft, adapter_name=part, save_embedding_layers=False)
+            tensors = get_peft_model_state_dict(self.peft_model, adapter_name=part, save_embedding_layers=False)
             found |= {f"{part}.{name}": tensor for name, tensor in tensors.items()}
         return found
 
@@ -100,7 +100,7 @@ class Lora(LowRankAdapter[Plain]):
             {name: tensor for name, tensor in state.items() if not name.startswith(tuple(f"{p}." for p in taken))}
         )
         for part, tensors in taken.items():
-            set_peft_model_state_dict(self._peft, tensors, adapter_name=part)
+            set_peft_model_state_dict(self.peft_model, tensors, adapter_name=part)
 
     def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
         """Write one plain LoRA for the base, of the sum of all ranks, which `peft.PeftModel.from_pretrained` loads."""
@@ -112,7 +112,7 @@ class Lora(LowRankAdapter[Plain]):
             pieces = [state[f"{part}.{name}"] for part in self._parts if f"{part}.{name}" in state]
             whole[name] = torch.cat([whole[name], *pieces], dim=_side(name)) if pieces else whole[name]
         rank = self.config.rank + sum(self._parts.values())
-        options = copy.deepcopy(cast(Any, self._peft.peft_config[TRAINED]))
+        options = copy.deepcopy(cast(Any, self.peft_model.peft_config[TRAINED]))
         options.base_model_name_or_path, options.inference_mode = base, True
         options.target_modules = sorted(options.target_modules or ())
         options.r, options.lora_alpha, options.use_rslora = rank, self.scaling * rank, False

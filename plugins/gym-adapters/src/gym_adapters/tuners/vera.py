@@ -47,7 +47,7 @@ class Vera(PeftAdapter[VeRA]):
         """Copy the vectors back; the random matrices are those drawn here."""
         check_state(self.state(), state)
         own = super().state()
-        set_peft_model_state_dict(self._peft, {**state, **{name: own[name] for name in PROJECTIONS}})
+        set_peft_model_state_dict(self.peft_model, {**state, **{name: own[name] for name in PROJECTIONS}})
 
     def read(self, path: Path) -> dict[str, Tensor]:
         """Return the vectors of a directory that `save` wrote. Raises GymError where other matrices were drawn for them."""

@@ -25,7 +25,7 @@ class BAdam(BlockCoordinate):
         """
         super().__init__(params, lr, **options)
         start_block, include_embedding = self.defaults["start_block"], self.defaults["include_embedding"]
-        blocks = self._turns(self.layers())
+        blocks = self.order_of_blocks(self.layers())
         if not blocks or (include_embedding and EMBEDDING not in blocks):
             missing = f"no {EMBEDDING}" if include_embedding else "no layer"
             fix = (
@@ -52,14 +52,14 @@ class BAdam(BlockCoordinate):
             )
         return found
 
-    def _turns(self, layers: list[str]) -> list[str]:
+    def order_of_blocks(self, layers: list[str]) -> list[str]:
         """Return the blocks in ascending order."""
         held = {*self._block.values()}
         return [*({EMBEDDING} & held), *layers, *({HEAD} & held)]
 
     def active(self, period: int, blocks: list[str]) -> frozenset[str]:
         """Return the one whose turn it is."""
-        options, every = self.param_groups[0], self._turns(blocks)
+        options, every = self.param_groups[0], self.order_of_blocks(blocks)
         round_, turn = divmod(period, len(every))
         if options["switch_mode"] == "random":
             Random(f"{options['seed']}/{round_}").shuffle(every)

@@ -110,7 +110,7 @@ class Rollouts(Source):
         self.generator.sampler.refresh()
         drawn = self._drawn(number, rank, world)
         judged, self.carried_over = drawn.experience, drawn.carried_over
-        scored = judged.with_columns(self.scoring(judged, lambda: self._share(judged, rank, world)))
+        scored = judged.with_columns(self.scoring(judged, lambda: self.own_share(judged, rank, world)))
         made = scored.with_columns(self.credit(scored, self.config))
         counted = in_loss(made, self.config)[made.owner]
         made = made.with_columns({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
@@ -130,13 +130,13 @@ class Rollouts(Source):
             found = self.generator(number, asked, streams, rank, world)
             for name, where in found.failed.items():
                 self.failures[name] = self.failures.get(name, 0) + int(where.sum())
-            return self.sampled(found, lambda experience: self._share(experience, rank, world))
+            return self.sampled(found, lambda experience: self.own_share(experience, rank, world))
 
         if not again:
             return DynamicSample(ask(end - first), {})
         return dynamic_sample(number, end - first, 1 + again, self.carried_over, ask)
 
-    def _share(self, experience: Experience, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
+    def own_share(self, experience: Experience, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
         """Yield this process's batches of a whole round, as its steps will have them, each answer once."""
         for part in range(math.ceil(len(experience.prompts) / self.step_size)):
             batches, spare = self._batches(self._part(experience, part), rank, world)

@@ -58,7 +58,7 @@ def validates(recipe: dict[str, Any], bench: Bench) -> None:
 @laws("its recipes run", _is_recipe)
 def runs(recipe: dict[str, Any], bench: Bench) -> None:
     """The recipe trains two steps of the tiny model on tiny data."""
-    for need in _needs(list(vars(_resolved(recipe)).values())):
+    for need in needs_of(list(vars(_resolved(recipe)).values())):
         pytest.skip(f"needs {need}")
     assert bench.run(bench.shrink(recipe)).outcome.artifact.path.exists()
 
@@ -92,16 +92,16 @@ def _closure(names: Sequence[str]) -> set[str]:
     return found
 
 
-def _needs(options: Any) -> Iterator[str]:
+def needs_of(options: Any) -> Iterator[str]:
     """Yield what components of a recipe declare that they need and no package brings."""
     if isinstance(options, Declares) and options.outside:
         yield options.outside
     if isinstance(options, list):
         for item in options:
-            yield from _needs(item)
+            yield from needs_of(item)
     if isinstance(options, BaseModel):
         for value in vars(options).values():
-            yield from _needs(value)
+            yield from needs_of(value)
 
 
 def _resolved(recipe: dict[str, Any]) -> Recipe:

@@ -160,7 +160,7 @@ class Generator:
 
         batch = _Batch([], [], torch.empty(0, dtype=torch.long, device=self.model.device))
         longest = max((len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
-        way = self._way or way_of(self.model, longest, _decode)
+        way = self._way or way_of(self.model, longest, decode_batch)
         batch.shared = Shared() if way.shared and shares(self.model, prompts) else None
         logits_of = None if way.cached or not prompts else self._whole(way, longest)
 
@@ -259,7 +259,7 @@ class Generator:
         return output.logits[:, -1], routed.unflatten(0, tokens.shape).cpu()
 
 
-def _decode(model: PreTrainedModel, prompts: list[list[int]], count: int) -> list[tuple[list[int], list[float]]]:
+def decode_batch(model: PreTrainedModel, prompts: list[list[int]], count: int) -> list[tuple[list[int], list[float]]]:
     """Continue prompts with a cache, for the trial whether that is right."""
     made = Generator(model, None, way=Way(True, True)).generate(prompts, count, stop_ids=())
     return [(completion.tokens, completion.log_probs) for completion in made]
