@@ -88,8 +88,8 @@ FAULTS = [
     Fault("gym-optim", "STEPS = 5", "STEPS = 2", "test_muon.py"),
     Fault(
         "gym-adapters",
-        "self.config.alpha or 2 * self.config.rank",
-        "self.config.alpha or self.config.rank",
+        "return self.alpha or 2 * self.rank",
+        "return self.alpha or self.rank",
         "test_lora.py",
         "alpha",
     ),

@@ -92,7 +92,7 @@ def installed() -> Installed:
     for folder in metadata_folders():
         problems: list[Problem] = []
         found.folders.setdefault(folder.name, folder)
-        for entry in entries_of(folder, problems):
+        for entry in _entries(folder, problems):
             if found.choices.disabled(entry.dist, entry.name):
                 found.disabled.append(entry)
             else:
@@ -106,8 +106,7 @@ def installed() -> Installed:
     return found._replace(entries=dict(sorted(found.entries.items())))
 
 
-def entries_of(folder: Folder, problems: list[Problem]) -> list[Entry]:
-    """Return the entry points of one distribution; what is wrong with them is added to `problems`."""
+def _entries(folder: Folder, problems: list[Problem]) -> list[Entry]:
     try:
         text = read_file(os.path.join(folder.path, "entry_points.txt")).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
