@@ -165,7 +165,7 @@ def recipe_of(subject: Subject, adapter: str, optimizer: Optimizer) -> Recipe:
 def rest(subject: Subject, adapter: str, passing: bool) -> tuple[int, list[dict[str, Any]]]:
     """Return the peak without state, where gradients stay or go as they come, and the groups of what trains."""
     recipe = recipe_of(subject, adapter, LOMO() if passing else AdamW())
-    built = skeleton(recipe, subject.path, "fp32", CPU)
+    built = skeleton(recipe, "fp32", CPU)
     batch = planned(objective_of(recipe, built.layout), lengths_of(PLANNED, PLANNED // 4))
     found = predict(recipe, built, batch).memory
     return found.peak - found.optimizer, built.groups

@@ -142,7 +142,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
             }
         )
         shape = AutoConfig.from_pretrained(path)
-        built, lengths = skeleton(recipe, path, options["precision"], device()), lengths_of(options["tokens"], SAMPLE)
+        built, lengths = skeleton(recipe, options["precision"], device()), lengths_of(options["tokens"], SAMPLE)
         predicted = predict(recipe, built, planned(objective_of(recipe, built.layout), lengths)).memory
     accelerator = Accelerator(mixed_precision="no", cpu=device().type == "cpu")
     for dtype in (torch.float32, torch.bfloat16):  # libraries set up their threads and kernels at first use

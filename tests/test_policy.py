@@ -99,18 +99,7 @@ def test_importing_a_package_imports_nothing_heavy(folder):
 
 
 #: What still asks for a class of another module; each goes when its kind declares what is asked.
-STILL_ASKED = frozenset(
-    {
-        "gym_plan.memory asks for gym_torch.config.TorchAlgorithm",
-        "gym_plan.plan asks for gym_torch.config.TorchAlgorithm",
-        "gym_plan.plan asks for gym_torch.config.Transformers",
-        "gym_plan.remark asks for gym_torch.config.Transformers",
-        "gym_plan.skeleton asks for gym_torch.config.TorchAlgorithm",
-        "gym_plan.skeleton asks for gym_torch.config.Transformers",
-        "gym_plan.workload asks for gym_data.config.DatasetConfig",
-        "gym_plan.workload asks for gym_torch.config.TorchAlgorithm",
-    }
-)
+STILL_ASKED = frozenset({})
 
 
 def sources(texts: Mapping[str, str], kinds: Iterable[str]) -> Sources:

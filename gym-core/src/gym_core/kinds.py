@@ -24,6 +24,9 @@ class Backend(Component):
     further: ClassVar[str] = ""
     """`module:function` that loads a further model, such as a reference or a critic, frozen: called as `function(options,
     precision=, layout=, seed=, samples=, key=)` with the options of this one or of `other`, it returns what `build` does."""
+    empty: ClassVar[str] = ""
+    """`module:function` that builds the model without data in its weights, on the meta device: called as `function(options,
+    precision=, samples=, device=)`, it returns what `build` does. Without it a run cannot be planned."""
 
     def other(self, path: str) -> Self:
         """Return the options under which a further model is loaded, of which the recipe names the path alone."""

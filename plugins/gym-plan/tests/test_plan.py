@@ -38,7 +38,7 @@ LLAMA_70B: dict[str, Any] = {
 
 def predicted(folder: Path, config: dict[str, Any], adapter: str = "full", **options: Any) -> Prediction:
     recipe = recipe_of(folder, config, adapter, **options)
-    return predict(recipe, skeleton(recipe, folder, "fp32", CPU), planned(NextToken(None), [128, 96]))
+    return predict(recipe, skeleton(recipe, "fp32", CPU), planned(NextToken(None), [128, 96]))
 
 
 def test_a_trace_sees_what_is_live_and_when_it_goes() -> None:
@@ -137,7 +137,7 @@ def test_seventy_billion_parameters_need_only_their_configuration(
 def test_auto_takes_the_largest_batch_that_fits(tmp_path: Path) -> None:
     most = {"cpu": 2048}
     recipe = recipe_of(tmp_path, QWEN | {"num_hidden_layers": 1}, batch_tokens="auto")
-    built = skeleton(recipe, tmp_path, "fp32", CPU)
+    built = skeleton(recipe, "fp32", CPU)
     peak = predict(recipe, built, planned(NextToken(None, built.layout), lengths_of(1024, 1024))).memory.peak
     assert largest(recipe, built, peak, most) == 1024
     assert largest(recipe, built, peak - 1024, most) == SMALLEST

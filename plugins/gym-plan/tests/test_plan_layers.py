@@ -19,7 +19,7 @@ from gym_plan.skeleton import skeleton
 
 def in_full(folder: Path, config: dict[str, Any], adapter: Any, **options: Any) -> tuple[Any, ...]:
     recipe = recipe_of(folder, config, adapter, **options)
-    built = skeleton(recipe, folder, "fp32", CPU)
+    built = skeleton(recipe, "fp32", CPU)
     counts = built.parameters, sorted(built.trained), built.weights, built.gradients
     return built.repeat, (*counts, predict(recipe, built, planned(NextToken(None), [128, 96])))
 

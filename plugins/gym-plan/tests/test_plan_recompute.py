@@ -39,7 +39,7 @@ def real(folder: Path) -> PreTrainedModel:
 
 def predicted(folder: Path, policy: Any, **config: Any) -> Prediction:
     recipe = recipe_of(folder, QWEN | config, gradient_checkpointing=policy)
-    return predict(recipe, skeleton(recipe, folder, "fp32", CPU), planned(NextToken(None), LENGTHS))
+    return predict(recipe, skeleton(recipe, "fp32", CPU), planned(NextToken(None), LENGTHS))
 
 
 def test_the_plan_counts_what_is_kept_and_what_is_computed_again(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_auto_takes_the_fastest_that_fits(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, QWEN, gradient_checkpointing="auto")
 
     def chosen(room: int) -> Any:
-        return lightest(recipe, tmp_path, "fp32", CPU, lambda built: planned(NextToken(None), LENGTHS), room)
+        return lightest(recipe, "fp32", CPU, lambda built: planned(NextToken(None), LENGTHS), room)
 
     assert [chosen(peaks[policy]) for policy in POLICIES] == list(POLICIES)
     with pytest.raises(GymError, match="whatever is computed again") as caught:

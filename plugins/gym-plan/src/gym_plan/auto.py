@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,16 +39,16 @@ class Fitting:
         check(train)
         memory = self.memory(run.device)
         if train.batch_tokens == AUTO:
-            built = skeleton(recipe, run.path, run.precision, run.device)
+            built = skeleton(recipe, run.precision, run.device)
             return {"batch_tokens": largest(recipe, built, memory)}
         if train.gradient_checkpointing == AUTO:
             batch = partial(_batch, run)
-            return {"gradient_checkpointing": lightest(recipe, run.path, run.precision, run.device, batch, memory)}
+            return {"gradient_checkpointing": lightest(recipe, run.precision, run.device, batch, memory)}
         return {}
 
     def predicted_bytes(self, run: PlannedRun) -> int:
         """Return the peak of a step over the largest batch."""
-        built = skeleton(run.recipe, run.path, run.precision, run.device)
+        built = skeleton(run.recipe, run.precision, run.device)
         return predict(run.recipe, built, _batch(run, built)).memory.peak
 
 
@@ -70,7 +69,6 @@ def check(train: Train) -> None:
 
 def lightest(
     recipe: Recipe,
-    path: Path,
     precision: str,
     device: torch.device,
     batch: Callable[[Skeleton], Batch],
@@ -82,7 +80,7 @@ def lightest(
     """
     for policy in POLICIES:
         tried = replace(recipe, train=recipe.train.model_copy(update={"gradient_checkpointing": policy}))
-        built = skeleton(tried, path, precision, device)
+        built = skeleton(tried, precision, device)
         peak = predict(tried, built, batch(built)).memory.peak
         if peak <= memory:
             return policy

@@ -26,7 +26,7 @@ from gym_plan.layers import left_out
 from gym_plan.skeleton import Skeleton
 from gym_plan.trace import Timeline, Trace
 from gym_torch.batch import Batch
-from gym_torch.config import TorchAlgorithm
+from gym_torch.config import torch_algorithm
 from gym_torch.model.log_probs import declared_head
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import Layout
@@ -60,8 +60,8 @@ class Prediction:
 
 def objective_of(recipe: Recipe, layout: Layout) -> Objective[Any]:
     """Return the objective of the recipe's algorithm."""
-    assert isinstance(recipe.algorithm, TorchAlgorithm)
-    objective: Objective[Any] = load_object(recipe.algorithm.objective)(recipe.algorithm, layout)
+    algorithm = torch_algorithm(recipe)
+    objective: Objective[Any] = load_object(algorithm.objective)(algorithm, layout)
     return objective
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
-from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-
-from gym_core import Recipe, RecipeError
-from gym_data.location import locate
+from gym_core import Recipe
 from gym_plan.auto import check, largest, lightest
 from gym_plan.machine import memory_at_hand, room
 from gym_plan.memory import Memory, objective_of, predict
@@ -18,10 +14,8 @@ from gym_plan.rate import rate
 from gym_plan.skeleton import Skeleton, skeleton
 from gym_plan.workload import Workload, workload
 from gym_torch.batch import Batch
-from gym_torch.config import TorchAlgorithm, Transformers
 from gym_torch.model import precision_probe
 from gym_torch.model.adapted import stored_dtype
-from gym_torch.model.loading import said
 
 
 @dataclass(frozen=True)
@@ -60,24 +54,20 @@ def plan(recipe: Recipe) -> Plan:
 
     Raises RecipeError for other recipes, and what locating and building the model raises.
     """
-    backend = recipe.model
-    if not isinstance(backend, Transformers) or not isinstance(recipe.algorithm, TorchAlgorithm):
-        raise RecipeError("only runs of gym-torch can be planned", key="algorithm")
-    path, device = locate(backend.path, backend.revision, weights=False), precision_probe.device()
-    precision = _precision(recipe, backend, path)
+    precision, device = recipe.train.precision, precision_probe.device()
     check(recipe.train)
     if recipe.train.gradient_checkpointing == "auto":
 
         def batch(built: Skeleton) -> Batch:
-            return workload(recipe, objective_of(recipe, built.layout), path, recipe.train).batch
+            return workload(recipe, objective_of(recipe, built.layout), built.path, recipe.train).batch
 
-        policy = lightest(recipe, path, precision, device, batch, room(device))
+        policy = lightest(recipe, precision, device, batch, room(device))
         recipe = replace(recipe, train=recipe.train.model_copy(update={"gradient_checkpointing": policy}))
-    built = skeleton(recipe, path, precision, device)
+    built = skeleton(recipe, precision, device)
     train = recipe.train
     if train.batch_tokens == "auto":
         train = train.model_copy(update={"batch_tokens": largest(recipe, built, room(device))})
-    work = workload(recipe, objective_of(recipe, built.layout), path, train)
+    work = workload(recipe, objective_of(recipe, built.layout), built.path, train)
     return _plan(recipe, built, work)
 
 
@@ -125,14 +115,3 @@ def _sizes(built: Skeleton) -> tuple[int, int]:
         return size, size  # both are fp32
     stored = stored_dtype(built.model)
     return built.parameters * stored.itemsize, built.weights
-
-
-def _precision(recipe: Recipe, backend: Transformers, path: Path) -> str:
-    """Return what the run will compute in, as loading the model chooses it."""
-    if recipe.train.precision != "auto":
-        return recipe.train.precision
-    if backend.dtype == "bf16":
-        return "bf16"
-    with said(path):
-        shape = AutoConfig.from_pretrained(path, trust_remote_code=backend.trust_remote_code, local_files_only=True)
-    return precision_probe.trial(shape.get_text_config().hidden_size).precision

@@ -8,25 +8,22 @@ from pathlib import Path
 
 from gym_core import GymError, Recipe
 from gym_core.discovery import entries
-from gym_data.location import locate
-from gym_torch.config import Transformers
 
 
 def adapter(recipe: Recipe) -> Sequence[str]:
     """Return a line about the adapter of a recipe, where it has one and the model is on this machine; no weights are read."""
-    model = recipe.model
-    if recipe.adapter is None or not isinstance(model, Transformers):
+    path = str(recipe.canonical(everything=True).get("model", {}).get("path", ""))
+    if recipe.adapter is None or recipe.model is None or not recipe.model.empty:
         return []
     families = {name for entry in entries("families") for name in (entry.name, entry.qualified)}
-    if model.path not in families and not Path(model.path).expanduser().is_dir():
+    if path not in families and not Path(path).expanduser().is_dir():
         return []
     import torch
 
     from gym_plan.skeleton import built_alone
 
     try:
-        path = locate(model.path, model.revision, weights=False)
-        built = built_alone(recipe, model, path, "fp32", torch.device("cpu"))
+        built = built_alone(recipe, recipe.model, "fp32", torch.device("cpu"))
     except GymError as error:
         return [f"adapter  {error.problems[0].why}"]
     described = built.adapted.describe()

@@ -13,22 +13,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
-from gym_core import GymError, Recipe
-from gym_data.location import locate
+from gym_core import Backend, Recipe, RecipeError
+from gym_core.component import load_object
 from gym_plan.layers import Repeat, groups_with, leave_out, repeat_of, tensors_of
 from gym_torch.batch import Batch
-from gym_torch.config import Further, TorchAlgorithm, Transformers
+from gym_torch.config import Further, torch_algorithm
 from gym_torch.model.adapted import AdaptedModel, Full, adapt
-from gym_torch.model.attention import NAME
 from gym_torch.model.decoder_layers import layers_of
+from gym_torch.model.empty_model import NoDrawing
 from gym_torch.model.gradient_checkpointing import every, recompute_layers
-from gym_torch.model.layout_support import in_small
+from gym_torch.model.loading import LoadedModel
 from gym_torch.model.rope_scaling import longest
 from gym_torch.model.value_head import keep_words
-from gym_torch.packing import PACKED, Layout
+from gym_torch.packing import Layout
 from gym_torch.reference import left_out
 
 B = TypeVar("B", bound=Batch)
@@ -41,6 +40,7 @@ class Skeleton:
     adapted: AdaptedModel
     repeat: Repeat
     mode: FakeTensorMode
+    path: Path  #: directory with its configuration
     precision: str
     device: torch.device
     parameters: int
@@ -77,57 +77,44 @@ class Skeleton:
         return batch.each(lambda tensor: FakeTensor(self.mode, tensor.to("meta"), self.device))
 
 
-def skeleton(recipe: Recipe, path: Path, precision: str, device: torch.device) -> Skeleton:
-    """Build the model of a recipe for a device from the `config.json` under `path`, with its adapter, and those beside it.
+def skeleton(recipe: Recipe, precision: str, device: torch.device) -> Skeleton:
+    """Build the model of a recipe for a device from its `config.json`, with its adapter, and those beside it.
 
-    Raises GymError where transformers cannot build one, and what locating a further one and the adapter raise.
+    Raises RecipeError where its backend builds no model without weights, and what building the models and the adapter raises.
     """
-    own, algorithm = recipe.model, recipe.algorithm
-    assert isinstance(own, Transformers) and isinstance(algorithm, TorchAlgorithm)
-    built, beside = built_alone(recipe, own, path, precision, device), list[Skeleton]()
+    own, algorithm = recipe.model, torch_algorithm(recipe)
+    assert own is not None  # such algorithms need one
+    built, beside = built_alone(recipe, own, precision, device), list[Skeleton]()
     for further in algorithm.further():
         if not further.stays:
             continue
         if further.path is not None:
-            other = own.other(further.path)
-            there = locate(other.path, other.revision, weights=False)
-            beside.append(built_alone(recipe, other, there, precision, device, further))
+            beside.append(built_alone(recipe, own.other(further.path), precision, device, further))
         elif left_out(built.adapted, recipe) is None:
-            beside.append(built_alone(recipe, own, path, precision, device, further))
+            beside.append(built_alone(recipe, own, precision, device, further))
     return replace(built, beside=tuple(beside))
 
 
 def built_alone(
-    recipe: Recipe,
-    backend: Transformers,
-    path: Path,
-    precision: str,
-    device: torch.device,
-    further: Further | None = None,
+    recipe: Recipe, backend: Backend, precision: str, device: torch.device, further: Further | None = None
 ) -> Skeleton:
     """Build one of them: that of the recipe, or a further one."""
-    options: dict[str, Any] = {"trust_remote_code": backend.trust_remote_code}
-    try:
-        shape = AutoConfig.from_pretrained(path, local_files_only=True, **options)
-        # The kernel of an accelerator is compiled, which fake tensors cannot be: fused attention keeps the same tensors.
-        packs = backend.attention == "auto" and device.type == "cpu"
-        if backend.attention != "auto":
-            options["attn_implementation"] = backend.attention
-        options["dtype"] = _dtype(backend, shape, precision)
-        with torch.device("meta"), _NoDrawing():
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
-        layout = in_small(model, longest(recipe), packs).layout
-        if layout is PACKED:
-            model.set_attn_implementation(NAME)
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0][:300]
-        raise GymError(f"the model cannot be built: {reason}", where=str(path), key="model") from error
+    if not backend.empty:
+        raise RecipeError(
+            f"the backend {type(backend).__name__} builds no model without weights, and a plan needs one",
+            key="model",
+            fix="declare `empty` on it: docs/kinds.md says what that is",
+        )
+    loaded: LoadedModel = load_object(backend.empty)(
+        backend, precision=precision, samples=longest(recipe), device=device
+    )
+    model = loaded.model
     # A few layers are adapted for all where the adapter allows it: peft takes a second for those of a large model.
     adapter = recipe.adapter
     early = adapter is None or adapter.uniform_layers()
     policy = recipe.train.gradient_checkpointing
     repeat = _shortened(model, every(policy)) if early else Repeat()
-    with torch.device("meta"), _NoDrawing():
+    with torch.device("meta"), NoDrawing():
         frozen = further is not None and not further.trains
         adapted = Full(None, model, trained=lambda name: False) if frozen else adapt(model, recipe)
         if further is not None:
@@ -144,13 +131,14 @@ def built_alone(
         adapted,
         repeat,
         mode,
-        precision,
+        loaded.path,
+        loaded.precision,
         device,
         parameters=sum(weight.numel() for weight in weights),
         groups=groups_with(model, repeat),
         weights=sum(tensor.nbytes for tensor in tensors),
         gradients=sum(weight.nbytes for weight in trained),
-        layout=layout,
+        layout=loaded.layout,
     )
 
 
@@ -159,17 +147,6 @@ def _shortened(model: PreTrainedModel, every: int) -> Repeat:
     repeat = repeat_of(layers_of(model)[2], every)
     leave_out(model, repeat.numbers(repeat.times - 1))
     return repeat
-
-
-class _NoDrawing(TorchFunctionMode):
-    """Leaves out the drawing of first values, which would be half of the time it takes to build a model."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return the tensor as it is in place of initializing it."""
-        kwargs = kwargs or {}
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)
 
 
 def _stand_for(device: torch.device, model: nn.Module, mode: FakeTensorMode) -> None:
@@ -182,10 +159,3 @@ def _stand_for(device: torch.device, model: nn.Module, mode: FakeTensorMode) -> 
             setattr(module, name, replaced[id(weight)])
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, FakeTensor(mode, buffer, device))
-
-
-def _dtype(backend: Transformers, shape: Any, precision: str) -> torch.dtype:
-    """Return the dtype that frozen weights will have."""
-    stored = getattr(shape.get_text_config(), "dtype", None) or torch.float32
-    kept = torch.bfloat16 if backend.dtype == "bf16" else stored
-    return kept if backend.init == "pretrained" and precision == "bf16" and backend.dtype != "fp32" else torch.float32

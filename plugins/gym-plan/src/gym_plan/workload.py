@@ -9,10 +9,9 @@ from typing import Any
 
 from gym_core import GymError, Recipe, Train
 from gym_core.component import load_object
-from gym_data import DatasetConfig
 from gym_plan.made_examples import MadeExamples
 from gym_torch.batch import Batch
-from gym_torch.config import TorchAlgorithm
+from gym_torch.config import torch_algorithm
 from gym_torch.objective import Objective
 from gym_torch.packing import PACKED, Layout
 from gym_torch.source import Dataset, Examples, Source
@@ -61,8 +60,7 @@ def of_examples(recipe: Recipe, objective: Objective[Any], examples: Examples, t
 
 def steps_over(recipe: Recipe, objective: Objective[Any], examples: Examples, train: Train) -> tuple[Source, str]:
     """Return the steps over samples; or, where samples are made during the run, steps as large as any, and what they are."""
-    algorithm = recipe.algorithm
-    assert isinstance(algorithm, TorchAlgorithm)
+    algorithm = torch_algorithm(recipe)
     if not algorithm.largest_steps:
         return Dataset(examples, train, layout=objective.layout), ""
     source: Source = load_object(algorithm.largest_steps)(algorithm, examples, train, objective.layout)
@@ -72,7 +70,7 @@ def steps_over(recipe: Recipe, objective: Objective[Any], examples: Examples, tr
 
 def longest(recipe: Recipe) -> int:
     """Return the tokens of the longest sample that the data section lets through."""
-    return recipe.data.cutoff if isinstance(recipe.data, DatasetConfig) else UNKNOWN
+    return (recipe.data.longest() if recipe.data else None) or UNKNOWN
 
 
 def full_batch(recipe: Recipe, objective: Objective[Any], train: Train, length: int) -> Workload:
@@ -90,8 +88,8 @@ def _prepared(recipe: Recipe, path: Path, train: Train, layout: Layout) -> Examp
     """Prepare the data as a run would. Raises GymError where it cannot be."""
     if not any(path.glob("tokenizer*")):
         raise GymError("there is no tokenizer beside config.json")
-    algorithm = recipe.algorithm
-    assert isinstance(algorithm, TorchAlgorithm) and recipe.data is not None
+    algorithm = torch_algorithm(recipe)
+    assert recipe.data is not None  # such algorithms need some
     branches = algorithm.branches and layout is PACKED
     prepared = recipe.data.build(tokenizer=path, rows=algorithm.rows, seed=train.seed, branches=branches)
     examples: Examples = prepared.train

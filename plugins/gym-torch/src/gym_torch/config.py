@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, field_validator
 
-from gym_core import Algorithm, Backend, Callback, Config, Exporter
+from gym_core import Algorithm, Backend, Callback, Config, Exporter, Recipe, RecipeError
 from gym_data.location import package_of
 from gym_torch.openmp import wait_passively
 
@@ -31,6 +31,7 @@ class Transformers(Backend):
 
     target: ClassVar[str] = "gym_torch.backend:load"
     further: ClassVar[str] = "gym_torch.model.loading:load_frozen"
+    empty: ClassVar[str] = "gym_torch.model.empty_model:empty"
 
     path: Annotated[str, Field(examples=["tiny"])]
     """A family that a package brings, a local directory, or an id on the Hugging Face Hub."""
@@ -115,6 +116,13 @@ class TorchAlgorithm(Algorithm):
     def further(self) -> Sequence[Further]:
         """Return the models beside the one that a run is about; the engine makes them. Default: none."""
         return ()
+
+
+def torch_algorithm(recipe: Recipe) -> TorchAlgorithm:
+    """Return the algorithm of a recipe. Raises RecipeError where it does not train with the loop of gym-torch."""
+    if isinstance(recipe.algorithm, TorchAlgorithm):
+        return recipe.algorithm
+    raise RecipeError("it does not train with the loop of gym-torch", key="algorithm", fix="name another algorithm")
 
 
 class EarlyStopping(Callback):

@@ -1,0 +1,74 @@
+"""A model as a run would load it, with no data in its weights: what a plan is made with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from gym_core import GymError
+from gym_data.location import locate
+from gym_torch.config import Transformers
+from gym_torch.model import precision_probe
+from gym_torch.model.attention import NAME
+from gym_torch.model.layout_support import in_small
+from gym_torch.model.loading import LoadedModel, said
+from gym_torch.packing import PACKED
+
+
+def empty(config: Transformers, precision: str, samples: int | None, device: torch.device) -> LoadedModel:
+    """Build a model from its `config.json` on the meta device, with the dtypes and the layout that it would have on `device`.
+
+    `precision` is that of the recipe, `samples` are the tokens of the longest sample where that is known. Raises GymError where
+    transformers cannot build it.
+    """
+    path = locate(config.path, config.revision, weights=False)
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
+    if precision == "auto":
+        precision = _precision(config, path)
+    try:
+        shape = AutoConfig.from_pretrained(path, local_files_only=True, **options)
+        # The kernel of an accelerator is compiled, which fake tensors cannot be: fused attention keeps the same tensors.
+        packs = config.attention == "auto" and device.type == "cpu"
+        if config.attention != "auto":
+            options["attn_implementation"] = config.attention
+        options["dtype"] = _dtype(config, shape, precision)
+        with torch.device("meta"), NoDrawing():
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
+        layout = in_small(model, samples, packs).layout
+        if layout is PACKED:
+            model.set_attn_implementation(NAME)
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0][:300]
+        raise GymError(f"the model cannot be built: {reason}", where=str(path), key="model") from error
+    return LoadedModel(model, path, config.path, precision, layout)
+
+
+class NoDrawing(TorchFunctionMode):
+    """Leaves out the drawing of first values, which would be half of the time it takes to build a model."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return the tensor as it is in place of initializing it."""
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+def _precision(config: Transformers, path: Path) -> str:
+    """Return what `auto` becomes, as loading the model chooses it."""
+    if config.dtype == "bf16":
+        return "bf16"
+    with said(path):
+        shape = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, local_files_only=True)
+    return precision_probe.trial(shape.get_text_config().hidden_size).precision
+
+
+def _dtype(config: Transformers, shape: PretrainedConfig, precision: str) -> torch.dtype:
+    """Return the dtype that frozen weights will have."""
+    stored = getattr(shape.get_text_config(), "dtype", None) or torch.float32
+    kept = torch.bfloat16 if config.dtype == "bf16" else stored
+    return kept if config.init == "pretrained" and precision == "bf16" and config.dtype != "fp32" else torch.float32
