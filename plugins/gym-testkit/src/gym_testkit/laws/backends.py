@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from gym_core import GymError, Run, load_recipe
+from gym_core import Backend, GymError, Run, load_recipe
+from gym_core.component import load_object
 from gym_core.discovery import entries
 from gym_core.record import RunRecord
 from gym_core.sections import SLOTS
@@ -52,3 +53,23 @@ def absent(brought: Brought, bench: Bench) -> None:
             assert named, f"{refused} names neither key nor place"
         else:
             raise AssertionError(f"it loads a model from {path.name}")
+
+
+def _declares_empty(brought: Brought) -> bool:
+    return bool(cast(type[Backend], brought.cls).empty)
+
+
+@laws("its model without weights is that of a run", _declares_empty)
+def empty(brought: Brought, bench: Bench) -> None:
+    """What `empty` names builds the tensors of `build`, by name, shape and dtype, without data, in the same layout."""
+    loaded = _loaded(brought, bench, bench.model())
+    options = cast(Any, brought.cls)(path=str(bench.model()))
+    build = load_object(options.empty)
+    made = build(options, precision="fp32", samples=None, device=torch.device("cpu"))
+    found, expected = (
+        {name: (tensor.shape, tensor.dtype) for name, tensor in each.model.state_dict().items()}
+        for each in (made, loaded)
+    )
+    assert found == expected, f"{sorted(found.items() ^ expected.items())[:3]} differ"
+    assert all(tensor.device.type == "meta" for tensor in made.model.state_dict().values()), "it holds data"
+    assert (made.path, made.precision, made.layout) == (loaded.path, loaded.precision, loaded.layout)
