@@ -98,10 +98,6 @@ def test_importing_a_package_imports_nothing_heavy(folder):
     assert done.stdout.strip() == "[]"
 
 
-#: What still asks for a class of another module; each goes when its kind declares what is asked.
-STILL_ASKED = frozenset({})
-
-
 def sources(texts: Mapping[str, str], kinds: Iterable[str]) -> Sources:
     """Return modules with the contracts of the kinds: what `docs/kinds.md` says that they hand to each other."""
     handed = re.findall(r"^### `([\w.]+)`$", (ROOT / "docs/kinds.md").read_text(), re.MULTILINE)
@@ -120,8 +116,7 @@ def test_nobody_asks_for_the_class_of_a_component_or_of_what_it_builds():
     added = [entry for each in projects for entry in each.get("entry-points", {}).get("gym.kinds", {}).values()]
     found = sources(texts, [*(f"gym_core.kinds.{base.__name__}" for base in KINDS.values()), *added])
     assert len(found.guarded) > 200, "it sees no components"
-    asked = [each for each in found.questions() if each.rpartition(",")[0] not in STILL_ASKED]
-    assert not asked
+    assert not found.questions()
 
 
 PLANTED = {
