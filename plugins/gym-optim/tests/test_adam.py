@@ -9,7 +9,7 @@ from schedulefree import AdamWScheduleFree
 from torch import nn
 
 from gym_optim import SOAP, AdamMini, AdamW8bit, ScheduleFreeAdamW
-from gym_optim.blockwise_quantization import code, read, stored
+from gym_optim.blockwise_quantization import codebook, load_moment, quantize_moment
 from gym_optim.config import AdamW
 
 
@@ -84,12 +84,12 @@ def test_eight_bits_end_where_thirty_two_do() -> None:
 @pytest.mark.proves("adamw_8bit")
 @pytest.mark.parametrize("signed", [True, False])
 def test_eight_bit_codes_are_near_and_ordered(signed: bool) -> None:
-    points = code(signed, torch.device("cpu"), torch.float64)
+    points = codebook(signed, torch.device("cpu"), torch.float64)
     assert points.numel() == 256 and torch.equal(points, points.unique())
     assert (0.0 in points.tolist()) == signed
     value = random(3, 400) if signed else random(3, 400) ** 2
-    state = stored("m", value, signed)
-    found = read(state, "m", value, signed)
+    state = quantize_moment("m", value, signed)
+    found = load_moment(state, "m", value, signed)
     decade = value.abs() > 0.1 * value.abs().max()
     assert ((found - value).abs() / value.abs())[decade].max() < 0.07
     assert state["m_codes"].shape == (3, 400) and state["m_scales"].shape == (3, 2)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_optim import LoRAPro, lora_plus, parameter_groups
-from gym_optim.optimizers.lora_pro import adjusted
+from gym_optim.optimizers.lora_pro import closest_directions
 from gym_testkit.architectures import build
 
 A, B, FULL = (3, 7), (5, 3), (5, 7)
@@ -25,7 +25,7 @@ def pair(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("scaling", [1.0, 2.0])
 def test_the_equivalent_gradient_is_the_projection_onto_what_a_and_b_can_do(scaling: float) -> None:
     a, b, full = pair()
-    toward_a, toward_b = adjusted(a, b, scaling * b.T @ full, scaling * full @ a.T, scaling, 1e-14)
+    toward_a, toward_b = closest_directions(a, b, scaling * b.T @ full, scaling * full @ a.T, scaling, 1e-14)
     found = scaling * (b @ toward_a + toward_b @ a)
     moves_a = torch.stack([(b @ unit.view(A)).view(-1) for unit in torch.eye(21, dtype=torch.float64)], dim=1)
     moves_b = torch.stack([(unit.view(B) @ a).view(-1) for unit in torch.eye(15, dtype=torch.float64)], dim=1)
@@ -40,7 +40,7 @@ def test_the_free_part_does_not_move_the_product_and_keeps_closest_to_the_gradie
     grad_a, grad_b = b.T @ full, full @ a.T
 
     def far(free: Tensor | None) -> tuple[Tensor, float]:
-        toward_a, toward_b = adjusted(a, b, grad_a, grad_b, 1.0, 1e-14, free)
+        toward_a, toward_b = closest_directions(a, b, grad_a, grad_b, 1.0, 1e-14, free)
         return b @ toward_a + toward_b @ a, float(
             (toward_a - grad_a).square().sum() + (toward_b - grad_b).square().sum()
         )
@@ -56,8 +56,8 @@ def test_the_free_part_does_not_move_the_product_and_keeps_closest_to_the_gradie
 def test_the_chosen_free_part_solves_the_equation_of_the_paper() -> None:
     a, b, full = pair(9)
     grad_a, grad_b, delta = b.T @ full, full @ a.T, 1e-14
-    toward_a, _ = adjusted(a, b, grad_a, grad_b, 1.0, delta)
-    plain, _ = adjusted(a, b, grad_a, grad_b, 1.0, delta, torch.zeros(3, 3, dtype=torch.float64))
+    toward_a, _ = closest_directions(a, b, grad_a, grad_b, 1.0, delta)
+    plain, _ = closest_directions(a, b, grad_a, grad_b, 1.0, delta, torch.zeros(3, 3, dtype=torch.float64))
     free = (toward_a - plain) @ torch.linalg.pinv(a)
     close(b.T @ b @ free + free @ a @ a.T, -torch.linalg.solve(b.T @ b, grad_a) @ a.T, 1e-8)
 

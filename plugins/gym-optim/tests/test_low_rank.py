@@ -12,10 +12,10 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_optim import APOLLO, APOLLOMini, Fira, GaLore, QGaLore
-from gym_optim.optimizers.apollo import drawn
-from gym_optim.optimizers.fira import limited
-from gym_optim.optimizers.galore import leading
-from gym_optim.optimizers.q_galore import packed, unpacked
+from gym_optim.optimizers.apollo import random_projection
+from gym_optim.optimizers.fira import limit_norm_growth
+from gym_optim.optimizers.galore import leading_singular_vectors
+from gym_optim.optimizers.q_galore import dequantize_basis, quantize_basis
 
 
 def turned(basis: Tensor, grads: list[Tensor]) -> list[Tensor]:
@@ -29,7 +29,7 @@ def test_galore_of_full_rank_is_adamw_in_the_basis_of_the_first_gradient(shape: 
     upright = shape[0] <= shape[1]
     view = [gradient if upright else gradient.T for gradient in grads]
     start = parameter.detach() if upright else parameter.detach().T
-    basis = leading(view[0], min(shape))
+    basis = leading_singular_vectors(view[0], min(shape))
     expected = basis @ adamw(basis.T @ start, turned(basis, view), 0.01, decay=0.1)
     optimizer = GaLore([parameter], lr=0.01, rank=99, update_proj_gap=1000, scale=1.0, weight_decay=0.1)
     found = follow(optimizer, parameter, grads)
@@ -72,7 +72,7 @@ def test_galore_projects_the_side_it_is_told(proj_type: str, dims: tuple[int, in
 def test_the_basis_is_that_of_the_leading_singular_vectors(shape: tuple[int, int]) -> None:
     gradient = random(*shape)
     expected = torch.linalg.svd(gradient).U[:, :3]
-    found = leading(gradient, 3)
+    found = leading_singular_vectors(gradient, 3)
     close(found @ found.T, expected @ expected.T, 1e-8)
 
 
@@ -120,7 +120,7 @@ def test_fira_of_full_rank_is_galore() -> None:
 @pytest.mark.proves("fira")
 def test_fira_is_its_formula() -> None:
     grads, parameter = gradients(4, 6, steps=6), weight(4, 6)
-    basis, value = leading(grads[0], 2), parameter.detach().clone()
+    basis, value = leading_singular_vectors(grads[0], 2), parameter.detach().clone()
     mean, square, before = torch.zeros(2, 6).double(), torch.zeros(2, 6).double(), None
     for step, gradient in enumerate(grads, start=1):
         kept = basis.T @ gradient
@@ -137,7 +137,7 @@ def test_fira_is_its_formula() -> None:
 @pytest.mark.proves("apollo", "apollo_mini", "fira")
 def test_the_norm_of_an_update_grows_by_a_hundredth_at_most() -> None:
     state: dict[str, Tensor] = {}
-    norms = [float(limited(size * random(3, 4), state).norm()) for size in (1.0, 5.0, 5.0, 0.1, 3.0)]
+    norms = [float(limit_norm_growth(size * random(3, 4), state).norm()) for size in (1.0, 5.0, 5.0, 0.1, 3.0)]
     assert all(after <= 1.01 * before * (1 + 1e-12) for before, after in itertools.pairwise(norms))
     assert norms[3] == pytest.approx(0.1 * float(random(3, 4).norm()))
 
@@ -146,7 +146,7 @@ def test_the_norm_of_an_update_grows_by_a_hundredth_at_most() -> None:
 def test_apollo_mini_of_a_constant_gradient() -> None:
     """Adam makes every number of the projection its sign, so the factor is sqrt(columns) over the norm of the projection."""
     gradient, parameter = random(4, 6), weight(4, 6)
-    kept = drawn(gradient, 1, "7/0/0") @ gradient
+    kept = random_projection(gradient, 1, "7/0/0") @ gradient
     expected = parameter.detach() - 5 * 0.01 * 128**0.5 * gradient * 6**0.5 / kept.norm()
     found = follow(APOLLOMini([parameter], lr=0.01, seed=7, eps=1e-30), parameter, [gradient] * 5)
     close(found, expected, 1e-6)
@@ -160,7 +160,7 @@ def test_apollo_is_its_formula(shape: tuple[int, int]) -> None:
     value = parameter.detach().clone() if shape[0] < shape[1] else parameter.detach().T.clone()
     mean, square, before = torch.zeros(2, 6).double(), torch.zeros(2, 6).double(), None
     for step, gradient in enumerate(wide, start=1):
-        kept = drawn(gradient, 2, f"0/0/{(step - 1) // 3}") @ gradient
+        kept = random_projection(gradient, 2, f"0/0/{(step - 1) // 3}") @ gradient
         mean, square = 0.9 * mean + 0.1 * kept, 0.999 * square + 0.001 * kept**2
         adam = mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-6)
         update = gradient * (adam**2).sum(0).sqrt() / ((kept**2).sum(0).sqrt() + 1e-8)
@@ -174,9 +174,9 @@ def test_apollo_is_its_formula(shape: tuple[int, int]) -> None:
 @pytest.mark.proves("apollo", "apollo_mini")
 def test_the_projection_follows_from_the_seed_and_keeps_lengths() -> None:
     gradient = random(300, 2)
-    assert torch.equal(drawn(gradient, 64, "0/1/2"), drawn(gradient, 64, "0/1/2"))
-    assert not torch.equal(drawn(gradient, 64, "0/1/2"), drawn(gradient, 64, "0/1/3"))
-    share = (drawn(gradient, 256, "0") @ gradient).norm(dim=0) / gradient.norm(dim=0)
+    assert torch.equal(random_projection(gradient, 64, "0/1/2"), random_projection(gradient, 64, "0/1/2"))
+    assert not torch.equal(random_projection(gradient, 64, "0/1/2"), random_projection(gradient, 64, "0/1/3"))
+    share = (random_projection(gradient, 256, "0") @ gradient).norm(dim=0) / gradient.norm(dim=0)
     assert ((share - 1).abs() < 0.2).all()
     first, second = weight(4, 6), weight(4, 6)
     optimizer = APOLLO([first, second], rank=2)
@@ -190,8 +190,8 @@ def test_the_projection_follows_from_the_seed_and_keeps_lengths() -> None:
 def test_four_bits_hold_a_basis_nearly() -> None:
     for shape in ((7, 3), (64, 16)):
         basis = torch.stack([torch.linalg.qr(random(*shape, seed=seed)).Q for seed in range(2)])
-        state = packed(basis)
-        error = (unpacked(state, *shape) - basis).abs().amax() / basis.abs().amax()
+        state = quantize_basis(basis)
+        error = (dequantize_basis(state, *shape) - basis).abs().amax() / basis.abs().amax()
         assert error <= 0.5 / 7 + 1e-12
         assert state["basis_codes"].shape == (2, (shape[0] * shape[1] + 1) // 2)
 

@@ -8,7 +8,7 @@ from optim_bench import close, follow, gradients, random, weight
 from torch import nn
 
 from gym_optim import Muon
-from gym_optim.optimizers.muon import orthogonal
+from gym_optim.optimizers.muon import newton_schulz
 
 
 @pytest.mark.proves("adamw", "muon")
@@ -52,7 +52,7 @@ def test_in_the_precision_of_torchs_its_directions_are_torchs(shape: tuple[int, 
     gradient = random(*shape).float()
     parameter = nn.Parameter(torch.zeros_like(gradient))
     theirs = torch.optim.Muon([parameter], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False)
-    close(orthogonal(gradient.bfloat16()).float(), -follow(theirs, parameter, [gradient]), 1e-3)
+    close(newton_schulz(gradient.bfloat16()).float(), -follow(theirs, parameter, [gradient]), 1e-3)
 
 
 @pytest.mark.proves("muon")
@@ -63,8 +63,8 @@ def test_five_steps_are_a_polynomial_of_singular_values() -> None:
     expected = values / values.norm()
     for _ in range(5):
         expected = 3.4445 * expected - 4.7750 * expected**3 + 2.0315 * expected**5
-    close(orthogonal(matrix), u @ torch.diag(expected) @ vh, 1e-10)
-    close(orthogonal(matrix.T.float()).double(), (u @ torch.diag(expected) @ vh).T, 1e-4)
+    close(newton_schulz(matrix), u @ torch.diag(expected) @ vh, 1e-10)
+    close(newton_schulz(matrix.T.float()).double(), (u @ torch.diag(expected) @ vh).T, 1e-4)
 
 
 def orthogonalized(gradient: torch.Tensor) -> torch.Tensor:

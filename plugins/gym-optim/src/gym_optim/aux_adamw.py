@@ -12,7 +12,7 @@ from torch import Tensor
 from gym_core import GymError
 from gym_optim.adam import adamw_step
 from gym_optim.base import BaseOptimizer, State, evaluate_closure, update_in_fp32
-from gym_optim.parameter_roles import Names, is_matrix, is_named, parts
+from gym_optim.parameter_roles import Names, is_matrix, is_named, module_names
 
 
 class WithAuxAdamW(BaseOptimizer):
@@ -21,14 +21,14 @@ class WithAuxAdamW(BaseOptimizer):
     A group that holds parameters of both sorts becomes two; `own` in a group says which it is.
     """
 
-    tables_too: ClassVar[bool] = False
+    embeddings_too: ClassVar[bool] = False
     """Whether the rule may have embeddings too, where nobody says which parameters they are."""
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Whether the rule is for this parameter; its name is empty where none was given."""
         return is_matrix(group, tuple(parameter.shape))
 
-    def begin(self, parameter: Tensor) -> State:
+    def init_state(self, parameter: Tensor) -> State:
         """Return the state in which the rule begins with a parameter."""
         return {}
 
@@ -45,7 +45,7 @@ class WithAuxAdamW(BaseOptimizer):
         held = param_group["params"]
         items = [held] if isinstance(held, Tensor) else list(held)
         weights = [item[1] if isinstance(item, tuple) else item for item in items]
-        if "role" not in param_group and not self.tables_too and any(weight.dim() < 2 for weight in weights):
+        if "role" not in param_group and not self.embeddings_too and any(weight.dim() < 2 for weight in weights):
             name = type(self).__name__
             raise GymError(
                 f"{name} is for matrices inside a model, and cannot tell them from embeddings, head and vectors here",
@@ -70,14 +70,14 @@ class WithAuxAdamW(BaseOptimizer):
                 for parameter in ready:
                     state = self.state[parameter]
                     if not state:
-                        state |= self.begin(parameter)
+                        state |= self.init_state(parameter)
                     update_in_fp32(self.update, parameter, state, group)
             else:
                 adamw_step(ready, self.state, group)
         return loss
 
 
-def refuse_unnamed(optimizer: WithAuxAdamW, modules: Names) -> None:
+def check_modules(optimizer: WithAuxAdamW, modules: Names) -> None:
     """Raise GymError for one of these modules of which no parameter is the rule's."""
     held = [
         name
@@ -85,7 +85,7 @@ def refuse_unnamed(optimizer: WithAuxAdamW, modules: Names) -> None:
         for name, weight in zip(group.get("param_names", ()), group["params"], strict=False)
         if is_matrix(group, tuple(weight.shape))
     ]
-    for module in parts(modules) - {"all"}:
+    for module in module_names(modules) - {"all"}:
         if not any(is_named(name, module) for name in held):
             there = sorted({name.removesuffix(".weight").rpartition(".")[2] for name in held})
             raise GymError(

@@ -21,7 +21,7 @@ from gym_optim.parameter_roles import block_of
 
 
 class BlockCoordinate(BaseOptimizer):
-    """Base: `active` says which blocks of layers work in a period."""
+    """Base: `choose_blocks` says which blocks of layers work in a period."""
 
     counters: ClassVar[Mapping[str, Any]] = {"steps": 0}
     interval: ClassVar[str]
@@ -44,7 +44,7 @@ class BlockCoordinate(BaseOptimizer):
                 )
             for name, parameter in zip(group["param_names"], group["params"], strict=True):
                 self._block[parameter] = self.block(group, name)
-                parameter.register_post_accumulate_grad_hook(self._arrived)
+                parameter.register_post_accumulate_grad_hook(self._gradient_ready)
         several = torch.distributed.is_available() and torch.distributed.is_initialized()
         if several and torch.distributed.get_world_size() > 1:
             raise GymError(f"{type(self).__name__} trains in one process", key="optimizer", fix="set --nproc 1")
@@ -55,7 +55,7 @@ class BlockCoordinate(BaseOptimizer):
         return block_of(name)
 
     @abstractmethod
-    def active(self, period: int, blocks: list[str]) -> frozenset[str]:
+    def choose_blocks(self, period: int, blocks: list[str]) -> frozenset[str]:
         """Return the blocks that work; `blocks` are those of layers in their order."""
 
     def layers(self) -> list[str]:
@@ -63,17 +63,17 @@ class BlockCoordinate(BaseOptimizer):
         numbered = {block for block in self._block.values() if block and block[-1].isdigit()}
         return sorted(numbered, key=_place)
 
-    def working(self) -> frozenset[str]:
+    def active_blocks(self) -> frozenset[str]:
         """Return the blocks that work in the coming step."""
         period = self.param_groups[0]["steps"] // self.param_groups[0][self.interval]
         if period != self._period:
-            self._period, self._working = period, self.active(period, self.layers())
+            self._period, self._working = period, self.choose_blocks(period, self.layers())
         return self._working
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update what works and has a gradient; forget the state of what rests."""
-        loss, working = evaluate_closure(closure), self.working()
+        loss, working = evaluate_closure(closure), self.active_blocks()
         for parameter in [held for held in self.state if self._block[held] not in working]:
             del self.state[parameter]
         for group in self.param_groups:
@@ -82,8 +82,8 @@ class BlockCoordinate(BaseOptimizer):
             group["steps"] += 1
         return loss
 
-    def _arrived(self, parameter: Tensor) -> None:
-        if self._block[parameter] not in self.working():
+    def _gradient_ready(self, parameter: Tensor) -> None:
+        if self._block[parameter] not in self.active_blocks():
             parameter.grad = None
 
 

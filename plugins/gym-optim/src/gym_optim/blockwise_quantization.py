@@ -14,28 +14,28 @@ from gym_optim.base import State
 BLOCK = 256  #: numbers that share a scale
 
 
-def read(state: State, name: str, like: Tensor, signed: bool) -> Tensor:
+def load_moment(state: State, name: str, like: Tensor, signed: bool) -> Tensor:
     """Return a moment in full precision, [..., numbers], zero where there is none yet."""
     if f"{name}_codes" not in state:
         return torch.zeros_like(like)
-    values = code(signed, like.device, like.dtype)[state[f"{name}_codes"].int()]
+    values = codebook(signed, like.device, like.dtype)[state[f"{name}_codes"].int()]
     scales = state[f"{name}_scales"].repeat_interleave(BLOCK, dim=-1)[..., : values.shape[-1]]
     return values.mul_(scales)
 
 
-def stored(name: str, value: Tensor, signed: bool) -> dict[str, Tensor]:
+def quantize_moment(name: str, value: Tensor, signed: bool) -> dict[str, Tensor]:
     """Return a moment [..., numbers] as codes, and the largest magnitude of each block, [..., blocks]."""
     numbers = value.shape[-1]
     blocks = pad(value, (0, -numbers % BLOCK)).unflatten(-1, (-1, BLOCK))
     scales = blocks.abs().amax(-1, keepdim=True)
-    points = code(signed, value.device, value.dtype)
+    points = codebook(signed, value.device, value.dtype)
     codes = torch.bucketize(blocks / scales.clamp(min=torch.finfo(value.dtype).tiny), (points[1:] + points[:-1]) / 2)
     codes = codes.to(torch.uint8).flatten(-2)[..., :numbers].clone()
     return {f"{name}_codes": codes, f"{name}_scales": scales.squeeze(-1).clone()}
 
 
 @cache
-def code(signed: bool, device: torch.device, dtype: torch.dtype) -> Tensor:
+def codebook(signed: bool, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return the 256 numbers in [-1, 1] or (0, 1] that codes stand for, ascending.
 
     Dynamic tree quantization: the leading zeros of a code say the power of ten, the bits that are left divide the decade

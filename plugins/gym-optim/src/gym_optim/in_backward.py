@@ -41,7 +41,7 @@ class InBackward(torch.optim.Optimizer):
         for number, group in enumerate(self.param_groups):
             for parameter in group["params"]:
                 self._group_of[parameter] = number
-                parameter.register_post_accumulate_grad_hook(self._arrived)
+                parameter.register_post_accumulate_grad_hook(self._gradient_ready)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """End a step."""
@@ -59,7 +59,7 @@ class InBackward(torch.optim.Optimizer):
         self.optimizer.load_state_dict(state_dict)
         self.param_groups[:], self.state = self.optimizer.param_groups, self.optimizer.state
 
-    def _arrived(self, parameter: Tensor) -> None:
+    def _gradient_ready(self, parameter: Tensor) -> None:
         if parameter in self._updated:
             raise GymError(
                 "an optimizer in the backward pass cannot wait for a second backward pass",

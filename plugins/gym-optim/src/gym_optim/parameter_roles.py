@@ -11,7 +11,6 @@ Shape = tuple[int, ...]
 
 #: Roles of parameters inside the model that are matrices.
 MATRICES = ("matrix", "query_key")
-TABLES = ("embedding", "head")  #: roles of those with a row for each token
 
 
 def is_inside(group: Mapping[str, Any], shape: Shape) -> bool:
@@ -35,10 +34,10 @@ def is_matrix(group: Mapping[str, Any], shape: Shape) -> bool:
 
 def is_named(name: str, modules: Names) -> bool:
     """Whether one of these modules, such as `q_proj`, stands in the path of a parameter; `all` is every one."""
-    return "all" in parts(modules) or not parts(modules).isdisjoint(name.split("."))
+    return "all" in module_names(modules) or not module_names(modules).isdisjoint(name.split("."))
 
 
-def parts(modules: Names) -> set[str]:
+def module_names(modules: Names) -> set[str]:
     """Return the names of modules one by one."""
     return {part.strip() for part in (modules.split(",") if isinstance(modules, str) else modules)}
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveFloat
 
-from gym_optim.config.base import Decay, Groups, PerParameter, WholeParameters, each
+from gym_optim.config.base import Decay, Groups, PerParameter, WholeParameters, total_bytes
 
 
 class FactoredOptions(WholeParameters):
@@ -33,7 +33,7 @@ class FactoredOptions(WholeParameters):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return four bytes for each row and column of a matrix, of each in a stack, and for each number of a vector."""
-        return each(
+        return total_bytes(
             parameters,
             lambda group, name, shape: (
                 4 * prod(shape[:-2]) * (shape[-2] + shape[-1]) if len(shape) > 1 else 4 * prod(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import ClassVar
 
-from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, each
+from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, total_bytes
 
 
 class AdamMini(AdamOptions, PerParameter, WholeParameters):
@@ -36,7 +36,7 @@ class AdamMini(AdamOptions, PerParameter, WholeParameters):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of the first moment and of one number for each block."""
-        return each(
+        return total_bytes(
             parameters,
             lambda group, name, shape: 4 * prod(shape) + 4 * (prod(shape[:-1]) // (group.get("head_dim") or 1)),
         )

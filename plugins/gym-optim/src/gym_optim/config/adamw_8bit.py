@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, coded, each
+from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, quantized_bytes, total_bytes
 from gym_optim.parameter_roles import is_inside
 
 
@@ -43,10 +43,10 @@ class AdamW8bit(AdamOptions, PerParameter, WholeParameters):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of codes and scales, and of two fp32 moments for what keeps 32 bits."""
-        return each(
+        return total_bytes(
             parameters,
             lambda group, name, shape: (
-                2 * coded(prod(shape))
+                2 * quantized_bytes(prod(shape))
                 if is_inside(group, shape) and prod(shape) >= self.min_8bit_size
                 else 8 * prod(shape)
             ),

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, each
+from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, total_bytes
 from gym_optim.parameter_roles import Names, is_matrix, is_named
 
 
@@ -54,7 +54,7 @@ class APOLLO(AdamOptions, PerParameter, WholeParameters):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of two moments [rank, long side] and a norm for each matrix, and of full moments for the rest."""
-        return each(
+        return total_bytes(
             parameters,
             lambda group, name, shape: (
                 prod(shape[:-2]) * (8 * min(self.rank, *shape[-2:]) * max(shape[-2:]) + 4)

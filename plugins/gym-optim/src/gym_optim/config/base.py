@@ -160,14 +160,14 @@ class AdamOptions(OptimizerConfig):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of two fp32 moments for each parameter."""
-        return each(parameters, lambda group, name, shape: 8 * prod(shape))
+        return total_bytes(parameters, lambda group, name, shape: 8 * prod(shape))
 
 
-def each(parameters: Groups, size: Callable[[Mapping[str, Any], str, Shape], int]) -> int:
+def total_bytes(parameters: Groups, size: Callable[[Mapping[str, Any], str, Shape], int]) -> int:
     """Sum `size(group, name, shape)` over all parameters."""
     return sum(size(group, name, shape) for group in parameters for name, shape in group["params"])
 
 
-def coded(count: int, bits: int = 8) -> int:
+def quantized_bytes(count: int, bits: int = 8) -> int:
     """Return the bytes of so many numbers as codes, with a scale for each block of 256."""
     return -(-count * bits // 8) + 4 * -(-count // 256)

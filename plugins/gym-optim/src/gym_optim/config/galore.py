@@ -13,7 +13,7 @@ from gym_optim.config.base import (
     PerParameter,
     Shape,
     WholeParameters,
-    each,
+    total_bytes,
 )
 from gym_optim.parameter_roles import Names, is_matrix, is_named
 
@@ -36,7 +36,7 @@ class ProjectedOptions(AdamOptions, PerParameter, WholeParameters):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of a projected matrix's basis and moments, and of two moments for the rest."""
-        return each(
+        return total_bytes(
             parameters,
             lambda group, name, shape: (
                 self.projected(shape) if is_matrix(group, shape) and is_named(name, self.modules) else 8 * prod(shape)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_optim.config.base import Beta1, Decay, Elementwise, Groups, PerParameter, each
+from gym_optim.config.base import Beta1, Decay, Elementwise, Groups, PerParameter, total_bytes
 
 
 class Lion(PerParameter, Elementwise):
@@ -39,4 +39,4 @@ class Lion(PerParameter, Elementwise):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of the momentum."""
-        return each(parameters, lambda group, name, shape: 4 * prod(shape))
+        return total_bytes(parameters, lambda group, name, shape: 4 * prod(shape))

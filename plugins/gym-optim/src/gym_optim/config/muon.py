@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, each
+from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, total_bytes
 from gym_optim.parameter_roles import is_matrix
 
 
@@ -49,4 +49,4 @@ class Muon(AdamOptions, PerParameter, WholeParameters):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of one moment for each matrix and two for everything else."""
-        return each(parameters, lambda group, name, shape: (4 if is_matrix(group, shape) else 8) * prod(shape))
+        return total_bytes(parameters, lambda group, name, shape: (4 if is_matrix(group, shape) else 8) * prod(shape))

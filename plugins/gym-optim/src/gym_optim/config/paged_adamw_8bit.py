@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import PositiveInt
 
 from gym_optim.config.adamw_8bit import AdamW8bit
-from gym_optim.config.base import Groups, coded, each
+from gym_optim.config.base import Groups, quantized_bytes, total_bytes
 
 
 class PagedAdamW8bit(AdamW8bit):
@@ -42,7 +42,9 @@ class PagedAdamW8bit(AdamW8bit):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of codes and scales, and of two fp32 moments for what keeps 32 bits."""
-        return each(
+        return total_bytes(
             parameters,
-            lambda group, name, shape: 2 * coded(prod(shape)) if prod(shape) >= self.min_8bit_size else 8 * prod(shape),
+            lambda group, name, shape: (
+                2 * quantized_bytes(prod(shape)) if prod(shape) >= self.min_8bit_size else 8 * prod(shape)
+            ),
         )

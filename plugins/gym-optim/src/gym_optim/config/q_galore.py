@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_optim.config.base import Shape, coded
+from gym_optim.config.base import Shape, quantized_bytes
 from gym_optim.config.galore import ProjectedOptions
 
 
@@ -49,4 +49,4 @@ class QGaLore(ProjectedOptions):
     def projected(self, shape: Shape) -> int:
         """Return the bytes of the codes and scales of basis and moments, and of a mass for each row."""
         rank, dim, other = self.projection(shape)
-        return prod(shape[:-2]) * (coded(rank * dim, bits=4) + 2 * coded(rank * other) + 4 * rank)
+        return prod(shape[:-2]) * (quantized_bytes(rank * dim, bits=4) + 2 * quantized_bytes(rank * other) + 4 * rank)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from gym_optim.config.base import Decay, Elementwise, Groups, PerParameter, each
+from gym_optim.config.base import Decay, Elementwise, Groups, PerParameter, total_bytes
 
 
 class SGD(PerParameter, Elementwise):
@@ -39,7 +39,7 @@ class SGD(PerParameter, Elementwise):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of the momentum, where there is one."""
-        return each(parameters, lambda group, name, shape: 4 * prod(shape)) if self.momentum else 0
+        return total_bytes(parameters, lambda group, name, shape: 4 * prod(shape)) if self.momentum else 0
 
     @field_validator("nesterov")
     @classmethod

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_optim.config.base import AdamOptions, Beta1, Beta2, Decay, Groups, PerParameter, WholeParameters, each
+from gym_optim.config.base import AdamOptions, Beta1, Beta2, Decay, Groups, PerParameter, WholeParameters, total_bytes
 from gym_optim.parameter_roles import is_matrix
 
 
@@ -55,7 +55,7 @@ class SOAP(AdamOptions, PerParameter, WholeParameters):
 
     def declared_bytes(self, parameters: Groups) -> int:
         """Return the bytes of two moments, and of a mean and a basis for each side of a matrix."""
-        return each(
+        return total_bytes(
             parameters,
             lambda group, name, shape: (
                 8 * prod(shape)

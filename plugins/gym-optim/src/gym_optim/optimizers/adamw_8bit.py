@@ -13,7 +13,7 @@ from torch import Tensor
 from gym_optim import config
 from gym_optim.aux_adamw import WithAuxAdamW
 from gym_optim.base import State
-from gym_optim.blockwise_quantization import read, stored
+from gym_optim.blockwise_quantization import load_moment, quantize_moment
 from gym_optim.parameter_roles import is_inside
 
 
@@ -24,7 +24,7 @@ class AdamW8bit(WithAuxAdamW):
     """
 
     options = config.AdamW8bit
-    tables_too: ClassVar[bool] = True
+    embeddings_too: ClassVar[bool] = True
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take what is large and inside the model."""
@@ -35,9 +35,9 @@ class AdamW8bit(WithAuxAdamW):
         beta1, beta2 = group["betas"]
         flat = gradient.reshape(-1)
         state["step"] = state.get("step", 0) + 1
-        mean = read(state, "exp_avg", flat, signed=True).lerp_(flat, 1 - beta1)
-        square = read(state, "exp_avg_sq", flat, signed=False).mul_(beta2).addcmul_(flat, flat, value=1 - beta2)
-        state |= stored("exp_avg", mean, signed=True) | stored("exp_avg_sq", square, signed=False)
+        mean = load_moment(state, "exp_avg", flat, signed=True).lerp_(flat, 1 - beta1)
+        square = load_moment(state, "exp_avg_sq", flat, signed=False).mul_(beta2).addcmul_(flat, flat, value=1 - beta2)
+        state |= quantize_moment("exp_avg", mean, signed=True) | quantize_moment("exp_avg_sq", square, signed=False)
         spread = square.div_(1 - beta2 ** state["step"]).sqrt_().add_(group["eps"])
         direction = mean.div_(spread.mul_(1 - beta1 ** state["step"])).view_as(gradient)
         parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"])

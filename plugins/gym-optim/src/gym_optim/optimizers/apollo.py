@@ -14,9 +14,9 @@ from torch import Tensor
 
 from gym_optim import config
 from gym_optim.adam import adam_direction
-from gym_optim.aux_adamw import WithAuxAdamW, refuse_unnamed
+from gym_optim.aux_adamw import WithAuxAdamW, check_modules
 from gym_optim.base import Parameters, State
-from gym_optim.optimizers.fira import TINY, limited
+from gym_optim.optimizers.fira import TINY, limit_norm_growth
 from gym_optim.parameter_roles import is_matrix, is_named
 
 Per = Literal["channel", "tensor"]
@@ -33,7 +33,7 @@ class APOLLO(WithAuxAdamW):
         self._numbers: dict[Tensor, int] = {}
         self._count = 0
         super().__init__(params, lr, **options)
-        refuse_unnamed(self, self.defaults["modules"])
+        check_modules(self, self.defaults["modules"])
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take the matrices inside the model that `modules` names."""
@@ -48,7 +48,7 @@ class APOLLO(WithAuxAdamW):
                 self._numbers[parameter] = self._count
                 self._count += prod(parameter.shape[:-2])
 
-    def begin(self, parameter: Tensor) -> State:
+    def init_state(self, parameter: Tensor) -> State:
         """Return the number of the first matrix of a parameter."""
         return {"number": self._numbers[parameter]}
 
@@ -58,19 +58,21 @@ class APOLLO(WithAuxAdamW):
         wide = gradient if upright else gradient.mT  # [..., short, long]
         period = state.get("step", 0) // group["update_proj_gap"]
         numbers = range(state["number"], state["number"] + prod(wide.shape[:-2]))
-        projections = [drawn(wide, group["rank"], f"{group['seed']}/{number}/{period}") for number in numbers]
+        projections = [
+            random_projection(wide, group["rank"], f"{group['seed']}/{number}/{period}") for number in numbers
+        ]
         kept = torch.stack(projections).view(*wide.shape[:-2], *projections[0].shape) @ wide  # [..., rank, long]
         adam = adam_direction(kept, state, group)
         across = -2 if group["scale_type"] == "channel" else (-2, -1)
         factor = adam.norm(dim=across, keepdim=True) / (
             kept.norm(dim=across, keepdim=True) + TINY
         )  # [..., 1, long or 1]
-        scaled = limited(wide * factor, state)
+        scaled = limit_norm_growth(wide * factor, state)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(scaled if upright else scaled.mT, alpha=-group["lr"] * group["scale"] ** 0.5)
 
 
-def drawn(gradient: Tensor, rank: int, seed: str) -> Tensor:
+def random_projection(gradient: Tensor, rank: int, seed: str) -> Tensor:
     """Return a random projection of the short side of a gradient [..., dim, other]: [rank, dim], entries from N(0, 1 / rank)."""
     generator = torch.Generator(gradient.device)
     generator.manual_seed(int.from_bytes(blake2b(seed.encode(), digest_size=8).digest()) >> 1)

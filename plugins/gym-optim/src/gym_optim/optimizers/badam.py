@@ -57,7 +57,7 @@ class BAdam(BlockCoordinate):
         held = {*self._block.values()}
         return [*({EMBEDDING} & held), *layers, *({HEAD} & held)]
 
-    def active(self, period: int, blocks: list[str]) -> frozenset[str]:
+    def choose_blocks(self, period: int, blocks: list[str]) -> frozenset[str]:
         """Return the one whose turn it is."""
         options, every = self.param_groups[0], self.order_of_blocks(blocks)
         round_, turn = divmod(period, len(every))

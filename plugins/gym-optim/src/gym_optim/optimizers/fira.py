@@ -27,10 +27,10 @@ class Fira(GaLore):
         adam = projected_direction(kept, state, group)
         rest = gradient - basis @ kept
         rest *= adam.norm(dim=-2, keepdim=True) / (kept.norm(dim=-2, keepdim=True) + TINY)  # [..., 1, other]
-        return basis @ adam + limited(rest, state)
+        return basis @ adam + limit_norm_growth(rest, state)
 
 
-def limited(update: Tensor, state: State) -> Tensor:
+def limit_norm_growth(update: Tensor, state: State) -> Tensor:
     """Scale the update of each matrix down, in place, so that its norm grows by no more than `GROWTH` from step to step."""
     norm = update.norm(dim=(-2, -1), keepdim=True)  # [..., 1, 1]
     if "norm" in state:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gym_optim import config
-from gym_optim.aux_adamw import WithAuxAdamW, refuse_unnamed
+from gym_optim.aux_adamw import WithAuxAdamW, check_modules
 from gym_optim.base import Parameters, State
 from gym_optim.config.base import OptimizerConfig
 from gym_optim.parameter_roles import is_matrix, is_named
@@ -32,7 +32,7 @@ class GaLore(WithAuxAdamW):
     def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
         """Hold parameters. Raises GymError too where `modules` names what there is not."""
         super().__init__(params, lr, **options)
-        refuse_unnamed(self, self.defaults["modules"])
+        check_modules(self, self.defaults["modules"])
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
         """Take the matrices inside the model that `modules` names."""
@@ -51,11 +51,11 @@ class GaLore(WithAuxAdamW):
         """Choose a basis for the gradient, [..., dim, other], where one is due, and bring the moments along."""
         if state.get("step", 0) % group["update_proj_gap"]:
             return
-        basis = leading(gradient, group["rank"])
+        basis = leading_singular_vectors(gradient, group["rank"])
         if "basis" in state:
             change = basis.mT @ state["basis"]
             moments = state["exp_avg"], state["exp_avg_sq"], state["mass"]
-            state["exp_avg"], state["exp_avg_sq"], state["mass"] = rotated(*moments, change)
+            state["exp_avg"], state["exp_avg_sq"], state["mass"] = rotate_moments(*moments, change)
         state["basis"] = basis
 
     def direction(self, gradient: Tensor, state: State, group: dict[str, Any]) -> Tensor:
@@ -73,10 +73,10 @@ def projected_direction(kept: Tensor, state: State, group: dict[str, Any]) -> Te
     state["step"] += 1
     state["exp_avg"].lerp_(kept, 1 - beta1)
     state["exp_avg_sq"].mul_(beta2).addcmul_(kept, kept, value=1 - beta2)
-    return unbiased(state["exp_avg"], state["exp_avg_sq"], state, group)
+    return correct_bias(state["exp_avg"], state["exp_avg_sq"], state, group)
 
 
-def unbiased(mean: Tensor, square: Tensor, state: State, group: dict[str, Any]) -> Tensor:
+def correct_bias(mean: Tensor, square: Tensor, state: State, group: dict[str, Any]) -> Tensor:
     """Return the direction that moments [..., rank, other] of this step give, each row of the second by the mass it has."""
     beta1, beta2 = group["betas"]
     mass = state["mass"].mul_(beta2).add_(1 - beta2)  # [..., rank]
@@ -90,7 +90,7 @@ def is_left(side: ProjType, shape: tuple[int, ...]) -> bool:
     return {"left": True, "right": False, "std": rows <= columns, "reverse_std": rows > columns}[side]
 
 
-def leading(gradient: Tensor, rank: int) -> Tensor:
+def leading_singular_vectors(gradient: Tensor, rank: int) -> Tensor:
     """Return orthonormal bases of the leading left singular vectors of gradients [..., dim, other]: [..., dim, rank at most]."""
     short = gradient.shape[-2] <= gradient.shape[-1]
     gram = gradient @ gradient.mT if short else gradient.mT @ gradient
@@ -98,7 +98,7 @@ def leading(gradient: Tensor, rank: int) -> Tensor:
     return (vectors if short else torch.linalg.qr(gradient @ vectors).Q).contiguous()
 
 
-def rotated(mean: Tensor, square: Tensor, mass: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def rotate_moments(mean: Tensor, square: Tensor, mass: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the moments in another basis, and the mass of the second.
 
     Args:

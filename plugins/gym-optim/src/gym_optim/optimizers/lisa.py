@@ -15,7 +15,7 @@ class LISA(BlockCoordinate):
     options = config.LISA
     interval: ClassVar[str] = "interval_steps"
 
-    def active(self, period: int, blocks: list[str]) -> frozenset[str]:
+    def choose_blocks(self, period: int, blocks: list[str]) -> frozenset[str]:
         """Draw the layers of a period."""
         options = self.param_groups[0]
         drawn = Random(f"{options['seed']}/{period}").sample(blocks, min(options["activated_layers"], len(blocks)))

@@ -71,15 +71,15 @@ class LoRAPro(BaseOptimizer):
         exact = compute_dtype(one.dtype)
         a, b = one.to(exact), other.to(exact)
         free = a.new_zeros(a.shape[0], a.shape[0])
-        toward_a, toward_b = adjusted(a, b, one.grad.to(exact), other.grad.to(exact), scaling, delta, free)
+        toward_a, toward_b = closest_directions(a, b, one.grad.to(exact), other.grad.to(exact), scaling, delta, free)
         whole = adam_direction(scaling * (b @ toward_a + toward_b @ a), state, group)  # [out, in]
         grad_a, grad_b = scaling * b.T @ whole, scaling * whole @ a.T
-        toward_a, toward_b = adjusted(a, b, grad_a, grad_b, scaling, delta)
+        toward_a, toward_b = closest_directions(a, b, grad_a, grad_b, scaling, delta)
         for held, weight, toward in ((one, a, toward_a), (other, b, toward_b)):
             held.copy_(weight.mul(1 - group["lr"] * group["weight_decay"]).sub_(toward, alpha=group["lr"]))
 
 
-def adjusted(
+def closest_directions(
     a: Tensor, b: Tensor, grad_a: Tensor, grad_b: Tensor, scaling: float, delta: float, free: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the directions of A and B that move the product as close to the full gradient as they can (theorem 2.1).

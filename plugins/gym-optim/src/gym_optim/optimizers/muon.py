@@ -29,12 +29,12 @@ class Muon(WithAuxAdamW):
         if not state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
         mean: Tensor = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
-        direction = orthogonal(gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean)
+        direction = newton_schulz(gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(direction, alpha=-group["lr"] * RMS * max(parameter.shape[-2:]) ** 0.5)
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
+def newton_schulz(matrix: Tensor) -> Tensor:
     """Return about `U V^T` of matrices `U S V^T`, [..., rows, columns], of which there may be a stack.
 
     Five Newton-Schulz steps leave singular values between 0.68 and 1.135. In bf16 on CUDA, which that noise allows; on a

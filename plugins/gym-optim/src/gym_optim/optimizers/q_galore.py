@@ -14,8 +14,8 @@ from torch.nn.functional import cosine_similarity, pad
 
 from gym_optim import config
 from gym_optim.base import State
-from gym_optim.blockwise_quantization import BLOCK, read, stored
-from gym_optim.optimizers.galore import GaLore, leading, rotated, unbiased
+from gym_optim.blockwise_quantization import BLOCK, load_moment, quantize_moment
+from gym_optim.optimizers.galore import GaLore, correct_bias, leading_singular_vectors, rotate_moments
 
 MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  #: and whether they have a sign
 
@@ -38,25 +38,26 @@ class QGaLore(GaLore):
         due = [number for number, when in enumerate(state["due"]) if state["step"] >= when]
         if not due:
             return
-        basis = leading(gradient.reshape(count, dim, other)[due], group["rank"])  # [due, dim, rank]
+        basis = leading_singular_vectors(gradient.reshape(count, dim, other)[due], group["rank"])  # [due, dim, rank]
         if "basis_codes" in state:
             rank = basis.shape[-1]
-            before = unpacked(state, dim, rank)[due]
+            before = dequantize_basis(state, dim, rank)[due]
             for number, cosine in zip(
                 due, cosine_similarity(before[..., 0], basis[..., 0]).abs().tolist(), strict=True
             ):
                 self._remember(number, cosine, state, group)
             held = gradient.new_empty(count, rank * other)
             mean, square = (
-                read(state, name, held, signed)[due].unflatten(-1, (rank, other)) for name, signed in MOMENTS.items()
+                load_moment(state, name, held, signed)[due].unflatten(-1, (rank, other))
+                for name, signed in MOMENTS.items()
             )
-            mean, square, state["mass"][due] = rotated(mean, square, state["mass"][due], basis.mT @ before)
-            for key, rows in _stored(mean.flatten(-2), square.flatten(-2)).items():
+            mean, square, state["mass"][due] = rotate_moments(mean, square, state["mass"][due], basis.mT @ before)
+            for key, rows in _quantize_moments(mean.flatten(-2), square.flatten(-2)).items():
                 state[key][due] = rows
-            for key, rows in packed(basis).items():
+            for key, rows in quantize_basis(basis).items():
                 state[key][due] = rows
         else:
-            state |= packed(basis) | {"mass": gradient.new_zeros(count, basis.shape[-1])}
+            state |= quantize_basis(basis) | {"mass": gradient.new_zeros(count, basis.shape[-1])}
         for number in due:
             state["due"][number] = state["step"] + state["interval"][number]
 
@@ -71,22 +72,22 @@ class QGaLore(GaLore):
         count, (dim, other) = prod(gradient.shape[:-2]), gradient.shape[-2:]
         beta1, beta2 = group["betas"]
         rank = min(group["rank"], dim, other)
-        basis = unpacked(state, dim, rank)  # [matrices, dim, rank]
+        basis = dequantize_basis(state, dim, rank)  # [matrices, dim, rank]
         kept = basis.mT @ gradient.reshape(count, dim, other)  # [matrices, rank, other]
         flat = kept.flatten(-2)
         state["step"] += 1
-        mean = read(state, "exp_avg", flat, signed=True).lerp_(flat, 1 - beta1)
-        square = read(state, "exp_avg_sq", flat, signed=False).mul_(beta2).addcmul_(flat, flat, value=1 - beta2)
-        state |= _stored(mean, square)
-        return (basis @ unbiased(mean.view_as(kept), square.view_as(kept), state, group)).view(gradient.shape)
+        mean = load_moment(state, "exp_avg", flat, signed=True).lerp_(flat, 1 - beta1)
+        square = load_moment(state, "exp_avg_sq", flat, signed=False).mul_(beta2).addcmul_(flat, flat, value=1 - beta2)
+        state |= _quantize_moments(mean, square)
+        return (basis @ correct_bias(mean.view_as(kept), square.view_as(kept), state, group)).view(gradient.shape)
 
 
-def _stored(mean: Tensor, square: Tensor) -> dict[str, Tensor]:
+def _quantize_moments(mean: Tensor, square: Tensor) -> dict[str, Tensor]:
     """Return moments [matrices, numbers] as codes."""
-    return stored("exp_avg", mean, signed=True) | stored("exp_avg_sq", square, signed=False)
+    return quantize_moment("exp_avg", mean, signed=True) | quantize_moment("exp_avg_sq", square, signed=False)
 
 
-def packed(basis: Tensor) -> dict[str, Tensor]:
+def quantize_basis(basis: Tensor) -> dict[str, Tensor]:
     """Return bases [matrices, dim, rank] as 4-bit codes, two in a byte, and the largest magnitude of each block."""
     flat = basis.flatten(-2)
     numbers = flat.shape[-1]
@@ -97,7 +98,7 @@ def packed(basis: Tensor) -> dict[str, Tensor]:
     return {"basis_codes": codes[..., ::2] * 16 + codes[..., 1::2], "basis_scales": scales.squeeze(-1).clone()}
 
 
-def unpacked(state: State, dim: int, rank: int) -> Tensor:
+def dequantize_basis(state: State, dim: int, rank: int) -> Tensor:
     """Return the bases, [matrices, dim, rank], in the dtype of their scales."""
     numbers, scales = dim * rank, state["basis_scales"]
     codes = torch.stack([state["basis_codes"] // 16, state["basis_codes"] % 16], dim=-1).flatten(-2)[..., :numbers]

@@ -128,7 +128,7 @@ def test_layers_take_turns_by_their_numbers_in_whatever_groups_they_come() -> No
     turns = [moved(model, optimizer, seed).pop() for seed in range(4)]
     assert turns == ["layers.0", "layers.1", "layers.2", "embed"]
     ten = {"params": [(f"layers.{number}.weight", nn.Parameter(torch.ones(2, 2))) for number in (10, 9)]}
-    assert BAdam([ten]).working() == {"layers.9"}
+    assert BAdam([ten]).active_blocks() == {"layers.9"}
 
 
 @pytest.mark.proves("badam")
