@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console, RenderableType
@@ -14,10 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gym_data.cache import Example
-from gym_data.config import DatasetConfig
 from gym_data.prepare import prepare
 from gym_data.space import written
 from gym_data.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gym_data.config import DatasetConfig
 
 BAR = 40  #: columns of the longest bar
 TRAINED, READ = "bold green", "dim"
