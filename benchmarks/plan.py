@@ -111,7 +111,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
 
     from gym_core import load_recipe
     from gym_core.ranks import Ranks
-    from gym_data.cache import Example
+    from gym_data.examples import Example
     from gym_optim.config import AdamW
     from gym_plan.made_examples import lengths_of, planned
     from gym_plan.memory import objective_of, predict

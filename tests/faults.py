@@ -54,7 +54,7 @@ FAULTS = [
         "test_run.py",
         "four_seams",
     ),
-    Fault("gym-data", "depth -= 1\n", "depth -= 2\n", "test_masks.py", "learn_the_same or closing_token"),
+    Fault("gym-data", "depth -= 1\n", "depth -= 2\n", "test_loss_masks.py", "learn_the_same or closing_token"),
     Fault("gym-data", "chosen.add(group)", "pass", "test_mixing.py", "held_out"),
     Fault("gym-data", "taken[source] % len(sources[source])", "0", "test_mixing.py", "strictly"),
     Fault("gym-tiny", "(total, part, total - part)", "(total, part, part)", "test_tasks.py", "right"),

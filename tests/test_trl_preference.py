@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core.component import load_object
-from gym_data.cache import Pair, UnpairedExample
+from gym_data.examples import Pair, UnpairedExample
 from gym_preference import (
     CPO,
     DPO,

@@ -62,7 +62,7 @@ class Algorithm(Component):
     rows: ClassVar[str] = "conversation"
     """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback`, `stepwise` or `prompt`."""
     branches: ClassVar[bool] = False
-    """Whether a sample may be several sequences, what they begin with laid out once (`gym_data.cache.Branched`)."""
+    """Whether a sample may be several sequences, what they begin with laid out once (`gym_data.examples.Branched`)."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Sections that a recipe must have for it."""
     measure: ClassVar[str] = "loss"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gym_core import discovery, loading
-from gym_data import makers
+from gym_data import provenance
 
 SOURCE = '''
 """Rows, a format and a template of somebody else."""
@@ -68,7 +68,7 @@ POINTS = {
 
 def forget() -> None:
     """Make the next look at the installation a fresh one."""
-    for cached in (discovery.installed, loading.load, loading.base_class, makers.read_maker):
+    for cached in (discovery.installed, loading.load, loading.base_class, provenance.read_maker):
         cached.cache_clear()
     for module in [name for name in sys.modules if name.partition(".")[0] in ("gym_acme", "gym_other", "acme_lib")]:
         del sys.modules[module]

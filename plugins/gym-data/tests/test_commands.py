@@ -127,13 +127,13 @@ def test_what_pairs_lack_is_counted_and_shown(toys, recipe):
 def test_judgements_that_are_all_the_same_are_remarked(toys, recipe):
     rows = [{"messages": chat("a", answer), "label": True} for answer in ("b", "c", "")]
     report = json.loads(run(recipe(rows, "toy-judged"), "--json"))["report"]
-    assert report["sources"][0]["noticed"] == {"answers judged good": 2}
+    assert report["sources"][0]["noticed"] == {"desirable answers": 2}
     assert report["sources"][0]["dropped"] == {"an answer is empty": 1}
-    assert report["notes"] == ["there are no answers judged bad: nothing tells good from bad"]
+    assert report["notes"] == ["there are no undesirable answers: nothing tells good from bad"]
     both = [*rows, {"messages": chat("a", "b"), "label": False}]
     shown = json.loads(run(recipe(both, "toy-judged"), "--json"))
     assert shown["report"]["notes"] == []
-    assert [example["judgement"] for example in shown["examples"]] == ["good", "good", "bad"]
+    assert [example["judgement"] for example in shown["examples"]] == ["desirable", "desirable", "undesirable"]
 
 
 def test_what_the_template_leaves_out_is_counted_and_said(toys, recipe):

@@ -3,7 +3,7 @@
 import pytest
 
 from gym_data.mixing import MIXES, hold_out, in_rounds, order_of
-from gym_data.reading import draw
+from gym_data.row_reader import draw
 
 A, B = order_of([0, 1, 2, 3]), order_of([10, 11])
 

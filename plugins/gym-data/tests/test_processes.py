@@ -7,7 +7,7 @@ from data_cases import UNMARKED, chat
 
 from gym_core import DataError, cache_dir
 from gym_data import DatasetConfig, File, render
-from gym_data.workers import WORKERS
+from gym_data.template_pool import WORKERS
 
 COUNTS = (1, 2, 5)
 

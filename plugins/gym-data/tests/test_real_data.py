@@ -4,7 +4,7 @@ import pytest
 
 from gym_core import DataError
 from gym_data import DatasetConfig, Named
-from gym_data.reading import Reader
+from gym_data.row_reader import Reader
 from gym_data.rows import Conversation, Feedback, Preference, Text
 
 ROWS = {

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from gym_data import render
-from gym_data.masks import unmark
+from gym_data.loss_masks import unmark
 from gym_data.render import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]

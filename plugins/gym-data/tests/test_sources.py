@@ -8,7 +8,7 @@ import pytest
 
 from gym_core import Data, DataError, GymError, Source
 from gym_data import DatasetConfig, File, Hub, Named
-from gym_data.sources.named import Columns, Info, format_of
+from gym_data.sources.dataset_info import Columns, Info, format_of
 from gym_data.sources.readers import read_json
 
 ROWS = [{"instruction": f"say {i}", "input": "", "output": f"it is {i}"} for i in range(3)]

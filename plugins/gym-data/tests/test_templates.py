@@ -9,7 +9,7 @@ from gym_core import DataError
 from gym_core.discovery import entries
 from gym_core.loading import load_component
 from gym_data import DatasetConfig, File
-from gym_data.masks import unmark
+from gym_data.loss_masks import unmark
 from gym_data.prepare import open_tokenizer
 from gym_data.render import ChatTemplate
 from gym_data.templates import ChatML, Llama3, Qwen3

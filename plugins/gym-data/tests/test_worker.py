@@ -11,10 +11,10 @@ import pytest
 from data_cases import MARKED, chat
 
 from gym_core import GymError
-from gym_data import render, worker
-from gym_data.chats import Asked, Words
-from gym_data.worker import MEMORY, Worker
-from gym_data.workers import Workers
+from gym_data import render, template_worker
+from gym_data.chat_rendering import Asked, Words
+from gym_data.template_pool import Workers
+from gym_data.template_worker import MEMORY, Worker
 
 WORKER = Worker()
 
@@ -99,7 +99,7 @@ def test_what_an_answer_may_raise_reaches_the_row_it_belongs_to():
 @pytest.mark.parametrize("command", ["/bin/false", "/no/such/python"])
 def test_a_process_that_cannot_start_is_no_fault_of_a_row(command, monkeypatch):
     """Under limits of the system, `bad_rows: skip` would leave out row after row."""
-    monkeypatch.setattr(worker, "COMMAND", (command,))
+    monkeypatch.setattr(template_worker, "COMMAND", (command,))
     with pytest.raises(GymError, match=r"cannot be started[\s\S]*ulimit"):
         Worker().learnable(words(MARKED), [asked("a"), asked("b")])
 

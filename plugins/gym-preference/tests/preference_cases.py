@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gym_core import execute, load_recipe
-from gym_data.cache import Pair
+from gym_data.examples import Pair
 from gym_testkit.bench import Bench, Finished
 
 SIZES = ((5, 4, 7), (3, 6, 6), (9, 2, 1), (0, 5, 8), (4, 11, 3))

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import DataError, load_recipe
 from gym_core.component import load_object
-from gym_data.cache import UnpairedExample
+from gym_data.examples import UnpairedExample
 from gym_preference import KTO
 from gym_preference.unpaired.kl_baseline import MeanReward, MismatchedKL
 from gym_preference.unpaired.objective import UnpairedObjective

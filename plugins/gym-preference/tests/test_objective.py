@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Train
-from gym_data.cache import Pair
+from gym_data.examples import Pair
 from gym_plan.made_examples import MadeExamples
 from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, PairwisePreference, SimPO
 from gym_preference.objective import LengthDesensitized, PairObjective

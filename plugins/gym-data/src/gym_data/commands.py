@@ -49,11 +49,11 @@ def cache(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from gym_data import space
+    from gym_data import cache_eviction
     from gym_data.preview import show_cache
 
-    root, most = cache_dir() / "tokens", space.limit()
-    held = [space.described(each) for each in space.kept(root)]
+    root, most = cache_dir() / "tokens", cache_eviction.limit()
+    held = [cache_eviction.described(each) for each in cache_eviction.kept(root)]
     if as_json:
         click.echo(json.dumps({"path": str(root), "most_bytes": most, "entries": held}, indent=2))
     else:
@@ -64,9 +64,9 @@ def cache(context: click.Context, as_json: bool) -> None:
 @click.option("--to", metavar="SIZE", help="Bytes that may stay, such as 5GB; by default $GYM_CACHE_SIZE.")
 def prune(to: str | None) -> None:
     """Remove what killed runs left, and the least recently used until the rest is small enough."""
-    from gym_data import space
+    from gym_data import cache_eviction
 
-    _make_room(space.size_of(to, "--to") if to else space.limit())
+    _make_room(cache_eviction.size_of(to, "--to") if to else cache_eviction.limit())
 
 
 @cache.command()
@@ -76,11 +76,11 @@ def clear() -> None:
 
 
 def _make_room(most: int) -> None:
-    from gym_data import space, store
+    from gym_data import cache_eviction, token_cache
 
     root = cache_dir() / "tokens"
-    with store.writing(root):
-        store.collect(root)
-        gone = space.evict(root, most)
+    with token_cache.writing(root):
+        token_cache.collect(root)
+        gone = cache_eviction.evict(root, most)
     size = sum(each.size for each in gone)
-    click.echo(f"removed {len(gone)} of the data sets in {root}: {space.written(size)}")
+    click.echo(f"removed {len(gone)} of the data sets in {root}: {cache_eviction.written(size)}")

@@ -11,13 +11,13 @@ from itertools import groupby, islice
 from typing import Any, TypeVar
 
 from gym_core import GymError
-from gym_data.branches import Segments, joined
-from gym_data.chats import Asked, Found
-from gym_data.masks import Rendered
-from gym_data.reading import Reader, Record
+from gym_data.chat_rendering import Asked, Found
+from gym_data.loss_masks import Rendered
+from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured
+from gym_data.shared_prefixes import Segments, joined
+from gym_data.template_pool import WORKERS
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
-from gym_data.workers import WORKERS
 
 BATCH = 256  #: rows tokenised at a time
 TOO_LONG = "longer than the cutoff"
@@ -36,9 +36,9 @@ class Piece:
     part: int  #: from 0, where a row gave several
     times: int
     key: bytes
-    about: Mapping[str, Any] | None = None  #: what else its example has, see `gym_data.cache.KINDS`
+    about: Mapping[str, Any] | None = None  #: what else its example has, see `gym_data.examples.KINDS`
     remarks: Sequence[str] = ()  #: what the report counts about its row
-    segments: Segments = ()  #: where its tokens are those of several sequences, see `gym_data.branches`
+    segments: Segments = ()  #: where its tokens are those of several sequences, see `gym_data.shared_prefixes`
 
 
 def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import DataError, cache_dir
-from gym_data import space, store
-from gym_data.cache import Example, Examples
+from gym_data import cache_eviction, token_cache
 from gym_data.config import DatasetConfig
 from gym_data.encoders import ENCODERS
-from gym_data.makers import answering, called, identity, maker
+from gym_data.examples import Example, Examples
 from gym_data.mixing import MIXES, hold_out, in_rounds
 from gym_data.progress import counted
-from gym_data.reading import Reader
+from gym_data.provenance import answering, called, identity, maker
 from gym_data.render import DAY
 from gym_data.report import report_of
-from gym_data.store import Store
+from gym_data.row_reader import Reader
+from gym_data.token_cache import Store
 from gym_data.tokenizer import Tokenizer
 
 __all__ = ["Example", "Examples", "Prepared", "prepare"]
@@ -61,24 +61,24 @@ def prepare(
     conversation that begin alike are one `Branched` example; `made` says that another process of the run has just made them, and
     nothing is made again. Raises DataError where the sources cannot be read or nothing is left to learn.
     """
-    most = space.limit()
+    most = cache_eviction.limit()
     reader = Reader(config, rows, seed, branches)
     day = date.fromisoformat(config.date) if config.date else day or datetime.now(UTC).date()
     words = open_tokenizer(config, tokenizer, day)
     key = key_of(reader, words, day)
     root = cache_dir() / "tokens"
-    manifest = None if config.rebuild and not made else store.find(root, key)
+    manifest = None if config.rebuild and not made else token_cache.find(root, key)
     cached = manifest is not None
     if manifest is None:
-        with store.writing(root):
+        with token_cache.writing(root):
             _build(reader, words, root, key)
-            space.evict(root, most, key)
-        manifest = store.awaited(root, key)
+            cache_eviction.evict(root, most, key)
+        manifest = token_cache.awaited(root, key)
     if manifest is None:
         raise DataError("the token cache does not hold what was just written", where=str(root / key))
     train, validation = (Examples(root / key, part, manifest["names"], rows) for part in ("train", "validation"))
     report = {**manifest["report"], "cached": cached}
-    return Prepared(train, validation if report["validation"] else None, store.content(manifest), report, key)
+    return Prepared(train, validation if report["validation"] else None, token_cache.content(manifest), report, key)
 
 
 def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -> Tokenizer:
@@ -111,7 +111,7 @@ def key_of(reader: Reader, words: Tokenizer, day: date) -> str:
     drawn = bool(config.validation or config.mix_weights or any(opened.samples for opened in reader.opened))
     dated = any("strftime_now" in text for text in words.templates.values())
     made_by = {
-        "layout": store.LAYOUT,
+        "layout": token_cache.LAYOUT,
         "code": maker("gym_data"),
         "python": sys.version_info[:2],
         "shape": [reader.shape, reader.branches],

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gym_data.makers import name_of
 from gym_data.mixing import Order
-from gym_data.reading import Opened, Reader, Tally
+from gym_data.provenance import name_of
+from gym_data.row_reader import Opened, Reader, Tally
 from gym_data.rows import OPPOSITES
 
 BINS = 12  #: bars of the histogram of lengths

@@ -14,7 +14,7 @@ Message = dict[str, Any]
 APART = "pairs with different prompts, each answer learnt after its own"
 MARKS = ("<image>", "<video>", "<audio>")
 MARKED = f"rows with {', '.join(MARKS[:-1])} or {MARKS[-1]} in their text, which stay text: only text is read"
-GOOD, BAD = "answers judged good", "answers judged bad"
+GOOD, BAD = "desirable answers", "undesirable answers"
 RIGHT, WRONG = "steps judged right", "steps judged wrong"
 
 

@@ -17,13 +17,13 @@ import numpy.typing as npt
 import tokenizers
 
 from gym_core import DataError
-from gym_data import masks
-from gym_data.chats import Asked, Found, Words
-from gym_data.guard import NAME, Guard
-from gym_data.masks import Rendered
+from gym_data import loss_masks
+from gym_data.chat_rendering import Asked, Found, Words
+from gym_data.loss_masks import Rendered
 from gym_data.rows import Message
-from gym_data.vocabulary import read_tokenizer, renamed
-from gym_data.workers import WORKERS, Workers
+from gym_data.special_tokens import NAME, Guard
+from gym_data.template_pool import WORKERS, Workers
+from gym_data.tokenizer_files import read_tokenizer, renamed
 
 Tokens = npt.NDArray[np.int32]  #: [length]
 Mask = npt.NDArray[np.bool_]  #: [length]
@@ -289,7 +289,7 @@ def _named(rendered: Rendered, guard: Guard) -> Rendered:
     return Rendered("".join(pieces), tuple((moved[start], moved[end]) for start, end in rendered.spans))
 
 
-def _mask(offsets: Sequence[tuple[int, int]], spans: Sequence[masks.Span]) -> Mask:
+def _mask(offsets: Sequence[tuple[int, int]], spans: Sequence[loss_masks.Span]) -> Mask:
     trained = np.zeros(len(offsets), dtype=bool)
     if spans:
         edges = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gym_data.cache import KINDS, Example
+from gym_data.examples import KINDS, Example
 from gym_torch.batch import Batch
 from gym_torch.objective import Objective
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_data.cache import Pair
+from gym_data.examples import Pair
 
 Oracle = Callable[[Any, PreTrainedModel, Sequence[Pair]], Tensor]
 Tokens = list[Tensor]  #: log-probability of each token of an answer

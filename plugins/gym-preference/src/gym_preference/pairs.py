@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from gym_data.cache import Pair
+from gym_data.examples import Pair
 from gym_torch.batch import Example, Piece
 from gym_torch.prompt_responses import PromptResponses
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from gym_core.files import replacing
-from gym_data import space, store
-from gym_data.makers import maker
+from gym_data import cache_eviction, token_cache
+from gym_data.provenance import maker
 from gym_torch.prompt_responses import PromptResponses
 
 KEY_BYTES = 16
@@ -44,7 +44,7 @@ class CachedLogProbs:
         What is kept beside them takes no more than `$GYM_CACHE_SIZE`; the least recently used goes.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.collect(path.parent)
+        token_cache.collect(path.parent)
         keys = sorted(self.scores)
         tensors = {
             "keys": torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, KEY_BYTES),
@@ -53,7 +53,7 @@ class CachedLogProbs:
         }
         with replacing(path) as building:
             save_file(tensors, building, {"format": "pt", "name": name})
-        space.evict(path.parent, space.limit(), path.name)
+        cache_eviction.evict(path.parent, cache_eviction.limit(), path.name)
 
     @staticmethod
     def there(path: Path, name: str) -> bool:

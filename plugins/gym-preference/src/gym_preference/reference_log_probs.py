@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gym_core import GymError, cache_dir
-from gym_data.makers import identity
+from gym_data.provenance import identity
 from gym_preference.objective import PreferenceObjective
 from gym_preference.reference_cache import CachedLogProbs, fingerprint, key_of, name_of
 from gym_torch.console import say

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from gym_core.loading import load_component
-from gym_data.makers import called, identity
+from gym_data.provenance import called, identity
 from gym_testkit.distribution import Brought
 
 

@@ -39,7 +39,7 @@ class Alpaca(Format):
 class Turns(Format):
     """A list of messages, each with a role and a content."""
 
-    target: ClassVar[str] = "gym_data.formats.turns:TurnsReader"
+    target: ClassVar[str] = "gym_data.formats.messages:TurnsReader"
 
     messages: str = "messages"
     """Column of the messages."""
@@ -118,7 +118,7 @@ class Text(Format):
 class Preference(Format):
     """Two answers to one prompt, the better one marked."""
 
-    target: ClassVar[str] = "gym_data.formats.pairs:PreferenceReader"
+    target: ClassVar[str] = "gym_data.formats.preferences:PreferenceReader"
     example: ClassVar[Mapping[str, Any]] = {"instruction": "2 + 2?", "chosen": "Four.", "rejected": "Five."}
 
     prompt: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
@@ -134,7 +134,7 @@ class Preference(Format):
 class Feedback(Format):
     """A conversation and whether its last answer is good."""
 
-    target: ClassVar[str] = "gym_data.formats.pairs:FeedbackReader"
+    target: ClassVar[str] = "gym_data.formats.preferences:FeedbackReader"
     example: ClassVar[Mapping[str, Any]] = {
         "messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "Four."}],
         "label": True,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import Alpaca
-from gym_data.formats.parts import EMPTY, Unlearnable, check, column, no_media, text_of, tools_of
+from gym_data.formats.parsing import EMPTY, Unlearnable, check, column, no_media, text_of, tools_of
 from gym_data.rows import Conversation, Message
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gym_data.formats import Stepwise
 from gym_data.formats.detect import detect_prompt
-from gym_data.formats.parts import Unlearnable, check, filled
+from gym_data.formats.parsing import Unlearnable, check, filled
 from gym_data.rows import Conversation
 from gym_data.rows import Stepwise as Steps
 

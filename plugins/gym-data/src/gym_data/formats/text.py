@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import Text
-from gym_data.formats.parts import filled, no_media
+from gym_data.formats.parsing import filled, no_media
 from gym_data.rows import Text as Document
 
 

@@ -60,7 +60,7 @@ class Hub(Source):
 class Named(Source):
     """A name in `dataset_info.json` (LLaMA-Factory's schema), else a path, else a Hub id."""
 
-    target: ClassVar[str] = "gym_data.sources.named:open_named"
+    target: ClassVar[str] = "gym_data.sources.dataset_info:open_named"
 
     path: Annotated[str, Field(examples=["data/rows.jsonl"])]
     """Name, path or Hub id."""
@@ -78,6 +78,6 @@ class Named(Source):
 
     def check(self) -> None:
         """Raise DataError where the name stands for nothing; what the Hub has is not asked."""
-        from gym_data.sources.named import check_named
+        from gym_data.sources.dataset_info import check_named
 
         check_named(self)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_data.cache import Pair, Steps
+from gym_data.examples import Pair, Steps
 from gym_preference import ProcessRewardModel, RewardModel
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Example

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from gym_data.cache import Pair
+from gym_data.examples import Pair
 from gym_data.tokenizer import Mask
 from gym_preference import RewardModel, pairs
 from gym_preference.metrics import half_for_ties

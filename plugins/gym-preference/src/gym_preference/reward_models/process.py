@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from gym_data.cache import Steps
+from gym_data.examples import Steps
 from gym_preference import ProcessRewardModel
 from gym_preference.metrics import half_for_ties
 from gym_preference.reward_models.scoring import RewardModelObjective, ScoredBatch

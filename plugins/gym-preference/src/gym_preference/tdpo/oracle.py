@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_data.cache import Pair
+from gym_data.examples import Pair
 from gym_preference.tdpo.config import TDPO1, TDPO2
 
 Side = tuple[Tensor, Tensor, Tensor]

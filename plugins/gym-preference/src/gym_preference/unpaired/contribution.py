@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from gym_core.component import load_object
-from gym_data.cache import UnpairedExample
+from gym_data.examples import UnpairedExample
 from gym_preference.contribution import likelihood_watch, referred, used
 from gym_preference.reference_log_probs import Used
 from gym_preference.unpaired.config import UnpairedPreference

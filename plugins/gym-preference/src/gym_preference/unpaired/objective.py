@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from gym_data.cache import UnpairedExample
+from gym_data.examples import UnpairedExample
 from gym_preference.metrics import half_for_ties
 from gym_preference.objective import PreferenceObjective
 from gym_preference.unpaired import responses as judged

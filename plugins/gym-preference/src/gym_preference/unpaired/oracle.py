@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_data.cache import UnpairedExample
+from gym_data.examples import UnpairedExample
 from gym_preference.unpaired.config import BCO, KTO
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gym_core import DataError
-from gym_data.cache import UnpairedExample
+from gym_data.examples import UnpairedExample
 from gym_torch.batch import Example, Piece
 from gym_torch.prompt_responses import PromptResponses
 from gym_torch.source import Examples, Step, order

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from gym_core import Train
-from gym_data.cache import UnpairedExample
+from gym_data.examples import UnpairedExample
 from gym_preference.unpaired.kl_baseline import Baseline
 from gym_preference.unpaired.responses import with_baseline
 from gym_torch.loop.evaluation import HeldOutLoss

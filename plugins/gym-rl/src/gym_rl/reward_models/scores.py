@@ -28,7 +28,7 @@ from transformers import (
 
 from gym_core import Artifact, GymError
 from gym_core.record import RunRecord
-from gym_data.formats.parts import tools_of
+from gym_data.formats.parsing import tools_of
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer, Tokens
 from gym_rewards.reward import RewardInput

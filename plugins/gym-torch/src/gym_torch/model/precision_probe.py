@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gym_core import cache_dir
-from gym_data.makers import maker
+from gym_data.provenance import maker
 
 ROWS = (64, 512)  #: tokens in the first, short trial and in the second
 WIDEST = 2048  #: wider models are judged by a trial of this width

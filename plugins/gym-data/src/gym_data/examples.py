@@ -1,4 +1,4 @@
-"""Examples, read from the arrays of the token cache as they are asked for. How these are written: `gym_data.store`."""
+"""Examples, read from the arrays of the token cache as they are asked for. How these are written: `gym_data.token_cache`."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class UnpairedExample(Example):
     @property
     def judgement(self) -> str:
         """Say how it was judged."""
-        return "desirable" if self.desirable else "bad"
+        return "desirable" if self.desirable else "undesirable"
 
 
 @dataclass(frozen=True)

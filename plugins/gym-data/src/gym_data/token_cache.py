@@ -23,7 +23,7 @@ import numpy.typing as npt
 from gym_core import GymError
 from gym_core.files import BUILDING
 from gym_core.outputlock import OutputLock
-from gym_data.cache import ARRAYS
+from gym_data.examples import ARRAYS
 from gym_data.sources.files import hash_file
 from gym_data.tokenizer import Mask, Tokens
 

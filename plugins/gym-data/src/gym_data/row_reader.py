@@ -14,13 +14,13 @@ import numpy as np
 from gym_core import Component, DataError, Format, GymError, PluginError, Source
 from gym_core.kinds import Rows
 from gym_core.loading import load_component
+from gym_data.column_tracking import Watched
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
 from gym_data.formats.detect import detect, detect_prompt
-from gym_data.formats.parts import Unlearnable
-from gym_data.makers import answering, blamed, called, identity, name_of
+from gym_data.formats.parsing import Unlearnable
+from gym_data.provenance import answering, blamed, called, identity, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, content_key
-from gym_data.watched import Watched
 
 PEEK = 20  #: rows looked at to tell a format, and which columns it does not read
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")

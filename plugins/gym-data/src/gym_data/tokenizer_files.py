@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 
 from gym_core import DataError
-from gym_data.classes import rebuilt
+from gym_data.tokenizer_classes import rebuilt
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TEMPLATE_FILE = "chat_template.jinja"

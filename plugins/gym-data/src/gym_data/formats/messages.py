@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import Turns
-from gym_data.formats.parts import calls_of, check, column, load_json, no_media, text_of, tools_of
+from gym_data.formats.parsing import calls_of, check, column, load_json, no_media, text_of, tools_of
 from gym_data.rows import Conversation, Message
 
 OTHER_NAMES = {

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gym_data.chats import Asked
+from gym_data.chat_rendering import Asked
 from gym_data.encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, rendered, with_system
-from gym_data.formats.parts import Unlearnable
-from gym_data.masks import Rendered
-from gym_data.reading import Reader, Record
+from gym_data.formats.parsing import Unlearnable
+from gym_data.loss_masks import Rendered
+from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Preference
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 

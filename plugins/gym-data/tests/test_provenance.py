@@ -9,7 +9,7 @@ from strangers import installed
 
 from gym_core import DataError, GymError, PluginError
 from gym_core.sections import SLOTS, Findings, component
-from gym_data import DatasetConfig, File, makers
+from gym_data import DatasetConfig, File, provenance
 from gym_data.formats import Alpaca
 from gym_data.tokenizer import Tokenizer
 
@@ -59,10 +59,10 @@ def test_the_package_and_what_it_rests_on_are_named_too(model, write, monkeypatc
     keys = {config.build(tokenizer=model).key}
     for name, told in {"_code": "changed", "_version": "9", "_owners": {("gym-data", "9")}}.items():
         with monkeypatch.context() as patch:
-            patch.setattr(makers, name, lambda package, told=told: told)
-            makers.read_maker.cache_clear()
+            patch.setattr(provenance, name, lambda package, told=told: told)
+            provenance.read_maker.cache_clear()
             keys.add(config.build(tokenizer=model).key)
-    makers.read_maker.cache_clear()
+    provenance.read_maker.cache_clear()
     assert len(keys) == 4
 
 

@@ -22,8 +22,8 @@ from typing import IO, Any
 
 from gym_core import GymError
 from gym_data import render
-from gym_data.chats import Asked, Chats, Found, Words
-from gym_data.masks import Rendered
+from gym_data.chat_rendering import Asked, Chats, Found, Words
+from gym_data.loss_masks import Rendered
 
 try:
     import resource
@@ -34,7 +34,7 @@ MEMORY = 2 << 30  #: bytes of address space that the process may have; it needs 
 ALARMED = None if resource is None else -signal.SIGALRM  #: exit code after the alarm
 NOT_TRIED = {"error": "a conversation before it was refused"}
 READY = b"ready\n"  #: what the process says first
-COMMAND = (sys.executable, "-P", "-m", "gym_data.worker")
+COMMAND = (sys.executable, "-P", "-m", "gym_data.template_worker")
 
 
 class Worker:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import RecipeError
-from gym_data import store
+from gym_data import token_cache
 
 VARIABLE = "GYM_CACHE_SIZE"
 DEFAULT = "50GB"
@@ -52,7 +52,7 @@ def kept(root: Path) -> Iterator[Kept]:
             with suppress(OSError):  # another process may take it away at any moment
                 files = [file.stat() for file in path.iterdir()] if path.is_dir() else [path.stat()]
                 size = sum(file.st_size for file in files)
-                told = path / store.MANIFEST
+                told = path / token_cache.MANIFEST
                 used = (told if told.is_file() else path).stat().st_mtime
                 found.append(Kept(path, size, used))
     yield from sorted(found, key=lambda each: (each.used, each.path.name))
@@ -67,7 +67,7 @@ def written(size: float) -> str:
 def described(held: Kept) -> dict[str, Any]:
     """Return what a folder of the token cache holds, as plain data."""
     try:
-        manifest = json.loads((held.path / store.MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((held.path / token_cache.MANIFEST).read_text(encoding="utf-8"))
         about = {"sources": manifest["names"], **{key: manifest["report"][key] for key in ("examples", "tokens")}}
     except (OSError, ValueError, KeyError, TypeError):
         about = {"sources": [], "examples": 0, "tokens": 0}  # damaged: it is made again where it is asked for
@@ -84,7 +84,7 @@ def evict(root: Path, most: int, last: str = "") -> list[Kept]:
     total, gone = sum(each.size for each in held), []
     for each in held:
         if total > most and each.path.name != last:
-            store.remove(root, each.path.name)
+            token_cache.remove(root, each.path.name)
             total -= each.size
             gone.append(each)
     return gone

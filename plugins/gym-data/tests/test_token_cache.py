@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gym_core import DataError, GymError, RecipeError, cache_dir
-from gym_data import DatasetConfig, File, space, store
+from gym_data import DatasetConfig, File, cache_eviction, token_cache
 from gym_data.commands import data
 
 
@@ -53,8 +53,8 @@ def test_who_makes_it_again_at_the_same_time_gets_it(model, write, monkeypatch):
     first = data.build(tokenizer=model, seed=0)
     folder = cache_dir() / "tokens" / first.key
     assert data.build(tokenizer=model, seed=0, made=True).report["cached"], "the main process of the run made it"
-    own, seen = store.Store.add, []
-    monkeypatch.setattr(store.Store, "add", lambda self, *each: (seen.append(folder.is_dir()), own(self, *each)))
+    own, seen = token_cache.Store.add, []
+    monkeypatch.setattr(token_cache.Store, "add", lambda self, *each: (seen.append(folder.is_dir()), own(self, *each)))
     again = data.build(tokenizer=model, seed=0)
     assert seen == [True] * 3 and again.fingerprint == first.fingerprint and entries() == [first.key]
 
@@ -101,7 +101,7 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(model, write):
 ENDLESS = """
 import sys, time
 from pathlib import Path
-from gym_data.store import Store
+from gym_data.token_cache import Store
 into = Store(Path(sys.argv[1]))
 into.extend(tokens=__import__("numpy").zeros(100_000))
 print(into.folder.name, flush=True)
@@ -132,7 +132,7 @@ def test_what_a_killed_process_left_is_collected_and_what_another_writes_is_not(
 
 def used(key, ago):
     moment = time.time() - ago
-    os.utime(cache_dir() / "tokens" / key / store.MANIFEST, (moment, moment))
+    os.utime(cache_dir() / "tokens" / key / token_cache.MANIFEST, (moment, moment))
 
 
 def test_the_least_recently_used_goes_first(model, write, monkeypatch):
@@ -141,7 +141,7 @@ def test_the_least_recently_used_goes_first(model, write, monkeypatch):
     for key, ago in zip(keys, (200, 100), strict=True):
         used(key, ago)
     build(model, paths[0])  # reading counts as use
-    size = sum(each.size for each in space.kept(cache_dir() / "tokens"))
+    size = sum(each.size for each in cache_eviction.kept(cache_dir() / "tokens"))
     monkeypatch.setenv("GYM_CACHE_SIZE", str(int(size * 1.2)))
     last = build(model, paths[2]).key
     assert entries() == sorted([keys[0], last])
@@ -154,14 +154,14 @@ def test_the_least_recently_used_goes_first(model, write, monkeypatch):
 
 
 def test_sizes_are_read_and_written_as_people_do():
-    assert [space.size_of(text, "k") for text in ("12", "1kB", "1.5 MB", "20GB", "2t")] == [
+    assert [cache_eviction.size_of(text, "k") for text in ("12", "1kB", "1.5 MB", "20GB", "2t")] == [
         12,
         1000,
         1_500_000,
         20 * 10**9,
         2 * 10**12,
     ]
-    assert [space.written(size) for size in (0, 999, 1000, 1_500_000, 2 * 10**13)] == [
+    assert [cache_eviction.written(size) for size in (0, 999, 1000, 1_500_000, 2 * 10**13)] == [
         "0 bytes",
         "999 bytes",
         "1.0 kB",

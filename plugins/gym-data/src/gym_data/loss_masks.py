@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from gym_data.guard import Guard
 from gym_data.render import GENERATION_END, GENERATION_START
 from gym_data.rows import Message
+from gym_data.special_tokens import Guard
 
 Render = Callable[[Sequence[Message], bool], str]
 Span = tuple[int, int]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gym_data.encoding import Piece, cut, with_system
-from gym_data.reading import Reader
+from gym_data.row_reader import Reader
 from gym_data.rows import Stepwise, judged_steps
 from gym_data.tokenizer import Tokenizer
 

@@ -1,6 +1,6 @@
 """What the chat templates of one tokenizer make of conversations: texts, what of them is learnt, and what they leave out.
 
-Templates are foreign code: `gym_data.worker` runs this in a process of its own.
+Templates are foreign code: `gym_data.template_worker` runs this in a process of its own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from gym_data import losses, masks
-from gym_data.calls import Calls, calls_of_template
-from gym_data.guard import Guard
-from gym_data.masks import Rendered
+from gym_data import loss_masks, template_omissions
+from gym_data.loss_masks import Rendered
 from gym_data.render import ChatTemplate
 from gym_data.rows import Message
+from gym_data.special_tokens import Guard
+from gym_data.tool_calls import Calls, calls_of_template
 
 CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "f", "arguments": {"a": "b"}}}
 
@@ -60,7 +60,7 @@ class Found:
     """What became of a conversation."""
 
     sequences: list[Rendered]
-    lost: Sequence[str] = ()  #: what the template leaves out, see `gym_data.losses`
+    lost: Sequence[str] = ()  #: what the template leaves out, see `gym_data.template_omissions`
 
 
 class Chats:
@@ -87,7 +87,7 @@ class Chats:
     def chat(self, asked: Asked) -> Found:
         """Render a whole conversation, or a prompt, as transformers does, the answers marked; nothing is checked."""
         messages, render = self._renderer(asked)
-        whole = masks.unmark(render(messages, asked.prompt))
+        whole = loss_masks.unmark(render(messages, asked.prompt))
         answers = _answers(messages)
         if answers and not asked.prompt:
             found = self._find(messages, render, answers, asked)[-1]
@@ -101,21 +101,21 @@ class Chats:
         """
         messages, render = self._renderer(asked)
         if asked.prompt:
-            found = [Rendered(masks.unmark(render(messages, True)).text, ())]
+            found = [Rendered(loss_masks.unmark(render(messages, True)).text, ())]
         elif asked.everything:
             unwanted = set(_answers(messages)) - set(asked.wanted)
             spans = self._find(messages, render, unwanted, asked)[-1].spans if unwanted else ()
-            found = [masks.subtract(masks.unmark(render(messages, False)).text, spans)]
+            found = [loss_masks.subtract(loss_masks.unmark(render(messages, False)).text, spans)]
         else:
             found = self._find(messages, render, asked.wanted, asked) if asked.wanted else []
             found = [self._closed(sequence, messages, asked) for sequence in found]
         if not found:
             return Found(found)
         learnt = "\0".join(each.text[start:end] for each in found for start, end in each.spans)
-        losses.refuse(found[-1].text, learnt, messages, asked.tools, asked.wanted)
-        return Found(found, losses.lost(found[-1].text, learnt, messages, asked.wanted))
+        template_omissions.refuse(found[-1].text, learnt, messages, asked.tools, asked.wanted)
+        return Found(found, template_omissions.lost(found[-1].text, learnt, messages, asked.wanted))
 
-    def _renderer(self, asked: Asked) -> tuple[list[Message], masks.Render]:
+    def _renderer(self, asked: Asked) -> tuple[list[Message], loss_masks.Render]:
         """Quote the messages and return them with a function that renders some of them."""
         name = self._name(bool(asked.tools))
         template, tools = self._templates[name], self.guard.quote(list(asked.tools)) if asked.tools else None
@@ -129,9 +129,13 @@ class Chats:
         return self.guard.quote_messages(messages), render
 
     def _find(
-        self, messages: Sequence[Message], render: masks.Render, wanted: Collection[int], asked: Asked
+        self, messages: Sequence[Message], render: loss_masks.Render, wanted: Collection[int], asked: Asked
     ) -> list[Rendered]:
-        find = masks.by_marks if self._templates[self._name(bool(asked.tools))].marks_generation else masks.by_prefixes
+        find = (
+            loss_masks.by_marks
+            if self._templates[self._name(bool(asked.tools))].marks_generation
+            else loss_masks.by_prefixes
+        )
         return find(render, messages, wanted, self.guard)
 
     def _name(self, tools: bool) -> str:
@@ -143,7 +147,7 @@ class Chats:
         return self._calls[name]
 
     def _plainly(self, name: str, messages: Sequence[Message]) -> str:
-        return masks.unmark(self._templates[name].render(messages, None, False, self.words.values)).text
+        return loss_masks.unmark(self._templates[name].render(messages, None, False, self.words.values)).text
 
     def _closed(self, sequence: Rendered, messages: Sequence[Message], asked: Asked) -> Rendered:
         """Have an answer that no special token ends learn the token at which the next turn begins, if the model stops there.
@@ -193,5 +197,5 @@ def _answers(messages: Sequence[Message]) -> list[int]:
 
 def _aliased(message: Message) -> Message:
     """Return a message with its thoughts under the names that chat templates read, as transformers hands them over."""
-    thoughts = next((message[key] for key in losses.REASONING if message.get(key) is not None), None)
+    thoughts = next((message[key] for key in template_omissions.REASONING if message.get(key) is not None), None)
     return message if thoughts is None else {"thinking": thoughts, **message, "reasoning_content": thoughts}

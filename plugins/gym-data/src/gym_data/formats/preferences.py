@@ -8,7 +8,7 @@ from typing import Any
 
 from gym_data.formats import Feedback, Preference
 from gym_data.formats.detect import detect_prompt
-from gym_data.formats.parts import Unlearnable, check, column
+from gym_data.formats.parsing import Unlearnable, check, column
 from gym_data.rows import Conversation
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
