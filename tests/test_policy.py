@@ -25,7 +25,7 @@ CORE = sorted((ROOT / "gym-core/src").glob("**/*.py"))
 
 def test_the_kernel_stays_small():
     lines = [line for path in CORE for line in path.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 2540, f"gym-core has {len(lines)} lines that are not blank"
+    assert len(lines) <= 2550, f"gym-core has {len(lines)} lines that are not blank"
 
 
 def test_the_code_of_the_kernel_names_no_package_and_no_other_project():
@@ -54,8 +54,8 @@ def test_the_kernel_never_imports_heavy_libraries_or_the_facade():
                 )
 
 
-def test_no_file_is_longer_than_400_lines():
-    long = {path.name: count for path in SOURCES if (count := len(path.read_text().splitlines())) > 400}
+def test_no_file_is_longer_than_300_lines():
+    long = {path.name: count for path in SOURCES if (count := len(path.read_text().splitlines())) > 300}
     assert not long
 
 

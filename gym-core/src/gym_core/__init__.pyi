@@ -28,7 +28,7 @@ from gym_core.kinds import Scheduler as Scheduler
 from gym_core.kinds import Source as Source
 from gym_core.kinds import Strategy as Strategy
 from gym_core.kinds import Template as Template
-from gym_core.kinds import Trainer as Trainer
+from gym_core.protocols import Trainer as Trainer
 from gym_core.recipe import Recipe as Recipe
 from gym_core.recipe import load_recipe as load_recipe
 from gym_core.run import Outcome as Outcome

@@ -17,7 +17,8 @@ from gym_core.errors import PluginError
 from gym_core.loading import find, load
 
 if TYPE_CHECKING:
-    from gym_core.kinds import Exporter, Trainer
+    from gym_core.kinds import Exporter
+    from gym_core.protocols import Trainer
     from gym_core.run import Run
 
 hookspec = pluggy.HookspecMarker("gym")

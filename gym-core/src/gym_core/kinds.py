@@ -5,15 +5,15 @@ A kind is a base class: its docstring is the contract of `build`. A plugin may a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import PositiveInt, SerializeAsAny
 
 from gym_core.artifact import Artifact
-from gym_core.component import Component, Slot
+from gym_core.component import Component, Slot, undeclared
 from gym_core.errors import GymError
 
 
@@ -30,7 +30,7 @@ class Backend(Component):
 
     def other(self, path: str) -> Self:
         """Return the options under which a further model is loaded, of which the recipe names the path alone."""
-        raise _undeclared(self, "other(self, path: str) -> Self: return ...")
+        raise undeclared(self, "other(self, path: str) -> Self: return ...")
 
 
 class Data(Component):
@@ -115,21 +115,21 @@ class Optimizer(Component):
 
     def elementwise(self) -> bool:
         """Whether each number moves by its own gradient alone, so that parameters may be cut into shards."""
-        raise _undeclared(self, "elementwise(self) -> bool: return ...")
+        raise undeclared(self, "elementwise(self) -> bool: return ...")
 
     def keeps_gradients(self) -> bool:
         """Whether every gradient is there, whole, until the end of `step`; not so in-backward or block-wise."""
-        raise _undeclared(self, "keeps_gradients(self) -> bool: return ...")
+        raise undeclared(self, "keeps_gradients(self) -> bool: return ...")
 
     def updates_in_backward(self) -> bool:
         """Whether updates happen during backward: then no accumulation, no clipping and one process."""
-        raise _undeclared(self, "updates_in_backward(self) -> bool: return ...")
+        raise undeclared(self, "updates_in_backward(self) -> bool: return ...")
 
     def gradient_bytes(self, parameters: Sequence[Mapping[str, Any]]) -> int:
         """Return the bytes of the gradients that `step` finds, where that is not all of them; groups as below."""
         if self.updates_in_backward():
             return 0
-        raise _undeclared(self, "gradient_bytes(self, parameters) -> int: return ...")
+        raise undeclared(self, "gradient_bytes(self, parameters) -> int: return ...")
 
     def averages(self) -> bool:
         """Whether the weights to evaluate and save differ from those that train, as in schedule-free."""
@@ -142,18 +142,6 @@ class Optimizer(Component):
     def declared_bytes(self, parameters: Sequence[Mapping[str, Any]]) -> int:
         """Return the bytes of state after a step for groups with shapes of fp32 parameters in their place; no scalars."""
         raise TypeError(f"{type(self).__name__} does not declare the size of its state")
-
-
-def _undeclared(component: Component, signature: str) -> GymError:
-    name, method = type(component).__name__, signature.partition("(")[0]
-    return GymError(
-        f"{name} does not declare `{method}`",
-        where=f"{type(component).__module__}.{name}",
-        key={"optimizers": "optimizer", "strategies": "distributed", "backends": "model"}.get(
-            component.kind, component.kind
-        ),
-        fix=f"write `def {signature}` in {name}; docs/kinds.md says what it returns",
-    )
 
 
 class Scheduler(Component):
@@ -290,40 +278,11 @@ class Strategy(Component):
 
     def shards(self) -> bool:
         """Whether a process holds but a part of each parameter: then optimizers must work elementwise."""
-        raise _undeclared(self, "shards(self) -> bool: return ...")
+        raise undeclared(self, "shards(self) -> bool: return ...")
 
     def launch(self, arguments: Sequence[str]) -> int | None:
         """Run this command line of `gym` in several processes and return the exit code; None: this process does the work."""
         return None
-
-
-@runtime_checkable
-class Trainer(Protocol):
-    """What `build_trainer` returns."""
-
-    def train(self) -> Artifact:
-        """Train to the end, resuming where an earlier process stopped, and return what was made."""
-        ...
-
-
-class Rows(Protocol):
-    """What a source builds."""
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in a fixed order."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Return a string that changes when the rows do."""
-        ...
-
-
-class ArtifactWriter(Protocol):
-    """What an exporter builds."""
-
-    def export(self, artifact: Artifact, into: Path) -> Path:
-        """Write the artifact under `into`, all or nothing, and return what was written."""
-        ...
 
 
 KINDS: dict[str, type[Component]] = {

@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from gym_core import Component, DataError, Format, GymError, PluginError, Source
-from gym_core.kinds import Rows
 from gym_core.loading import load_component
+from gym_core.protocols import Rows
 from gym_data.column_tracking import Watched
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
