@@ -84,14 +84,14 @@ class DatasetConfig(Data):
 
     def preview(self, recipe: Recipe, count: int) -> dict[str, Any]:
         """Return examples as the model will see them, and counts, as plain data."""
-        from gym_data.preview import tokenised
-
         algorithm = recipe.algorithm
         model = recipe.canonical(everything=True).get("model", {})
         if "path" not in model:
             raise DataError("no model says how to tokenise", key="model.path", fix="add, for example, `model: tiny`")
         path = locate(model["path"], model.get("revision"), weights=False)
-        return tokenised(self, path, algorithm.rows, recipe.train.seed, count, algorithm.branches)
+        tokenised = load_object("gym_data.preview:tokenised")
+        found: dict[str, Any] = tokenised(self, path, algorithm.rows, recipe.train.seed, count, algorithm.branches)
+        return found
 
     def check(self) -> None:
         """Raise DataError where a source is not there."""
