@@ -69,13 +69,6 @@ FAULTS = [
     Fault("gym-torch", "self.softcap * torch.tanh(logits", "torch.tanh(logits", "test_logprobs.py", "every_family"),
     Fault("gym-torch", 'return f"{name} is not what was written (SHA-256 differs)"', "pass", "test_checkpoint.py"),
     Fault("gym-torch", "share = 1 / whole.weight if", "share = 1 / (whole.weight + 1) if", "test_loop.py"),
-    Fault(
-        "gym-torch",
-        "reseed(job.train.seed, job.progress.step, whole.seeds[number])",
-        "pass",
-        "../../../tests/test_resume.py",
-        "kill_and_continue and lora",
-    ),
     Fault("gym-sft", "return -policy(batch).sum(), {}", "return -policy(batch).mean(), {}", "test_sft.py", "float64"),
     Fault(
         "gym-optim", 'state["exp_avg"].lerp_(gradient, 1 - beta2)', "pass", "test_sgd_lion_adafactor_lomo.py", "lion"
@@ -129,6 +122,7 @@ FAULTS = [
         "(judged.sizes - 1).clamp(min=1)\n    return",
         "judged.sizes.clamp(min=1)\n    return",
         "test_advantages.py",
+        "by_hand or five_answers",
     ),
     Fault(
         "gym-rl",
@@ -187,7 +181,7 @@ FAULTS = [
         "gym-llamafactory",
         'Key("kto_rejected_weight", "algorithm.undesirable_weight", "kto")',
         'Key("kto_rejected_weight", "algorithm.desirable_weight", "kto")',
-        "test_preference.py",
+        "test_runs.py",
     ),
     Fault("gym-llamafactory", '"orpo": "orpo",', '"orpo": "cpo",', "test_preference.py"),
     Fault(

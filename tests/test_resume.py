@@ -49,7 +49,7 @@ def test_kill_and_continue_is_exact(gym, start, tmp_path, adapter):
     (tmp_path / "r.yaml").write_text(RECIPE.format(adapter=adapter))
     whole = gym("train", "r.yaml", "output=whole")
     assert whole.returncode == 0, whole.stderr
-    output, chance, kills = tmp_path / "killed", random.Random(7), 0
+    output, chance, kills, hit = tmp_path / "killed", random.Random(7), 0, 0
     while kills < 3:
         process = start("train", "r.yaml", "output=killed")
         goal, patience = last_step(output) + 1, time.monotonic() + 120
@@ -60,6 +60,8 @@ def test_kill_and_continue_is_exact(gym, start, tmp_path, adapter):
         _, told = process.communicate()
         assert process.returncode in (-signal.SIGKILL, 0), told
         kills += 1
+        hit += process.returncode == -signal.SIGKILL
+    assert hit, "it was never killed"
     done = gym("train", "r.yaml", "output=killed")
     assert done.returncode == 0, done.stderr
     assert digest(output / "model") == digest(tmp_path / "whole" / "model")
