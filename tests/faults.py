@@ -191,7 +191,6 @@ FAULTS = [
         "test_plan.py",
         "largest_batch or seventy",
     ),
-    Fault("gym-plan", "held + max(4 * prod(shape)", "held + max(prod(shape)", "test_plan_layers.py"),
     Fault(
         "gym-vllm",
         "int(uniform(self.seed, stream, 0) * (1 << 53))",
