@@ -15,7 +15,8 @@ from numeric import Array, gradient
 from gym_core.component import load_object
 from gym_core.discovery import entries
 from gym_core.loading import load
-from gym_preference import PairwisePreference, losses
+from gym_preference import PairwisePreference
+from gym_preference.pairwise import losses
 from gym_preference.objective import PairObjective
 
 PAIRS = 12
@@ -93,7 +94,7 @@ def drawn(name: str, seed: int) -> Array:
 
 
 def loss(name: str) -> Callable[..., torch.Tensor]:
-    found: Callable[..., torch.Tensor] = load_object(f"gym_preference.losses:{name}")
+    found: Callable[..., torch.Tensor] = load_object(f"gym_preference.pairwise.losses:{name}")
     return found
 
 

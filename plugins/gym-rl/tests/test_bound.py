@@ -16,7 +16,7 @@ from gym_plan.commands import plan
 from gym_plan.memory import Memory
 from gym_plan.plan import plan as made_plan
 from gym_rl.reinforce import Reinforce
-from gym_rl.rollouts.longest import Bound
+from gym_rl.rollouts.dummy_rollouts import Bound
 from gym_testkit.bench import Bench
 from gym_torch.packing import PACKED
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gym_rewards import Length
 from gym_rl import RLOO, PolicyGradient, ReinforcePP, ReinforcePPBaseline
-from gym_rl.rollouts.credit_assignment import advantages_of_completions, whitened_returns
+from gym_rl.rollouts.compute_advantages import advantages_of_completions, whitened_returns
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.metrics import rollout_metrics
 

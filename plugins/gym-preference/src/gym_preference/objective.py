@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from gym_core.component import load_object
-from gym_preference import LDDPO, pairs
+from gym_preference import LDDPO
+from gym_preference.pairwise import responses
 from gym_preference.config import PairwisePreference, PreferenceAlgorithm, WithReference
-from gym_preference.metrics import half_for_ties
+from gym_preference.accuracy import half_for_ties
 from gym_preference.reference_cache import CachedLogProbs
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
@@ -71,7 +72,7 @@ class PairObjective(PreferenceObjective):
 
     def prompt_responses(self, example: Example) -> PromptResponses:
         """Return what both sides begin with, the chosen and the rejected answer."""
-        return pairs.prompt_responses(example)
+        return responses.prompt_responses(example)
 
     def weight(self, batch: ResponseBatch) -> float:
         """Return the number of pairs."""

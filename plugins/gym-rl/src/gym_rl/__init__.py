@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from gym_rl.config import ClippedPolicyGradient, PolicyGradient
+from gym_rl.config.policy_gradient import ClippedPolicyGradient, PolicyGradient
 from gym_rl.rollout_engine import Engine, Local
 from gym_torch.config import Further
 
@@ -38,7 +38,7 @@ class ReinforcePP(ClippedPolicyGradient):
     """REINFORCE++: the return of each token, whitened over all tokens of the round; no groups, no critic."""
 
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
-    credit: ClassVar[str] = "gym_rl.rollouts.credit_assignment:whitened_returns"
+    credit: ClassVar[str] = "gym_rl.rollouts.compute_advantages:whitened_returns"
 
     group_size: Annotated[int, Field(ge=1)] = 1
     """Group size: completions sampled for each prompt."""

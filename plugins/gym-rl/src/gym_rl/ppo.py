@@ -17,7 +17,7 @@ from gym_rl.formulas import policy_losses
 from gym_rl.formulas.advantages import gae, whiten
 from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.rollouts.batch import RolloutBatch
-from gym_rl.rollouts.credit_assignment import token_rewards
+from gym_rl.rollouts.compute_advantages import token_rewards
 from gym_rl.rollouts.experience import Experience
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
@@ -70,7 +70,7 @@ class PPOLoss(ClippedTokens):
 def gae_advantages(experience: Experience, config: PPO) -> dict[str, Tensor]:
     """Return whitened advantages and the returns that the critic learns: generalized advantage estimates over the round.
 
-    What an answer earns is `gym_rl.rollouts.credit_assignment.token_rewards`. One that nothing judged has advantages of 0 and
+    What an answer earns is `gym_rl.rollouts.compute_advantages.token_rewards`. One that nothing judged has advantages of 0 and
     returns of NaN.
     """
     owner, values = experience.owner, experience.columns["values"].double()

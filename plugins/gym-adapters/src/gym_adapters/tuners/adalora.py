@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_adapters.adapter_files import WEIGHTS
+from gym_adapters.lora_checkpoint import WEIGHTS
 from gym_adapters.config.adalora import AdaLoRA
 from gym_adapters.peft_base import PeftAdapter, quiet
 from gym_core import Artifact, GymError

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from gym_adapters.config.expert_lora import ExpertLoRA
-from gym_adapters.grouped_mm_experts import LowRankExperts, runs_beside
+from gym_adapters.expert_lora_layer import LowRankExperts, runs_beside
 from gym_adapters.peft_base import PeftAdapter
 from gym_adapters.target_modules import split, within
 from gym_core import GymError

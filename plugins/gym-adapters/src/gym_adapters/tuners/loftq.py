@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_adapters import nf4
-from gym_adapters.adapter_files import ROUNDED
+from gym_adapters.lora_checkpoint import ROUNDED
 from gym_adapters.config.loftq import LoftQ
 from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.tuners.lora_init import factors, weight_of

@@ -10,7 +10,7 @@ from peft import PeftConfig, VeraConfig, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
 
-from gym_adapters.adapter_files import WEIGHTS
+from gym_adapters.lora_checkpoint import WEIGHTS
 from gym_adapters.config.vera import VeRA
 from gym_adapters.peft_base import PeftAdapter
 from gym_core import GymError

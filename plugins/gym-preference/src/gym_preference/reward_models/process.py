@@ -11,8 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gym_data.examples import Steps
 from gym_preference import ProcessRewardModel
-from gym_preference.metrics import half_for_ties
-from gym_preference.reward_models.scoring import RewardModelObjective, ScoredBatch
+from gym_preference.accuracy import half_for_ties
+from gym_preference.reward_models.objective import RewardModelObjective, ScoredBatch
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metrics, Ratio
 from gym_torch.objective import Scores

@@ -23,7 +23,7 @@ class UnpairedPreference(WithReference):
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the desirable responses, times the number of
     responses in the step for each desirable one, as in LLaMA-Factory."""
     baseline: ClassVar[str] = ""
-    """`module:class` of a `gym_preference.unpaired.kl_baseline.Baseline`: what log-ratios are measured from."""
+    """`module:class` of a `gym_preference.unpaired.reference_point.Baseline`: what log-ratios are measured from."""
 
     def advice(self, desirable: int, undesirable: int) -> str:
         """Return what to do better with so many desirable and undesirable responses; empty where there is nothing to say."""
@@ -45,7 +45,7 @@ class KTO(UnpairedPreference):
     """
 
     loss: ClassVar[str] = "gym_preference.unpaired.losses:kto"
-    baseline: ClassVar[str] = "gym_preference.unpaired.kl_baseline:MismatchedKL"
+    baseline: ClassVar[str] = "gym_preference.unpaired.reference_point:MismatchedKL"
     oracle: ClassVar[str] = "gym_preference.unpaired.oracle:kto"
 
     desirable_weight: Annotated[float, Field(ge=0)] = 1.0
@@ -79,5 +79,5 @@ class BCO(UnpairedPreference):
     """
 
     loss: ClassVar[str] = "gym_preference.unpaired.losses:bco"
-    baseline: ClassVar[str] = "gym_preference.unpaired.kl_baseline:MeanReward"
+    baseline: ClassVar[str] = "gym_preference.unpaired.reference_point:MeanReward"
     oracle: ClassVar[str] = "gym_preference.unpaired.oracle:bco"

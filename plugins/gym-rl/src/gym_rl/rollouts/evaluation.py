@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gym_rl.config import PolicyGradient
+from gym_rl.config.policy_gradient import PolicyGradient
 from gym_rl.rollouts.experience import Experience
-from gym_rl.rollouts.generation import RolloutGenerator
+from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_torch.loop.job import Job
 

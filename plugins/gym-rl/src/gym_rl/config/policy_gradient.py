@@ -23,14 +23,14 @@ class PolicyGradient(TorchAlgorithm):
 
     contribution: ClassVar[str] = "gym_rl.contribution:rollouts"
     rows: ClassVar[str] = "prompt"
-    largest_steps: ClassVar[str] = "gym_rl.rollouts.longest:Bound"
+    largest_steps: ClassVar[str] = "gym_rl.rollouts.dummy_rollouts:Bound"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     disable_dropout: ClassVar[bool] = True
     advantage: ClassVar[str] = ""
     """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
-    credit: ClassVar[str] = "gym_rl.rollouts.credit_assignment:advantages_of_completions"
-    """`module:function` from a round to what each of its tokens earned; see `gym_rl.rollouts.credit_assignment`."""
+    credit: ClassVar[str] = "gym_rl.rollouts.compute_advantages:advantages_of_completions"
+    """`module:function` from a round to what each of its tokens earned; see `gym_rl.rollouts.compute_advantages`."""
 
     rewards: Annotated[
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],

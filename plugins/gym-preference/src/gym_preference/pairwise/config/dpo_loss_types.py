@@ -22,8 +22,8 @@ class IPO(WithReference, PairwisePreference):
     tau.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:ipo"
-    oracle: ClassVar[str] = "gym_preference.oracle:ipo"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:ipo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:ipo"
     per_token: ClassVar[bool] = True
 
 
@@ -40,8 +40,8 @@ class Hinge(WithReference, PairwisePreference):
     fine-tuning.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:hinge"
-    oracle: ClassVar[str] = "gym_preference.oracle:hinge"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:hinge"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:hinge"
 
 
 class BCOPair(WithReference, PairwisePreference):
@@ -56,8 +56,8 @@ class BCOPair(WithReference, PairwisePreference):
     Differs: the paper measures rewards from their running mean; pairs have none here. Single labels have it: `bco`.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:bco_pair"
-    oracle: ClassVar[str] = "gym_preference.oracle:bco_pair"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:bco_pair"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:bco_pair"
 
 
 class EXO(WithReference, PairwisePreference):
@@ -73,8 +73,8 @@ class EXO(WithReference, PairwisePreference):
     Differs: the labels are a pair's, and no reward model's.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:exo_pair"
-    oracle: ClassVar[str] = "gym_preference.oracle:exo_pair"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:exo_pair"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:exo_pair"
 
     label_smoothing: Annotated[float, Field(gt=0, lt=0.5)] = 1e-3
     """Label smoothing: the share of labels that are wrong. Not 0, where the loss is finite for a deterministic policy alone."""
@@ -90,8 +90,8 @@ class NCA(WithReference, PairwisePreference):
     Use it for: chosen answers that become unlikely under `dpo`: here each has an aim of its own, and the chosen one rises.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:nca_pair"
-    oracle: ClassVar[str] = "gym_preference.oracle:nca_pair"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:nca_pair"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:nca_pair"
 
 
 class SPPO(WithReference, PairwisePreference):
@@ -106,8 +106,8 @@ class SPPO(WithReference, PairwisePreference):
     Differs: the labels are sure (the paper has win rates of a preference model), and a run is one round.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:sppo"
-    oracle: ClassVar[str] = "gym_preference.oracle:sppo"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:sppo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:sppo"
 
 
 class APOZero(WithReference, PairwisePreference):
@@ -120,8 +120,8 @@ class APOZero(WithReference, PairwisePreference):
     Use it for: chosen answers that are better than what the model says now: they rise and the rejected ones fall.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:apo_zero"
-    oracle: ClassVar[str] = "gym_preference.oracle:apo_zero"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:apo_zero"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:apo_zero"
 
 
 class APODown(WithReference, PairwisePreference):
@@ -134,8 +134,8 @@ class APODown(WithReference, PairwisePreference):
     Use it for: chosen answers that are worse than what the model says now: both fall, the rejected ones further.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:apo_down"
-    oracle: ClassVar[str] = "gym_preference.oracle:apo_down"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:apo_down"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:apo_down"
 
 
 class DiscoPOP(WithReference, PairwisePreference):
@@ -148,8 +148,8 @@ class DiscoPOP(WithReference, PairwisePreference):
     Use it for: what `dpo` is for, to be tried beside it.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:discopop"
-    oracle: ClassVar[str] = "gym_preference.oracle:discopop"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:discopop"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:discopop"
 
     discopop_tau: Annotated[float, Field(gt=0)] = 0.05
     """DiscoPOP temperature (tau): how sharply the loss changes from one form to the other at a margin of 0."""

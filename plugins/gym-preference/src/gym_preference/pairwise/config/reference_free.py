@@ -20,8 +20,8 @@ class SimPO(PairwisePreference):
     tuned.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:simpo"
-    oracle: ClassVar[str] = "gym_preference.oracle:simpo"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:simpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:simpo"
     per_token: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0)] = 2.0
@@ -42,8 +42,8 @@ class ORPO(PairwisePreference):
     Differs: `beta` is the paper's lambda.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:orpo"
-    oracle: ClassVar[str] = "gym_preference.oracle:orpo"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:orpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:orpo"
     per_token: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0)] = 0.1
@@ -61,8 +61,8 @@ class CPO(PairwisePreference):
     Use it for: no memory for a reference, and chosen answers that are good enough to be learnt by themselves.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:dpo"
-    oracle: ClassVar[str] = "gym_preference.oracle:cpo"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:cpo"
 
     ftx: Annotated[float, Field(ge=0)] = 1.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen response."""

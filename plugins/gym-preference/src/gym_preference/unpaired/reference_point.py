@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
-from gym_preference.unpaired.responses import MismatchedResponses
+from gym_preference.unpaired.mismatched_responses import MismatchedResponses
 from gym_torch.source import Examples
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_adapters.adapter_files import PREFIX, WEIGHTS, artifact
+from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact
 from gym_core import Adapter, Artifact
 from gym_torch.model.adapted import AdaptedModel, Plain, check_state
 

@@ -20,8 +20,8 @@ class DPO(WithReference, PairwisePreference):
     in the log tells.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:dpo"
-    oracle: ClassVar[str] = "gym_preference.oracle:dpo"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:dpo"
 
 
 class DPONorm(WithReference, PairwisePreference):
@@ -36,8 +36,8 @@ class DPONorm(WithReference, PairwisePreference):
     Differs: `beta` is larger than DPO's, for a mean over tokens is smaller than their sum.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:dpo"
-    oracle: ClassVar[str] = "gym_preference.oracle:dpo_norm"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:dpo_norm"
     per_token: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0)] = 5.0
@@ -55,8 +55,8 @@ class LDDPO(WithReference, PairwisePreference):
     """
 
     objective: ClassVar[str] = "gym_preference.objective:LengthDesensitized"
-    loss: ClassVar[str] = "gym_preference.losses:dpo"
-    oracle: ClassVar[str] = "gym_preference.oracle:ld_dpo"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:ld_dpo"
 
     ld_alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     """LD-DPO alpha: weight of the log-ratios of tokens beyond the length of the shorter response; 1 makes it DPO."""
@@ -73,8 +73,8 @@ class CDPO(WithReference, PairwisePreference):
     it.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:cdpo"
-    oracle: ClassVar[str] = "gym_preference.oracle:cdpo"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:cdpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:cdpo"
 
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
     """Label smoothing: the share of labels that are wrong."""
@@ -93,8 +93,8 @@ class RobustDPO(WithReference, PairwisePreference):
     Differs: the loss of a single pair may be negative, and its margin has no aim.
     """
 
-    loss: ClassVar[str] = "gym_preference.losses:robust_dpo"
-    oracle: ClassVar[str] = "gym_preference.oracle:robust_dpo"
+    loss: ClassVar[str] = "gym_preference.pairwise.losses:robust_dpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:robust_dpo"
 
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
     """Label smoothing: the share of labels that are wrong."""

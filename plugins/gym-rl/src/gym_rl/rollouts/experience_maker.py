@@ -18,11 +18,11 @@ from torch import Tensor
 
 from gym_core import RecipeError, Train
 from gym_core.component import load_object
-from gym_rl.config import PolicyGradient
-from gym_rl.rollouts.credit_assignment import Credit
+from gym_rl.config.policy_gradient import PolicyGradient
+from gym_rl.rollouts.compute_advantages import Credit
 from gym_rl.rollouts.dynamic_sampling import DynamicSample, dynamic_sample, in_loss
 from gym_rl.rollouts.experience import Experience, Rollout
-from gym_rl.rollouts.generation import RolloutGenerator
+from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.log_probs import Scoring
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_torch.packing import Layout

@@ -1,0 +1,1 @@
+"""Pairwise algorithms as a recipe sees them. Nothing heavy."""

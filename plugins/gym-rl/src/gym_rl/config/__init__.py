@@ -1,0 +1,1 @@
+"""Algorithms of reinforcement learning as a recipe sees them. Nothing heavy."""
