@@ -40,9 +40,9 @@ from gym_preference import (
     SimPO,
 )
 from gym_preference.objective import PreferenceObjective
-from gym_preference.unpaired.reference_point import MismatchedKL
-from gym_preference.unpaired.objective import UnpairedObjective
 from gym_preference.unpaired.mismatched_responses import MismatchedResponses, with_baseline
+from gym_preference.unpaired.objective import UnpairedObjective
+from gym_preference.unpaired.reference_point import MismatchedKL
 from gym_testkit import tiny
 from gym_torch.batch import Example
 from gym_torch.model.layout_support import layout_for

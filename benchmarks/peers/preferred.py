@@ -38,7 +38,7 @@ class Preferring(Spec):
 
 def gym(spec: Preferring) -> Preferred:
     """Train with Gym, through a recipe."""
-    import gym_preference.objective  # noqa: F401 - loaded before memory is measured, as the peer's modules are
+    import gym_preference.pairwise.objective  # noqa: F401 - loaded before memory is measured, as the peer's modules are
     import gym_torch.assembly  # noqa: F401
 
     before = held()

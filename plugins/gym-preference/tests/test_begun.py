@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from gym_preference.objective import PairObjective, PreferenceObjective
+from gym_preference.objective import PreferenceObjective
+from gym_preference.pairwise.objective import PairObjective
 from gym_testkit.bench import Bench
 
 

@@ -17,7 +17,7 @@ from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_preference import PairwisePreference
 from gym_preference.pairwise import losses
-from gym_preference.objective import PairObjective
+from gym_preference.pairwise.objective import PairObjective
 
 PAIRS = 12
 

@@ -17,7 +17,7 @@ from gym_core import Train
 from gym_data.examples import Pair
 from gym_plan.made_examples import MadeExamples
 from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, PairwisePreference, SimPO
-from gym_preference.objective import LengthDesensitized, PairObjective
+from gym_preference.pairwise.objective import LengthDesensitized, PairObjective
 from gym_torch.batch import Batch
 from gym_torch.metrics import Metric
 from gym_torch.model.layout_support import layout_for

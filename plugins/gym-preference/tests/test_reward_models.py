@@ -18,9 +18,9 @@ from gym_core import GymError, load_recipe
 from gym_plan.plan import plan
 from gym_preference import ProcessRewardModel, RewardModel
 from gym_preference.reward_models import oracle as score_oracles
+from gym_preference.reward_models.objective import RewardModelPolicy
 from gym_preference.reward_models.outcome import RewardLoss
 from gym_preference.reward_models.process import ProcessLoss
-from gym_preference.reward_models.objective import RewardModelPolicy
 from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench

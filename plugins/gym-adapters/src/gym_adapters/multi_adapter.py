@@ -18,8 +18,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from transformers import PreTrainedModel
 
-from gym_adapters.lora_checkpoint import concatenated, read_lora, write_lora
 from gym_adapters.lora_base import lora_layers
+from gym_adapters.lora_checkpoint import concatenated, read_lora, write_lora
 from gym_adapters.peft_base import check_floating, quiet, targets_of
 from gym_core import GymError
 from gym_torch.console import say

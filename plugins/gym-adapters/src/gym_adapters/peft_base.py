@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_adapters.lora_checkpoint import WEIGHTS, artifact
 from gym_adapters.config.base import PeftOptions
+from gym_adapters.lora_checkpoint import WEIGHTS, artifact
 from gym_adapters.target_modules import ends, require, split
 from gym_core import Artifact, GymError
 from gym_torch.console import warn

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from gym_preference.config import PairwisePreference, PreferenceAlgorithm, WithReference
 from gym_preference.pairwise.config.dpo import CDPO, DPO, LDDPO, DPONorm, RobustDPO
-from gym_preference.pairwise.config.dpo_loss_types import EXO, IPO, NCA, SPPO, APODown, APOZero, BCOPair, DiscoPOP, Hinge
+from gym_preference.pairwise.config.dpo_loss_types import (
+    EXO,
+    IPO,
+    NCA,
+    SPPO,
+    APODown,
+    APOZero,
+    BCOPair,
+    DiscoPOP,
+    Hinge,
+)
 from gym_preference.pairwise.config.reference_free import CPO, ORPO, SimPO
 from gym_preference.reward_models.config import ProcessRewardModel, RewardModel
 from gym_preference.tdpo.config import TDPO1, TDPO2

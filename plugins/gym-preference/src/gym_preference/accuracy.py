@@ -1,4 +1,4 @@
-"""What is logged of answers: sums, and what these are divided by."""
+"""What counts as right where two numbers are compared."""
 
 from __future__ import annotations
 

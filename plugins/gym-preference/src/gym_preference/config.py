@@ -54,6 +54,6 @@ class PairwisePreference(PreferenceAlgorithm):
     """
 
     rows: ClassVar[str] = "preference"
-    objective: ClassVar[str] = "gym_preference.objective:PairObjective"
+    objective: ClassVar[str] = "gym_preference.pairwise.objective:PairObjective"
     per_token: ClassVar[bool] = False
     """Whether log-ratios are means over the tokens of an answer rather than sums."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field, PositiveInt
-
 from gym_rl.config.policy_gradient import ClippedPolicyGradient, PolicyGradient
+from gym_rl.config.ppo import PPO
+from gym_rl.config.reinforce import RLOO, ReinforcePP, ReinforcePPBaseline
 from gym_rl.rollout_engine import Engine, Local
-from gym_torch.config import Further
 
 __version__ = "0.1.0"
 __all__ = [
@@ -22,68 +18,3 @@ __all__ = [
     "ReinforcePP",
     "ReinforcePPBaseline",
 ]
-
-
-class RLOO(PolicyGradient):
-    """REINFORCE leave-one-out: the baseline of a completion is the mean reward of the other completions to its prompt."""
-
-    objective: ClassVar[str] = "gym_rl.reinforce:Reinforce"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:rloo"
-
-    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
-    """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
-
-
-class ReinforcePP(ClippedPolicyGradient):
-    """REINFORCE++: the return of each token, whitened over all tokens of the round; no groups, no critic."""
-
-    objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
-    credit: ClassVar[str] = "gym_rl.rollouts.compute_advantages:whitened_returns"
-
-    group_size: Annotated[int, Field(ge=1)] = 1
-    """Group size: completions sampled for each prompt."""
-    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
-    """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
-
-
-class ReinforcePPBaseline(ClippedPolicyGradient):
-    """REINFORCE++-baseline: reward minus the mean of its group, whitened over the round; with PPO's clipped loss."""
-
-    objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:reinforce_pp_baseline"
-
-    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k2"
-    """KL estimator, as for all policy gradients; by default `k2` as a term of the loss."""
-
-
-class PPO(ClippedPolicyGradient):
-    """Proximal policy optimization: a clipped policy loss with GAE advantages from a critic, which is trained as well."""
-
-    contribution: ClassVar[str] = "gym_rl.ppo:rollouts_with_values"
-    objective: ClassVar[str] = "gym_rl.ppo:PPOLoss"
-    credit: ClassVar[str] = "gym_rl.ppo:gae_advantages"
-
-    group_size: Annotated[int, Field(ge=1)] = 1
-    """Group size: completions sampled for each prompt. The critic needs no group, but a prompt is computed once for all of it."""
-    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
-    """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
-    num_mini_batches: PositiveInt = 4
-    """Mini-batches: optimizer steps for the completions of one round."""
-    critic: str | None = None
-    """Critic (value model): a family, a folder or a Hub id, perhaps with a value head beside its weights. It is loaded beside the
-    policy and trained with the same adapter. Without one, a value head on the hidden states of the policy."""
-    vf_coef: Annotated[float, Field(ge=0)] = 0.5
-    """Value function coefficient: weight of the value loss beside the policy loss."""
-    cliprange_value: Annotated[float, Field(gt=0)] = 0.2
-    """Value clip range: how far a value counts away from the one at the beginning of the round."""
-    gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Discount factor (gamma) of the rewards, for each token."""
-    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """GAE lambda: 0 takes the one-step TD error as the advantage, 1 the return minus the value."""
-
-    def further(self) -> Sequence[Further]:
-        """Add a critic of its own."""
-        return (
-            *super().further(),
-            *((Further(self.critic, trains=True, key="algorithm.critic"),) if self.critic else ()),
-        )

@@ -23,9 +23,9 @@ from gym_rl.rollout_log.from_experience import samples
 from gym_rl.rollouts import mismatch
 from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
 from gym_rl.rollouts.experience import Experience, Rollout
+from gym_rl.rollouts.experience_maker import Rollouts, Shares
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.log_probs import Batches, Pass, scored
-from gym_rl.rollouts.experience_maker import Rollouts, Shares
 from gym_rl.rollouts.sampling_mask import with_top_p_sets
 from gym_torch.console import say, warn
 from gym_torch.contribution import Contribution, Parts

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_adapters.lora_checkpoint import WEIGHTS
 from gym_adapters.config.adalora import AdaLoRA
+from gym_adapters.lora_checkpoint import WEIGHTS
 from gym_adapters.peft_base import PeftAdapter, quiet
 from gym_core import Artifact, GymError
 from gym_torch.model.adapted import check_state

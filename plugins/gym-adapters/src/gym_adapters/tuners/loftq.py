@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_adapters import nf4
-from gym_adapters.lora_checkpoint import ROUNDED
 from gym_adapters.config.loftq import LoftQ
 from gym_adapters.lora_base import LowRankAdapter
+from gym_adapters.lora_checkpoint import ROUNDED
 from gym_adapters.tuners.lora_init import factors, weight_of
 from gym_core import Artifact, GymError
 from gym_torch.trained_part import FirstStepBatch

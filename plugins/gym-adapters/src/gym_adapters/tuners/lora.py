@@ -22,9 +22,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, read_lora
 from gym_adapters.config.lora import LoRA
 from gym_adapters.lora_base import LowRankAdapter
+from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, read_lora
 from gym_adapters.peft_base import quiet
 from gym_adapters.target_modules import split
 from gym_core import Artifact, GymError

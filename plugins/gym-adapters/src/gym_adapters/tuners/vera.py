@@ -10,8 +10,8 @@ from peft import PeftConfig, VeraConfig, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
 
-from gym_adapters.lora_checkpoint import WEIGHTS
 from gym_adapters.config.vera import VeRA
+from gym_adapters.lora_checkpoint import WEIGHTS
 from gym_adapters.peft_base import PeftAdapter
 from gym_core import GymError
 from gym_torch.model.adapted import check_state

@@ -12,8 +12,8 @@ from torch.nn.functional import logsigmoid
 from gym_data.examples import Pair
 from gym_data.tokenizer import Mask
 from gym_preference import RewardModel
-from gym_preference.pairwise import responses
 from gym_preference.accuracy import half_for_ties
+from gym_preference.pairwise import responses
 from gym_preference.reward_models.objective import RewardModelObjective, ScoredBatch
 from gym_torch.batch import Example, Piece
 from gym_torch.metrics import Mean, Metrics

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gym_preference.contribution import likelihood_watch
-from gym_preference.objective import PairObjective
+from gym_preference.pairwise.objective import PairObjective
 from gym_preference.tdpo.config import TDPO1
 from gym_preference.tdpo.losses import compared
 from gym_torch.batch import Batch

@@ -1,4 +1,4 @@
-"""TDPO once more, slow and obvious, for tests to compare with. Shares no code with `tokens.losses` or `tokens.objective`.
+"""TDPO once more, slow and obvious, for tests to compare with. Shares no code with `tdpo.losses` or `tdpo.objective`.
 
 Without a trainer the reference is a uniform distribution, here and there.
 """

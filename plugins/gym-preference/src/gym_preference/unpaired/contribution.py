@@ -10,8 +10,8 @@ from gym_data.examples import UnpairedExample
 from gym_preference.contribution import likelihood_watch, referred, used
 from gym_preference.reference_log_probs import Used
 from gym_preference.unpaired.config import UnpairedPreference
-from gym_preference.unpaired.reference_point import Baseline
 from gym_preference.unpaired.objective import UnpairedObjective
+from gym_preference.unpaired.reference_point import Baseline
 from gym_preference.unpaired.source import UnpairedEvaluation, UnpairedSource
 from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, dataset

@@ -1,4 +1,4 @@
-"""The losses of judged answers once more, slow and obvious, for tests to compare with. Shares no code with `judged.losses`.
+"""The losses of judged answers once more, slow and obvious, for tests to compare with. Shares no code with `unpaired.losses`.
 
 Without a trainer there is no reference, and nothing to measure from: both are 0 here and there.
 """

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gym_core import Train
 from gym_data.examples import UnpairedExample
-from gym_preference.unpaired.reference_point import Baseline
 from gym_preference.unpaired.mismatched_responses import with_baseline
+from gym_preference.unpaired.reference_point import Baseline
 from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.job import Job
 from gym_torch.packing import Ints, Layout

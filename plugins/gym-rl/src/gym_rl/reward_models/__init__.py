@@ -1,41 +1,7 @@
-"""Reward models as rewards: what a recipe can say of them. Nothing heavy is imported; the code stands beside."""
+"""Reward models as rewards. Nothing heavy is imported."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field, PositiveInt
-
-from gym_rewards import Reward
+from gym_rl.reward_models.config import Model, ProcessModel
 
 __all__ = ["Model", "ProcessModel"]
-
-
-class Model(Reward):
-    """What a reward model says of prompt and completion.
-
-    A causal language model with a value head (`value_head.safetensors`), or a sequence classifier of transformers with one
-    label and a linear head on its last state. It is held in memory beside the model that is trained.
-    """
-
-    target: ClassVar[str] = "gym_rl.reward_models.scores:ModelScore"
-
-    path: Annotated[str, Field(min_length=1, examples=["runs/reward"])]
-    """The directory of a run that made one, a model directory, or an id on the Hugging Face Hub."""
-    revision: str | None = None
-    """Branch, tag or commit on the Hub."""
-    tools: str = "tools"
-    """Column of the tools that the prompt offers, where the rows have one."""
-    batch: PositiveInt = 16
-    """Completions in one forward pass."""
-
-
-class ProcessModel(Model):
-    """How likely the steps of a completion are right, says a process reward model: a causal language model with a value head."""
-
-    target: ClassVar[str] = "gym_rl.reward_models.scores:ProcessScore"
-
-    separator: Annotated[str, Field(min_length=1)] = "\n"
-    """What ends a step, as in the rows that it learnt from; blank steps do not count."""
-    combine: Literal["min", "product", "last", "mean"] = "min"
-    """What the completion earns: the chance of its weakest step, of all steps together, of the last one, or the mean."""

@@ -54,7 +54,7 @@ class LDDPO(WithReference, PairwisePreference):
     Use it for: answers that become longer under `dpo` while `dpo_norm` learns too little: `ld_alpha` lies between the two.
     """
 
-    objective: ClassVar[str] = "gym_preference.objective:LengthDesensitized"
+    objective: ClassVar[str] = "gym_preference.pairwise.objective:LengthDesensitized"
     loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"
     oracle: ClassVar[str] = "gym_preference.pairwise.oracle:ld_dpo"
 

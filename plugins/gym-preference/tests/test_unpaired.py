@@ -17,9 +17,9 @@ from gym_core import DataError, load_recipe
 from gym_core.component import load_object
 from gym_data.examples import UnpairedExample
 from gym_preference import KTO
-from gym_preference.unpaired.reference_point import MeanReward, MismatchedKL
-from gym_preference.unpaired.objective import UnpairedObjective
 from gym_preference.unpaired.mismatched_responses import MismatchedResponses, UnpairedSample, with_baseline
+from gym_preference.unpaired.objective import UnpairedObjective
+from gym_preference.unpaired.reference_point import MeanReward, MismatchedKL
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
 from gym_testkit.team import start

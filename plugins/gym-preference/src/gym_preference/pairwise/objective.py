@@ -1,0 +1,93 @@
+"""The objective of pairs: a loss of how much more the chosen response gained than the rejected one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gym_preference.accuracy import half_for_ties
+from gym_preference.config import PairwisePreference
+from gym_preference.objective import PreferenceObjective
+from gym_preference.pairwise import responses
+from gym_preference.pairwise.config.dpo import LDDPO
+from gym_torch.batch import Example
+from gym_torch.metrics import Mean, Metric, Metrics, Ratio
+from gym_torch.objective import Scores
+from gym_torch.packing import PADDED, Layout
+from gym_torch.prompt_responses import PromptResponses, ResponseBatch
+
+
+class PairObjective(PreferenceObjective):
+    """A loss for each pair, and each pair of a step alike."""
+
+    config: PairwisePreference
+
+    def prompt_responses(self, example: Example) -> PromptResponses:
+        """Return what both sides begin with, the chosen and the rejected answer."""
+        return responses.prompt_responses(example)
+
+    def weight(self, batch: ResponseBatch) -> float:
+        """Return the number of pairs."""
+        return batch.responses / 2
+
+    def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
+        """Return the summed losses of the pairs, and how far apart their answers are."""
+        log_probs, log_ratios = self.log_ratios(policy, batch)
+        chosen, rejected = self.sides(log_ratios, batch)
+        return self.summed(self.losses(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
+
+    def summed(
+        self, losses: Tensor, log_probs: Tensor, log_ratios: Tensor, batch: ResponseBatch
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return the sum of losses `[pairs]`, with the chosen answers learnt beside them, and what is logged."""
+        if self.config.ftx:
+            losses = losses - self.config.ftx * (batch.sums(log_probs) / batch.lengths)[0::2]
+        log_ratios = log_ratios.detach()
+        return losses.sum(), self.measures(log_probs.detach(), log_ratios, *self.sides(log_ratios, batch), batch)
+
+    def sides(self, log_ratios: Tensor, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
+        """Return what is compared of the chosen and of the rejected answers, `[pairs]` each, from `[n]` log-ratios."""
+        totals = batch.sums(log_ratios)
+        each = totals / batch.lengths if type(self.config).per_token else totals
+        return each[0::2], each[1::2]
+
+    def measures(
+        self, log_probs: Tensor, log_ratios: Tensor, chosen: Tensor, rejected: Tensor, batch: ResponseBatch
+    ) -> dict[str, Metric]:
+        """Return what is logged of a batch, as sums over pairs, or as sums and of how many."""
+        beta, margins = self.config.beta, chosen - rejected
+        right = half_for_ties(margins)
+        lengths, totals = batch.lengths, batch.sums(log_probs)
+        longer = (lengths[0::2] - lengths[1::2]).sign()
+        taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer answer
+        biased = (taken - (longer > 0).float()) * longer.abs()
+        found: dict[str, Metric] = {
+            "rewards/accuracies": Mean(right.sum()),
+            "rewards/margins": Mean(beta * margins.sum()),
+            "rewards/chosen": Mean(beta * chosen.sum()),
+            "rewards/rejected": Mean(beta * rejected.sum()),
+            "logps/chosen": Ratio.of(totals[0::2], lengths[0::2]),
+            "logps/rejected": Ratio.of(totals[1::2], lengths[1::2]),
+            "length_bias": Ratio.of(biased, longer.abs()),
+        }
+        if type(self.config).referenced:
+            found["kl"] = Ratio.of(log_ratios**2 / 2, lengths)
+        return found
+
+
+class LengthDesensitized(PairObjective):
+    """Tokens of an answer that lie beyond the length of the other one count less."""
+
+    config: LDDPO
+
+    def __init__(self, config: LDDPO, layout: Layout = PADDED) -> None:
+        """Keep the weight of these tokens from the arguments of the loss."""
+        super().__init__(config, layout)
+        del self.arguments["ld_alpha"]
+
+    def sides(self, log_ratios: Tensor, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
+        """Return the weighted sums of the chosen and of the rejected answers, `[pairs]` each."""
+        lengths = batch.lengths.long()
+        place = torch.arange(len(log_ratios), device=log_ratios.device) - (lengths.cumsum(0) - lengths)[batch.owner]
+        common = lengths.view(-1, 2).amin(1)[batch.owner // 2]
+        return super().sides(torch.where(place < common, log_ratios, self.config.ld_alpha * log_ratios), batch)
