@@ -6,7 +6,7 @@ import copy
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,19 +16,19 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import LoRA
-from gym_core import Callback, GymError, execute, load_recipe
-from gym_core.record import RunRecord
-from gym_core.run import Run
+from gym_core import Callback, GymError, Recipe, execute, load_recipe
 from gym_plan.plan import plan
 from gym_rewards import Length
 from gym_rl import PPO
 from gym_rl.critic import ActorCritic, SharedCritic
-from gym_rl.ppo import PPOLoss, gae_advantages
+from gym_rl.ppo import PPOLoss, gae_advantages, rollouts_with_values
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
 from gym_torch.batch import Piece
+from gym_torch.contribution import Contribution
+from gym_torch.loop.job import Job
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.value_head import FILE, ScalarHead
 from gym_torch.observer import Observer, Progress
@@ -257,6 +257,33 @@ def test_the_adapter_of_a_critic_of_its_own_is_told_of_every_step(tmp_path: Path
         assert masks and sum(int(kept.sum()) for kept in masks) == 2 * len(masks)
 
 
+WATCHED: dict[str, Any] = {}  #: of the newest run of `watched`
+
+
+def watching(parts: Any) -> Contribution:
+    """Contribute what PPO does, and note down how the run is before its first step."""
+
+    def note(job: Job) -> None:
+        named = parts.policy.named_parameters()
+        WATCHED["gradients"] = [name for name, weight in named if weight.grad is not None]
+        WATCHED["state"] = {name: bool(weight.any()) for name, weight in parts.adapted.state().items()}
+        WATCHED["policy"], WATCHED["optimizer"] = parts.policy, job.optimizer
+
+    return replace(rollouts_with_values(parts), after_resume=note)
+
+
+class Watched(PPO):
+    """PPO that is watched."""
+
+    contribution: ClassVar[str] = f"{__name__}:watching"
+
+
+def watched(loaded: Recipe) -> None:
+    """Carry out a recipe of PPO, watched."""
+    own = loaded.algorithm
+    execute(replace(loaded, algorithm=Watched(**{name: getattr(own, name) for name in own.model_fields_set})))
+
+
 @pytest.mark.parametrize("adapter", ["lora_ga", "eva"])
 def test_an_adapter_that_looks_at_the_first_answers_leaves_no_gradients(tmp_path: Path, adapter: str) -> None:
     """The head of the critic trains in the first step on that step alone."""
@@ -268,14 +295,10 @@ def test_an_adapter_that_looks_at_the_first_answers_leaves_no_gradients(tmp_path
     (tmp_path / "headed" / FILE).write_bytes((head / FILE).read_bytes())
     options = {"model": str(tmp_path / "headed"), "adapter": {"name": adapter, "rank": 4}}
     loaded = load_recipe(recipe(bench, max_steps=2) | options | {"output": str(bench.path("run"))})
-    (tmp_path / "run").mkdir()
-    run = Run(loaded, tmp_path / "run", RunRecord(tmp_path / "run" / "run.json"))
-    trainer = loaded.algorithm.build(run=run, model=loaded.model.build(run=run))
-    assert [name for name, weight in trainer.policy.named_parameters() if weight.grad is not None] == []
-    state = trainer.adapted.state()
+    watched(loaded)
+    assert WATCHED["gradients"] == []
     begun = {"lora_ga": "lora_B", "eva": "lora_A"}[adapter]
-    assert all(weight.any() for name, weight in state.items() if begun in name)
-    trainer.train()
+    assert all(moved for name, moved in WATCHED["state"].items() if begun in name)
 
 
 def test_it_can_be_planned(tmp_path: Path) -> None:
@@ -288,7 +311,7 @@ def test_it_can_be_planned(tmp_path: Path) -> None:
 
 def test_a_critic_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    with pytest.raises(GymError, match="tokenizer of the policy"):
+    with pytest.raises(GymError, match="must have the tokenizer of the model that is trained"):
         bench.run(recipe(bench, {"critic": str(bench.model_for(["<x>"]))}))
 
 
@@ -299,12 +322,9 @@ def test_what_a_parameter_costs(tmp_path: Path) -> None:
     costs = {}
     for name, options in {"critic": {"critic": str(bench.model(1))}, "head": {}}.items():
         loaded = load_recipe({**recipe(bench, options, max_steps=1), "output": str(bench.path(name))})
-        (tmp_path / name).mkdir()
-        run = Run(loaded, tmp_path / name, RunRecord(tmp_path / name / "run.json"))
-        trainer = loaded.algorithm.build(run=run, model=loaded.model.build(run=run))
-        trainer.train()
-        weights = sum(2 * weight.nbytes for weight in trainer.policy.parameters())  # each has a gradient in a step
-        state = trainer.job.optimizer.state.values()
+        watched(loaded)
+        weights = sum(2 * weight.nbytes for weight in WATCHED["policy"].parameters())  # each has a gradient in a step
+        state = WATCHED["optimizer"].state.values()
         moments = sum(value.nbytes for each in state for value in each.values() if value.dim())
         costs[name] = (weights + moments) / parameters
     head = 16 * (32 + 1) / parameters

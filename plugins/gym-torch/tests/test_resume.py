@@ -187,7 +187,6 @@ def test_conditions_that_changed_are_named(model_path: Path, tmp_path: Path) -> 
     with pytest.raises(Crash):
         train(make_run(model_path, tmp_path, sections={"callbacks": (Event(step=4),)}, **SETTINGS))
     run = make_run(model_path, tmp_path, **SETTINGS)
-    trainer = run.recipe.algorithm.build(run=run, model=run.recipe.model.build(run=run))
-    trainer.results = replace(trainer.results, conditions={**trainer.results.conditions, "the precision": "bf16"})
+    model = replace(run.recipe.model.build(run=run), precision="bf16")
     with pytest.raises(GymError, match="the precision was fp32 when the checkpoint was written, and is bf16"):
-        trainer.train()
+        run.recipe.algorithm.build(run=run, model=model).train()
