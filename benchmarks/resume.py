@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from report import Report, main
@@ -21,6 +22,8 @@ from report import Report, main
 from gym_core import Run, load_recipe
 from gym_core.hooks import manager_for
 from gym_core.record import RunRecord
+from gym_torch.checkpoints.results import Results
+from gym_torch.loop.job import Job
 
 DATA = {
     "sft": {"sources": [{"name": "tiny-tasks", "count": 300}], "validation": 16, "cutoff": 512},
@@ -48,17 +51,21 @@ def cost(recipe: dict[str, Any], output: Path, saves: int) -> dict[str, float]:
     run = Run(loaded, output, RunRecord(output / "run.json"))
     hook = manager_for(loaded.hooks).hook
     trainer = hook.build_trainer(run=run, model=hook.load_model(run=run))
-    save, times = trainer.job.save, []
+    times = []
 
-    def timed() -> None:
-        began = time.perf_counter()
-        save()
-        times.append(time.perf_counter() - began)
+    class Timed(Results):
+        """Writes checkpoints, and takes the time of each."""
 
-    trainer.job.save = timed
-    trainer.train()
+        def checkpoint(self, job: Job) -> None:
+            began = time.perf_counter()
+            super().checkpoint(job)
+            times.append(time.perf_counter() - began)
+
+    with patch("gym_torch.assembly.Results", Timed):
+        trainer.train()
+    trained = run.record.read()["training"]
     newest = max((output / "checkpoints").glob("step-*"))
-    step = trainer.job.progress.seconds / trainer.job.progress.step
+    step = trained["seconds"] / trained["steps"]
     return {
         "step_ms": round(1000 * step, 1),
         "save_ms": round(1000 * statistics.median(times), 1),

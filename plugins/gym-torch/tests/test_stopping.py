@@ -16,6 +16,7 @@ from gym_data.templates import ChatML, Default
 from gym_sft import SFT
 from gym_torch import SafetensorsExporter
 from gym_torch.generation.generator import stop_ids
+from gym_torch.model import stop_tokens
 
 END, OTHER = 258, 256  #: `<|im_end|>` and the token that ends a text
 ROWS = [{"instruction": "a", "output": "bc"}]
@@ -66,8 +67,7 @@ def test_an_adapter_says_it_too_and_its_export_keeps_it(base: Path, tmp_path: Pa
 def test_rollouts_stop_there_while_it_trains(base: Path, tmp_path: Path) -> None:
     run = make_run(base, tmp_path / "run", data(tmp_path, ChatML()), SFT(), max_steps=1)
     model = run.recipe.model.build(run=run)
-    trainer = run.recipe.algorithm.build(run=run, model=model)
-    assert END in stop_ids(trainer.adapted.model, trainer.results.stops)
+    assert END in stop_ids(model.model, stop_tokens.of_chats(run.recipe, model))
 
 
 def test_a_template_that_ends_turns_as_texts_end_changes_nothing(base: Path, tmp_path: Path) -> None:
