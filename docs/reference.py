@@ -20,8 +20,9 @@ from gym_core.component import Component, load_object
 from gym_core.discovery import PREFIX
 from gym_core.hooks import Seams
 from gym_core.kinds import KINDS
-from gym_core.protocols import ArtifactWriter, Rows, Trainer
+from gym_core.protocols import ArtifactWriter, Trainer
 from gym_core.sections import SECTION_OF, SLOTS
+from gym_data.kinds import Rows
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_torch.auxiliary import AuxiliaryModule

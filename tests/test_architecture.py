@@ -142,7 +142,8 @@ from gym_core.discovery import entries
 from gym_core.kinds import KINDS
 
 before = dict(os.environ)
-modules = {entry.value.partition(":")[0] for kind in KINDS for entry in entries(kind)}
+kinds = [entry.name for entry in entries("kinds")]
+modules = {entry.value.partition(":")[0] for kind in [*KINDS, *kinds] for entry in entries(kind)}
 assert len(modules) > 10, modules
 for module in sorted(modules):
     importlib.import_module(module)

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gym_core.discovery import entries
 from gym_core.hooks import Seams
 from gym_core.kinds import KINDS
+from gym_core.loading import base_class
 from gym_core.yamlfile import parse_yaml, read_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -59,15 +61,17 @@ def test_every_hook_has_a_section_under_its_signature():
     assert set(pages.seams()) == {"load_model", "build_trainer", "quantize", "export"} <= vars(Seams).keys()
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", [*KINDS, *(entry.name for entry in entries("kinds"))])
 def test_every_kind_is_documented_and_tested(kind):
     """A kind has laws, or a package of the tree brings one and a test writes another as a stranger would."""
-    assert f"## `{kind}`: `gym_core.{KINDS[kind].__name__}`" in (ROOT / "docs/kinds.md").read_text()
-    assert KINDS[kind].__doc__
+    base = base_class(kind)
+    package = base.__module__.partition(".")[0]
+    assert f"## `{kind}`: `{package}.{base.__name__}`" in (ROOT / "docs/kinds.md").read_text()
+    assert base.__doc__
     if importlib.util.find_spec(f"gym_testkit.laws.{kind}"):
         assert importlib.import_module(f"gym_testkit.laws.{kind}").laws.laws
     else:
-        derived = rf"^\s*class \w+\([^)]*\b{KINDS[kind].__name__}\)"  # what tests write into packages is text
+        derived = rf"^\s*class \w+\([^)]*\b{base.__name__}\)"  # what tests write into packages is text
         assert _providers(kind) and re.search(derived, TESTS, re.MULTILINE), f"no test writes one of {kind}"
 
 

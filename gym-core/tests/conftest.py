@@ -17,7 +17,7 @@ Install = Callable[..., Path]
 TOY = '''
 from typing import Annotated, ClassVar
 from pydantic import SerializeAsAny
-from gym_core import Algorithm, Backend, Data, Exporter, Quantizer, Slot, Source, Strategy
+from gym_core import Algorithm, Backend, Component, Data, Exporter, Quantizer, Slot, Strategy
 
 class Toy(Algorithm):
     """Learns nothing, quickly."""
@@ -32,15 +32,19 @@ class ToyModel(Backend):
     path: str
     """Which words."""
 
+class Origin(Component):
+    """A kind of a plugin's own."""
+    kind: ClassVar[str] = "origins"
+
 class Rows(Data):
     """Rows."""
     target: ClassVar[str] = "toy_impl:rows"
-    sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="lines", bare="path")]]
+    sources: list[Annotated[SerializeAsAny[Origin], Slot("origins", default="lines", bare="path")]]
     """Where rows come from."""
     cutoff: int = 10
     """Longest row."""
 
-class Lines(Source):
+class Lines(Origin):
     """Lines of a file."""
     path: str
     """The file."""
@@ -151,7 +155,8 @@ TOY_POINTS = {
     "gym.algorithms": {"toy": "toy:Toy"},
     "gym.backends": {"transformers": "toy:ToyModel"},
     "gym.data": {"dataset": "toy:Rows"},
-    "gym.sources": {"lines": "toy:Lines"},
+    "gym.kinds": {"origins": "toy:Origin"},
+    "gym.origins": {"lines": "toy:Lines"},
     "gym.quantizers": {"shrink": "toy:Shrink"},
     "gym.strategies": {"alone": "toy:Alone"},
     "gym.exporters": {"shout": "toy:Shout"},

@@ -29,7 +29,7 @@ packages = ["src/gym_acme"]
 """
 CONFIG = '''
 from typing import ClassVar
-from gym_core import Format, Source
+from gym_data import Format, Source
 
 class Ledger(Source):
     """Rows of a ledger."""

@@ -20,14 +20,11 @@ from gym_core.kinds import Callback as Callback
 from gym_core.kinds import Data as Data
 from gym_core.kinds import Exporter as Exporter
 from gym_core.kinds import Family as Family
-from gym_core.kinds import Format as Format
 from gym_core.kinds import Merger as Merger
 from gym_core.kinds import Optimizer as Optimizer
 from gym_core.kinds import Quantizer as Quantizer
 from gym_core.kinds import Scheduler as Scheduler
-from gym_core.kinds import Source as Source
 from gym_core.kinds import Strategy as Strategy
-from gym_core.kinds import Template as Template
 from gym_core.protocols import Trainer as Trainer
 from gym_core.recipe import Recipe as Recipe
 from gym_core.recipe import load_recipe as load_recipe

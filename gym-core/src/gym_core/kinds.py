@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
-
-from pydantic import PositiveInt, SerializeAsAny
+from typing import Any, ClassVar, Self
 
 from gym_core.artifact import Artifact
-from gym_core.component import Component, Slot, undeclared
+from gym_core.component import Component, undeclared
 from gym_core.errors import GymError
 
 
@@ -213,56 +211,6 @@ class Family(Component):
     """A model that a package brings along. `build()` returns the `pathlib.Path` of a local model directory."""
 
     kind: ClassVar[str] = "families"
-
-
-class Format(Component):
-    """Reads rows of one shape. `build()` returns `convert(row) -> Example` of the data plugin."""
-
-    kind: ClassVar[str] = "formats"
-    example: ClassVar[Mapping[str, Any]] = {}
-    """A row that the default options read."""
-
-    def for_messages(self, column: str) -> Format | None:
-        """Return the format of a list of messages in this column, written as this one reads them; None where it reads none.
-
-        What it builds has `read(row)`, which returns the messages as they are, in whatever order.
-        """
-        return None
-
-
-class Source(Component):
-    """Where rows come from. `build()` returns an object with `rows() -> Iterator[dict]` and `fingerprint() -> str`.
-
-    The two options that every source has are the business of whoever reads it; a source need not look at them.
-    """
-
-    kind: ClassVar[str] = "sources"
-    format: ClassVar[str] = ""
-    """Row format of what it yields, where that is fixed; empty where the recipe or the rows decide."""
-    outside: ClassVar[str] = ""
-    """What it needs that no package brings, such as a network; where there is something, its laws are not run."""
-
-    read_as: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
-    """Row format, such as `sharegpt` or `{name: alpaca, prompt: question}`; without it, told by the source or the columns."""
-    samples: PositiveInt | None = None
-    """Rows drawn at random; where there are fewer, each is taken as often as any other, or once more."""
-
-    @property
-    def title(self) -> str:
-        """What messages and examples call it, such as a path; empty: its name in recipes."""
-        return ""
-
-    def looked_up_in(self, directory: str | None) -> Source:
-        """Return the source that is read where `dataset_dir` is this folder; only one that is a name there differs."""
-        return self
-
-
-class Template(Component):
-    """A named chat template, a jinja file. `build()` returns its text."""
-
-    kind: ClassVar[str] = "templates"
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Special tokens that the tokenizer must have: as they are written, or by role (`bos_token`, `eos_token`)."""
 
 
 class Strategy(Component):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from gym_core.artifact import Artifact
 
@@ -15,18 +14,6 @@ class Trainer(Protocol):
 
     def train(self) -> Artifact:
         """Train to the end, resuming where an earlier process stopped, and return what was made."""
-        ...
-
-
-class Rows(Protocol):
-    """What a source builds."""
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in a fixed order."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Return a string that changes when the rows do."""
         ...
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gym_core import Source
+from gym_data import Source
 
 MARKED = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if m.role == 'assistant' %}"

@@ -16,7 +16,7 @@ SOURCE = '''
 """Rows, a format and a template of somebody else."""
 import json
 from typing import ClassVar
-from gym_core import Format, Source, Template
+from gym_data import Format, Source, Template
 
 class Table(Source):
     """A table."""

@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, PositiveInt, SerializeAsAny
 
-from gym_core import Algorithm, Slot, Source
+from gym_core import Algorithm, Slot
 from gym_core.cli import run
 from gym_core.component import Config
 from gym_core.errors import OK, PLUGIN
+from gym_data import Source
 from gym_manage.words import default_of, type_of
 
 

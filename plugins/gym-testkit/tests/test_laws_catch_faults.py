@@ -12,7 +12,8 @@ from typing import Annotated, ClassVar
 import pytest
 from pydantic import Field
 
-from gym_core import Artifact, Exporter, Merger, Quantizer, Scheduler, Source
+from gym_core import Artifact, Exporter, Merger, Quantizer, Scheduler
+from gym_data import Source
 from gym_testkit import weights
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import exporters, mergers, package, quantizers, schedulers, sources

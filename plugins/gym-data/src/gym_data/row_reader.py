@@ -11,14 +11,14 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from gym_core import Component, DataError, Format, GymError, PluginError, Source
+from gym_core import Component, DataError, GymError, PluginError
 from gym_core.loading import load_component
-from gym_core.protocols import Rows
 from gym_data.column_tracking import Watched
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
 from gym_data.formats.detect import detect, detect_prompt
 from gym_data.formats.parsing import Unlearnable
+from gym_data.kinds import Format, Rows, Source
 from gym_data.provenance import answering, blamed, called, identity, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, content_key
 

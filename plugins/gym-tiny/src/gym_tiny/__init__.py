@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from gym_core import Family, Source
+from gym_core import Family
+from gym_data import Source
 
 __version__ = "0.1.0"
 

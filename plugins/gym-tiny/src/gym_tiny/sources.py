@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gym_core import Source
+from gym_data import Source
 from gym_tiny import (
     TinyCorpus,
     TinyFeedback,

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SerializeAsAny
 
-from gym_core import Format, Slot
+from gym_core import Slot
+from gym_data.kinds import Format
 
 __all__ = ["Alpaca", "Feedback", "Messages", "Preference", "ShareGPT", "Stepwise", "Text"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gym_core import Format
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Stepwise, Text
+from gym_data.kinds import Format
 
 ALPACA = (
     Alpaca(),

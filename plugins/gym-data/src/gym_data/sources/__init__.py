@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gym_core import Source
+from gym_data.kinds import Source
 
 __all__ = ["File", "Hub", "Named"]
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gym_core import DataError, Format
+from gym_core import DataError
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
+from gym_data.kinds import Format
 from gym_data.sources import File, Hub, Named
 from gym_data.sources.files import FileRows
 from gym_data.sources.hub import HubRows

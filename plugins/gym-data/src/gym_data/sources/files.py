@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gym_core import DataError, Format
+from gym_core import DataError
+from gym_data.kinds import Format
 from gym_data.sources import File
 from gym_data.sources.readers import READERS, read_text
 

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from gym_core import DataError, Format
+from gym_core import DataError
+from gym_data.kinds import Format
 from gym_data.sources import Hub
 
 BATCH = 1000  #: rows hashed at a time

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_core import Template
+from gym_data.kinds import Template
 
 __all__ = [
     "Alpaca",

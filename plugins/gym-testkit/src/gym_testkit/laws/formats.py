@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from gym_core import Format
-from gym_data import DatasetConfig, File
+from gym_data import DatasetConfig, File, Format
 from gym_data.prepare import Example
 from gym_data.rows import Conversation, Text
 from gym_testkit.bench import Bench

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from gym_core import Source
-from gym_core.protocols import Rows
+from gym_data import Source
+from gym_data.kinds import Rows
 from gym_testkit import rows
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from gym_core import Template
+from gym_data import Template
 from gym_data.tokenizer import Tokenizer
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
