@@ -18,7 +18,7 @@ from gym_testkit.distribution import Brought, Distribution
 from gym_testkit.law import Laws
 
 #: What a module that `gym train` imports before it knows whether the recipe is right must not bring along.
-HEAVY = ("torch", "numpy", "transformers", "datasets", "accelerate", "peft")
+HEAVY = ("torch", "numpy", "transformers", "datasets", "accelerate", "peft", "rich")
 #: How a class names an object without importing it.
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")
 #: Groups whose objects are code to run rather than configuration to read.

@@ -21,7 +21,7 @@ class ProgressBar(Observer):
         self.measure = measure
         text = TextColumn("{task.fields[note]}")
         self.bar = Bar(
-            "training", BarColumn(), MofNCompleteColumn(), text, "ETA", TimeRemainingColumn(), console=console
+            "training", BarColumn(), MofNCompleteColumn(), text, "ETA", TimeRemainingColumn(), console=console()
         )
         self.task = self.bar.add_task("training", note="", start=False)
         self.last = 0.0
@@ -31,12 +31,12 @@ class ProgressBar(Observer):
         """Show the bar where the run stands."""
         self.began = (time.monotonic(), progress.step)
         self.bar.reset(self.task, total=progress.total, completed=progress.step, note="")
-        if console.is_terminal:
+        if console().is_terminal:
             self.bar.start()
 
     def stepped(self, progress: Progress) -> None:
         """Move on."""
-        if console.is_terminal:
+        if console().is_terminal:
             self.bar.update(self.task, completed=progress.step)
 
     def logged(self, progress: Progress, record: Record) -> None:
@@ -61,7 +61,7 @@ class ProgressBar(Observer):
 
     def _note(self, progress: Progress, note: str, every: float) -> None:
         now = time.monotonic()
-        if console.is_terminal:
+        if console().is_terminal:
             self.bar.update(self.task, note=note)
         elif now - self.last >= every or progress.over:
             self.last = now
