@@ -68,6 +68,13 @@ FAULTS = [
     ),
     Fault("gym-torch", "self.softcap * torch.tanh(logits", "torch.tanh(logits", "test_logprobs.py", "every_family"),
     Fault("gym-torch", 'return f"{name} is not what was written (SHA-256 differs)"', "pass", "test_checkpoint.py"),
+    Fault(
+        "gym-torch",
+        "reseed(job.train.seed, job.progress.step, whole.seeds[number])",
+        "pass",
+        "../../../tests/test_processes.py",
+        "any_number_of_processes and lora and ddp",
+    ),
     Fault("gym-torch", "share = 1 / whole.weight if", "share = 1 / (whole.weight + 1) if", "test_loop.py"),
     Fault("gym-sft", "return -policy(batch).sum(), {}", "return -policy(batch).mean(), {}", "test_sft.py", "float64"),
     Fault(

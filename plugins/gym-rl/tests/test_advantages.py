@@ -43,20 +43,16 @@ def deviation(values: Sequence[float]) -> float:
 
 
 FORMULAS: dict[str, Callable[[float, list[float], list[int]], float]] = {
-    "centred": lambda reward, group, tokens: reward - fmean(group),
-    "normalized": lambda reward, group, tokens: (reward - fmean(group)) / (deviation(group) + 1e-4),
-    "leave_one_out": lambda reward, group, tokens: (
-        reward - (sum(group) - reward) / (len(group) - 1) if len(group) > 1 else 0.0
-    ),
-    "length_weighted": lambda reward, group, tokens: (
-        reward - sum(r * n for r, n in zip(group, tokens, strict=True)) / sum(tokens)
-    ),
+    "dr_grpo": lambda reward, group, tokens: reward - fmean(group),
+    "grpo": lambda reward, group, tokens: (reward - fmean(group)) / (deviation(group) + 1e-4),
+    "rloo": lambda reward, group, tokens: reward - (sum(group) - reward) / (len(group) - 1) if len(group) > 1 else 0.0,
+    "opo": lambda reward, group, tokens: reward - sum(r * n for r, n in zip(group, tokens, strict=True)) / sum(tokens),
 }
 
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_groups_by_hand(name: str) -> None:
-    more = (torch.tensor(TOKENS),) if name == "length_weighted" else ()
+    more = (torch.tensor(TOKENS),) if name == "opo" else ()
     found = getattr(advantages, name)(tensor(REWARDS), torch.tensor(GROUP), *more)
     torch.testing.assert_close(found, by_hand(FORMULAS[name]), rtol=0, atol=1e-12)
 
@@ -87,7 +83,7 @@ def test_the_order_of_answers_does_not_matter(order: list[int]) -> None:
 
 def test_group_then_batch_is_whitened_over_the_judged() -> None:
     apart = [
-        value for value, reward in zip(by_hand(FORMULAS["centred"]).tolist(), REWARDS, strict=True) if reward == reward
+        value for value, reward in zip(by_hand(FORMULAS["dr_grpo"]).tolist(), REWARDS, strict=True) if reward == reward
     ]
     found = advantages.reinforce_pp_baseline(tensor(REWARDS), torch.tensor(GROUP))
     wanted = [(value - fmean(apart)) / (stdev(apart) + 1e-4) for value in apart]
@@ -149,7 +145,7 @@ def test_gae_at_its_ends() -> None:
 
 def test_nothing_at_all() -> None:
     none, group = tensor([]), torch.tensor([], dtype=torch.long)
-    for name in ("centred", "normalized", "leave_one_out", "group_then_batch"):
+    for name in ("dr_grpo", "grpo", "rloo", "reinforce_pp_baseline"):
         assert getattr(advantages, name)(none, group).tolist() == []
     assert advantages.gae(none, none, group, 0).tolist() == []
     assert advantages.grpo(tensor([math.nan] * 2), torch.tensor([0, 0])).tolist() == [0.0, 0.0]
