@@ -98,6 +98,15 @@ def test_a_dialect_that_is_not_there_or_wrong_is_named(toys, tmp_path):
         load_recipe({"say": "words", "stray": 1})
 
 
+def test_a_dialect_that_raises_or_translates_into_nothing_is_named(toys, install):
+    code = "def torn(data, found):\n    return {}['oops']\ndef void(data, found):\n    return None\n"
+    install("gym-odd", {"odd": code}, {"gym.dialects": {"torn": "odd:torn", "void": "odd:void"}})
+    for key, why in {"torn": "raised KeyError: 'oops'", "void": "translates into NoneType"}.items():
+        with pytest.raises(PluginError, match=why) as caught:
+            load_recipe({key: 1})
+        assert caught.value.problems[0].where == f"gym-odd 1.0 (gym.dialects: {key})"
+
+
 def test_what_the_kernel_knows_marks_no_dialect(toys):
     assert load_recipe({"model": "w", "algorithm": "toy", "seed": 7}).train.seed == 7
 

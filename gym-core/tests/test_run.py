@@ -157,6 +157,26 @@ def test_an_error_in_the_code_of_a_plugin_names_it(toys, install, tmp_path):
     assert problem["where"] == "raised in gym-fragile 2.1 (gym.algorithms: fragile)" and "KeyError" in problem["why"]
 
 
+def test_of_a_module_with_several_components_in_a_run_the_package_alone_is_named(toys, install, tmp_path):
+    """Which of them failed does not follow from a frame of code that they share."""
+    config = """
+from typing import ClassVar
+from gym_core import Algorithm, Backend
+class Fragile(Algorithm):
+    "Fails in training."
+    target: ClassVar[str] = "twice:Trainer"
+class Loads(Backend):
+    "Loads nothing."
+    def build(self, run): return None
+"""
+    points = {"gym.algorithms": {"fragile": "twice:Fragile"}, "gym.backends": {"loads": "twice:Loads"}}
+    install("gym-twice", {"twice": config + BROKEN}, points, version="2.1")
+    recipe = {"model": {"backend": "loads"}, "algorithm": "fragile", "output": str(tmp_path / "out")}
+    with pytest.raises(KeyError) as caught:
+        execute(load_recipe(recipe))
+    assert unexpected(caught.value) == "raised in gym-twice 2.1"
+
+
 @pytest.mark.parametrize("target", ["fragile_impl:Trainr", "fragile_imp:Trainer", "fragile_impl"])
 def test_a_target_that_leads_nowhere_is_found_without_importing_it(install, tmp_path, target):
     config = f"""

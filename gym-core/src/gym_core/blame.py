@@ -9,14 +9,25 @@ from gym_core.sections import Resolved
 
 
 def owner(error: BaseException, resolved: Iterable[Resolved]) -> str:
-    """Return `distribution version (gym.kind: name)` of the component in whose package an error arose; empty for none."""
-    owners: dict[str, str] = {}
-    for item in resolved:
-        label = f"{item.dist} {item.version} (gym.{item.kind}: {item.name})"
-        for reference in (item.target, item.config):  # the module of a component is its own, a package may have several
-            module = reference.partition(":")[0]
-            owners.setdefault(module, label)
-            owners.setdefault(module.partition(".")[0], label)
-    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(error.__traceback__)]
-    known = [owners.get(module) or owners.get(module.partition(".")[0], "") for module in modules]
+    """Return `distribution version (gym.kind: name)` of the component in whose module an error arose; empty for none.
+
+    Where a module or package is that of several components, it is the distribution alone.
+    """
+    items, owners = list(resolved), dict[str, str]()
+    dists = {_package(item.config): item.dist for item in items}
+    for item in items:
+        dist = f"{item.dist} {item.version}"
+        label = f"{dist} (gym.{item.kind}: {item.name})"
+        modules = {reference.partition(":")[0] for reference in (item.target, item.config)}
+        own = {
+            each for each in modules if dists.get(_package(each), item.dist) == item.dist
+        }  # a target may be another's
+        for module in {_package(item.config), *own}:
+            owners[module] = label if owners.get(module, label) == label else dist
+    passed = [str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(error.__traceback__)]
+    known = [owners.get(module) or owners.get(_package(module), "") for module in passed]
     return next(filter(None, reversed(known)), "")
+
+
+def _package(reference: str) -> str:
+    return reference.partition(":")[0].partition(".")[0]

@@ -14,7 +14,7 @@ from typing import Any
 
 from gym_core.component import Config
 from gym_core.discovery import catalogue, entries, installed
-from gym_core.errors import PluginError, Problem, RecipeError
+from gym_core.errors import GymError, PluginError, Problem, RecipeError
 from gym_core.loading import find, load, load_component
 from gym_core.sections import SECTIONS, SLOTS, VALUES, Findings, Path, normalise
 from gym_core.train import Train
@@ -38,10 +38,17 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         why = f"marks another dialect than `{marks[0]}`"
         raise RecipeError(why, where=found.where((marks[1],)), key=marks[1], fix="keep to one")
     entry = find("dialects", marks[0], marks[0], found.where((marks[0],)))
-    translated: dict[str, Any] = load(entry)(data, found)
-    if strange := sorted(translated.keys() - set(SECTIONS)):
-        why = f"it translates into `{strange[0]}`, which is no section"
-        raise PluginError(why, where=f"{entry.dist} {entry.version} (gym.dialects: {entry.name})")
+    where = f"{entry.dist} {entry.version} (gym.dialects: {entry.name})"
+    try:
+        translated = load(entry)(data, found)
+    except GymError:
+        raise
+    except Exception as error:
+        why = f"translating this file raised {type(error).__name__}: {error}"
+        raise PluginError(why, where=where, fix=f"report it to {entry.dist}") from error
+    if not isinstance(translated, dict) or (strange := sorted(map(str, translated.keys() - set(SECTIONS)))):
+        named = f"`{strange[0]}`, which is no section" if isinstance(translated, dict) else type(translated).__name__
+        raise PluginError(f"it translates into {named}", where=where, fix="return a mapping of sections")
     return translated
 
 
