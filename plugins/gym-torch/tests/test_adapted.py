@@ -96,7 +96,7 @@ def test_what_is_no_adapted_model_is_refused_by_name(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(base_model(tmp_path / "base", torch.float32))
     with pytest.raises(PluginError, match=r"Bare\.build returned a Qwen3ForCausalLM") as caught:
         build_adapter(Bare(), model)
-    assert "subclass gym_torch.model.adapted.AdaptedModel" in caught.value.problems[0].fix
+    assert "gym_torch.model.adapted.AdaptedModel" in caught.value.problems[0].fix
 
 
 def test_what_is_no_auxiliary_module_is_refused_by_name(tmp_path: Path) -> None:

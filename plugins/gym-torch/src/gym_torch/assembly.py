@@ -20,7 +20,7 @@ from gym_torch.checkpoints.extending import bases, go_on, schedule
 from gym_torch.checkpoints.results import Results
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
-from gym_torch.contribution import Contribution, Parts
+from gym_torch.contribution import Parts, contributed
 from gym_torch.distributed.placement import new_accelerator, spread_of
 from gym_torch.further_models import adapt_further
 from gym_torch.loop import checks, summary, train_loop
@@ -41,6 +41,7 @@ from gym_torch.model.neftune import Noise
 from gym_torch.objective import Objective
 from gym_torch.observer import Observers, Progress
 from gym_torch.policy import Policy
+from gym_torch.promised import promised
 from gym_torch.reference import Reference, keep_start
 from gym_torch.source import Source
 
@@ -64,6 +65,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     What the algorithm wants closed is entered into `resources`. Raises what the components of the recipe raise.
     """
     recipe = run.recipe
+    promised(model, LoadedModel, recipe.model or "the hook load_model", "model")
     checks.before_data(config, recipe, model)
     accelerator, meter = new_accelerator(), memory_meter.of_run(run)
 
@@ -96,10 +98,10 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     parts = Parts(
         run, config, model, adapted, objective, policy, data, train, accelerator, references, found is not None
     )
-    contributed: Contribution = load_object(config.contribution)(parts)
-    for resource in contributed.resources:
+    contribution = contributed(parts)
+    for resource in contribution.resources:
         resources.enter_context(resource)
-    objective, source = contributed.objective, contributed.source
+    objective, source = contribution.objective, contribution.source
 
     if found:
         resume.extend(found, source)
@@ -114,7 +116,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     checks.optimizer(optimizer_config, recipe, train, accelerator.num_processes)
     conditions = run.ranks.agree(lambda: bases(model, config) | {"the precision": model.precision})
     results = Results(run, model, adapted, policy, checkpoints, conditions, stops)
-    observers = [*observers_of(run, model, data), *contributed.observers] if accelerator.is_main_process else []
+    observers = [*observers_of(run, model, data), *contribution.observers] if accelerator.is_main_process else []
     job = Job(
         train=train,
         accelerator=accelerator,
@@ -126,7 +128,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         optimizer_config=optimizer_config,
         factor=schedule(recipe, source.total),
         source=source,
-        evaluation=contributed.evaluation,
+        evaluation=contribution.evaluation,
         observer=Observers(observers),
         save=results.checkpoint,
         signals=Signals(),
@@ -140,18 +142,18 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     policy.balance = job.balance
     summary.tell_start(job, policy, len(data.train))
 
-    if found:
-        go_on(found, job, policy, results.conditions, recipe)
-    resume.check_skips(recipe.train.skip_steps, job.progress)
-    contributed.after_resume(job)
-    load(references)
-    with job.signals:
-        try:
+    try:
+        if found:
+            go_on(found, job, policy, results.conditions, recipe)
+        resume.check_skips(recipe.train.skip_steps, job.progress)
+        contribution.after_resume(job)
+        load(references)
+        with job.signals:
             train_loop.run(job)
             artifact = results.keep(job)
             job.observer.ended(job.progress, artifact)
-        finally:
-            job.observer.closed()
+    finally:
+        job.observer.closed()
     summary.record(run, job, model, data, meter, planned)
     summary.tell_end(job, artifact)
     return artifact

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from accelerate import Accelerator
 
 from gym_core import Run, Train
+from gym_core.component import load_object
 from gym_torch.config import TorchAlgorithm
 from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.job import Evaluation, Job
@@ -23,6 +24,7 @@ from gym_torch.objective import Objective
 from gym_torch.observer import Observer
 from gym_torch.packing import Layout
 from gym_torch.policy import Policy
+from gym_torch.promised import promised
 from gym_torch.reference import Reference
 from gym_torch.source import Dataset, Source, once
 
@@ -80,6 +82,19 @@ class Contribution:
     after_resume: Callable[[Job], None] = _nothing
     """Called once before the first step, when the job is where a checkpoint left it, in every process: what must look at all
     samples, such as the scores of a reference, is done here."""
+
+
+def contributed(parts: Parts[Any, Any, Any]) -> Contribution:
+    """Return what the algorithm of a run contributes. Raises PluginError where that is not what a contribution holds."""
+    by, key = parts.config.contribution, "algorithm"
+    found = promised(load_object(by)(parts), Contribution, by, key)
+    promised(found.objective, Objective, f"{by}, as its objective,", key)  # type: ignore[type-abstract]
+    promised(found.source, Source, f"{by}, as its source,", key)  # type: ignore[type-abstract]
+    for observer in found.observers:
+        promised(observer, Observer, f"{by}, among its observers,", key)
+    for resource in found.resources:
+        promised(resource, AbstractContextManager, f"{by}, among its resources,", key)  # type: ignore[type-abstract]
+    return found
 
 
 def prepared_data(parts: Parts[Any, Any, Any]) -> Contribution:

@@ -16,14 +16,17 @@ from gym_torch.loop.job import Job
 from gym_torch.model import fingerprint
 from gym_torch.model.loading import LoadedModel
 from gym_torch.policy import Policy
+from gym_torch.promised import named, number, promised
 
 
 def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:
     """Return the factor of the learning rate after so many of `total` steps."""
     warmup = recipe.train.warmup
     steps = round(warmup * total) if warmup < 1 else round(warmup)
-    factor: Callable[[int], float] = (recipe.scheduler or Linear()).build(total=total, warmup=steps)
-    return factor
+    scheduler, key = recipe.scheduler or Linear(), "scheduler"
+    factor: Callable[[int], object] = scheduler.build(total=total, warmup=steps)
+    promised(factor, Callable, scheduler, key)  # type: ignore[arg-type]
+    return lambda step: number(factor(step), f"the schedule of {named(scheduler)}", key)
 
 
 def extended(recipe: Recipe, job: Job, before: int) -> str:

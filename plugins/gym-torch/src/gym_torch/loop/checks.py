@@ -11,6 +11,7 @@ from gym_torch.console import warn
 from gym_torch.distributed.strategies import check_cut, shards
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
+from gym_torch.promised import named, promised
 
 
 def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> None:
@@ -48,11 +49,11 @@ def adapter(adapted: AdaptedModel, model: LoadedModel) -> None:
 
 def optimizer(config: Optimizer, recipe: Recipe, train: Train, processes: int) -> None:
     """Raise RecipeError for what the optimizer, which says so of itself, cannot do; say what it does badly."""
-    if config.updates_in_backward():
+    if declared(config, "updates_in_backward", config.updates_in_backward()):
         check_in_backward(train, processes)
     if recipe.adapter and recipe.adapter.needs_gradients:
-        check_gradients_stay(not config.keeps_gradients(), shards(recipe))
-    if not config.averages():
+        check_gradients_stay(not declared(config, "keeps_gradients", config.keeps_gradients()), shards(recipe))
+    if not declared(config, "averages", config.averages()):
         return
     if train.load_best_model_at_end and shards(recipe):
         raise RecipeError(
@@ -62,6 +63,11 @@ def optimizer(config: Optimizer, recipe: Recipe, train: Train, processes: int) -
         )
     if (recipe.scheduler or Linear()).ends_at != 1.0:
         warn("the average of this optimizer stands in for a falling rate, and the rate falls; set scheduler: constant")
+
+
+def declared(config: Optimizer, method: str, answer: object) -> bool:
+    """Return what an optimizer says of itself. Raises PluginError where it is neither True nor False: None would pass as no."""
+    return promised(answer, bool, f"{named(config)}.{method}", "optimizer")
 
 
 def check_gradients_stay(let_go: bool, cut: bool) -> None:

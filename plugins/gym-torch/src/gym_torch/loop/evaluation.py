@@ -31,8 +31,8 @@ class HeldOutLoss:
             job.ranks.at(place(job.progress.step, examples, "evaluation after step"))
             batch = job.objective.collate(examples)
             share = 1.0 if number <= len(batches) - self.step.spare else 0.0
-            weight += job.objective.weight(batch) * share
-            loss, found = job.objective.loss(job.policy, batch.to(job.accelerator.device))
+            weight += job.weight(batch) * share
+            loss, found = job.loss(batch)
             metrics.add({"loss": Mean(loss), **found}, share)
             if job.stopped:
                 break

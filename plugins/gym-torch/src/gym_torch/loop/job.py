@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 
 from gym_core import Optimizer, Train
 from gym_core.ranks import Ranks
+from gym_torch import promised
+from gym_torch.batch import Batch
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.loop.log_window import LogWindow
 from gym_torch.loop.signals import Signals
+from gym_torch.metrics import Metrics
 from gym_torch.model.load_balancing import Balance
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Progress
@@ -51,6 +54,20 @@ class Job:
     window: LogWindow = field(default_factory=LogWindow)  #: what was not logged yet
     saved: int = -1  #: step of the last checkpoint
     last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """Return what the objective makes of a batch. Raises PluginError where that is no loss."""
+        found = self.objective.loss(self.policy, batch.to(self.accelerator.device))
+        return promised.loss(found, self.objective)
+
+    def weight(self, batch: Batch) -> float:
+        """Return what the loss of a batch is divided by. Raises PluginError where that is no number."""
+        return promised.number(self.objective.weight(batch), f"{promised.named(self.objective)}.weight", "algorithm")
+
+    def measured(self, evaluation: Evaluation) -> Mapping[str, float] | None:
+        """Return what an evaluation measured, if it did. Raises PluginError where that is not what training improves."""
+        found = evaluation(self)
+        return None if found is None else promised.figures(found, self.measure)
 
     @property
     def stopped(self) -> bool:

@@ -9,6 +9,7 @@ import torch
 from gym_core import GymError, Optimizer
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.policy import Policy
+from gym_torch.promised import promised
 
 
 def build_optimizer(optimizer: Optimizer, policy: Policy[Any], learning_rate: float) -> torch.optim.Optimizer:
@@ -16,7 +17,8 @@ def build_optimizer(optimizer: Optimizer, policy: Policy[Any], learning_rate: fl
     groups = groups_of(policy.model, policy)
     if not groups:
         raise GymError("nothing is trained: every weight is frozen", key="adapter")
-    built: torch.optim.Optimizer = optimizer.build(parameters=groups, learning_rate=learning_rate)
+    found = optimizer.build(parameters=groups, learning_rate=learning_rate)
+    built = promised(found, torch.optim.Optimizer, optimizer, "optimizer")
     for group in built.param_groups:
         group.setdefault("initial_lr", group["lr"])
     return built

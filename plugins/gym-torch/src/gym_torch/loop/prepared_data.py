@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gym_core import Run
 from gym_core.record import RunRecord
@@ -13,9 +13,11 @@ from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say, warn
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
+from gym_torch.promised import promised
 from gym_torch.source import Examples
 
 
+@runtime_checkable
 class Prepared(Protocol):
     """What the data plugin builds."""
 
@@ -55,9 +57,10 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
         day=begun(run.record),
         branches=config.branches and model.layout is PACKED,  # padded, what they share would stand in every row again
     )
-    first: list[Prepared] = []
+    first: list[object] = []
     run.ranks.agree(lambda: first.append(build()))
-    prepared: Prepared = first[0] if first else build(made=True)
+    found = first[0] if first else build(made=True)
+    prepared = promised(found, Prepared, recipe.data, "data")  # type: ignore[type-abstract]
     missing = left_out(prepared.report)
     if missing:
         say(missing)

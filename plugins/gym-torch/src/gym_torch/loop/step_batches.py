@@ -41,7 +41,7 @@ class StepBatches:
             batches.append(job.objective.collate(examples))
         counted = len(batches) - step.spare
         sizes = [
-            (job.objective.weight(batch), batch.size, len(examples))
+            (job.weight(batch), batch.size, len(examples))
             for batch, examples in zip(batches[:counted], step.batches, strict=False)
         ]
         weight, tokens, samples = over_processes(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from signal import SIGINT, SIGTERM
 
@@ -23,6 +23,7 @@ from gym_torch.loop.step_batches import StepBatches, place, reseed
 from gym_torch.loop.step_metrics import StepMetrics
 from gym_torch.metrics import Mean
 from gym_torch.observer import Progress, gain
+from gym_torch.promised import named, promised
 from gym_torch.source import UNLEARNT, Step
 
 
@@ -33,7 +34,8 @@ def run(job: Job) -> None:
     from; GymError at the first loss or gradient that is not finite.
     """
     train, progress = job.train, job.progress
-    steps = job.source.steps(progress.step, job.accelerator.process_index, job.accelerator.num_processes)
+    found = job.source.steps(progress.step, job.accelerator.process_index, job.accelerator.num_processes)
+    steps = promised(found, Iterator, f"{named(job.source)}.steps", "algorithm")  # type: ignore[type-abstract]
     peaks = [group["initial_lr"] for group in job.optimizer.param_groups]
     job.observer.started(progress)
     while True:
@@ -57,7 +59,8 @@ def run(job: Job) -> None:
         if progress.over:
             return
         job.ranks.at("")  # a source may sample and judge its steps first, which takes its time
-        step = next(steps)
+        by = f"{named(job.source)}.steps, for step {progress.step + 1} of {progress.total},"
+        step = promised(next(steps, None), Step, by, "algorithm")
         if progress.step + 1 in train.skip_steps:
             skip(job, step)
             job.observer.stepped(progress)
@@ -139,7 +142,7 @@ def backward(job: Job, step: Step, whole: StepBatches, number: int, metrics: Ste
     job.ranks.at(place(job.progress.step, step.batches[number]))
     reseed(job.train.seed, job.progress.step, whole.seeds[number])
     with job.spread.backward(job.policy, last=last):
-        loss, found = job.objective.loss(job.policy, batch.to(job.accelerator.device))
+        loss, found = job.loss(batch)
         if job.balance:
             loss, found = job.balance.beside(loss, found, job.objective.weight(batch))
         total: Tensor = loss * (share * world)  # gradients are averaged over processes, hence `world`
@@ -151,7 +154,7 @@ def backward(job: Job, step: Step, whole: StepBatches, number: int, metrics: Ste
 
 def evaluate(job: Job, evaluation: Evaluation) -> None:
     """Measure the policy on what was held out and tell the observer; where nothing was measured, do nothing."""
-    progress, found = job.progress, evaluation(job)
+    progress, found = job.progress, job.measured(evaluation)
     if found is None:
         return
     progress.evaluated = progress.step

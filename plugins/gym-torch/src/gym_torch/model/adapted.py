@@ -19,8 +19,9 @@ from accelerate import init_empty_weights
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from gym_core import Adapter, Artifact, Component, GymError, PluginError, Recipe
+from gym_core import Adapter, Artifact, Component, GymError, Recipe
 from gym_torch.model.loading import read_weights
+from gym_torch.promised import promised
 from gym_torch.trained_part import TrainedPart
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -197,15 +198,7 @@ def adapt(model: PreTrainedModel, recipe: Recipe) -> AdaptedModel:
 
 def build_adapter(adapter: Adapter, model: PreTrainedModel, seed: int = 0) -> AdaptedModel:
     """Build an adapter into a model. Raises PluginError where it returns something else than its kind promises."""
-    built = adapter.build(model=model, seed=seed)
-    if not isinstance(built, AdaptedModel):
-        kind = type(adapter)
-        raise PluginError(
-            f"{kind.__module__}.{kind.__name__}.build returned a {type(built).__name__}, which is no AdaptedModel",
-            key="adapter",
-            fix="let what it returns subclass gym_torch.model.adapted.AdaptedModel",
-        )
-    return built
+    return promised(adapter.build(model=model, seed=seed), AdaptedModel, adapter, "adapter")  # type: ignore[type-abstract]
 
 
 def check_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:

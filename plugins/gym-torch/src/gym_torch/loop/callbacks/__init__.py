@@ -11,6 +11,7 @@ from gym_torch.loop.callbacks.progress_bar import ProgressBar
 from gym_torch.loop.prepared_data import Prepared
 from gym_torch.model.loading import LoadedModel
 from gym_torch.observer import Observer
+from gym_torch.promised import promised
 
 
 def observers_of(run: Run, model: LoadedModel, data: Prepared) -> list[Observer]:
@@ -20,4 +21,5 @@ def observers_of(run: Run, model: LoadedModel, data: Prepared) -> list[Observer]
     card = ModelCard(run, model.name, {"samples": len(data.train), "fingerprint": data.fingerprint})
     logs = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output, measure)]
     own = [*logs, *plot, card, ProgressBar(measure)]
-    return [*own, *(callback.build(run=run) for callback in run.recipe.callbacks)]
+    chosen = [promised(each.build(run=run), Observer, each, "callbacks") for each in run.recipe.callbacks]
+    return [*own, *chosen]
