@@ -60,15 +60,12 @@ def test_plugins_list_names_owner_and_version(site):
     assert "exporters" not in gym(site, "--plugins", "list", "--kind", "algorithms").stdout
 
 
-def test_train_validate_export(site, recipe, tmp_path):
+def test_train_and_validate(site, recipe, tmp_path):
     path = recipe()
     assert gym(site, "validate", path).returncode == 0
     done = gym(site, "train", path, "--json")
     assert json.loads(done.stdout)["artifact"]["path"] == str(tmp_path / "out" / "model")
     assert "finished already" in gym(site, "train", path).stdout
-    exported = gym(site, "export", str(tmp_path / "out"), "--to", "shout", "mark=?")
-    assert exported.returncode == 0, exported.stderr
-    assert (tmp_path / "out" / "export" / "shout" / "words.txt").read_text() == "W 1.0?"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,6 @@ def test_usage_errors(site, tmp_path):
     assert gym(site, "validate", str(tmp_path / "absent.yaml")).returncode == 2
     assert gym(site, "nonsense").returncode == 2
     assert gym(site, "train").returncode == 2
-    assert gym(site, "export", str(tmp_path)).returncode == 5
 
 
 def test_a_crash_is_told_in_four_lines_and_recorded(site, recipe, tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -159,18 +158,6 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
         except (TypeError, ValueError, RecursionError):
             fix = "it must be text, a number, a list or a mapping: update the plugin or leave it out"
             raise PluginError(f"a {type(value).__name__} cannot be written to run.json", key=key, fix=fix) from None
-    return recipe
-
-
-def as_recorded(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe in a `run.json` with every name said to be of the distribution that was used then."""
-    recipe: dict[str, Any] = deepcopy(record["recipe"])
-    for item in record.get("components", ()):
-        place: Any = recipe
-        with suppress(LookupError, TypeError):  # an option that nobody set is not written
-            for part in item["path"] if item["selector"] else item["path"][:-1]:
-                place = place[part]
-            place[item["selector"] or item["path"][-1]] = f"{item['dist']}/{item['name']}"
     return recipe
 
 

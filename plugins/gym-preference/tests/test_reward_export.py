@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from gym_core import Artifact, GymError
-from gym_core.cli.recipes import export
+from gym_manage.export import export
 from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench

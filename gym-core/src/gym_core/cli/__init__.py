@@ -24,7 +24,6 @@ _exit = os._exit
 _COMMANDS = {
     "train": ("gym_core.cli.recipes:train", "Run a recipe: load, train, quantize, export."),
     "validate": ("gym_core.cli.recipes:validate", "Check a recipe and report every problem at once."),
-    "export": ("gym_core.cli.recipes:export", "Export what a finished run made."),
     "plugins": ("gym_core.cli.plugins:plugins", "List and manage what is installed."),
 }
 

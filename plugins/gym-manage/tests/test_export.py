@@ -1,0 +1,39 @@
+"""`gym export`: a finished run once more through an exporter, with options, and nothing that passes for success."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gym_core.cli import run
+from gym_core.errors import BUSY, FAILED, OK
+from gym_core.record import RunRecord
+
+
+@pytest.fixture
+def finished(add, tmp_path) -> Path:
+    """Return the output of a finished run of the toy."""
+    add("gym-toy")
+    output = tmp_path / "run"
+    (output / "model").mkdir(parents=True)
+    recipe = {"model": {"backend": "toy-words", "path": "w"}, "algorithm": "toy"}
+    artifact = {"path": str(output / "model"), "kind": "model"}
+    RunRecord(output / "run.json").update(status="finished", recipe=recipe, artifact=artifact)
+    return output
+
+
+def test_options_reach_the_exporter(finished):
+    assert run(["export", str(finished), "--to", "toy-shout", "mark=?"]) == OK
+    assert (finished / "export/toy-shout").read_text() == "model?"
+
+
+def test_a_run_that_has_not_finished_is_refused(finished, capsys):
+    RunRecord(finished / "run.json").update(status="interrupted")
+    assert run(["export", str(finished), "--to", "toy-shout"]) == BUSY
+    assert "status: interrupted" in capsys.readouterr().err
+
+
+def test_code_that_leaves_does_not_pass_for_an_export(finished, capsys):
+    assert run(["export", str(finished), "--to", "toy-shout", "mark=exit"]) == FAILED
+    assert "sys.exit(0)" in capsys.readouterr().err
