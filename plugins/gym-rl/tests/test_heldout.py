@@ -131,7 +131,7 @@ def test_two_processes_measure_and_keep_what_one_does(bench: Bench) -> None:
 
 def test_what_nothing_judged_is_not_measured(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     file = bench.path("judges.py")
-    file.write_text("def silent(answers):\n    return [None for _ in answers]\n")
+    file.write_text("def silent(completions):\n    return [None for _ in completions]\n")
     silent = {"rewards": [{"name": "python", "function": f"{file}:silent"}]}
     run = bench.run(recipe(bench, algorithm=silent))
     assert not evaluations(run)
