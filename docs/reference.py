@@ -5,10 +5,12 @@ Run with `nox -s reference`; a test fails when what is written is not what the c
 
 from __future__ import annotations
 
+import ast
 import inspect
 import tomllib
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,20 @@ from gym_core.discovery import PREFIX
 from gym_core.hooks import Seams
 from gym_core.kinds import KINDS
 from gym_core.protocols import ArtifactWriter, Trainer
+from gym_core.ranks import Ranks
 from gym_core.sections import SECTION_OF, SLOTS
 from gym_data.kinds import Rows
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
+from gym_rl.rollout_engine import Sampler
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
+from gym_torch.loop.prepared_data import Prepared
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
+from gym_torch.observer import Observer, Progress
 from gym_torch.planners import PlannedRun, Plans
+from gym_torch.source import Source, Step
 from gym_torch.trained_part import TrainedPart
 
 ROOT = Path(__file__).parents[1]
@@ -37,8 +44,8 @@ ROOT = Path(__file__).parents[1]
 HANDED = (
     Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, AdaptedModel, TrainedPart, AuxiliaryModule,
     RewardInput, Score, Logging, Selective,
-    PlannedRun, Plans,
-    Parts, Contribution,
+    PlannedRun, Plans, Prepared,
+    Parts, Contribution, Source, Step, Observer, Progress, Ranks, Sampler,
 )  # fmt: skip
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
@@ -215,14 +222,15 @@ def added_kinds() -> dict[str, type[Component]]:
 
 def declarations(base: type[Component]) -> list[str]:
     """Return the class variables that a kind adds, with their defaults and meaning."""
-    source = inspect.getsource(base).splitlines()
-    found = []
-    for number, line in enumerate(source):
-        name, colon, rest = line.strip().partition(": ClassVar")
-        if colon and name.isidentifier() and name != "kind":
-            doc = source[number + 1].strip().strip('"') if number + 1 < len(source) else ""
-            found.append(f"* `{name}{colon}{rest}`: {doc}")
-    return found
+    source = inspect.getsource(base)
+    (found,) = ast.parse(source).body
+    assert isinstance(found, ast.ClassDef)
+    return [
+        f"* `{ast.get_source_segment(source, line)}`: {' '.join(said.value.value.split())}"
+        for line, said in pairwise(found.body)
+        if isinstance(line, ast.AnnAssign) and "ClassVar" in ast.unparse(line.annotation)
+        if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant) and isinstance(said.value.value, str)
+    ]
 
 
 def llamafactory() -> str:

@@ -61,6 +61,11 @@ def test_every_hook_has_a_section_under_its_signature():
     assert set(pages.seams()) == {"load_model", "build_trainer", "quantize", "export"} <= vars(Seams).keys()
 
 
+def test_what_a_kind_declares_is_described_to_the_end():
+    declared = re.findall(r"^\* `\w+: ClassVar.*$", (ROOT / "docs/kinds.md").read_text(), re.MULTILINE)
+    assert len(declared) > 30 and not [line for line in declared if not line.endswith(".")]
+
+
 @pytest.mark.parametrize("kind", [*KINDS, *(entry.name for entry in entries("kinds"))])
 def test_every_kind_is_documented_and_tested(kind):
     """A kind has laws, or a package of the tree brings one and a test writes another as a stranger would."""
