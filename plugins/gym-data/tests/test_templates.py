@@ -5,10 +5,10 @@ from datetime import date
 import pytest
 from data_cases import chat
 
-from gym_core import DataError
+from gym_core import DataError, PluginError
 from gym_core.discovery import entries
 from gym_core.loading import load_component
-from gym_data import DatasetConfig, File
+from gym_data import DatasetConfig, File, Template
 from gym_data.loss_masks import unmark
 from gym_data.prepare import open_tokenizer
 from gym_data.render import ChatTemplate
@@ -87,3 +87,16 @@ def test_a_template_is_refused_where_its_tokens_are_missing(model):
     with pytest.raises(DataError, match=r"template `llama3` of gym-data .* needs <\|begin_of_text\|>") as caught:
         open_tokenizer(config(Llama3()), model, date.today())
     assert str(caught.value).count("\n") == 2
+
+
+class Forgetful(Template):
+    """Returns no text."""
+
+    def build(self) -> None:
+        return None
+
+
+def test_a_template_without_a_text_is_named_and_not_replaced_by_the_model_s_own(model):
+    with pytest.raises(PluginError, match="returned a NoneType where its kind promises a text") as caught:
+        open_tokenizer(config(Forgetful()), model, date.today())
+    assert "Forgetful" in caught.value.problems[0].fix

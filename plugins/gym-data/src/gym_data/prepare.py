@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from gym_core import DataError, cache_dir
+from gym_core import DataError, PluginError, cache_dir
 from gym_data import cache_eviction, token_cache
 from gym_data.config import DatasetConfig
 from gym_data.encoders import ENCODERS
@@ -90,6 +90,12 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -
     if template is not None:
         with answering(template, "`build`"):
             text = template.build()
+        if not isinstance(text, str):  # None would be the model's own
+            raise PluginError(
+                f"the {called(template)} returned a {type(text).__name__} where its kind promises a text",
+                key="data.template",
+                fix=f"let {type(template).__name__}.build return the text of a jinja template",
+            )
     told = {**config.template_options, DAY: (day or datetime.now(UTC).date()).isoformat()}
     words = Tokenizer(path, text, told, config.split_special_tokens)
     if template is not None:
