@@ -79,7 +79,7 @@ def test_failures_are_counted_and_said(bench: Bench, capsys: pytest.CaptureFixtu
     failures = run.series("rewards/python/failures")
     assert all(0 < count < 8 for count in failures)
     said = capsys.readouterr().err
-    assert said.count("reward `python` (gym-rl ") == 1 and "cannot judge this" in said
+    assert said.count("reward `python` (gym-rewards ") == 1 and "cannot judge this" in said
     assert f"failed on {sum(failures):.0f} answers of this run" in said
 
 
