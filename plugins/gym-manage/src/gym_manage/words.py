@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AnySet
+from json import dumps  # bound here: what a plugin does to the module later changes no description
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -35,7 +35,7 @@ def default_of(info: FieldInfo) -> str:
     value = info.get_default(call_default_factory=True)
     if value is None or isinstance(value, str):
         return "none" if value is None else value or '""'
-    return _name(value) if isinstance(value, Component) else json.dumps(value, default=_plain)
+    return _name(value) if isinstance(value, Component) else dumps(value, default=_plain)
 
 
 def _name(component: Component) -> str:
@@ -81,7 +81,7 @@ def _said(annotation: Any) -> str:
     if origin is Annotated:
         return _with(inner[0], inner[1:])
     if origin is Literal:
-        return " or ".join(value if isinstance(value, str) else json.dumps(value) for value in inner)
+        return " or ".join(value if isinstance(value, str) else dumps(value) for value in inner)
     if origin in (Union, UnionType):
         return _with(annotation, ())
     if origin in (list, tuple, set, frozenset, Sequence):
