@@ -26,6 +26,7 @@ from gym_core.protocols import ArtifactWriter, Trainer
 from gym_core.ranks import Ranks
 from gym_core.sections import SECTION_OF, SLOTS
 from gym_data.kinds import Rows
+from gym_llamafactory.markdown import markdown
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_rl.rollout_engine import Sampler
@@ -242,33 +243,7 @@ def llamafactory() -> str:
         choices, keys = [*choices, *own.choices], [*keys, *own.keys]
     readme = (ROOT / "plugins/gym-llamafactory/README.md").read_text(encoding="utf-8").replace("../../docs/", "")
     lines = [readme.replace("# gym-llamafactory", "# LLaMA-Factory's files", 1).strip(), ""]
-    lines += ["## Keys that choose a component", "", "| Key | Value | Means |", "|---|---|---|"]
-    for row in sorted(choices, key=lambda row: row.key):
-        named: dict[str, list[str]] = {}
-        for value, name in row.names.items():
-            named.setdefault(name, []).append("any value" if value == "*" else f"`{value}`")
-        for name, values in named.items():
-            left = ", the default" if name == row.default else ""
-            lines += [f"| `{row.key}` | {', '.join(values)} | `{row.section}: {name}`{left} |"]
-        instead: dict[str, list[str]] = {}
-        for value, advice in row.refused.items():
-            instead.setdefault(advice, []).append(f"`{value}`")
-        lines += [
-            f"| `{row.key}` | {', '.join(values)} | refused: set {advice} |" for advice, values in instead.items()
-        ]
-    lines += [
-        "",
-        "## Keys that fill an option",
-        "",
-        "| Key | Option | Of | Left out | Where it counts |",
-        "|---|---|---|---|---|",
-    ]
-    for key in sorted(keys, key=lambda key: (key.key, key.option)):
-        of = ", ".join(f"`{name}`" for name in key.of.split())
-        left = "" if key.default is None else f"`{key.default:.4g}`"
-        by = f"where `{key.chosen_by}` chooses" if key.chosen_by else ""
-        lines += [f"| `{key.key}` | `{key.option}` | {of} | {left} | {by} |"]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *markdown(choices, keys), ""])
 
 
 def glossary() -> str:

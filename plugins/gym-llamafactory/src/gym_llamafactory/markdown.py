@@ -1,0 +1,38 @@
+"""The tables of keys as Markdown, for a page that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gym_llamafactory.table import Choice, Key
+
+
+def markdown(choices: Iterable[Choice], keys: Iterable[Key]) -> list[str]:
+    """Return the lines of two tables: keys that choose a component, and keys that fill an option."""
+    lines = ["## Keys that choose a component", "", "| Key | Value | Means |", "|---|---|---|"]
+    for row in sorted(choices, key=lambda row: row.key):
+        named: dict[str, list[str]] = {}
+        for value, name in row.names.items():
+            named.setdefault(name, []).append("any value" if value == "*" else f"`{value}`")
+        for name, values in named.items():
+            left = ", the default" if name == row.default else ""
+            lines += [f"| `{row.key}` | {', '.join(values)} | `{row.section}: {name}`{left} |"]
+        instead: dict[str, list[str]] = {}
+        for value, advice in row.refused.items():
+            instead.setdefault(advice, []).append(f"`{value}`")
+        lines += [
+            f"| `{row.key}` | {', '.join(values)} | refused: set {advice} |" for advice, values in instead.items()
+        ]
+    lines += [
+        "",
+        "## Keys that fill an option",
+        "",
+        "| Key | Option | Of | Left out | Where it counts |",
+        "|---|---|---|---|---|",
+    ]
+    for key in sorted(keys, key=lambda key: (key.key, key.option)):
+        of = ", ".join(f"`{name}`" for name in key.of.split())
+        left = "" if key.default is None else f"`{key.default:.4g}`"
+        by = f"where `{key.chosen_by}` chooses" if key.chosen_by else ""
+        lines += [f"| `{key.key}` | `{key.option}` | {of} | {left} | {by} |"]
+    return lines
