@@ -103,14 +103,14 @@ def test_in_bf16_the_policy_of_a_round_is_scored_where_several_steps_learn_from_
     assert fresh["ratio/abs_dev"] == pytest.approx(0, abs=1e-6)
     checkpoint = max((run.outcome.output / "checkpoints").glob("*/source.safetensors"))
     columns = load_file(checkpoint)
-    assert columns["columns/old"].shape == columns["columns/sampled"].shape
-    assert not torch.equal(columns["columns/old"], columns["columns/sampled"])
+    assert columns["columns/old_log_probs"].shape == columns["columns/sampling_log_probs"].shape
+    assert not torch.equal(columns["columns/old_log_probs"], columns["columns/sampling_log_probs"])
 
 
 def test_in_bf16_one_step_a_round_needs_no_further_pass(bench: Bench) -> None:
     run = bench.run(recipe(bench), max_steps=2, save_every=1, precision="bf16")
     checkpoint = max((run.outcome.output / "checkpoints").glob("*/source.safetensors"))
-    assert not {"columns/old", "columns/reference"} & load_file(checkpoint).keys()
+    assert not {"columns/old_log_probs", "columns/ref_log_probs"} & load_file(checkpoint).keys()
     assert all(
         line["ratio/abs_dev"] == 0 < line["sampling/sampling_logp_difference/mean"]
         for line in run.metrics
