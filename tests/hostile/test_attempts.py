@@ -169,6 +169,6 @@ def test_a_recipe_that_names_it_ends_as_it_should(arena, ends, name):
 
 
 def test_python_names_survive(arena):
-    code = "import gym, gym.train; gym.Trainer, gym.train.run_exp, dir(gym)"
+    code = "import gym, gym.train; gym.Trainer, dir(gym), dir(gym.train)"
     environment = {**os.environ, "PYTHONPATH": str(arena.root)}
     subprocess.run([sys.executable, "-c", code], env=environment, cwd=arena.root.parent, check=True)

@@ -81,6 +81,6 @@ def test_begun_it_is_closer_to_the_base_than_rounding_is(bench: Any) -> None:
 def test_one_that_was_begun_otherwise_is_not_loaded_over(bench: Any) -> None:
     one = bench.begun(LoftQ(rank=3, bits=2))
     other = LoftQ(rank=3, bits=2, iterations=1).build(model=bench.base(), seed=0)
-    other.begin()
+    other.initialize()
     with pytest.raises(GymError, match="is rounded otherwise already"):
         other.load({name: tensor.clone() for name, tensor in one.state().items()})

@@ -28,7 +28,7 @@ def pair(number):
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    for module in ("encoding", "pairing"):
+    for module in ("encoding", "pair_encoding"):
         monkeypatch.setattr(f"gym_data.{module}.BATCH", 7)
 
 

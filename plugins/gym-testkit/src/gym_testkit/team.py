@@ -41,7 +41,7 @@ def start(world: int, *arguments: str, **environment: str) -> Team:
     """Start `gym train *arguments` in so many processes; the environment is this one's with what is given here."""
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
-    shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "CUDA_VISIBLE_DEVICES": ""}
+    shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     members = [
         warm.start(
             *("-m", "gym_core.cli", "train", *arguments),
