@@ -109,7 +109,7 @@ class Trainer:
 class Shrink:
     def __init__(self, config):
         self.config = config
-    def quantize(self, artifact, into):
+    def quantize(self, run, artifact, into):
         into.mkdir()
         (into / "words.txt").write_text((artifact.path / "words.txt").read_text()[: -self.config.letters])
         return replace(artifact, path=into)

@@ -43,10 +43,10 @@ class Seams:
         """
 
     @hookspec(firstresult=True)
-    def quantize(self, run: Run, artifact: Artifact) -> Artifact | None:
-        """Make the trained artifact smaller. Called after training, when the recipe has a `quantization` for that moment.
+    def quantize(self, run: Run, artifact: Artifact, into: Path) -> Artifact | None:
+        """Make the trained artifact smaller, in `into`. Called after training, when the recipe has a `quantization` for then.
 
-        Default: `run.recipe.quantization.build().quantize(artifact, run.output / "quantized")`.
+        Default: `run.recipe.quantization.build().quantize(run, artifact, into)`.
         """
 
     @hookspec(firstresult=True)
@@ -71,10 +71,10 @@ class Defaults:
         return run.recipe.algorithm.build(run=run, model=model)
 
     @hookimpl(trylast=True)
-    def quantize(self, run: Run, artifact: Artifact) -> Any:
+    def quantize(self, run: Run, artifact: Artifact, into: Path) -> Any:
         """Build the quantizer and apply it."""
         quantizer = run.recipe.quantization
-        return quantizer.build().quantize(artifact, run.output / "quantized") if quantizer else None
+        return quantizer.build().quantize(run, artifact, into) if quantizer else None
 
     @hookimpl(trylast=True)
     def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Any:

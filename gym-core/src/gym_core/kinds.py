@@ -157,18 +157,20 @@ class Callback(Component):
 
 
 class Quantizer(Component):
-    """Makes weights smaller. Section `quantization`. `build()` returns an object with `quantize(artifact, into) -> Artifact`
+    """Makes weights smaller. Section `quantization`. `build()` returns an object with `quantize(run, artifact, into) -> Artifact`
     and `restore(artifact) -> mapping of name to array`, the weights as they are computed with.
     """
 
     kind: ClassVar[str] = "quantizers"
     moment: ClassVar[str] = "artifact"
     """When it works: `artifact` after training, `load` inside the backend before it."""
-    error_bound: ClassVar[float | None] = None
-    """Largest relative Frobenius error on a standard normal matrix, when the method promises one."""
+
+    def error_bound(self) -> float | None:
+        """Return the largest relative Frobenius error on a standard normal matrix, where the method promises one."""
+        return None
 
     def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
-        """Return the bytes of the weight files for fp32 weights of these shapes (law: within 2 %)."""
+        """Return the bytes of the weight files, as stored, for fp32 weights of a model by name (law: within 2 %)."""
         raise TypeError(f"{type(self).__name__} does not declare the size of its files")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gym_core.errors import GymError
 from gym_core.recipe import load_recipe
-from gym_core.run import Outcome, execute, export
+from gym_core.run import Outcome, execute, reopened
 
 
 class TrainingConfig(dict[str, Any]):
@@ -39,4 +39,7 @@ class Trainer:
         if self.outcome is None:
             raise GymError("nothing has been trained yet", fix="call `train` first")
         name = Path(path).suffix.removeprefix(".") or "safetensors"
-        return export(self.config, self.outcome.output, self.outcome.artifact, {"name": name, **options}, Path(path))
+        run, hook = reopened({**self.config, "export": [{"name": name, **options}]}, self.outcome.output)
+        return Path(
+            hook.export(run=run, artifact=self.outcome.artifact, exporter=run.recipe.export[0], into=Path(path))
+        )

@@ -91,18 +91,10 @@ def execute(recipe: Recipe) -> Outcome:
         return outcome
 
 
-def export(
-    source: Mapping[str, Any], output: Path, artifact: Artifact, exporter: Mapping[str, Any], into: Path
-) -> Path:
-    """Write an artifact once more, through the `export` seam of the recipe that made it.
-
-    `source` is that recipe, `exporter` the name and options of the exporter, `into` the target, which must not exist.
-    """
-    recipe = load_recipe({**source, "export": [dict(exporter)]})
-    run = Run(recipe, output, RunRecord(output / "run.json"))
-    hook = manager_for(recipe.hooks).hook
-    written: Path = hook.export(run=run, artifact=artifact, exporter=recipe.export[0], into=into)
-    return written
+def reopened(source: Mapping[str, Any], output: Path) -> tuple[Run, Any]:
+    """Return the run in `output` and its seams, with a recipe that is given anew: to export or to quantize what it made."""
+    recipe = load_recipe(source)
+    return Run(recipe, output, RunRecord(output / "run.json")), manager_for(recipe.hooks).hook
 
 
 def _phases(run: Run, hook: Any) -> Outcome:
@@ -111,8 +103,10 @@ def _phases(run: Run, hook: Any) -> Outcome:
     artifact = trainer.train()
     if not run.ranks.main:
         return Outcome(run.output, artifact, quiet=True)
+    del model, trainer  # what comes now needs the memory
+    run.record.update(trained=artifact.to_json())  # whatever is refused from here on, this can be exported
     if run.recipe.quantization and run.recipe.quantization.moment == "artifact":
-        artifact = hook.quantize(run=run, artifact=artifact) or artifact
+        artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized") or artifact
     names = [item.name for item in run.recipe.resolved if item.path[0] == "export"]
     exports = tuple(
         hook.export(run=run, artifact=artifact, exporter=exporter, into=run.output / "export" / name)
@@ -143,7 +137,7 @@ def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, An
     )
     if same and not (recipe.train.overwrite and finished):
         if finished and longer:
-            _set_aside(output, [path for path in others if path.name == "export"])  # they are of the shorter run
+            _set_aside(output, [path for path in others if path.name in {"export", "quantized"}])  # of the shorter run
             return {**before, "status": "extended"}
         return before
     if before and not finished and not _holds(others):
@@ -200,6 +194,7 @@ def _set_aside(output: Path, others: list[Path]) -> None:
 def _opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "status": "running",
+        "trained": None,
         "fingerprint": recipe.fingerprint(),
         "recipe": recipe.canonical(),
         "settings": recipe.settings(),

@@ -19,7 +19,7 @@ def finished(add, tmp_path) -> Path:
     (output / "model").mkdir(parents=True)
     recipe = {"model": {"backend": "toy-words", "path": "w"}, "algorithm": "toy"}
     artifact = {"path": str(output / "model"), "kind": "model"}
-    RunRecord(output / "run.json").update(status="finished", recipe=recipe, artifact=artifact)
+    RunRecord(output / "run.json").update(status="finished", recipe=recipe, trained=artifact, artifact=artifact)
     return output
 
 
@@ -29,7 +29,7 @@ def test_options_reach_the_exporter(finished):
 
 
 def test_a_run_that_has_not_finished_is_refused(finished, capsys):
-    RunRecord(finished / "run.json").update(status="interrupted")
+    RunRecord(finished / "run.json").update(status="interrupted", trained=None)
     assert run(["export", str(finished), "--to", "toy-shout"]) == BUSY
     assert "status: interrupted" in capsys.readouterr().err
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gym_core import Outcome, execute, load_recipe
+from gym_core import Outcome, Run, execute, load_recipe
+from gym_core.record import RunRecord
 from gym_testkit import rows, tiny, warm, weights
 
 #: Loop settings under which a tiny run is quick and says everything it does.
@@ -52,6 +53,11 @@ class Bench:
         """Return the directory of the tiny random model of this seed."""
         path = self.root / f"model-{seed}"
         return path if path.exists() else tiny.write_model(path, seed)
+
+    def model_of(self, hidden: int, middle: int) -> Path:
+        """Return the directory of a random model whose states and feed-forward layers have these sizes."""
+        path = self.root / f"model-{hidden}-{middle}"
+        return path if path.exists() else tiny.write_model(path, hidden=hidden, middle=middle)
 
     def model_for(self, tokens: Sequence[str]) -> Path:
         """Return the directory of a tiny model whose tokenizer has these special tokens too (`Template.needs`)."""
@@ -101,6 +107,13 @@ class Bench:
         settings = dict(recipe.get("train") or {}) | train
         outcome = execute(load_recipe({**recipe, "train": settings, "output": str(output)}))
         return self.finished(outcome)
+
+    def trained(self, model: Path, name: str = "run") -> Run:
+        """Return a run that has made this model of the data of a small recipe, for what comes after training."""
+        output = self.path(name)
+        output.mkdir()
+        recipe = self.recipe("sft") | {"model": str(model), "output": str(output)}
+        return Run(load_recipe(recipe), output, RunRecord(output / "run.json"))
 
     def finished(self, outcome: Outcome) -> Finished:
         """Read what a run wrote down."""

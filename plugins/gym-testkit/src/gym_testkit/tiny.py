@@ -29,10 +29,13 @@ CHAT_TEMPLATE = """\
 """
 
 
-def write_model(into: Path, seed: int = 0, extra: Sequence[str] = ()) -> Path:
+def write_model(
+    into: Path, seed: int = 0, extra: Sequence[str] = (), hidden: int = HIDDEN, middle: int = MIDDLE
+) -> Path:
     """Write the model with the weights of this seed to a new directory and return it.
 
-    `extra` are up to five more special tokens; `bos_token` among them gives the first one that role.
+    `extra` are up to five more special tokens; `bos_token` among them gives the first one that role. `hidden` and `middle` are
+    the sizes of its states and of its feed-forward layers.
     """
     into.mkdir(parents=True)
     more = [text for text in extra if text not in (*SPECIAL, "bos_token", "eos_token")]
@@ -43,8 +46,8 @@ def write_model(into: Path, seed: int = 0, extra: Sequence[str] = ()) -> Path:
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
-        "hidden_size": HIDDEN,
-        "intermediate_size": MIDDLE,
+        "hidden_size": hidden,
+        "intermediate_size": middle,
         "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS,
         "num_key_value_heads": GROUPS,
@@ -72,30 +75,30 @@ def write_model(into: Path, seed: int = 0, extra: Sequence[str] = ()) -> Path:
         },
     )
     (into / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
-    weights.write(into / "model.safetensors", random_weights(seed))
+    weights.write(into / "model.safetensors", random_weights(seed, hidden, middle))
     return into
 
 
-def random_weights(seed: int) -> dict[str, weights.Tensor]:
+def random_weights(seed: int, hidden: int = HIDDEN, middle: int = MIDDLE) -> dict[str, weights.Tensor]:
     """Draw all weights: matrices with standard deviation 0.1, norms near 1."""
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (VOCABULARY, HIDDEN),
-        "model.norm.weight": (HIDDEN,),
+        "model.embed_tokens.weight": (VOCABULARY, hidden),
+        "model.norm.weight": (hidden,),
     }
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
         shapes |= {
-            f"{prefix}input_layernorm.weight": (HIDDEN,),
-            f"{prefix}self_attn.q_proj.weight": (HEADS * HEAD, HIDDEN),
-            f"{prefix}self_attn.k_proj.weight": (GROUPS * HEAD, HIDDEN),
-            f"{prefix}self_attn.v_proj.weight": (GROUPS * HEAD, HIDDEN),
-            f"{prefix}self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD),
+            f"{prefix}input_layernorm.weight": (hidden,),
+            f"{prefix}self_attn.q_proj.weight": (HEADS * HEAD, hidden),
+            f"{prefix}self_attn.k_proj.weight": (GROUPS * HEAD, hidden),
+            f"{prefix}self_attn.v_proj.weight": (GROUPS * HEAD, hidden),
+            f"{prefix}self_attn.o_proj.weight": (hidden, HEADS * HEAD),
             f"{prefix}self_attn.q_norm.weight": (HEAD,),
             f"{prefix}self_attn.k_norm.weight": (HEAD,),
-            f"{prefix}post_attention_layernorm.weight": (HIDDEN,),
-            f"{prefix}mlp.gate_proj.weight": (MIDDLE, HIDDEN),
-            f"{prefix}mlp.up_proj.weight": (MIDDLE, HIDDEN),
-            f"{prefix}mlp.down_proj.weight": (HIDDEN, MIDDLE),
+            f"{prefix}post_attention_layernorm.weight": (hidden,),
+            f"{prefix}mlp.gate_proj.weight": (middle, hidden),
+            f"{prefix}mlp.up_proj.weight": (middle, hidden),
+            f"{prefix}mlp.down_proj.weight": (hidden, middle),
         }
     return {
         name: weights.normal(shape, 1000 * seed + position, 0.1) if len(shape) == 2 else weights.constant(shape, 1.0)

@@ -1,0 +1,68 @@
+"""What a run left behind, as its `run.json` says it: for commands that export it or quantize it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gym_core import Artifact, BusyError
+from gym_core.record import RunRecord
+from gym_core.yamlfile import parse_scalar
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run, or one of its checkpoints."""
+
+    output: Path  #: of the run
+    trained: Artifact  #: what training made
+    artifact: Artifact  #: what the run made in the end, such as a quantized model; else the same
+    recipe: dict[str, Any]  #: with every name said to be of the distribution that was used then
+    label: str  #: ends the names of what is made of a checkpoint; empty for a run
+
+
+def recorded(path: Path) -> Recorded:
+    """Return what lies in the directory of a run, or in RUN/checkpoints/step-...; `best` is the best of them.
+
+    Raises BusyError where a run is not trained to its end.
+    """
+    checkpoint = path if path.parent.name == "checkpoints" else None
+    output = path.parent.parent if checkpoint else path
+    before = RunRecord(output / "run.json").read()
+    if checkpoint and checkpoint.name == "best":
+        checkpoint = checkpoint.with_name(str(before.get("best_checkpoint", "best")))
+    if not checkpoint and not before.get("trained"):
+        status = before.get("status", "no run.json")
+        raise BusyError(
+            f"is no finished run (status: {status})",
+            where=str(output),
+            fix="finish it with `gym train`, or name a checkpoint in it: RUN/checkpoints/step-...",
+        )
+    if checkpoint:
+        found = Artifact.read(checkpoint)
+        return Recorded(output, found, found, _as_recorded(before), f"-{checkpoint.name}")
+    trained = Artifact.from_json(before["trained"], output)
+    finished = before.get("status") == "finished"
+    made = Artifact.from_json(before["artifact"], output) if finished else trained
+    return Recorded(output, trained, made, _as_recorded(before), "")
+
+
+def options(name: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the name and the options of a component from `KEY=VALUE` words."""
+    pairs = (text.partition("=") for text in overrides)
+    return {"name": name} | {key: parse_scalar(value) for key, _, value in pairs}
+
+
+def _as_recorded(record: Mapping[str, Any]) -> dict[str, Any]:
+    recipe: dict[str, Any] = deepcopy(record["recipe"])
+    for item in record.get("components", ()):
+        place: Any = recipe
+        with suppress(LookupError, TypeError):  # an option that nobody set is not written
+            for part in item["path"] if item["selector"] else item["path"][:-1]:
+                place = place[part]
+            place[item["selector"] or item["path"][-1]] = f"{item['dist']}/{item['name']}"
+    return recipe
