@@ -27,6 +27,7 @@ from gym_torch.model.mapped_weights import CHUNK, release
 CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
 }  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def write(
     """
     empty = own_weights(model)
     tied = model.state_dict().keys() - empty.keys()
-    places = _lay_out(dict(on_disk(model, empty.items())), into, most)
+    places = lay_out(dict(on_disk(model, empty.items())), into, most)
     digests: dict[str, str] = {}
 
     def taken() -> Iterator[tuple[str, Tensor]]:
@@ -71,13 +72,7 @@ def write(
 
     left = dict(places)
     for name, weight in on_disk(model, taken()):
-        place = left.pop(name, None)
-        if place is None or place.shape != tuple(weight.shape):
-            raise GymError(f"{name} comes twice, or has the shape {list(weight.shape)}", where=str(into))
-        with (into / place.file).open("r+b") as file:
-            file.seek(place.offset)
-            for piece in pieces(weight):
-                file.write(piece)
+        put(name, weight, left, into)
     if left or digests.keys() != empty.keys():
         lost = sorted(left or empty.keys() - digests.keys())
         raise GymError(f"{len(lost)} weights are missing: {lost[0]}", where=str(into))
@@ -116,8 +111,22 @@ def pieces(weight: Tensor) -> Iterator[memoryview]:
         release(part)
 
 
-def _lay_out(empty: Mapping[str, Tensor], into: Path, most: int) -> dict[str, Place]:
-    """Write the beginning of each file, and the index where there are several; return where each weight belongs."""
+def put(name: str, weight: Tensor, left: dict[str, Place], into: Path) -> None:
+    """Write a weight to its place, which is then no longer `left`. Raises GymError where it has none, or another shape."""
+    place = left.pop(name, None)
+    if place is None or place.shape != tuple(weight.shape):
+        raise GymError(f"{name} comes twice, or has the shape {list(weight.shape)}", where=str(into))
+    with (into / place.file).open("r+b") as file:
+        file.seek(place.offset)
+        for piece in pieces(weight):
+            file.write(piece)
+
+
+def lay_out(empty: Mapping[str, Tensor], into: Path, most: int) -> dict[str, Place]:
+    """Write the beginning of each file, and the index where there are several; return where each weight belongs.
+
+    `empty` are weights without data, by their names on the disk, on the `meta` device; a file has at most `most` bytes.
+    """
     split = split_torch_state_dict_into_shards(
         dict(empty), max_shard_size=most, filename_pattern="model{suffix}.safetensors"
     )
