@@ -1,0 +1,33 @@
+"""`gym quantize`: what a run made, in fewer bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from gym_core import GymError
+from gym_core.run import reopened
+from gym_manage.recorded import options, recorded
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--with", "name", help="Quantizer; default that of the recipe, else rtn.")
+@click.option("--into", type=click.Path(path_type=Path), help="Where to write; default RUN/quantized-NAME.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def quantize(run: Path, overrides: tuple[str, ...], name: str | None, into: Path | None, as_json: bool) -> None:
+    """Quantize what a trained RUN made, or RUN/checkpoints/step-...; KEY=VALUE sets an option of the quantizer."""
+    found = recorded(run)
+    said = found.recipe.get("quantization")
+    chosen = (
+        {**said, **options(said["name"], overrides)} if said and name is None else options(name or "rtn", overrides)
+    )
+    again, hook = reopened({**found.recipe, "quantization": chosen}, found.output)
+    target = into or found.output / f"quantized-{chosen['name'].rpartition('/')[2]}{found.label}"
+    made = hook.quantize(run=again, artifact=found.trained, into=target)
+    if made is None:
+        raise GymError("no quantizer and no hook made anything of it", key="quantization")
+    click.echo(json.dumps({"quantized": str(made.path)}) if as_json else f"wrote {made.path}")

@@ -1,0 +1,1 @@
+"""Quantizers of finished models: compressed-tensors checkpoints, written layer by layer."""

@@ -1,0 +1,125 @@
+"""Samples to calibrate on, and others to measure on: drawn from the data of the recipe, in rows of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gym_core import Data, GymError, Run
+from gym_quant.config.base import PostTraining
+from gym_torch.batch import Example
+from gym_torch.loop.prepared_data import Prepared, begun
+from gym_torch.promised import promised
+
+TOKENS = 4096  #: of a batch, at most
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples, one a row, padded on the right; attention is causal, so no token sees what stands behind it."""
+
+    tokens: Tensor  #: [rows, length] int64
+    real: Tensor  #: [rows, length] bool; false: padding
+    predicts: Tensor  #: [rows, length] bool; whether the next token is one to predict
+    at_once: int  #: rows of a batch; the number of rows is a multiple of it
+
+    @classmethod
+    def of(cls, samples: Sequence[Example], longest: int) -> Rows:
+        """Lay out the first `longest` tokens of each sample; rows are filled up with empty ones to whole batches."""
+        length = max((min(len(sample.tokens), longest) for sample in samples), default=1)
+        at_once = max(1, min(len(samples), TOKENS // length))
+        rows = -(-len(samples) // at_once) * at_once
+        tokens = np.zeros((rows, length), dtype=np.int64)
+        real, predicts = np.zeros((rows, length), dtype=bool), np.zeros((rows, length), dtype=bool)
+        for row, sample in enumerate(samples):
+            end = min(len(sample.tokens), length)
+            tokens[row, :end], real[row, :end] = sample.tokens[:end], True
+            predicts[row, : end - 1] = sample.trained[1:end]
+        if not predicts.any():  # prompts alone: nothing of them is learnt
+            predicts[:, :-1] = real[:, 1:]
+        return cls(torch.from_numpy(tokens), torch.from_numpy(real), torch.from_numpy(predicts), at_once)
+
+    def batches(self) -> list[slice]:
+        """Return the rows of each batch."""
+        return [slice(begin, begin + self.at_once) for begin in range(0, len(self.tokens), self.at_once)]
+
+    @property
+    def count(self) -> int:
+        """Number of tokens that are no padding."""
+        return int(self.real.sum())
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a quantizer sees of the data."""
+
+    calibration: Rows
+    holdout: Rows
+    told: dict[str, Any]  #: how many, of what, and whether those held out were trained on
+
+
+def draw(config: PostTraining, run: Run, model: Path) -> Samples | None:
+    """Draw samples with the seed of the run; None where neither the quantizer nor the recipe names data.
+
+    Those held out are of the validation split where there is one; else training saw them and calibration did not.
+
+    Raises GymError where there are too few, and what the data plugin raises.
+    """
+    data = config.data or run.recipe.data
+    if data is None:
+        if config.calibrates or config.max_kl is not None:
+            what = "calibrates on samples" if config.calibrates else "measures `max_kl` on samples"
+            raise GymError(f"it {what}, and the recipe has no data", key="quantization", fix="set `quantization.data`")
+        return None
+    prepared = _prepared(data, run, model)
+    train, validation = prepared.train, prepared.validation
+    draws = np.random.default_rng(run.recipe.train.seed)
+    order = draws.permutation(len(train)).tolist()
+    apart = None if validation is None else draws.permutation(len(validation)).tolist()[: config.holdout_samples]
+    if apart is None:
+        few = min(config.holdout_samples, max(1, len(order) // 4))
+        if len(order) < 2:
+            raise GymError(
+                f"{len(order)} sample is too few to calibrate on some and to measure on others",
+                key="quantization.data",
+                fix="name more data",
+            )
+        held, order = [train[place] for place in order[:few]], order[few:]
+    else:
+        held = [validation[place] for place in apart]  # type: ignore[index]
+    chosen = [train[place] for place in order[: config.calibration_samples]]
+    calibration, holdout = (Rows.of(part, config.calibration_length) for part in (chosen, held))
+    told = {
+        "data": prepared.fingerprint,
+        "calibration_samples": len(chosen),
+        "calibration_tokens": calibration.count,
+        "holdout_samples": len(held),
+        "holdout_tokens": int(holdout.predicts.sum()),
+        "holdout_of": "train" if apart is None else "validation",
+    }
+    if not told["holdout_tokens"]:
+        raise GymError("the samples held out have no token to predict", key="quantization.data", fix="name more data")
+    return Samples(calibration, holdout, told)
+
+
+def enough(samples: Samples, widest: int) -> None:
+    """Raise GymError where there are fewer calibration tokens than the widest layer has inputs."""
+    if samples.calibration.count < widest:
+        raise GymError(
+            f"{samples.calibration.count} tokens are too few to calibrate layers of {widest} inputs",
+            key="quantization.calibration_samples",
+            fix="name more data, or quantize without calibration: `quantization: rtn`",
+        )
+
+
+def _prepared(data: Data, run: Run, model: Path) -> Prepared:
+    found = data.build(
+        tokenizer=model, rows=run.recipe.algorithm.rows, seed=run.recipe.train.seed, day=begun(run.record)
+    )
+    return promised(found, Prepared, data, "data")  # type: ignore[type-abstract]

@@ -1,0 +1,226 @@
+"""Quantizes a finished model layer by layer, measures what came of it, and leaves nothing where that is not good enough."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_core import Artifact, GymError, Run
+from gym_core.component import load_object
+from gym_core.files import remove
+from gym_quant.config.base import PostTraining
+from gym_quant.config.stored import Scheme, linear
+from gym_quant.post_training import calibration, evidence
+from gym_quant.post_training.calibration import Samples
+from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read
+from gym_quant.post_training.method import Layer, Method
+from gym_quant.post_training.walk import Walk, raised
+from gym_torch.checkpoints import weight_shards
+from gym_torch.checkpoints.artifact import base_of
+from gym_torch.checkpoints.checkpoint import MANIFEST, whole_or_gone
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
+from gym_torch.config import SafetensorsExporter
+from gym_torch.console import say
+from gym_torch.model import fingerprint, mapped_weights, precision_probe
+from gym_torch.model.decoder_layers import layers_of
+from gym_torch.model.memory_meter import Meter
+
+SHARD = int(5e9)  #: most bytes of a file of weights
+
+
+class PostTrainingQuantizer:
+    """Writes a compressed-tensors checkpoint of a model, a decoder layer at a time."""
+
+    def __init__(self, config: PostTraining) -> None:
+        """Keep the options."""
+        self.config = config
+
+    def quantize(self, run: Run, artifact: Artifact, into: Path) -> Artifact:
+        """Write the quantized model as the directory `into`, all or nothing, and return it; adapters are merged on the way.
+
+        Quantizing the same thing again returns what is there. Beside one layer in fp32 and what the method needs for it, the
+        memory is that of the samples between two layers.
+
+        Raises:
+            GymError: the model cannot be quantized, is quantized already, or the data are too few; the result is further from
+                the model than `max_kl`; `into` holds something else; the disk does not take it.
+
+        """
+        source = self._source(run, artifact)
+        made = Artifact(into, "model", details={"quantization": self._name}, task=artifact.task)
+        if into.exists() and any(into.iterdir()):
+            if _source_of(into) == source:
+                say(f"{into} holds this model, quantized, already")
+                return made
+            raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
+        meter, began = Meter(precision_probe.device()), time.monotonic()
+        with (
+            whole_or_gone(into, "the quantized model", "the trained model") as building,
+            _plain(artifact, into) as base,
+        ):
+            told = self._write(run, base, building)
+            copy_tokenizer(base, building)
+            told |= {"source": source, "seconds": time.monotonic() - began, "peak_bytes": meter.peak()}
+            self._judge(told, artifact)
+            (building / SCHEMES).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            text = evidence.beside(artifact.path, evidence.card(artifact, told))
+            (building / "README.md").write_text(text, encoding="utf-8")
+            replace(made, path=building).record()
+        found = f", KL {told['holdout']['kl']:.4g}" if told["holdout"] else ""
+        say(f"quantized to {into}: {told['bits_per_weight']:.2f} bits per weight{found}")
+        return made
+
+    def restore(self, artifact: Artifact) -> dict[str, Tensor]:
+        """Return the weights by name, in fp32, as they are computed with."""
+        return {name: weight.float() for name, weight in read(artifact.path)}
+
+    @property
+    def _name(self) -> str:
+        return type(self.config).__name__
+
+    @torch.no_grad()
+    def _write(self, run: Run, base: Path, building: Path) -> dict[str, Any]:
+        """Write configuration and weights; return what was done and measured."""
+        if "quantization_config" in json.loads((base / "config.json").read_text(encoding="utf-8")):
+            raise GymError("the model is quantized already", where=str(base), fix="quantize the model it was made from")
+        model = mapped_weights.load(base)
+        weights = weight_shards.own_weights(model)
+        schemes = self._schemes(model)
+        samples = calibration.draw(self.config, run, base)
+        if samples and self.config.calibrates:
+            calibration.enough(samples, max(weights[name].shape[1] for name in schemes))
+        checkpoint = Checkpoint(model, schemes, building, SHARD)
+        layers, holdout = self._layers(model, schemes, checkpoint, samples)
+        checkpoint.finish(base, schemes)
+        sizes = {name: _size(place.shape, place.dtype) for name, place in checkpoint.places.items()}
+        return {
+            "method": self._name,
+            "options": self.config.model_dump(mode="json"),
+            **evidence.measured_bits(sizes, schemes, {name: weight.numel() for name, weight in weights.items()}),
+            "file_bytes": _bytes(building),
+            "file_bytes_before": _bytes(base),
+            "samples": samples.told if samples else None,
+            "holdout": holdout,
+            "layers": layers,
+        }
+
+    def _schemes(self, model: PreTrainedModel) -> dict[str, Scheme]:
+        """Return how each weight that is quantized is written, by name."""
+        scheme = self.config.scheme()
+        found = {
+            f"{name}.weight": scheme.fitted(module.in_features)
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear) and linear(f"{name}.weight", tuple(module.weight.shape))
+        }
+        if not found:
+            raise GymError(f"{type(model).__name__} has no linear layers to quantize", key="quantization")
+        return found
+
+    def _layers(
+        self, model: PreTrainedModel, schemes: dict[str, Scheme], checkpoint: Checkpoint, samples: Samples | None
+    ) -> tuple[dict[str, Any], dict[str, float] | None]:
+        """Quantize and write each layer; return what became of each weight, and how the models compare."""
+        method: Method[Any] = load_object(self.config.method)(self.config)
+        layers = layers_of(model)[2]
+        prefix = next(name for name, module in model.named_modules() if module is layers)
+        walks = (
+            [Walk(model, rows) for rows in (samples.calibration, samples.holdout, samples.holdout)] if samples else []
+        )
+        told: dict[str, Any] = {}
+        for number, original in enumerate(layers):
+            inside = f"{prefix}.{number}."
+            layer = raised(original)
+            linears = {
+                name: layer.get_submodule(name.removeprefix(inside).removesuffix(".weight"))
+                for name in schemes
+                if name.startswith(inside)
+            }
+            moments: dict[str, Tensor] = {}
+            if walks:
+                calibrating, quantized, plain = walks
+                plain.forward(number, layer)
+                moments = calibrating.moments(number, layer, linears)
+            before = {name: module.weight.clone() for name, module in linears.items()}
+            found = method.quantize(Layer(layer, linears, schemes, model.dtype, moments))
+            for name, codes in found.items():
+                checkpoint.codes(name, codes)
+                linears[name].weight.data = codes.weight().float()
+                told[name] = {"scheme": codes.scheme._asdict()} | evidence.layer_error(
+                    before[name], linears[name].weight, moments.get(name)
+                )
+            stored = {f"{inside}{name}": weight for name, weight in original.state_dict().items()}
+            checkpoint.keep(
+                (f"{inside}{name}", weight.to(stored[f"{inside}{name}"].dtype))
+                for name, weight in layer.state_dict().items()
+                if f"{inside}{name}" not in schemes
+            )
+            if walks:
+                calibrating.forward(number, layer)
+                quantized.forward(number, layer)
+        own = weight_shards.own_weights(model)
+        checkpoint.keep((name, weight) for name, weight in own.items() if not name.startswith(f"{prefix}."))
+        if not walks:
+            return told, None
+        plain.check()
+        return told, evidence.compare(plain, quantized)
+
+    def _judge(self, told: dict[str, Any], artifact: Artifact) -> None:
+        """Raise GymError where the result is further from the model than it may be."""
+        most = self.config.max_kl
+        if most is not None and not told["holdout"]["kl"] <= most:
+            raise GymError(
+                f"the KL divergence of the quantized model is {told['holdout']['kl']:.4g} nats per token, above {most:g}",
+                where=str(artifact.path),
+                key="quantization.max_kl",
+                fix="more bits, smaller groups or another method: `gym quantize RUN --with gptq`; what was trained is there",
+            )
+
+    def _source(self, run: Run, artifact: Artifact) -> str:
+        """Return a hash of everything that decides what is written."""
+        data = run.recipe.canonical().get("data") if self.config.data is None else None
+        options = self.config.model_dump(mode="json")
+        told = [artifact.to_json() | {"path": ""}, self._name, options, data, run.recipe.train.seed]
+        models = [fingerprint.of_model(path) for path in dict.fromkeys((artifact.path, base_of(artifact)))]
+        return hashlib.sha256(json.dumps([told, models], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _source_of(path: Path) -> str:
+    file = path / SCHEMES
+    return str(json.loads(file.read_text(encoding="utf-8")).get("source")) if file.is_file() else ""
+
+
+def _size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    return torch.Size(shape).numel() * dtype.itemsize
+
+
+def _bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+
+
+@contextmanager
+def _plain(artifact: Artifact, into: Path) -> Iterator[Path]:
+    """Give the directory of the plain model that an artifact is; an adapter is merged beside the target, for as long.
+
+    Raises GymError where the model is for something else than text.
+    """
+    if artifact.task != "causal-lm":
+        raise GymError(f"models for `{artifact.task}` cannot be quantized, only causal-lm", where=str(artifact.path))
+    if artifact.kind == "model" and not (artifact.path / MANIFEST).exists():
+        yield artifact.path
+        return
+    merged = into.with_name(f".{into.name}.merged")
+    remove(merged)
+    try:
+        yield SafetensorsExporter().build().export(artifact, merged)
+    finally:
+        remove(merged)

@@ -1,0 +1,138 @@
+"""Computes a model layer by layer: samples wait before each decoder layer, and only that one is in memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_core import GymError
+from gym_quant.post_training.calibration import Rows
+from gym_torch.model.decoder_layers import layers_of
+from gym_torch.model.mapped_weights import Raised, release
+
+CHUNK = 256  #: tokens whose logits are in memory at once
+AGREES = 1e-3  #: how far logits may be off, relative to their norm, when the model is computed layer by layer
+
+
+class Call(NamedTuple):
+    """What a decoder layer is called with beside its input; the same for all batches of one shape."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+class Walk:
+    """The samples of one set, before the decoder layer that is next."""
+
+    def __init__(self, model: PreTrainedModel, rows: Rows) -> None:
+        """Compute the embeddings."""
+        self.model, self.rows = model, rows
+        self.layers = list(layers_of(model)[2])
+        self.calls: list[Call] = []
+        self.states = [self._begin(rows.tokens[part]) for part in rows.batches()]  # of each batch [rows, length, dim]
+
+    def forward(self, number: int, layer: nn.Module) -> None:
+        """Let all samples through a layer, of this number."""
+        self.states = [self.through(number, layer, states) for states in self.states]
+
+    def through(self, number: int, layer: nn.Module, states: Tensor) -> Tensor:
+        """Return what a layer, of this number, makes of states `[rows, length, dim]`."""
+        call = self.calls[number]
+        found = layer(states, *call.args, **call.options)
+        return found if isinstance(found, Tensor) else found[0]
+
+    def moments(self, number: int, layer: nn.Module, linears: dict[str, nn.Linear]) -> dict[str, Tensor]:
+        """Return the mean of x x^T `[in, in]` over the inputs of each linear layer, with all samples let through once."""
+        sums = {name: torch.zeros(linear.in_features, linear.in_features) for name, linear in linears.items()}
+        here: list[Tensor] = []
+
+        def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+            def add(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+                inputs = args[0][here[0]] if args[0].dim() == 3 else args[0]
+                sums[name].addmm_(inputs.T, inputs)
+
+            return add
+
+        hooks = [linear.register_forward_pre_hook(watch(name)) for name, linear in linears.items()]
+        for states, part in zip(self.states, self.rows.batches(), strict=True):
+            here[:] = [self.rows.real[part]]
+            self.through(number, layer, states)
+        for hook in hooks:
+            hook.remove()
+        return {name: total / self.rows.count for name, total in sums.items()}
+
+    def logits(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the tokens to predict `[n]` and their logits `[n, vocabulary]`, behind the last layer, a few at a time."""
+        for states, part in zip(self.states, self.rows.batches(), strict=True):
+            tokens, predicts = self.rows.tokens[part], self.rows.predicts[part]
+            for row in range(len(tokens)):
+                for begin in range(0, int(predicts[row].nonzero().amax()) + 1 if predicts[row].any() else 0, CHUNK):
+                    chosen = predicts[row, begin : begin + CHUNK].nonzero()[:, 0] + begin
+                    if len(chosen):
+                        yield tokens[row, chosen + 1], self._head(tokens[row, chosen][None], states[row, chosen][None])
+
+    def check(self) -> None:
+        """Raise GymError where, behind the last layer, the model as a whole computes something else."""
+        row = int(self.rows.predicts.any(1).nonzero()[0])
+        with torch.no_grad(), Raised():
+            whole = self.model(self.rows.tokens[row : row + 1], use_cache=False).logits[0].float()
+        wanted = whole[self.rows.predicts[row]]
+        found = torch.empty(0, wanted.shape[1])
+        for _, logits in self.logits():
+            found = torch.cat([found, logits])
+            if len(found) >= len(wanted):
+                break
+        if not (found - wanted).norm() <= AGREES * wanted.norm():
+            raise GymError(
+                f"{type(self.model).__name__} cannot be computed layer by layer",
+                key="quantization",
+                fix="quantize a model of another family",
+            )
+
+    @torch.no_grad()
+    def _begin(self, tokens: Tensor) -> Tensor:
+        calls: list[Call] = []
+        first: list[Tensor] = []
+
+        def record(states: Tensor, *args: Any, **options: Any) -> Tensor:
+            first[:] = first or [states]
+            calls.append(Call(args, options))
+            return states
+
+        with _instead(self.layers, record), Raised():
+            self.model.base_model(tokens, use_cache=False)
+        self.calls = self.calls or calls
+        return first[0].float()
+
+    @torch.no_grad()
+    def _head(self, tokens: Tensor, states: Tensor) -> Tensor:
+        """Return the logits `[n, vocabulary]` of states `[1, n, dim]` behind the last layer."""
+        with _instead(self.layers, lambda *args, **options: states), Raised():
+            logits: Tensor = self.model(tokens, use_cache=False).logits
+        return logits[0].float()
+
+
+def raised(layer: nn.Module) -> nn.Module:
+    """Return a copy of a layer in fp32."""
+    made = copy.deepcopy(layer).float()
+    for weight in layer.parameters():
+        release(weight.detach())
+    return made.requires_grad_(False)
+
+
+@contextmanager
+def _instead(layers: list[nn.Module], forward: Callable[..., Tensor]) -> Iterator[None]:
+    """Have something else computed in the place of every layer."""
+    for layer in layers:
+        layer.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward  # type: ignore[method-assign]
