@@ -19,7 +19,7 @@ from gym_core.outputlock import OutputLock
 from gym_torch import SafetensorsExporter
 from gym_torch.export.safetensors import Safetensors
 from gym_torch.model.adapted import Full, Plain
-from gym_torch.model.loading import INDEX
+from gym_torch.model.model_files import INDEX
 
 torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9]])

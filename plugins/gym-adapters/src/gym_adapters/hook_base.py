@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact
 from gym_core import Adapter, Artifact
 from gym_torch.model.adapted import AdaptedModel, Plain, check_state
+from gym_torch.model.quantized_weights import plain_state
 
 Options = TypeVar("Options", bound=Adapter)
 
@@ -68,9 +69,7 @@ class HookAdapter(AdaptedModel, Generic[Options]):
         """Return the model with what trains in its weights. Raises GymError where no weights compute the same."""
         own = {name.removeprefix(PREFIX) for name in self.state()}
         weights = (
-            (name, self.merge_weight(name, weight))
-            for name, weight in self.model.state_dict().items()
-            if name not in own
+            (name, self.merge_weight(name, weight)) for name, weight in plain_state(self.model) if name not in own
         )
         return Plain(copy.deepcopy(self.model.config), weights)
 

@@ -26,6 +26,7 @@ from gym_core import Artifact, GymError
 from gym_torch.console import warn
 from gym_torch.model.adapted import AdaptedModel, Plain, check_state
 from gym_torch.model.mapped_weights import release
+from gym_torch.model.quantized_weights import plain_state, quantized_layers
 
 Options = TypeVar("Options", bound=PeftOptions)
 CHANGED = (BaseTunerLayer, AuxiliaryTrainingWrapper)  #: what peft puts in the place of a module
@@ -140,7 +141,8 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         Tied embeddings come apart where the adapter changed one side: the update of the input embedding is no update
         of the head, and adding it to the weight they share would change both.
 
-        Raises GymError where a weight is quantized: it has no room for the update.
+        The update of a quantized layer is added to the weights that it computes with, decoded. Raises GymError where a weight is
+        quantized by somebody else: it has no room for the update.
         """
         changed = {name: layer for name, layer in self.model.named_modules() if isinstance(layer, CHANGED)}
         outermost = {name: layer for name, layer in changed.items() if not _inside(name, changed)}
@@ -154,11 +156,10 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         return Plain(config, self._weights(outermost))
 
     def _weights(self, changed: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
-        for name, weight in self.model.state_dict().items():
-            if not _inside(name, changed):
-                yield name, weight
+        for name, weight in plain_state(self.model, lambda name: not _inside(name, changed)):
+            yield name, weight
         for name, layer in changed.items():
-            yield from _merged(layer).state_dict(prefix=f"{name}.").items()
+            yield from _merged(layer, self.model.dtype).state_dict(prefix=f"{name}.").items()
 
     @property
     def disable_adapter(self) -> Callable[[], AbstractContextManager[None]] | None:
@@ -223,13 +224,18 @@ def check_floating(name: str, layer: nn.Module, done: str) -> None:
 
 
 @torch.no_grad()
-def _merged(layer: nn.Module) -> nn.Module:
-    """Return the plain layer that computes what one with an adapter inside does, which stays as it is."""
+def _merged(layer: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return the plain layer that computes what one with an adapter inside does, which stays as it is.
+
+    One that is quantized becomes one with a weight in `dtype`: the weight that it computes with, and the update added.
+    """
     alone: Any = copy.deepcopy(layer)
     for weight in layer.parameters():
         release(weight.detach())
-    for part in alone.modules():
+    for part in list(alone.modules()):
         if isinstance(part, BaseTunerLayer):
+            for place, base in quantized_layers(part).items():
+                part.set_submodule(place, base.plain(torch.float32))
             part.get_base_layer().float()  # so that the sum is rounded once
     with quiet():
         if hasattr(alone, "unload_and_optionally_merge_module"):  # what peft asks of layers inside one another
@@ -240,7 +246,7 @@ def _merged(layer: nn.Module) -> nn.Module:
     before: Any = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else cast(Any, layer).original_module
     stored = {name: weight.dtype for name, weight in before.named_parameters()}
     for name, weight in plain.named_parameters():
-        weight.data = weight.data.to(stored[name])
+        weight.data = weight.data.to(stored.get(name, dtype))
     return cast(nn.Module, plain)
 
 

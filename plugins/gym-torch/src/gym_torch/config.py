@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
-from gym_core import Algorithm, Backend, Callback, Config, Exporter, Recipe, RecipeError
+from gym_core import Algorithm, Backend, Callback, Config, Exporter, Quantizer, Recipe, RecipeError, Slot
 from gym_data.location import package_of
 from gym_torch.openmp import wait_passively
 
@@ -41,6 +41,11 @@ class Transformers(Backend):
     """Start from the weights, or from random ones of the same shape, drawn with the seed of the run."""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """How the frozen weights are held: `auto` as they are stored if the run computes in bf16, else fp32."""
+    quantization: Annotated[SerializeAsAny[Quantizer] | None, Slot("quantizers")] = None
+    """Hold the weights of linear layers in a few bits while an adapter trains beside them (QLoRA). The head, embeddings and what
+    is tied to them stay as they are. What is quantized after training stands in the section `quantization`."""
+    ref_model_quantization: Annotated[SerializeAsAny[Quantizer] | None, Slot("quantizers")] = None
+    """The same for further models that the recipe names, such as a reference; one without a name is the model itself."""
     attention: str = "auto"
     """`auto` packs samples into full rows and attends within each; the name of an attention of transformers (`sdpa`,
     `eager`, `flash_attention_2`, ...) pads them instead."""
@@ -65,6 +70,18 @@ class Transformers(Backend):
             raise ValueError(f"`{path}` is a model of {package}, which is not installed: pip install {package}")
         return path
 
+    @field_validator("quantization", "ref_model_quantization")
+    @classmethod
+    def _at_load(cls, quantizer: Quantizer | None) -> Quantizer | None:
+        if quantizer is not None and quantizer.moment != "load":
+            raise ValueError("this quantizer works after training: name it in the section `quantization`")
+        return quantizer
+
+    def check(self) -> None:
+        """Ask the quantizers whether all that they need is there."""
+        for quantizer in filter(None, (self.quantization, self.ref_model_quantization)):
+            quantizer.check()
+
     def build(self, **context: Any) -> Any:
         """Load the model."""
         wait_passively()
@@ -81,6 +98,7 @@ class Transformers(Backend):
             else {
                 **dict.fromkeys(("resize_vocab", "trust_remote_code"), False),
                 **dict.fromkeys(("revision", "rope_scaling", "router_aux_loss_coef")),
+                "quantization": self.ref_model_quantization,
             }
         )
         return self.model_copy(update={"path": path, "init": "pretrained", **change})

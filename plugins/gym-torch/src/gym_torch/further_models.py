@@ -10,7 +10,8 @@ from gym_data.tokenizer import Tokenizer
 from gym_torch.config import Further
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.gradient_checkpointing import recompute_layers
-from gym_torch.model.loading import PATH, LoadedModel
+from gym_torch.model.loading import LoadedModel
+from gym_torch.model.model_files import PATH
 from gym_torch.model.rope_scaling import longest
 
 

@@ -61,12 +61,12 @@ def starts_unchanged(recipe: Recipe) -> bool:
 
 def left_out(adapted: AdaptedModel, recipe: Recipe) -> Callable[[], AbstractContextManager[None]] | None:
     """Return what makes the policy compute what it did before training; None where only a second model does."""
-    return adapted.disable_adapter if starts_unchanged(recipe) else None
+    return adapted.disable_adapter if starts_unchanged(recipe) else adapted.at_start
 
 
 def keep_start(adapted: AdaptedModel, model: LoadedModel, run: Run) -> None:
     """Write the first values of an adapter that begins as something into the directory of the run."""
-    if starts_unchanged(run.recipe):
+    if left_out(adapted, run.recipe):
         return
     path = run.output / START
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
 
 from gym_adapters.config.lora_ga import LoRAGA
 from gym_adapters.tuners.lora_init import InitializedLora, weight_of
@@ -48,7 +49,7 @@ class LoraGA(InitializedLora[LoRAGA]):
         marks = [(weight, weight.requires_grad) for weight in self.model.parameters()]
         self.model.requires_grad_(False)
         hooks = [
-            layer.get_base_layer().weight.requires_grad_(True).register_post_accumulate_grad_hook(_adding(sums, name))
+            _own_weight(name, layer).requires_grad_(True).register_post_accumulate_grad_hook(_adding(sums, name))
             for name, layer in self.layers().items()
         ]
         try:
@@ -61,6 +62,18 @@ class LoraGA(InitializedLora[LoRAGA]):
             for weight, trains in marks:
                 weight.requires_grad_(trains)
         return sums
+
+
+def _own_weight(name: str, layer: LoraLayer) -> Tensor:
+    """Return the parameter of the layer underneath. Raises GymError where it is stored otherwise: it has no gradient."""
+    weight = layer.get_base_layer().weight
+    if not isinstance(weight, nn.Parameter):
+        raise GymError(
+            f"{name} is quantized, and LoRA-GA begins along the gradient of its weight",
+            key="adapter",
+            fix="set adapter: pissa or eva, or load the model unquantized",
+        )
+    return weight
 
 
 def _adding(sums: dict[str, Tensor], name: str) -> Any:

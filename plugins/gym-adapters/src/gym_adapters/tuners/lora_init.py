@@ -31,6 +31,7 @@ class InitializedLora(Lora[Plain]):
 
     target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
     initializes: ClassVar[bool] = True
+    starts_from_weights: ClassVar[bool] = True
 
     def __init__(self, config: Plain, model: PreTrainedModel, seed: int = 0) -> None:
         """Put two pairs beside each layer, which begin as plain LoRA does.

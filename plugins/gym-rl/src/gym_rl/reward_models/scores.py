@@ -38,7 +38,8 @@ from gym_torch.export.safetensors import CERTIFICATE
 from gym_torch.model import precision_probe
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.loading import check_weights, read_weights
+from gym_torch.model.loading import read_weights
+from gym_torch.model.model_files import check_weights
 from gym_torch.model.value_head import ScalarHead
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.checkpoint import MANIFEST, problem
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import AdaptedModel, Full, Plain, build_adapter, skeleton
+from gym_torch.model.quantized_loading import quantizer_of
 from gym_torch.model.tasks import Task, built, headed, task_of
 from gym_torch.model.value_head import ScalarHead
 
@@ -81,7 +82,8 @@ def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) 
             fix="install its package",
         )
     changed = artifact.details.get("config", {})  # such as positions that were scaled for training
-    model = mapped_weights.load(base_of(artifact), changed, dtype=dtype)
+    quantizer = quantizer_of(artifact)
+    model = mapped_weights.load(base_of(artifact), changed, dtype=dtype, quantizer=quantizer)
     adapted = build_adapter(load(entry)(**artifact.details.get("options", {})), model)
     adapted.load(adapted.read(artifact.path))
     for weight in model.parameters():

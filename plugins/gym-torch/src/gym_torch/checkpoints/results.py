@@ -20,6 +20,7 @@ from gym_torch.loop.job import Job
 from gym_torch.model import stop_tokens
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
+from gym_torch.model.quantized_loading import told_of
 from gym_torch.policy import Policy
 
 
@@ -91,6 +92,8 @@ class Results:
         details = {**made.details, "step": step}
         if made.kind == "adapter":
             details |= self.model.described
+            if self.adapted.starts_from_weights:
+                details |= told_of(self.model.quantization)
             made = replace(made, base=lasting(self.model.name))
         return replace(made, details=details, task=job.objective.task)
 

@@ -21,6 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import Adapter, Artifact, Component, GymError, Recipe
 from gym_torch.model.loading import read_weights
+from gym_torch.model.quantized_weights import quantized_layers
 from gym_torch.promised import promised
 from gym_torch.trained_part import TrainedPart
 
@@ -42,12 +43,23 @@ class AdaptedModel(TrainedPart, ABC):
     """The causal language model to train; what trains has `requires_grad`, and is fp32."""
     artifact_kind: ClassVar[str] = "adapter"
     """What `save` makes: `adapter`, or `model` where it writes all weights."""
+    starts_from_weights: ClassVar[bool] = False
+    """Whether its first values follow from the weights of the model. It then belongs to those very weights: made for a quantized
+    base it is merged into what that computes with, and never into the base as it was before."""
 
     @property
     def disable_adapter(self) -> Callable[[], AbstractContextManager[None]] | None:
         """What makes a context in which `model` computes what it did before anything was trained.
 
         Default: None, where training changes the weights of the model itself: only a second model then computes that.
+        """
+        return None
+
+    @property
+    def at_start(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What makes a context in which a `model` that begins as something else than its base computes what it did then.
+
+        Default: None, where only a second model computes that.
         """
         return None
 
@@ -126,6 +138,13 @@ class Full(AdaptedModel):
             weight.requires_grad_(chosen)
             if chosen:
                 weight.data = weight.data.float()
+        quantized = next(iter(quantized_layers(model)), None)
+        if quantized and any(weight.requires_grad for weight in model.parameters()):
+            raise GymError(
+                f"{quantized} is quantized, and what would be saved is the whole model",
+                key="adapter",
+                fix="set adapter: lora, or load the model unquantized",
+            )
 
     def state(self) -> dict[str, Tensor]:
         """Return the trained weights by parameter name."""

@@ -16,6 +16,7 @@ from gym_torch.model import precision_probe
 from gym_torch.model.attention import NAME
 from gym_torch.model.layout_support import in_small
 from gym_torch.model.loading import LoadedModel, said
+from gym_torch.model.quantized_loading import stand_in
 from gym_torch.packing import PACKED
 
 
@@ -38,13 +39,15 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
         options["dtype"] = _dtype(config, shape, precision)
         with torch.device("meta"), NoDrawing():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
+        if config.quantization:
+            stand_in(model, config.quantization)
         layout = in_small(model, samples, packs).layout
         if layout is PACKED:
             model.set_attn_implementation(NAME)
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise GymError(f"the model cannot be built: {reason}", where=str(path), key="model") from error
-    return LoadedModel(model, path, config.path, precision, layout)
+    return LoadedModel(model, path, config.path, precision, layout, quantization=config.quantization)
 
 
 class NoDrawing(TorchFunctionMode):

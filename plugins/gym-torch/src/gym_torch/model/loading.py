@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,27 +14,26 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from gym_core import GymError, Run
+from gym_core import GymError, Quantizer, RecipeError, Run
 from gym_data.location import locate
 from gym_torch.console import say
 from gym_torch.model import precision_probe, rope_scaling
 from gym_torch.model.layout_support import fit
 from gym_torch.model.memory_meter import Meter
+from gym_torch.model.model_files import PATH, check_code, check_weights, no_adapter
+from gym_torch.model.quantized_loading import Streaming, codec_of, quantize_in_place
+from gym_torch.model.quantized_weights import WeightCodec
 from gym_torch.model.vocabulary import check_vocabulary
 from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
 
 if TYPE_CHECKING:
     from gym_torch.config import Transformers
 
-PATH = "model.path"  #: the key of the recipe that names the model
-INDEX = "model.safetensors.index.json"
-AGAIN = "fetch the model again: the file is damaged"
 #: Parts of names of weights that text does not go through: other senses, drafts of further tokens, tables that follow from
 #: the configuration.
 _BESIDE = frozenset(
     {"visual", "vision_tower", "vision_model", "audio_tower", "multi_modal_projector", "mtp", "inv_freq", "masked_bias"}
 )
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,7 @@ class LoadedModel:
     described: Mapping[str, Any] = field(
         default_factory=dict
     )  #: what an adapter must say of it, to be opened on it again
+    quantization: Quantizer | None = None  #: how its linear layers are stored
 
 
 def load(config: Transformers, run: Run) -> LoadedModel:
@@ -64,6 +63,12 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
     model wants to run code of its own and the recipe does not allow it.
     """
+    if config.quantization and run.recipe.adapter is None:
+        raise RecipeError(
+            "weights that are quantized do not train, and nothing else would",
+            key="model.quantization",
+            fix="set `adapter: lora`, or leave it out",
+        )
     run.notes["meter"] = Meter(precision_probe.device())
     path, shape = _located(config, rope_scaling.longest(run.recipe))
     width = shape.get_text_config().hidden_size
@@ -81,7 +86,15 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     if config.revision:
         described["revision"] = config.revision
     return LoadedModel(
-        model, path, config.path, precision, found.layout, *options, grown=config.resize_vocab, described=described
+        model,
+        path,
+        config.path,
+        precision,
+        found.layout,
+        *options,
+        grown=config.resize_vocab,
+        described=described,
+        quantization=config.quantization,
     )
 
 
@@ -106,15 +119,15 @@ def load_frozen(
             if own is PADDED
             else "name another model",
         )
-    return LoadedModel(model, path, config.path, precision, layout)
+    return LoadedModel(model, path, config.path, precision, layout, quantization=config.quantization)
 
 
 def _located(config: Transformers, samples: int | None, key: str = PATH) -> tuple[Path, PretrainedConfig]:
     """Return where a model lies, checked, and what its `config.json` says, with its positions scaled as asked."""
     pretrained = config.init == "pretrained"
-    _no_adapter(Path(config.path).expanduser(), key)
+    no_adapter(Path(config.path).expanduser(), key)
     path = locate(config.path, config.revision, weights=pretrained, key=key)
-    _check_code(path, config.trust_remote_code)
+    check_code(path, config.trust_remote_code)
     if pretrained:
         check_weights(path, key)
     with said(path):
@@ -130,9 +143,17 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
     if config.attention != "auto":
         options["attn_implementation"] = config.attention
     pretrained = config.init == "pretrained"
+    codec = codec_of(config.quantization, shape) if config.quantization else None
     with said(path):
         options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
-        model = read_weights(path, {"config": shape, **options}) if pretrained else _random(shape, seed, options)
+        if not pretrained:
+            model = _random(shape, seed, options)
+            if codec:
+                quantize_in_place(model, codec)
+        elif codec:
+            model = read_quantized(path, {"config": shape, **options}, codec)
+        else:
+            model = read_weights(path, {"config": shape, **options})
     check_vocabulary(model, path, config.resize_vocab, seed)
     rope_scaling.steady(model)
     return model
@@ -153,64 +174,6 @@ def said(path: Path) -> Iterator[None]:
             else f"{type(error).__name__}: "
         )
         raise GymError(f"the model cannot be loaded: {kind}{reason}", where=str(path), key="model") from error
-
-
-def _object(file: Path, key: str) -> dict[str, Any]:
-    """Return the JSON object in a file of a model. Raises GymError where it holds none."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise GymError(f"not JSON: {str(error)[:200]}", where=str(file), key=key, fix=AGAIN) from None
-    if not isinstance(found, dict):
-        raise GymError(f"expected an object, not {type(found).__name__}", where=str(file), key=key, fix=AGAIN)
-    return found
-
-
-def _no_adapter(path: Path, key: str) -> None:
-    if (path / "adapter_config.json").exists():
-        why = "holds an adapter, not a whole model"
-        raise GymError(why, where=str(path), key=key, fix="merge it into its base first: gym export")
-
-
-def check_weights(path: Path, key: str = PATH) -> None:
-    """Raise GymError unless the directory holds a model in safetensors that needs no pickle; `key` is what names it."""
-    _no_adapter(path, key)
-    if (path / INDEX).exists():
-        named = _object(path / INDEX, key).get("weight_map")
-        if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
-            raise GymError("`weight_map` names no files", where=str(path / INDEX), key=key, fix=AGAIN)
-        files = set(named.values())
-        odd = sorted(name for name in files if not name.endswith(".safetensors") or Path(name).name != name)
-        missing = sorted(name for name in files if not (path / name).exists())
-        if not odd and not missing:
-            return
-        why = f"{INDEX} names {odd[0]}" if odd else f"{missing[0]} is missing"
-        fix = "get the weights again, in safetensors"
-    elif (path / "model.safetensors").exists():
-        return
-    else:
-        pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES) if path.is_dir() else []
-        why = f"the weights in {pickles[0]} are a pickle, which can run any code" if pickles else "there are no weights"
-        fix = "use a copy in safetensors (model.safetensors)"
-    raise GymError(why, where=str(path), key=key, fix=fix)
-
-
-def _check_code(path: Path, allowed: bool) -> None:
-    file = path / "config.json"
-    if not file.exists():
-        raise GymError(
-            "there is no config.json",
-            where=str(path),
-            key="model.path",
-            fix="name a model directory or a Hub id",
-        )
-    if _object(file, PATH).get("auto_map") and not allowed:
-        raise GymError(
-            "the model brings Python code of its own (auto_map in config.json)",
-            where=str(path),
-            key="model.trust_remote_code",
-            fix="read that code; then set `trust_remote_code: true`, or use a model that transformers knows",
-        )
 
 
 def read_weights(
@@ -246,6 +209,14 @@ def read_weights(
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise GymError(f"{what}: {', '.join(names[:3])}{more}", where=str(path), key="model.path")
+    return model
+
+
+def read_quantized(path: Path, options: dict[str, Any], codec: WeightCodec, *how: Any) -> PreTrainedModel:
+    """Load weights as `read_weights` does, and encode those of linear layers one after another. Raises what it raises."""
+    streaming = Streaming(codec, path)
+    model = read_weights(path, {**options, "quantization_config": streaming}, *how)
+    streaming.finish(model)
     return model
 
 

@@ -21,7 +21,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_torch.model.loading import check_weights, read_weights
+from gym_core import Quantizer
+from gym_torch.model.loading import read_quantized, read_weights
+from gym_torch.model.model_files import check_weights
+from gym_torch.model.quantized_loading import codec_of
 
 PAGEOUT = (
     21  #: MADV_PAGEOUT of Linux: write back what was changed, and take pages out of this process; no number is lost
@@ -36,8 +39,11 @@ def load(
     changed: Mapping[str, Any] = MappingProxyType({}),
     kind: Any = AutoModelForCausalLM,
     dtype: torch.dtype | str = "auto",
+    quantizer: Quantizer | None = None,
 ) -> PreTrainedModel:
     """Load a model for use, with entries of its configuration changed; by default in the precision of its files, mapped.
+
+    What a quantizer is given for is read and encoded layer by layer.
 
     Raises GymError where there are no weights in safetensors, or some are missing, do not fit or are not finite.
     """
@@ -46,7 +52,10 @@ def load(
     shape.get_text_config().update(changed)
     options = {"config": shape, "dtype": dtype, "local_files_only": True}
     _MAPS.clear()
-    model = read_weights(path, options, kind, _finite).eval()
+    if quantizer:
+        model = read_quantized(path, options, codec_of(quantizer, shape), kind, _finite).eval()
+    else:
+        model = read_weights(path, options, kind, _finite).eval()
     _MAPS.clear()
     return model
 

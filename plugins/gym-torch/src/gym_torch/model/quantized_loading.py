@@ -1,0 +1,199 @@
+"""Has transformers quantize a model while it loads it: each weight is read, encoded and let go of before the next one is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import ConversionOps
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from gym_core import Artifact, GymError, PluginError, Quantizer
+from gym_core.discovery import entries
+from gym_core.loading import load
+from gym_torch.model.model_files import stored_tensor
+from gym_torch.model.precision_probe import device
+from gym_torch.model.quantized_weights import QuantizedLinear, WeightCodec
+from gym_torch.promised import promised
+
+KEY = "model.quantization"
+METHOD = "gym"  #: what transformers calls it while a model is loaded; nothing of it stays in the model
+
+
+def codec_of(quantizer: Quantizer, shape: PretrainedConfig) -> WeightCodec:
+    """Return what encodes weights. Raises GymError where it cannot work on this model or machine, before anything is loaded."""
+    before = getattr(shape, "quantization_config", None)
+    if before is not None:
+        told = before if isinstance(before, dict) else before.to_dict()
+        raise GymError(
+            f"the model is quantized already ({told.get('quant_method', 'unknown')})",
+            key=KEY,
+            fix="leave `quantization` out, or name the model that it was made of",
+        )
+    codec = promised(quantizer.build(), WeightCodec, quantizer, KEY)  # type: ignore[type-abstract]
+    codec.check(shape, device())
+    return codec
+
+
+def told_of(quantizer: Quantizer | None) -> dict[str, Any]:
+    """Return what an artifact says of how its base is quantized; nothing where it is not."""
+    if quantizer is None:
+        return {}
+    value = next(entry.value for entry in entries("quantizers") if load(entry) is type(quantizer))
+    return {"quantizer": value, "quantizer_options": quantizer.model_dump(mode="json")}
+
+
+def quantizer_of(artifact: Artifact) -> Quantizer | None:
+    """Return what quantizes the base that an artifact was made for. Raises PluginError where its package is not installed."""
+    made = artifact.details.get("quantizer")
+    if made is None:
+        return None
+    entry = next((entry for entry in entries("quantizers") if entry.value == made), None)
+    if entry is None:
+        raise PluginError(
+            f"its base was quantized by {made}, which is not installed",
+            where=str(artifact.path),
+            fix="install its package",
+        )
+    quantizer: Quantizer = load(entry)(**artifact.details.get("quantizer_options", {}))
+    return quantizer
+
+
+def to_quantize(model: PreTrainedModel) -> dict[str, nn.Linear]:
+    """Return the layers whose weights are quantized, by name: all linear ones but heads, and those tied to something."""
+    head = model.get_output_embeddings()
+    tied = {key for pair in (model.all_tied_weights_keys or {}).items() for key in pair}
+    return {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear)
+        and not isinstance(layer, QuantizedLinear)
+        and layer is not head
+        and f"{name}.weight" not in tied
+    }
+
+
+@torch.no_grad()
+def quantize_layer(
+    model: nn.Module, name: str, weight: Tensor, codec: WeightCodec, original: Callable[[], Tensor] | None = None
+) -> None:
+    """Put a quantized layer in the place of one with this weight. It is encoded where the run computes."""
+    layer = model.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    stored = {key: tensor.to(weight.device) for key, tensor in codec.encode(weight.to(device())).items()}
+    model.set_submodule(name, QuantizedLinear(codec, stored, weight.shape, layer.bias, original))
+
+
+def quantize_in_place(model: PreTrainedModel, codec: WeightCodec) -> None:
+    """Quantize a model that is in memory, layer by layer."""
+    for name, layer in to_quantize(model).items():
+        quantize_layer(model, name, layer.weight.detach(), codec)
+
+
+def stand_in(model: PreTrainedModel, quantizer: Quantizer) -> None:
+    """Put layers without data into a model without data, of the size that the quantizer declares."""
+    for name, layer in to_quantize(model).items():
+        shape = layer.weight.shape
+        size = quantizer.declared_bytes({f"{name}.weight": tuple(shape)})
+        stored = {"all": torch.empty(size, dtype=torch.uint8, device="meta")}
+        model.set_submodule(name, QuantizedLinear(_Nothing(), stored, shape, layer.bias))
+
+
+class _Nothing(WeightCodec):
+    """What plans have in the place of a codec: there are no data to encode or to decode."""
+
+    def encode(self, weight: Tensor) -> dict[str, Tensor]:
+        """Return a tensor without data."""
+        return {"all": weight.new_empty(0, dtype=torch.uint8)}
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return a weight without data."""
+        return stored["all"].new_empty(shape, dtype=torch.float32)
+
+
+class Streaming(QuantizationConfigMixin):
+    """What `from_pretrained` is told, to encode weights with a codec as it reads them from files."""
+
+    def __init__(self, codec: WeightCodec, path: Path) -> None:
+        """Take the codec, and the directory of the model."""
+        super().__init__(quant_method=METHOD)
+        self.codec, self.path = codec, path
+        self.nonfinite: list[str] = []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a log shows of it."""
+        return {"quant_method": METHOD, "codec": type(self.codec).__name__}
+
+    def finish(self, model: PreTrainedModel) -> None:
+        """Leave a model that transformers does not call quantized. Raises GymError for weights that are not finite."""
+        if self.nonfinite:
+            more = f" and {len(self.nonfinite) - 3} more" if len(self.nonfinite) > 3 else ""
+            raise GymError(
+                f"weights that are not finite: {', '.join(self.nonfinite[:3])}{more}",
+                where=str(self.path),
+                key="model.path",
+            )
+        for holder, names in (
+            (model, ("hf_quantizer", "is_quantized", "quantization_method")),
+            (model.config, ("quantization_config",)),
+        ):
+            for name in names:
+                holder.__dict__.pop(name, None)
+
+
+class _Quantizer(HfQuantizer):
+    """Tells transformers which weights to hand over."""
+
+    quantization_config: Streaming
+
+    def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
+        self.wanted = {f"{name}.weight" for name in to_quantize(model)}
+
+    def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **kwargs: Any) -> bool:
+        return param_name in self.wanted
+
+    def get_quantize_ops(self) -> ConversionOps:
+        return _Encode(self.quantization_config)
+
+    def is_serializable(self) -> bool:
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        return True
+
+
+class _Encode(ConversionOps):
+    """Encodes one weight and puts the layer that holds it into the model."""
+
+    def __init__(self, config: Streaming) -> None:
+        self.config = config
+
+    def convert(
+        self,
+        input_dict: dict[str, Any],
+        model: nn.Module,
+        full_layer_name: str,
+        missing_keys: set[str],
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        (found,) = input_dict.values()
+        weight: Tensor = found[0] if isinstance(found, list) else found
+        missing_keys.discard(full_layer_name)
+        if not weight.isfinite().all():
+            self.config.nonfinite.append(full_layer_name)
+            weight = torch.zeros_like(weight)  # the others are looked at before all of them are named
+        again = partial(stored_tensor, self.config.path, full_layer_name)
+        quantize_layer(model, full_layer_name.removesuffix(".weight"), weight, self.config.codec, again)
+        return {}
+
+
+AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = Streaming
+AUTO_QUANTIZER_MAPPING[METHOD] = _Quantizer

@@ -1,0 +1,179 @@
+"""Linear layers whose weight is held in a few bits: what a quantizer that works at load time plugs into.
+
+A quantizer of the moment `load` builds a `WeightCodec`, which turns a matrix into what is stored and back. The layer is the
+same for all of them: it is an `nn.Linear`, so adapters go beside it as beside any, and its weight, which no optimizer sees,
+is computed where it is used. The backward pass computes it again, so nothing of the size of a weight is kept.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+STORED = "stored_"  #: begins the names of the buffers of a layer that hold its weight
+
+
+class WeightCodec(ABC):
+    """What `build()` of a quantizer of the moment `load` returns: how a matrix is stored, and what it is computed with.
+
+    A tensor that is stored keeps its dtype whatever the model is moved or cast to.
+    """
+
+    def check(self, shape: PretrainedConfig, device: torch.device) -> None:  # noqa: B027
+        """Raise GymError where it cannot work on a model of this configuration or on this device; nothing is loaded yet."""
+
+    @abstractmethod
+    def encode(self, weight: Tensor) -> dict[str, Tensor]:
+        """Return what is stored of a matrix `[out, in]` of any shape, by name, contiguous, on the device of the matrix."""
+
+    @abstractmethod
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return the matrix `[out, in]` that stored tensors stand for, floating, on their device; the same every time."""
+
+    def linear(self, rows: Tensor, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return `rows @ weight.T`, `[..., out]`, differentiable by the rows; under autocast in its dtype.
+
+        Default: the weight is decoded, and decoded again in the backward pass.
+        """
+        return decoded_linear(rows, lambda: decoded(self, stored, shape))
+
+
+class QuantizedLinear(nn.Linear):
+    """A linear layer with a weight `[out, in]` that is stored as a codec stores it; its bias is a parameter like any."""
+
+    def __init__(
+        self,
+        codec: WeightCodec,
+        stored: Mapping[str, Tensor],
+        shape: torch.Size,
+        bias: nn.Parameter | None = None,
+        original: Callable[[], Tensor] | None = None,
+    ) -> None:
+        """Take the tensors; `original` reads the weight again as it was before it was quantized."""
+        nn.Module.__init__(self)
+        self.codec, self.shape, self._original = codec, shape, original
+        self.out_features, self.in_features = shape
+        self.names = tuple(stored)
+        for name, tensor in stored.items():
+            self.register_buffer(STORED + name, tensor)
+        self.register_parameter("bias", bias)
+        self._is_hf_initialized = True  # transformers draws first values for what is not
+
+    @property
+    def stored(self) -> dict[str, Tensor]:
+        """What holds the weight, by the names of the codec."""
+        return {name: self.get_buffer(STORED + name) for name in self.names}
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The weight that it computes with, computed anew: a change to it changes nothing."""
+        return decoded(self.codec, self.stored, self.shape)
+
+    def original(self) -> Tensor | None:
+        """Return the weight before it was quantized, in the precision of its file; None where nothing holds it."""
+        return self._original() if self._original else None
+
+    @torch.no_grad()
+    def rounded(self, weight: Tensor) -> Tensor:
+        """Return the weight that it would compute with if it stored this one."""
+        return self.codec.decode(self.codec.encode(weight), self.shape)
+
+    @torch.no_grad()
+    def quantize(self, weight: Tensor) -> None:
+        """Store another weight in its place."""
+        device = self.get_buffer(STORED + self.names[0]).device
+        for name, tensor in self.codec.encode(weight).items():
+            self.register_buffer(STORED + name, tensor.to(device))
+
+    def plain(self, dtype: torch.dtype) -> nn.Linear:
+        """Return a layer that holds the weight it computes with."""
+        made = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        made.weight = nn.Parameter(self.weight.to(dtype), requires_grad=False)
+        made.bias = self.bias
+        return made
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return what any linear layer does."""
+        found = self.codec.linear(input, self.stored, self.shape)
+        return found if self.bias is None else found + self.bias.to(found.dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
+        """Move what is stored with the rest of a model, and let no cast change a bit of it."""
+        kept = {name: self._buffers.pop(STORED + name) for name in self.names}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, tensor in kept.items():
+            assert tensor is not None
+            moved = fn(tensor)
+            self.register_buffer(STORED + name, moved if moved.dtype == tensor.dtype else tensor.to(moved.device))
+        return self
+
+    def extra_repr(self) -> str:
+        """Return its size and what stores it."""
+        return f"{super().extra_repr()}, codec={type(self.codec).__name__}"
+
+
+class _Decoded(torch.autograd.Function):
+    """Rows times a weight that is there for the product alone."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
+        ctx.weight, ctx.dtype, ctx.rows = weight, dtype, rows.dtype
+        return nn.functional.linear(rows.to(dtype), weight().to(dtype))
+
+    @staticmethod
+    def backward(ctx: Any, by_output: Tensor) -> tuple[Tensor | None, ...]:
+        return (by_output.to(ctx.dtype) @ ctx.weight().to(ctx.dtype)).to(ctx.rows), None, None
+
+
+def decoded_linear(rows: Tensor, weight: Callable[[], Tensor]) -> Tensor:
+    """Return `rows @ weight().T`, `[..., out]`, with a weight `[out, in]` that the backward pass asks for again."""
+    kind = rows.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
+    with torch.autocast(kind, enabled=False):
+        found: Tensor = _Decoded.apply(rows, weight, dtype)  # type: ignore[no-untyped-call]
+    return found
+
+
+def decoded(codec: WeightCodec, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+    """Return the matrix that is stored; of tensors without data one without data."""
+    first = next(iter(stored.values()))
+    if first.is_meta or isinstance(first, FakeTensor):
+        return first.new_empty(shape, dtype=torch.float32)
+    with torch.no_grad():
+        return codec.decode(stored, shape)
+
+
+def quantized(layer: nn.Module) -> QuantizedLinear | None:
+    """Return the layer as a quantized one; None where it is none."""
+    return layer if isinstance(layer, QuantizedLinear) else None
+
+
+def quantized_layers(model: nn.Module) -> dict[str, QuantizedLinear]:
+    """Return the layers of a model that are quantized, by name."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
+
+
+def plain_state(
+    model: PreTrainedModel, wanted: Callable[[str], bool] = lambda name: True
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield what `state_dict` holds, with the weight of each quantized layer, decoded to the dtype of the model, in the place of
+    what stores it; those whose names are `wanted`, one after another.
+    """
+    held = {f"{name}.{STORED}": (f"{name}.weight", layer) for name, layer in quantized_layers(model).items()}
+    done = set[str]()
+    for name, tensor in model.state_dict().items():
+        before = name.partition(STORED)[0] + STORED
+        if before not in held:
+            if wanted(name):
+                yield name, tensor
+        elif before not in done:
+            done.add(before)
+            weight, layer = held[before]
+            if wanted(weight):
+                yield weight, layer.weight.to(model.dtype)
