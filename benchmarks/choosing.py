@@ -31,18 +31,20 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from workers import workers
 
-from gym_core import GymError, Optimizer, Recipe, load_recipe
+from gym_core import GymError, Recipe, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_optim.config import LOMO, AdamW
 from gym_optim.config.base import OptimizerConfig
+from gym_optim.kinds import Optimizer
 from gym_plan.made_examples import lengths_of, planned
 from gym_plan.memory import objective_of, predict
 from gym_plan.skeleton import skeleton
 from gym_torch import Transformers
 from gym_torch.batch import Batch, Piece, packed
+from gym_torch.kinds import Adapter, part
 from gym_torch.loop.checks import check_gradients_stay
 from gym_torch.model.adapted import adapt
 from gym_torch.model.loading import load_frozen
@@ -203,7 +205,8 @@ def learn(subject: Subject, adapter: str, optimizer: Optimizer, half_decades: in
     first = drawn(training, 0)
     adapted.initialize([FirstStepBatch(first, lambda: -policy(first).sum())])
     policy.zero_grad()
-    if recipe.adapter and recipe.adapter.needs_gradients:
+    kind = part(recipe, Adapter)
+    if kind and kind.needs_gradients:
         check_gradients_stay(held_gradients(subject, adapter, optimizer) is not None, False)
 
     def loss(number: int) -> Tensor:

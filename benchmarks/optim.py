@@ -27,8 +27,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 from workers import workers
 
-from gym_core import Optimizer
 from gym_optim import config as optim
+from gym_optim.kinds import Optimizer
 from gym_torch.model.parameter_groups import groups_of
 
 DATA = Path(os.environ.get("GYM_DATA", Path(__file__).parents[2] / "shared" / "data")) / "tinyshakespeare.txt"

@@ -10,6 +10,7 @@ import inspect
 import tomllib
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from gym_llamafactory.markdown import markdown
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_rl.rollout_engine import Sampler
+from gym_torch import TorchAlgorithm, TorchBackend, TorchStrategy
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.loop.prepared_data import Prepared
@@ -48,6 +50,8 @@ HANDED = (
     PlannedRun, Plans, Prepared,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, Sampler,
 )  # fmt: skip
+#: What the loop of gym-torch asks of components beyond what the kernel does.
+FURTHER: tuple[type[Component], ...] = (TorchBackend, TorchAlgorithm, TorchStrategy)
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
     "subclass of `gym_core.Component` with `kind: ClassVar[str]`. Components of the kind stand in the group `gym.<kind>`, in",
@@ -129,21 +133,35 @@ def kinds() -> str:
         section = SECTION_OF.get(kind)
         default = f", default `{SLOTS[section].default}`" if section and SLOTS[section].default else ""
         where = f"section `{section}`{default}" if section else "no section of its own"
-        package = base.__module__.partition(".")[0]
-        lines += [f"## `{kind}`: `{package}.{base.__name__}`", "", f"Group `{PREFIX}{kind}`, {where}.", ""]
-        lines += [inspect.getdoc(base) or "", ""]
-        declared = declarations(base)
-        if declared:
-            lines += ["Declared as data on the class:", "", *declared, ""]
-        methods = {name: found for name, found in vars(base).items() if inspect.isfunction(found) and name[0] != "_"}
-        if methods:
-            lines += ["Methods of the component:", ""]
-            lines += [f"* `{signature(name, found)}`: {inspect.getdoc(found)}" for name, found in methods.items()]
-            lines += [""]
+        lines += [f"## `{kind}`: `{public(base)}`", "", f"Group `{PREFIX}{kind}`, {where}.", "", *promises(base)]
+        for further in FURTHER:
+            if further.kind == kind:
+                lines += [f"### Under gym-torch: `{public(further)}`", "", *promises(further)]
     lines += ["## A kind of your own", "", *KIND_OF_ONES_OWN, "## What they hand to each other", ""]
     for cls in HANDED:
         lines += [f"### `{cls.__module__}.{cls.__name__}`", "", "```python", inspect.getsource(cls).strip(), "```", ""]
     return "\n".join(lines)
+
+
+def promises(base: type[Component]) -> list[str]:
+    """Return what the class says of itself, and what it declares and answers."""
+    lines = [inspect.getdoc(base) or "", ""]
+    declared = declarations(base)
+    if declared:
+        lines += ["Declared as data on the class:", "", *declared, ""]
+    methods = {name: found for name, found in vars(base).items() if inspect.isfunction(found) and name[0] != "_"}
+    if methods:
+        lines += ["Methods of the component:", ""]
+        lines += [f"* `{signature(name, found)}`: {inspect.getdoc(found)}" for name, found in methods.items()]
+        lines += [""]
+    return lines
+
+
+def public(base: type[Component]) -> str:
+    """Return where a class is imported from: its package, where that offers it, or its module."""
+    package = import_module(base.__module__.partition(".")[0])
+    offered = base.__name__ in getattr(package, "__all__", ()) and getattr(package, base.__name__) is base
+    return f"{package.__name__ if offered else base.__module__}.{base.__name__}"
 
 
 def components(kind: str) -> dict[str, tuple[dict[str, Any], type[Component]]]:

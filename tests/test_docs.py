@@ -70,8 +70,7 @@ def test_what_a_kind_declares_is_described_to_the_end():
 def test_every_kind_is_documented_and_tested(kind):
     """A kind has laws, or a package of the tree brings one and a test writes another as a stranger would."""
     base = base_class(kind)
-    package = base.__module__.partition(".")[0]
-    assert f"## `{kind}`: `{package}.{base.__name__}`" in (ROOT / "docs/kinds.md").read_text()
+    assert f"## `{kind}`: `{reference().public(base)}`" in (ROOT / "docs/kinds.md").read_text()
     assert base.__doc__
     if importlib.util.find_spec(f"gym_testkit.laws.{kind}"):
         assert importlib.import_module(f"gym_testkit.laws.{kind}").laws.laws

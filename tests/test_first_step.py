@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from gym_core import Adapter, GymError, execute, load_recipe
+from gym_core import GymError, execute, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
+from gym_torch.kinds import Adapter
 
 ADAPTERS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries("adapters")}
 ALGORITHMS: dict[str, type[TorchAlgorithm]] = {

@@ -11,13 +11,15 @@ from types import MappingProxyType
 import pytest
 
 from gym_core import discovery, loading, metadata, requirements, targets
+from gym_core.discovery import named
 
 Install = Callable[..., Path]
 
 TOY = '''
 from typing import Annotated, ClassVar
 from pydantic import SerializeAsAny
-from gym_core import Algorithm, Backend, Component, Data, Exporter, Quantizer, Slot, Strategy
+from gym_core import Algorithm, Backend, Component, Exporter, Quantizer, Slot, Strategy
+from gym_core.loading import base_class
 
 class Toy(Algorithm):
     """Learns nothing, quickly."""
@@ -36,7 +38,7 @@ class Origin(Component):
     """A kind of a plugin's own."""
     kind: ClassVar[str] = "origins"
 
-class Rows(Data):
+class Rows(base_class("data")):
     """Rows."""
     target: ClassVar[str] = "toy_impl:rows"
     sources: list[Annotated[SerializeAsAny[Origin], Slot("origins", default="lines", bare="path")]]
@@ -80,6 +82,16 @@ class Shout(Exporter):
     target: ClassVar[str] = "toy_impl:Shout"
     mark: str = "!"
     """What ends the text."""
+'''
+
+#: The kind of a section of which the kernel asks nothing, as the package brings it that reads the section.
+TOY_KINDS = '''
+from typing import ClassVar
+from gym_core import Component
+
+class Data(Component):
+    """Examples."""
+    kind: ClassVar[str] = "data"
 '''
 
 TOY_IMPL = '''
@@ -151,11 +163,12 @@ class Misspelt:
         pass
 '''
 
+TOY_MODULES = {"toy": TOY, "toy_impl": TOY_IMPL, "toy_kinds": TOY_KINDS}
 TOY_POINTS = {
     "gym.algorithms": {"toy": "toy:Toy"},
     "gym.backends": {"transformers": "toy:ToyModel"},
     "gym.data": {"dataset": "toy:Rows"},
-    "gym.kinds": {"origins": "toy:Origin"},
+    "gym.kinds": {"origins": "toy:Origin", "data": "toy_kinds:Data"},
     "gym.origins": {"lines": "toy:Lines"},
     "gym.quantizers": {"shrink": "toy:Shrink"},
     "gym.strategies": {"alone": "toy:Alone"},
@@ -224,7 +237,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 @pytest.fixture
 def toys(install: Install) -> Install:
     """Install one toy of every kind that a run touches."""
-    install("gym-toy", {"toy": TOY, "toy_impl": TOY_IMPL}, TOY_POINTS)
+    install("gym-toy", TOY_MODULES, TOY_POINTS)
     return install
 
 
@@ -235,6 +248,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Names of their own: these processes also see whatever the developer has installed.
     points = {group: names for group, names in TOY_POINTS.items() if group != "gym.dialects"}
     points |= {"gym.backends": {"words": "toy:ToyModel"}, "gym.data": {"rows": "toy:Rows"}}
+    points["gym.kinds"] = {name: kind for name, kind in points["gym.kinds"].items() if not named("kinds", name)}
     papers = {"toy paper": "https://arxiv.org/abs/1706.03762"}
-    write_distribution(folder, "gym-toy", {"toy": TOY, "toy_impl": TOY_IMPL}, points, urls=papers)
+    write_distribution(folder, "gym-toy", TOY_MODULES, points, urls=papers)
     return folder

@@ -110,7 +110,7 @@ BROKEN: Mapping[str, tuple[dict[str, object], str]] = {
     "attribute": ({"code": "Other = 1"}, "Toy"),
     "function": ({"code": "def Toy(): ..."}, "not a subclass"),
     "wrongkind": (
-        {"code": "from gym_core import Optimizer\nclass Toy(Optimizer):\n    'An optimizer.'"},
+        {"code": "from gym_core import Exporter\nclass Toy(Exporter):\n    'An exporter.'"},
         "not a subclass",
     ),
     "future": ({"code": TOY, "requires": ("gym-core>=99",)}, "gym-core>=99"),

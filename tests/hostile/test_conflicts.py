@@ -10,7 +10,8 @@ PLUGIN = 3
 #: What a package of ours brings that recipes take without naming it, and a stranger's with the same names.
 ENGINE = '''
 from typing import ClassVar
-from gym_core import Algorithm, Artifact, Exporter, Optimizer, Strategy
+from gym_core import Algorithm, Artifact, Exporter, Strategy
+from gym_core.loading import base_class
 from gym_core.ranks import Ranks
 
 
@@ -22,7 +23,7 @@ class Toy(Algorithm):
     """How many."""
 
 
-class AdamW(Optimizer):
+class AdamW(base_class("optimizers")):
     """Updates nothing."""
 
 
@@ -83,11 +84,26 @@ thingy = {module}:translate
 """
 
 
+#: The kind of the optimizers, where no package that brings it is installed.
+KIND = '''
+from typing import ClassVar
+from gym_core import Component
+
+
+class Optimizer(Component):
+    """Updates parameters."""
+
+    kind: ClassVar[str] = "optimizers"
+'''
+
+
 @pytest.fixture
 def first(site):
     """The distribution `gym-first`, alone, and a finished run of it."""
-    from gym_core.discovery import installed
+    from gym_core.discovery import installed, named
 
+    if not named("kinds", "optimizers"):
+        site.add("gym-kind", KIND, entry_points="[gym.kinds]\noptimizers = gym_kind:Optimizer\n")
     site.add("gym-first", ENGINE, entry_points=POINTS.replace("{module}", "gym_first"))
     others = {entry.dist for group in installed().entries.values() for entry in group} - {"gym-core", "gym-manage"}
     (site.root.parent / "gym.toml").write_text("[plugins]\n" + "".join(f"{name} = false\n" for name in sorted(others)))

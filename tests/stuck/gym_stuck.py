@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from gym_core import Optimizer
+from gym_optim.kinds import Optimizer
 
 
 class Stuck(Optimizer):

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gym_core import GymError, Optimizer, execute, load_recipe
+from gym_core import GymError, execute, load_recipe
+from gym_optim.kinds import Optimizer
 
 SHARE = 0.5  #: of the average that a step replaces
 

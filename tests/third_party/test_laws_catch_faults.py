@@ -9,10 +9,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from gym_core import Adapter, GymError, Optimizer
+from gym_core import GymError
 from gym_optim import LISA, InBackward, ScheduleFreeAdamW
+from gym_optim.kinds import Optimizer
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import adapters, optimizers
+from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import Full
 
 FAULTY = Path(__file__).parent / "faulty"

@@ -12,9 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gym_core import Backend, Data, GymError, execute, load_recipe
+from gym_core import GymError, execute, load_recipe
+from gym_data.kinds import Data
 from gym_testkit import team
 from gym_testkit.bench import Bench
+from gym_torch.kinds import TorchBackend
 from gym_torch.model.loading import LoadedModel
 
 STEPS = {"max_steps": 2, "batch_size": 4, "learning_rate": 0.01}
@@ -26,7 +28,7 @@ def load(options, precision="fp32", layout=None, **_):
     return LoadedModel(model, options.path, options.folder, precision, **({"layout": layout} if layout else {}))
 
 
-class Closed(Backend):
+class Closed(TorchBackend):
     """Loads the model that trains, and says nothing of others."""
 
     folder: str
@@ -132,11 +134,11 @@ STRATEGIES = '''
 import os
 from typing import ClassVar
 
-from gym_core import Strategy
 from gym_core.ranks import Ranks
+from gym_torch.kinds import TorchStrategy
 
 
-class Silent(Strategy):
+class Silent(TorchStrategy):
     """Meets, and does not say how a model lies over processes."""
 
     target: ClassVar[str] = "gym_torch.distributed.ranks:Joined"

@@ -19,8 +19,7 @@ _HOMES = {
     "gym_core.component": "Component Config Slot",
     "gym_core.errors": "BusyError DataError GymError Interrupted PluginError Problem RecipeError",
     "gym_core.hooks": "hookimpl hookspec",
-    "gym_core.kinds": "Adapter Algorithm Backend Callback Data Exporter Family Merger Optimizer Quantizer Scheduler "
-    "Strategy",
+    "gym_core.kinds": "Algorithm Backend Exporter Quantizer Strategy",
     "gym_core.protocols": "Trainer",
     "gym_core.files": "cache_dir",
     "gym_core.recipe": "Recipe load_recipe",

@@ -13,17 +13,10 @@ from gym_core.errors import RecipeError as RecipeError
 from gym_core.files import cache_dir as cache_dir
 from gym_core.hooks import hookimpl as hookimpl
 from gym_core.hooks import hookspec as hookspec
-from gym_core.kinds import Adapter as Adapter
 from gym_core.kinds import Algorithm as Algorithm
 from gym_core.kinds import Backend as Backend
-from gym_core.kinds import Callback as Callback
-from gym_core.kinds import Data as Data
 from gym_core.kinds import Exporter as Exporter
-from gym_core.kinds import Family as Family
-from gym_core.kinds import Merger as Merger
-from gym_core.kinds import Optimizer as Optimizer
 from gym_core.kinds import Quantizer as Quantizer
-from gym_core.kinds import Scheduler as Scheduler
 from gym_core.kinds import Strategy as Strategy
 from gym_core.protocols import Trainer as Trainer
 from gym_core.recipe import Recipe as Recipe

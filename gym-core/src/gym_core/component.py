@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from gym_core.errors import GymError
-
 
 class Config(BaseModel):
     """A strict, immutable group of options: unknown keys are errors and every field has a docstring."""
@@ -40,19 +38,6 @@ class Component(Config):
 
         `gym validate` asks, and a run before it writes anything.
         """
-
-
-def undeclared(component: Component, signature: str) -> GymError:
-    """Return the error of a component that does not say what its kind asks."""
-    name, method = type(component).__name__, signature.partition("(")[0]
-    return GymError(
-        f"{name} does not declare `{method}`",
-        where=f"{type(component).__module__}.{name}",
-        key={"optimizers": "optimizer", "strategies": "distributed", "backends": "model"}.get(
-            component.kind, component.kind
-        ),
-        fix=f"write `def {signature}` in {name}; docs/kinds.md says what it returns",
-    )
 
 
 def load_object(reference: str) -> Any:

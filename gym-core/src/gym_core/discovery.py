@@ -93,7 +93,8 @@ def installed() -> Installed:
         problems: list[Problem] = []
         found.folders.setdefault(folder.name, folder)
         for entry in _entries(folder, problems):
-            if found.choices.disabled(entry.dist, entry.name):
+            # A kind is no component of a run: those of other packages rest on it.
+            if entry.kind != "kinds" and found.choices.disabled(entry.dist, entry.name):
                 found.disabled.append(entry)
             else:
                 found.entries.setdefault(entry.kind, []).append(entry)

@@ -32,7 +32,7 @@ def base_class(kind: str) -> type[Component]:
     """Return the base class of a kind: the kernel's own, or the one a plugin adds through `gym.kinds`."""
     if kind in KINDS:
         return KINDS[kind]
-    found: type[Component] = load_object(find("kinds", kind).value)
+    found: type[Component] = load(find("kinds", kind))
     return found
 
 
@@ -46,7 +46,7 @@ def find(kind: str, name: str, key: str = "", where: str = "") -> Entry:
     found = [entry for entry in all_of if entry.dist == canonical(dist)] if dist else named(kind, short)
     if len(found) == 1:
         return found[0]
-    noun = base_class(kind).__name__.lower() if kind in KINDS else kind.removesuffix("s")
+    noun = f"{kind.removesuffix('ies')}y" if kind.endswith("ies") else kind.removesuffix("s")
     ways = " or ".join(f"`{entry.qualified}`" for entry in all_of[:3])
     if found:
         names = " and ".join(f"{entry.dist} {entry.version}" for entry in found[:3])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gym_core import dialect, kinds, sections
-from gym_core.component import Config, Slot
+from gym_core.component import Component, Config, Slot
 from gym_core.discovery import entries, installed, named
 from gym_core.errors import GymError, PluginError, Problem, RecipeError
 from gym_core.sections import SECTIONS, SLOTS, Findings, Resolved
@@ -34,14 +34,14 @@ class Recipe:
 
     algorithm: kinds.Algorithm
     model: kinds.Backend | None
-    data: kinds.Data | None
-    adapter: kinds.Adapter | None
-    optimizer: kinds.Optimizer | None
-    scheduler: kinds.Scheduler | None
+    data: Component | None
+    adapter: Component | None
+    optimizer: Component | None
+    scheduler: Component | None
     quantization: kinds.Quantizer | None
     distributed: kinds.Strategy | None
     export: tuple[kinds.Exporter, ...]
-    callbacks: tuple[kinds.Callback, ...]
+    callbacks: tuple[Component, ...]
     hooks: tuple[str, ...]
     train: Train
     output: str

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import Adapter
 from gym_torch.batch import Piece, padded
+from gym_torch.kinds import Adapter
 from gym_torch.model.log_probs import head_of, label_log_probs
 from gym_torch.trained_part import FirstStepBatch
 

@@ -13,13 +13,15 @@ from adapters_bench import ADAPTERS
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import Adapter, GymError, Optimizer
+from gym_core import GymError
 from gym_core.discovery import entries
 from gym_core.loading import load
+from gym_optim.kinds import Optimizer
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
 from gym_torch.batch import Piece, padded
 from gym_torch.distributed.optimizer_state import put, take
+from gym_torch.kinds import Adapter
 from gym_torch.loop.checks import check_gradients_stay
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.trained_part import FirstStepBatch

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from gym_adapters import Freeze, LoRA
-from gym_core import Adapter
 from gym_torch import SafetensorsExporter
+from gym_torch.kinds import Adapter
 
 
 @pytest.mark.parametrize(

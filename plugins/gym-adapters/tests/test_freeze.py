@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_adapters import Freeze, Full
-from gym_core import Adapter, GymError
+from gym_core import GymError
+from gym_torch.kinds import Adapter
 
 
 def changed(bench: Any, adapter: Adapter) -> set[str]:

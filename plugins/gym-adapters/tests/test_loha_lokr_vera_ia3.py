@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_adapters import IA3, LNTuning, LoHa, LoKr, VeRA
-from gym_core import Adapter, GymError
+from gym_core import GymError
+from gym_torch.kinds import Adapter
 
 PLACE = "base_model.model.model.layers.1.self_attn.q_proj."
 

@@ -10,7 +10,8 @@ from adapters_bench import Bench
 from peft import PeftModel
 
 from gym_adapters import BOFT, EVA, AdaLoRA, DoRA, LoftQ, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
-from gym_core import Adapter, GymError
+from gym_core import GymError
+from gym_torch.kinds import Adapter
 
 FAMILY: list[LoRA] = [
     RsLoRA(rank=3, alpha=5.0),

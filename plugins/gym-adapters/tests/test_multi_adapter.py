@@ -12,8 +12,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 
 from gym_adapters import EVA, AdaLoRA, DoRA, LoftQ, LoRA, PiSSA, RsLoRA
 from gym_adapters.multi_adapter import MultiAdapter
-from gym_core import Adapter, GymError, RecipeError, load_recipe
+from gym_core import GymError, RecipeError, load_recipe
 from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.kinds import Adapter
 
 KINDS = {"one": LoRA(rank=3), "two": RsLoRA(rank=2, alpha=5.0, modules="q_proj,embed_tokens"), "three": PiSSA(rank=2)}
 

@@ -20,7 +20,7 @@ FAMILY = {
     "small": """
         from pathlib import Path
         from typing import ClassVar
-        from gym_core import Family
+        from gym_data.kinds import Family
         class Small(Family):
             target: ClassVar[str] = "small:where"
         def where(config):

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gym_core import Data, DataError, GymError
+from gym_core import DataError, GymError
 from gym_data import DatasetConfig, File, Hub, Named, Source
+from gym_data.kinds import Data
 from gym_data.sources.dataset_info import Columns, Info, format_of
 from gym_data.sources.readers import read_json
 

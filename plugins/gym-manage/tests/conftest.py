@@ -12,7 +12,8 @@ from gym_core import discovery, loading, metadata, requirements
 TOY = '''
 from typing import Annotated, ClassVar
 from pydantic import SerializeAsAny
-from gym_core import Algorithm, Backend, Data, Exporter, Slot, hookimpl
+from gym_core import Algorithm, Backend, Exporter, Slot, hookimpl
+from gym_data.kinds import Data
 from gym_data import Source
 
 class Toy(Algorithm):

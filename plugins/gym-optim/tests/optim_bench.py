@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import Optimizer
+from gym_optim.kinds import Optimizer
 from gym_testkit.tiny import write_model
 
 

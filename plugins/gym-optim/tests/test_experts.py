@@ -9,8 +9,8 @@ import torch
 from optim_bench import components, random, state_bytes
 from torch import Tensor, nn
 
-from gym_core import Optimizer
 from gym_optim import QGaLore, parameter_groups
+from gym_optim.kinds import Optimizer
 from gym_testkit.architectures import build
 from gym_torch.model.parameter_groups import groups_of
 

@@ -15,8 +15,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import gym_optim
 import gym_torch.loop.train_loop
-from gym_core import GymError, Optimizer, RecipeError, execute, load_recipe
+from gym_core import GymError, RecipeError, execute, load_recipe
 from gym_core.discovery import entries
+from gym_optim.kinds import Optimizer
 from gym_plan.plan import plan
 from gym_torch.distributed.strategies import check_cut
 from gym_torch.loop.step_batches import reseed

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from gym_core import Scheduler
 from gym_optim.config import WSD, Constant, Cosine, InverseSqrt, Linear, Polynomial
+from gym_optim.kinds import Scheduler
 
 EVERY: list[Scheduler] = [Linear(), Cosine(), Constant(), WSD(), InverseSqrt(), Polynomial(power=2.0)]
 

@@ -13,7 +13,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from gym_core import Optimizer
+from gym_optim.kinds import Optimizer
 from gym_torch.distributed.optimizer_state import put, take
 from gym_torch.model.parameter_groups import groups_of
 

@@ -13,11 +13,13 @@ from typing import Annotated, ClassVar
 import pytest
 from pydantic import Field
 
-from gym_core import Artifact, Exporter, Merger, Quantizer, Scheduler
+from gym_core import Artifact, Exporter, Quantizer
 from gym_data import Source
+from gym_optim.kinds import Scheduler
 from gym_testkit import weights
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import exporters, mergers, package, quantizers, schedulers, sources
+from gym_torch.kinds import Merger
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 
 MODULE = '''
 from typing import ClassVar
-from gym_core import Scheduler
+from gym_optim.kinds import Scheduler
 
 class Flat(Scheduler):
     """Stays."""

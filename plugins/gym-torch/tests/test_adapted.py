@@ -11,7 +11,8 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
-from gym_core import Adapter, GymError, PluginError
+from gym_core import GymError, PluginError
+from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import Full, build_adapter
 from gym_torch.policy import Policy
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from gym_torch_bench import Counting, Memory, NextToken, make_run, train
 
-from gym_core import GymError, Optimizer, Scheduler
+from gym_core import GymError
+from gym_optim.kinds import Optimizer, Scheduler
 from gym_torch.contribution import Parts, prepared_data
 from gym_torch.observer import Observer
 from gym_torch.source import Dataset, Step

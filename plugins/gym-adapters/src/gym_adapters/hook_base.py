@@ -20,7 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact
-from gym_core import Adapter, Artifact
+from gym_core import Artifact
+from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import AdaptedModel, Plain, check_state
 from gym_torch.model.quantized_weights import plain_state
 

@@ -16,8 +16,9 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gym_core import Adapter, Artifact, GymError
+from gym_core import Artifact, GymError
 from gym_core.files import by_umask
+from gym_torch.kinds import Adapter
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROUNDED = "loftq.safetensors"  #: what a base was rounded beside, in the folder of an adapter that corrects the rounding

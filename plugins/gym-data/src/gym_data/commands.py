@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gym_core import RecipeError, cache_dir, load_recipe
+from gym_data.kinds import Data
 
 
 @click.group()
@@ -26,11 +27,12 @@ def preview(recipe: Path, overrides: tuple[str, ...], count: int, as_json: bool)
     The tokens go into the cache that training reads.
     """
     loaded = load_recipe(recipe, overrides)
-    if loaded.data is None:
+    section = loaded.data
+    if not isinstance(section, Data):
         raise RecipeError(
             "this recipe has no data section", where=str(recipe), key="data", fix="add, for example, `data: data.jsonl`"
         )
-    shown = loaded.data.preview(loaded, count)
+    shown = section.preview(loaded, count)
     if as_json:
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
         return

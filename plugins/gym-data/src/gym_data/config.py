@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_validator
 
-from gym_core import Data, DataError, Recipe, Slot
+from gym_core import DataError, Recipe, Slot
 from gym_core.component import load_object
-from gym_data.kinds import Format, Source, Template
+from gym_data.kinds import Data, Format, Source, Template
 from gym_data.location import locate
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes

@@ -1,13 +1,36 @@
-"""The kinds that this package reads: what sources, row formats and chat templates promise."""
+"""The kinds that this package reads or brings: what data, sources, row formats, chat templates and families promise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import PositiveInt, SerializeAsAny
 
-from gym_core import Component, Slot
+from gym_core import Component, GymError, Slot
+
+
+class Data(Component):
+    """Turns sources into examples. Section `data`. `build(run=Run, ...)` is between the data plugin and its readers."""
+
+    kind: ClassVar[str] = "data"
+
+    def preview(self, recipe: Any, count: int) -> dict[str, Any]:
+        """Return what `gym data preview` shows of a `Recipe`: so many examples, and what became of all rows, as plain data."""
+        raise GymError(f"{type(self).__name__} shows no preview of its examples", key="data")
+
+    def tokenizer(self, path: Path) -> Any | None:
+        """Return the tokenizer in `path` with the chat template of the conversations; None where it renders none."""
+        return None
+
+    def chat_template(self) -> str | None:
+        """Return the text of that template, to lie beside what is trained; None where it is the model's own, or none."""
+        return None
+
+    def longest(self) -> int | None:
+        """Return the most tokens that a sample can have; None where nobody knows."""
+        return None
 
 
 class Format(Component):
@@ -58,6 +81,12 @@ class Template(Component):
     kind: ClassVar[str] = "templates"
     needs: ClassVar[tuple[str, ...]] = ()
     """Special tokens that the tokenizer must have: as they are written, or by role (`bos_token`, `eos_token`)."""
+
+
+class Family(Component):
+    """A model that a package brings along. `build()` returns the `pathlib.Path` of a local model directory."""
+
+    kind: ClassVar[str] = "families"
 
 
 class Rows(Protocol):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gym_core import Backend, Data, Outcome, Recipe, RecipeError, Train, execute, load_recipe
+from gym_core import Backend, Component, Outcome, Recipe, RecipeError, Train, execute, load_recipe
 
-TrainArguments = tuple[Backend | None, Data | None, Train, Recipe, dict[str, Any]]
+TrainArguments = tuple[Backend | None, Component | None, Train, Recipe, dict[str, Any]]
 
 
 def get_train_args(args: Mapping[str, Any]) -> TrainArguments:
@@ -20,7 +20,7 @@ def get_train_args(args: Mapping[str, Any]) -> TrainArguments:
 
 def run_sft(
     model_args: Backend | None,
-    data_args: Data | None,
+    data_args: Component | None,
     training_args: Train,
     finetuning_args: Recipe,
     generating_args: Mapping[str, Any] | None = None,

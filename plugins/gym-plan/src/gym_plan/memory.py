@@ -22,11 +22,13 @@ from torch import Tensor
 from gym_core import Recipe
 from gym_core.component import load_object
 from gym_optim.config import AdamW
+from gym_optim.kinds import Optimizer
 from gym_plan.layers import left_out
 from gym_plan.skeleton import Skeleton
 from gym_plan.trace import Timeline, Trace
 from gym_torch.batch import Batch
 from gym_torch.config import torch_algorithm
+from gym_torch.kinds import part
 from gym_torch.model.log_probs import declared_head
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import Layout
@@ -67,7 +69,7 @@ def objective_of(recipe: Recipe, layout: Layout) -> Objective[Any]:
 
 def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
     """Return the memory and the work of one batch of a recipe."""
-    objective, optimizer = objective_of(recipe, built.layout), recipe.optimizer or AdamW()
+    objective, optimizer = objective_of(recipe, built.layout), part(recipe, Optimizer) or AdamW()
     groups = [*built.groups, *(group for other in built.beside for group in other.named("beside"))]
     held = None if optimizer.keeps_gradients() else optimizer.gradient_bytes(groups)
     timeline = _timeline(built, objective, batch, held is not None)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from gym_core import GymError, Recipe
 from gym_core.discovery import entries
+from gym_torch.kinds import TorchBackend, part
 
 
 def adapter(recipe: Recipe) -> Sequence[str]:
     """Return a line about the adapter of a recipe, where it has one and the model is on this machine; no weights are read."""
     path = str(recipe.canonical(everything=True).get("model", {}).get("path", ""))
-    if recipe.adapter is None or recipe.model is None or not recipe.model.empty:
+    backend = part(recipe, TorchBackend)
+    if recipe.adapter is None or backend is None or not backend.empty:
         return []
     families = {name for entry in entries("families") for name in (entry.name, entry.qualified)}
     if path not in families and not Path(path).expanduser().is_dir():
@@ -23,7 +25,7 @@ def adapter(recipe: Recipe) -> Sequence[str]:
     from gym_plan.skeleton import built_alone
 
     try:
-        built = built_alone(recipe, recipe.model, "fp32", torch.device("cpu"))
+        built = built_alone(recipe, backend, "fp32", torch.device("cpu"))
     except GymError as error:
         return [f"adapter  {error.problems[0].why}"]
     described = built.adapted.describe()

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers import PreTrainedModel
 
-from gym_core import Backend, Recipe, RecipeError
+from gym_core import Recipe, RecipeError
 from gym_core.component import load_object
 from gym_plan.layers import Repeat, groups_with, leave_out, repeat_of, tensors_of
 from gym_torch.batch import Batch
 from gym_torch.config import Further, torch_algorithm
+from gym_torch.kinds import Adapter, TorchBackend, part
 from gym_torch.model.adapted import AdaptedModel, Full, adapt
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.empty_model import NoDrawing
@@ -82,7 +83,7 @@ def skeleton(recipe: Recipe, precision: str, device: torch.device) -> Skeleton:
 
     Raises RecipeError where its backend builds no model without weights, and what building the models and the adapter raises.
     """
-    own, algorithm = recipe.model, torch_algorithm(recipe)
+    own, algorithm = part(recipe, TorchBackend), torch_algorithm(recipe)
     assert own is not None  # such algorithms need one
     built, beside = built_alone(recipe, own, precision, device), list[Skeleton]()
     for further in algorithm.further():
@@ -96,7 +97,7 @@ def skeleton(recipe: Recipe, precision: str, device: torch.device) -> Skeleton:
 
 
 def built_alone(
-    recipe: Recipe, backend: Backend, precision: str, device: torch.device, further: Further | None = None
+    recipe: Recipe, backend: TorchBackend, precision: str, device: torch.device, further: Further | None = None
 ) -> Skeleton:
     """Build one of them: that of the recipe, or a further one."""
     if not backend.empty:
@@ -110,7 +111,7 @@ def built_alone(
     )
     model = loaded.model
     # A few layers are adapted for all where the adapter allows it: peft takes a second for those of a large model.
-    adapter = recipe.adapter
+    adapter = part(recipe, Adapter)
     early = adapter is None or adapter.uniform_layers()
     policy = recipe.train.gradient_checkpointing
     repeat = _shortened(model, every(policy)) if early else Repeat()

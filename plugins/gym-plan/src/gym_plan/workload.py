@@ -9,9 +9,11 @@ from typing import Any
 
 from gym_core import GymError, Recipe, Train
 from gym_core.component import load_object
+from gym_data.kinds import Data
 from gym_plan.made_examples import MadeExamples
 from gym_torch.batch import Batch
 from gym_torch.config import torch_algorithm
+from gym_torch.kinds import part
 from gym_torch.objective import Objective
 from gym_torch.packing import PACKED, Layout
 from gym_torch.source import Dataset, Examples, Source
@@ -70,7 +72,8 @@ def steps_over(recipe: Recipe, objective: Objective[Any], examples: Examples, tr
 
 def longest(recipe: Recipe) -> int:
     """Return the tokens of the longest sample that the data section lets through."""
-    return (recipe.data.longest() if recipe.data else None) or UNKNOWN
+    data = part(recipe, Data)
+    return (data.longest() if data else None) or UNKNOWN
 
 
 def full_batch(recipe: Recipe, objective: Objective[Any], train: Train, length: int) -> Workload:

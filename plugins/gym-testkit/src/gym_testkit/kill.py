@@ -6,7 +6,7 @@ import os
 import signal
 
 from gym_core import Run
-from gym_testkit import Kill
+from gym_testkit.callbacks import Kill
 from gym_torch.observer import Observer, Progress
 
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gym_core import GymError, Optimizer
+from gym_core import GymError
+from gym_optim.kinds import Optimizer
 from gym_testkit.distribution import Brought
 
 #: Peak learning rates that are tried: a law does not ask which one suits.

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from gym_core import Family
 from gym_data import Source
+from gym_data.kinds import Family
 
 __version__ = "0.1.0"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gym_core import Family
+from gym_data.kinds import Family
 
 __all__ = ["MODEL", "locate"]
 

@@ -1,24 +1,18 @@
-"""gym-torch: the engine. Its components stand here; nothing heavy is imported until one of them is built."""
+"""gym-torch: the engine. Its components and kinds stand here; nothing heavy is imported until one of them is built.
+
+The public names below are imported on first use, so that a component of somebody else's costs no more than its kind.
+"""
 
 from __future__ import annotations
 
-from gym_torch.config import (
-    EarlyStopping,
-    SafetensorsExporter,
-    TorchAlgorithm,
-    Transformers,
-)
-from gym_torch.distributed.strategies import DDP, FSDP
-from gym_torch.planners import Planner
+from gym_core.lazy import lazily
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "DDP",
-    "FSDP",
-    "EarlyStopping",
-    "Planner",
-    "SafetensorsExporter",
-    "TorchAlgorithm",
-    "Transformers",
-]
+_HOMES = {
+    "gym_torch.config": "EarlyStopping SafetensorsExporter TorchAlgorithm Transformers",
+    "gym_torch.distributed.strategies": "DDP FSDP",
+    "gym_torch.kinds": "Adapter Callback Merger TorchBackend TorchStrategy",
+    "gym_torch.planners": "Planner",
+}
+__all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

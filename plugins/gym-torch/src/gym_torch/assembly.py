@@ -13,6 +13,7 @@ from typing import Any
 from gym_core import Artifact, Run
 from gym_core.component import load_object
 from gym_optim.config import AdamW
+from gym_optim.kinds import Optimizer
 from gym_torch import planners
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints
@@ -23,6 +24,7 @@ from gym_torch.console import warn
 from gym_torch.contribution import Parts, contributed
 from gym_torch.distributed.placement import new_accelerator, spread_of
 from gym_torch.further_models import adapt_further
+from gym_torch.kinds import part
 from gym_torch.loop import checks, summary, train_loop
 from gym_torch.loop.callbacks import observers_of
 from gym_torch.loop.initialization import first_step, initialize
@@ -111,7 +113,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     wrapped = spread.wrap(policy)
     wrapped.train()
 
-    optimizer_config = recipe.optimizer or AdamW()
+    optimizer_config = part(recipe, Optimizer) or AdamW()
     optimizer = build_optimizer(optimizer_config, policy, train.learning_rate)
     checks.optimizer(optimizer_config, recipe, train, accelerator.num_processes)
     conditions = run.ranks.agree(lambda: bases(model, config) | {"the precision": model.precision})

@@ -7,8 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
-from gym_core import Algorithm, Backend, Callback, Config, Exporter, Quantizer, Recipe, RecipeError, Slot
+from gym_core import Algorithm, Config, Exporter, Quantizer, Recipe, RecipeError, Slot
 from gym_data.location import package_of
+from gym_torch.kinds import Callback, TorchBackend
 from gym_torch.openmp import wait_passively
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
@@ -26,7 +27,7 @@ class RopeScaling(Config):
     """Positions of pretraining; by default all that the model says it has."""
 
 
-class Transformers(Backend):
+class Transformers(TorchBackend):
     """Any causal language model that transformers can load from safetensors."""
 
     target: ClassVar[str] = "gym_torch.backend:load"
@@ -126,7 +127,12 @@ class TorchAlgorithm(Algorithm):
     largest_steps: ClassVar[str] = ""
     """For the base class of algorithms that make their samples during the run: `module:class` of a source of steps as large as
     theirs may be, made without a model of (this configuration, rows, training options, layout). Empty: samples are the data."""
+    oracle: ClassVar[str] = ""
+    """`module:function` of the author's slow and obvious float64 formula.
 
+    `oracle(config, model, examples)` returns the un-normalised loss of the examples as a float64 scalar tensor;
+    `model` is a float64 causal language model; what is trained beside it comes as `beside`. Value and gradient must agree.
+    """
     disable_dropout: ClassVar[bool] = False
     """Whether the loss compares log-probabilities of the policy with those of a reference, or of what sampled: dropout is then
     off, and NEFTune or an adapter that computes something else in training is refused."""

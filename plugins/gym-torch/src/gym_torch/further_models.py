@@ -8,6 +8,7 @@ from gym_core import GymError, PluginError, Recipe
 from gym_core.component import load_object
 from gym_data.tokenizer import Tokenizer
 from gym_torch.config import Further
+from gym_torch.kinds import TorchBackend, part
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.loading import LoadedModel
@@ -29,7 +30,7 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
     Raises PluginError where the backend does not say how, and GymError where the model cannot be loaded, or has another
     tokenizer.
     """
-    backend = recipe.model
+    backend = part(recipe, TorchBackend)
     assert backend is not None
     kind = type(backend)
     if not kind.further:

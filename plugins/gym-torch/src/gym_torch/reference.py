@@ -21,6 +21,7 @@ from gym_core.files import remove, replacing
 from gym_torch.batch import Batch
 from gym_torch.config import Further
 from gym_torch.further_models import load_further
+from gym_torch.kinds import Adapter, part
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.loading import LoadedModel
 from gym_torch.policy import Policy, evaluating
@@ -56,7 +57,8 @@ class Scorer:
 
 def starts_unchanged(recipe: Recipe) -> bool:
     """Whether the policy computes what the base does until the first step, as the adapter declares."""
-    return recipe.adapter is None or recipe.adapter.starts_unchanged
+    adapter = part(recipe, Adapter)
+    return adapter is None or adapter.starts_unchanged
 
 
 def left_out(adapted: AdaptedModel, recipe: Recipe) -> Callable[[], AbstractContextManager[None]] | None:

@@ -38,6 +38,6 @@ class TrainedPart:
     def after_step(self, step: int, total: int) -> None:
         """Be told that step `step` of `total`, from 1, updated the weights. Their gradients are still there. Default: nothing.
 
-        Options of an adapter that looks at gradients or at `total` declare so: `gym_core.Adapter.needs_gradients`,
+        Options of an adapter that looks at gradients or at `total` declare so: `gym_torch.kinds.Adapter.needs_gradients`,
         `needs_total_steps`.
         """

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from gym_core import Adapter
+from gym_torch.kinds import Adapter
 
 Names = str | tuple[str, ...]  #: a list, or one string with commas between
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import field_validator
 
 from gym_adapters.config.base import Names
-from gym_core import Adapter
+from gym_torch.kinds import Adapter
 
 
 class Freeze(Adapter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_core import Adapter
+from gym_torch.kinds import Adapter
 
 
 class Full(Adapter):

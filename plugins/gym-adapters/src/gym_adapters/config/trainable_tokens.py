@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_core import Adapter
+from gym_torch.kinds import Adapter
 
 
 class TrainableTokens(Adapter):

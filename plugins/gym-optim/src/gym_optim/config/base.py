@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
-from gym_core import Optimizer
 from gym_core.component import load_object
+from gym_optim.kinds import Optimizer
 
 Groups = Sequence[Mapping[str, Any]]  #: as `build` gets them, with the shape of each parameter in its place
 Shape = tuple[int, ...]

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from gym_core import Scheduler
+from gym_optim.kinds import Scheduler
 
 
 class Constant(Scheduler):

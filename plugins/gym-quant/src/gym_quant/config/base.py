@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny
 
-from gym_core import Data, Quantizer, Slot
+from gym_core import Quantizer, Slot
+from gym_data.kinds import Data
 from gym_quant.config.stored import Scheme, declared
 
 

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gym_core import Data, GymError, Run
+from gym_core import GymError, Run
+from gym_data.kinds import Data
 from gym_quant.config.base import PostTraining
 from gym_torch.batch import Example
+from gym_torch.kinds import part
 from gym_torch.loop.prepared_data import Prepared, begun
 from gym_torch.promised import promised
 
@@ -71,7 +73,7 @@ def draw(config: PostTraining, run: Run, model: Path) -> Samples | None:
 
     Raises GymError where there are too few, and what the data plugin raises.
     """
-    data = config.data or run.recipe.data
+    data = config.data or part(run.recipe, Data)
     if data is None:
         if config.calibrates or config.max_kl is not None:
             what = "calibrates on samples" if config.calibrates else "measures `max_kl` on samples"

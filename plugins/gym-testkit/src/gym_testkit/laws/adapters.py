@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import Adapter, GymError
+from gym_core import GymError
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
 from gym_torch.batch import Piece, padded
+from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import AdaptedModel, build_adapter
 from gym_torch.trained_part import FirstStepBatch
 

@@ -166,7 +166,16 @@ def _rounds(checkpoint: Path) -> dict[str, str]:
     return {name: value for name, value in fingerprint(checkpoint, ".safetensors").items() if name.startswith("source")}
 
 
-@laws("agrees with its float64 oracle in value and gradient", lambda brought: bool(brought.cls.oracle))
+def _names_an_oracle(brought: Brought) -> bool:
+    """Whether its author gives the formula that its objective must agree with."""
+    if not _on_gym_torch(brought):
+        return False
+    from gym_torch import TorchAlgorithm
+
+    return bool(cast(type[TorchAlgorithm], brought.cls).oracle)
+
+
+@laws("agrees with its float64 oracle in value and gradient", _names_an_oracle)
 def oracle(brought: Brought, bench: Bench) -> None:
     """The objective on the tiny model, against the author's formula in float64."""
     from gym_testkit.oracle import compare

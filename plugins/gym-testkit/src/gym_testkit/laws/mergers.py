@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from gym_core import Artifact, Merger
+from gym_core import Artifact
 from gym_testkit import weights
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
 from gym_testkit.tiny import random_weights
+from gym_torch.kinds import Merger
 
 INPUTS = 9
 #: What a hostile input holds in place of each honest number.

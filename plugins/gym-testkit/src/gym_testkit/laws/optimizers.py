@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from gym_core import Optimizer
+from gym_optim.kinds import Optimizer
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import cast
 
-from gym_core import Scheduler
+from gym_optim.kinds import Scheduler
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of

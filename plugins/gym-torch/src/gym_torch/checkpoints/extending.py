@@ -9,9 +9,11 @@ from typing import Any
 from gym_core import Recipe, RecipeError
 from gym_data.location import locate
 from gym_optim.config import Linear
+from gym_optim.kinds import Scheduler
 from gym_torch.checkpoints import resume
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say
+from gym_torch.kinds import Adapter, part
 from gym_torch.loop.job import Job
 from gym_torch.model import fingerprint
 from gym_torch.model.loading import LoadedModel
@@ -23,7 +25,7 @@ def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:
     """Return the factor of the learning rate after so many of `total` steps."""
     warmup = recipe.train.warmup
     steps = round(warmup * total) if warmup < 1 else round(warmup)
-    scheduler, key = recipe.scheduler or Linear(), "scheduler"
+    scheduler, key = part(recipe, Scheduler) or Linear(), "scheduler"
     factor: Callable[[int], object] = scheduler.build(total=total, warmup=steps)
     promised(factor, Callable, scheduler, key)  # type: ignore[arg-type]
     return lambda step: number(factor(step), f"the schedule of {named(scheduler)}", key)
@@ -35,7 +37,8 @@ def extended(recipe: Recipe, job: Job, before: int) -> str:
     Raises RecipeError where what the adapter does in a step follows from how many there are.
     """
     taken, total = job.progress.step, job.progress.total
-    if recipe.adapter and recipe.adapter.needs_total_steps:
+    adapter = part(recipe, Adapter)
+    if adapter and adapter.needs_total_steps:
         raise RecipeError(
             f"this adapter shares out its work over all steps, of which there were {before}",
             key="train.max_steps",

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, Run
+from gym_data.kinds import Data
 from gym_data.location import is_hub_id, lasting
 from gym_data.tokenizer import Tokenizer
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
+from gym_torch.kinds import part
 from gym_torch.loop.job import Job
 from gym_torch.model import stop_tokens
 from gym_torch.model.adapted import AdaptedModel
@@ -100,7 +102,8 @@ class Results:
     def _copy_tokenizer(self, into: Path) -> None:
         """Lay the tokenizer beside the weights, with the chat template that was trained on and where its turns end."""
         copy_tokenizer(self.model.path, into)
-        template = self.run.recipe.data.chat_template() if self.run.recipe.data else None
+        data = part(self.run.recipe, Data)
+        template = data.chat_template() if data else None
         if template is not None:
             (into / "chat_template.jinja").write_text(template, encoding="utf-8")
         if self.stops:

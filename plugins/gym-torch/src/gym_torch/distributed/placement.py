@@ -8,6 +8,7 @@ from accelerate.utils import DistributedDataParallelKwargs
 from gym_core import PluginError, Recipe
 from gym_core.component import load_object
 from gym_torch.distributed.ddp import Replicated
+from gym_torch.kinds import TorchStrategy, part
 from gym_torch.model import precision_probe
 
 
@@ -20,8 +21,8 @@ def new_accelerator() -> Accelerator:
 
 def spread_of(recipe: Recipe, accelerator: Accelerator) -> Replicated:
     """Return how the model is laid out. Raises PluginError where a strategy does not say how over several processes."""
-    strategy = recipe.distributed
-    if accelerator.num_processes == 1 or strategy is None:
+    strategy = part(recipe, TorchStrategy) if accelerator.num_processes > 1 else None
+    if strategy is None:
         return Replicated(accelerator)
     kind = type(strategy)
     if not kind.spread:

@@ -8,14 +8,16 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_core import Recipe, RecipeError, Strategy
+from gym_core import Recipe, RecipeError
 from gym_core.component import load_object
 from gym_core.ranks import Ranks
 from gym_optim.config import AdamW
+from gym_optim.kinds import Optimizer
+from gym_torch.kinds import TorchStrategy, part
 from gym_torch.openmp import wait_passively
 
 
-class DDP(Strategy):
+class DDP(TorchStrategy):
     """Every process holds the whole model and works on its share of each step; gradients are summed over processes."""
 
     target: ClassVar[str] = "gym_torch.distributed.ranks:Joined"
@@ -59,7 +61,7 @@ def check_cut(recipe: Recipe) -> None:
     """Raise RecipeError where several processes would each hold a part of parameters that the optimizer must see whole."""
     if not shards(recipe):
         return
-    if not (recipe.optimizer or AdamW()).elementwise():
+    if not (part(recipe, Optimizer) or AdamW()).elementwise():
         name = next(item.name for item in recipe.resolved if item.path == ("optimizer",))
         raise RecipeError(
             f"{name} needs whole parameters, and fsdp cuts them up",
@@ -71,4 +73,5 @@ def check_cut(recipe: Recipe) -> None:
 def shards(recipe: Recipe) -> bool:
     """Whether several processes each hold but a part of each parameter."""
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    return several and recipe.distributed is not None and recipe.distributed.shards()
+    strategy = part(recipe, TorchStrategy) if several else None
+    return strategy is not None and strategy.shards()

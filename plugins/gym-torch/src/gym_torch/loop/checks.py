@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
-from gym_core import Optimizer, Recipe, RecipeError, Train
+from gym_core import Recipe, RecipeError, Train
 from gym_optim.config import Linear
+from gym_optim.kinds import Optimizer, Scheduler
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.distributed.strategies import check_cut, shards
+from gym_torch.kinds import Adapter, part
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.promised import named, promised
@@ -51,7 +53,8 @@ def optimizer(config: Optimizer, recipe: Recipe, train: Train, processes: int) -
     """Raise RecipeError for what the optimizer, which says so of itself, cannot do; say what it does badly."""
     if declared(config, "updates_in_backward", config.updates_in_backward()):
         check_in_backward(train, processes)
-    if recipe.adapter and recipe.adapter.needs_gradients:
+    adapting = part(recipe, Adapter)
+    if adapting and adapting.needs_gradients:
         check_gradients_stay(not declared(config, "keeps_gradients", config.keeps_gradients()), shards(recipe))
     if not declared(config, "averages", config.averages()):
         return
@@ -61,7 +64,7 @@ def optimizer(config: Optimizer, recipe: Recipe, train: Train, processes: int) -
             key="train.load_best_model_at_end",
             fix="set `distributed: ddp`, or leave it out",
         )
-    if (recipe.scheduler or Linear()).ends_at != 1.0:
+    if (part(recipe, Scheduler) or Linear()).ends_at != 1.0:
         warn("the average of this optimizer stands in for a falling rate, and the rate falls; set scheduler: constant")
 
 

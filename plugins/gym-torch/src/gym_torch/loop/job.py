@@ -10,8 +10,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from gym_core import Optimizer, Train
+from gym_core import Train
 from gym_core.ranks import Ranks
+from gym_optim.kinds import Optimizer
 from gym_torch import promised
 from gym_torch.batch import Batch
 from gym_torch.distributed.ddp import Replicated

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from gym_core import GymError, Optimizer
+from gym_core import GymError
+from gym_optim.kinds import Optimizer
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.policy import Policy
 from gym_torch.promised import promised

@@ -8,9 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from gym_core import Run
 from gym_core.record import RunRecord
+from gym_data.kinds import Data
 from gym_data.report import left_out
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say, warn
+from gym_torch.kinds import part
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
 from gym_torch.promised import promised
@@ -48,9 +50,10 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
     The main process tokenizes; the others then find the result in the cache.
     """
     recipe = run.recipe
-    assert recipe.data is not None
+    section = part(recipe, Data)
+    assert section is not None
     build = partial(
-        recipe.data.build,
+        section.build,
         tokenizer=model.path,
         rows=config.rows,
         seed=recipe.train.seed,
@@ -60,7 +63,7 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
     first: list[object] = []
     run.ranks.agree(lambda: first.append(build()))
     found = first[0] if first else build(made=True)
-    prepared = promised(found, Prepared, recipe.data, "data")  # type: ignore[type-abstract]
+    prepared = promised(found, Prepared, section, "data")  # type: ignore[type-abstract]
     missing = left_out(prepared.report)
     if missing:
         say(missing)

@@ -19,7 +19,8 @@ from accelerate import init_empty_weights
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from gym_core import Adapter, Artifact, Component, GymError, Recipe
+from gym_core import Artifact, Component, GymError, Recipe
+from gym_torch.kinds import Adapter, part
 from gym_torch.model.loading import read_weights
 from gym_torch.model.quantized_weights import quantized_layers
 from gym_torch.promised import promised
@@ -89,7 +90,7 @@ class AdaptedModel(TrainedPart, ABC):
         """Return one plain model that computes what `model` computes, leaving `model` untouched and trainable.
 
         Its weights are merged as they are asked for. Raises `GymError` where the options declare that nothing of the kind can
-        be (`gym_core.Adapter.merges`), or where a weight has no room for the update.
+        be (`gym_torch.kinds.Adapter.merges`), or where a weight has no room for the update.
         """
 
     def merged(self) -> PreTrainedModel:
@@ -211,7 +212,7 @@ def skeleton(config: PretrainedConfig, build: Callable[[PretrainedConfig], PreTr
 
 def adapt(model: PreTrainedModel, recipe: Recipe) -> AdaptedModel:
     """Let the recipe's adapter choose what is trained; without one, everything is. Raises what `build_adapter` does."""
-    adapter, seed = recipe.adapter, recipe.train.seed
+    adapter, seed = part(recipe, Adapter), recipe.train.seed
     return build_adapter(adapter, model, seed) if adapter else Full(None, model, seed)
 
 

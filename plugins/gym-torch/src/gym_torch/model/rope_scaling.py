@@ -14,7 +14,9 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import GymError, Recipe
+from gym_data.kinds import Data
 from gym_torch.config import RopeScaling, RopeType
+from gym_torch.kinds import part
 from gym_torch.model.miniature import by_length
 
 KEY = "model.rope_scaling"
@@ -36,7 +38,8 @@ _MORE: dict[str, Callable[[int], dict[str, Any]]] = {
 
 def longest(recipe: Recipe) -> int | None:
     """Return the tokens of the longest sample that a run can have, where that is known: of the data, and what is generated."""
-    read = recipe.data.longest() if recipe.data else None
+    data = part(recipe, Data)
+    read = data.longest() if data else None
     return None if read is None else read + recipe.algorithm.generated()
 
 

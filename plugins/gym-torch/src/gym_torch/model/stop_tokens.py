@@ -12,7 +12,9 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from gym_core import Recipe
+from gym_data.kinds import Data
 from gym_data.tokenizer import Tokenizer
+from gym_torch.kinds import part
 from gym_torch.model.loading import LoadedModel
 
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -55,7 +57,8 @@ def write(model: PreTrainedModel, words: Tokenizer, into: Path) -> None:
 
 def of_chats(recipe: Recipe, model: LoadedModel) -> Tokenizer | None:
     """Have a model stop where the turns of the chats end that it learns from; return their tokenizer where that is new to it."""
-    if recipe.data is None or recipe.algorithm.rows == "text":
+    data = part(recipe, Data)
+    if data is None or recipe.algorithm.rows == "text":
         return None
-    words: Tokenizer | None = recipe.data.tokenizer(model.path)
+    words: Tokenizer | None = data.tokenizer(model.path)
     return words if words and stop_where_turns_end(model.model, words) else None

@@ -1,0 +1,92 @@
+"""The kinds of component that packages of torch ask of each other, and what the loop asks further of those of the kernel.
+
+Importing this imports no torch. The kind `planners` is in `gym_torch.planners`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self, TypeVar
+
+from gym_core import Backend, Component, PluginError, Recipe, Strategy
+from gym_core.sections import SECTION_OF
+from gym_optim.kinds import undeclared
+
+Part = TypeVar("Part", bound=Component)
+
+
+class Adapter(Component):
+    """Chooses what trains. Section `adapter`. `build(model=..., seed=int)` returns a `gym_torch.model.adapted.AdaptedModel`."""
+
+    kind: ClassVar[str] = "adapters"
+    starts_unchanged: ClassVar[bool] = True
+    """Whether the adapted model computes what the base does until the first step."""
+    merges: ClassVar[bool] = True
+    """Whether weights of the model can compute what it does; without that, merging is refused."""
+    needs_experts: ClassVar[bool] = False
+    """Whether it is for mixtures of experts alone."""
+    needs_gradients: ClassVar[bool] = False
+    """Whether it looks at the gradients of each step; optimizers that leave none, and shards of them, are then refused."""
+    needs_total_steps: ClassVar[bool] = False
+    """Whether what it does in a step follows from how many a run has; going on with more is then refused."""
+
+    def uniform_layers(self) -> bool:
+        """Return whether layers that are alike stay so, however many there are, so that a plan adapts only a few."""
+        return False
+
+
+class Callback(Component):
+    """Watches a run. Section `callbacks`. `build(run=Run)` returns an observer of the loop."""
+
+    kind: ClassVar[str] = "callbacks"
+
+
+class Merger(Component):
+    """Combines models. `build()` returns an object with `merge(artifacts, into) -> Artifact`."""
+
+    kind: ClassVar[str] = "mergers"
+    tolerates: ClassVar[float] = 0.0
+    """Largest fraction of hostile inputs under which the result stays bounded by the honest ones."""
+
+
+class TorchBackend(Backend):
+    """Base of every backend of gym-torch. `build(run=Run)` returns what its algorithms train.
+
+    That is a `gym_torch.model.loading.LoadedModel`.
+    """
+
+    further: ClassVar[str] = ""
+    """`module:function` that loads a further model, such as a reference or a critic, frozen: called as `function(options,
+    precision=, layout=, seed=, samples=, key=)` with the options of this one or of `other`, it returns what `build` does."""
+    empty: ClassVar[str] = ""
+    """`module:function` that builds the model without data in its weights, on the meta device: called as `function(options,
+    precision=, samples=, device=)`, it returns what `build` does. Without it a run cannot be planned."""
+
+    def other(self, path: str) -> Self:
+        """Return the options under which a further model is loaded, of which the recipe names the path alone."""
+        raise undeclared(self, "other(self, path: str) -> Self: return ...")
+
+
+class TorchStrategy(Strategy):
+    """Base of every strategy that spreads the loop of gym-torch over several processes."""
+
+    spread: ClassVar[str] = ""
+    """`module:class` that lays a model out over several processes: a `gym_torch.distributed.ddp.Replicated`, built with the
+    `Accelerator`. One process asks for none."""
+
+    def shards(self) -> bool:
+        """Whether a process holds but a part of each parameter: then optimizers must work elementwise."""
+        raise undeclared(self, "shards(self) -> bool: return ...")
+
+
+def part(recipe: Recipe, base: type[Part]) -> Part | None:
+    """Return the component in the section of a kind, as what its reader asks; None where the recipe names none.
+
+    `base` is the base class of that kind, or one of it that promises more. Raises PluginError without that promise.
+    """
+    section = SECTION_OF[base.kind]
+    found = getattr(recipe, section)
+    if found is None or isinstance(found, base):
+        return found
+    name, wanted = f"{type(found).__module__}.{type(found).__name__}", f"{base.__module__}.{base.__name__}"
+    fix = f"subclass it, or name another `{section}`"
+    raise PluginError(f"{name} is no {wanted}, which is asked of it here", key=section, fix=fix)
