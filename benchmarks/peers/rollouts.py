@@ -79,7 +79,7 @@ def gym(spec: Rolling) -> Rolled:
     algorithm = {"name": "grpo", "rewards": [reward], "group_size": GROUP, "max_new_tokens": spec.longest}
     data = {"sources": [spec.prompts]}
     recipe = load_recipe({"model": spec.model, "data": data, "algorithm": algorithm, **schedule(spec)})
-    outcome = execute(replace(recipe, callbacks=[Watching()]))
+    outcome = execute(replace(recipe, callbacks=(Watching(),)))
     most = peak()
     lines = [json.loads(line) for line in (outcome.output / "metrics.jsonl").read_text().splitlines()]
     return Rolled(
