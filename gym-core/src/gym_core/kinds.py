@@ -47,12 +47,12 @@ class Algorithm(Component):
 
 class Quantizer(Component):
     """Makes weights smaller. Section `quantization`. `build()` returns an object with `quantize(run, artifact, into) -> Artifact`
-    and `restore(artifact) -> mapping of name to array`, the weights as they are computed with.
+    and `restore(artifact) -> array by name`, as computed with; at `load` a `gym_torch.model.quantized_weights.WeightCodec`.
     """
 
     kind: ClassVar[str] = "quantizers"
     moment: ClassVar[str] = "artifact"
-    """When it works: `artifact` after training, `load` inside the backend before it."""
+    """When it works: `artifact` after training, `load` inside the backend: it then declares bytes of matrices in memory."""
 
     def error_bound(self) -> float | None:
         """Return the largest relative Frobenius error on a standard normal matrix, where the method promises one."""

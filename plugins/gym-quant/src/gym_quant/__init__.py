@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from gym_quant.config.bnb_4bit import Bnb4bit
+from gym_quant.config.bnb_8bit import Bnb8bit
+from gym_quant.config.eetq import EETQ
+from gym_quant.config.hqq import HQQ
+from gym_quant.config.quanto import Quanto
 from gym_quant.config.rtn import RTN
+from gym_quant.config.torchao import TorchAO
 
 __version__ = "0.1.0"
-__all__ = ["RTN"]
+__all__ = ["EETQ", "HQQ", "RTN", "Bnb4bit", "Bnb8bit", "Quanto", "TorchAO"]

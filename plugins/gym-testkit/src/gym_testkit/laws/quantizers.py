@@ -1,4 +1,7 @@
-"""Laws of quantizers that work on an artifact: what they declare is what is measured, and the base stays as it was."""
+"""Laws of quantizers: what they declare is what is measured, and what is quantized stays as it was.
+
+One set is for those that work on an artifact, the other for those that work while a model is loaded.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from gym_core import Artifact, Quantizer
+from gym_core import Artifact, GymError, Problem, Quantizer
 from gym_testkit import weights
 from gym_testkit.bench import Bench, fingerprint, weight_bytes
 from gym_testkit.distribution import Brought
@@ -25,6 +28,31 @@ def _of_artifacts(brought: Brought) -> bool:
 
 def _promises_error(brought: Brought) -> bool:
     return _of_artifacts(brought) and cast(Quantizer, brought.sample()).error_bound() is not None
+
+
+def _of_models(brought: Brought) -> bool:
+    return cast(type[Quantizer], brought.cls).moment == "load" and _refusal(brought) is None
+
+
+def _bounds_stored(brought: Brought) -> bool:
+    return _of_models(brought) and cast(Quantizer, brought.sample()).error_bound() is not None
+
+
+def _refused(brought: Brought) -> bool:
+    return cast(type[Quantizer], brought.cls).moment == "load" and _refusal(brought) is not None
+
+
+def _refusal(brought: Brought) -> Problem | None:
+    """Return why a quantizer of the moment `load` does not run here; None where it does."""
+    import torch
+    from transformers import PretrainedConfig
+
+    try:
+        brought.sample().check()
+        brought.sample().build().check(PretrainedConfig(), torch.device("cpu"))
+    except GymError as error:
+        return error.problems[0]
+    return None
 
 
 @laws("declared size is the size of the files within 2 %", _of_artifacts)
@@ -76,6 +104,79 @@ def deterministic(brought: Brought, bench: Bench) -> None:
     """Two runs agree byte for byte."""
     first, second = (_quantized(brought, bench, bench.model(), name)[1] for name in "ab")
     assert fingerprint(first.path, ".safetensors") == fingerprint(second.path, ".safetensors")
+
+
+@laws("what it stores is as large as declared within 2 %", _of_models)
+def stored_size(brought: Brought, bench: Bench) -> None:
+    """Of two matrices, alone and as a stack of three."""
+    import torch
+
+    codec, quantizer = brought.sample().build(), cast(Quantizer, brought.sample())
+    matrix = torch.randn(WIDE, generator=torch.Generator().manual_seed(1))
+    stored = sum(tensor.nbytes for tensor in codec.encode(matrix).values())
+    for shape, count in ((WIDE, 1), ((3, *WIDE), 3)):
+        declared = quantizer.declared_bytes({"model.layers.0.mlp.up_proj.weight": shape})
+        assert abs(declared - count * stored) <= 0.02 * count * stored, (
+            f"declares {declared} bytes, and stores {stored}"
+        )
+
+
+@laws("what it computes with is within the declared error", _bounds_stored)
+def stored_error(brought: Brought, bench: Bench) -> None:
+    """Relative Frobenius error of a matrix of normal numbers."""
+    import torch
+
+    codec, matrix = brought.sample().build(), torch.randn(WIDE, generator=torch.Generator().manual_seed(2))
+    error = float((codec.decode(codec.encode(matrix), matrix.shape) - matrix).norm() / matrix.norm())
+    bound = cast(float, cast(Quantizer, brought.sample()).error_bound())
+    assert error <= bound, f"relative error {error:.4g}, declared at most {bound:.4g}"
+
+
+@laws("a matrix of any shape keeps it, zeros stay zeros, and another process computes with the same", _of_models)
+def any_matrix(brought: Brought, bench: Bench) -> None:
+    """Sizes that no group or block divides; what is stored is decoded by a codec that never saw the matrix."""
+    import torch
+
+    for shape in (ODD, (7, 3), (1, 1), (64, 128)):
+        matrix = torch.randn(shape, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16)
+        before, codec = matrix.clone(), brought.sample().build()
+        stored = codec.encode(matrix)
+        assert torch.equal(matrix, before), "the matrix changed"
+        assert all(type(tensor) is torch.Tensor and tensor.is_contiguous() for tensor in stored.values())
+        again = brought.sample().build()
+        assert all(torch.equal(tensor, stored[name]) for name, tensor in again.encode(matrix).items()), (
+            "not the same twice"
+        )
+        fresh = brought.sample().build().decode({name: tensor.clone() for name, tensor in stored.items()}, matrix.shape)
+        assert (
+            torch.equal(fresh, codec.decode(stored, matrix.shape)) and fresh.shape == shape and fresh.isfinite().all()
+        )
+        assert not codec.decode(codec.encode(torch.zeros(shape)), matrix.shape).any(), "zeros became something else"
+
+
+@laws("its product and the gradient are those of the weight that it decodes", _of_models)
+def product(brought: Brought, bench: Bench) -> None:
+    """Within 2 %, for activations may be rounded too; in fp32 and under autocast."""
+    import torch
+
+    codec, matrix = brought.sample().build(), torch.randn(WIDE, generator=torch.Generator().manual_seed(4))
+    stored = codec.encode(matrix)
+    weight = codec.decode(stored, matrix.shape).float()
+    rows = torch.randn(2, 5, WIDE[1], generator=torch.Generator().manual_seed(5), requires_grad=True)
+    for low in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            found, wanted = codec.linear(rows, stored, matrix.shape), torch.nn.functional.linear(rows, weight)
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        assert float((found - wanted).norm() / wanted.norm()) < 0.02
+        back, expected = (torch.autograd.grad(each.float().sum(), rows)[0] for each in (found, wanted))
+        assert float((back - expected).norm() / expected.norm()) < 0.02
+
+
+@laws("what cannot run here says so, and what would", _refused)
+def says_why(brought: Brought, bench: Bench) -> None:
+    """A missing library or a missing device: one line with what to do."""
+    problem = _refusal(brought)
+    assert problem and problem.key and problem.fix, "it does not say where, or what to do"
 
 
 def _quantized(brought: Brought, bench: Bench, base: Path, name: str = "run") -> tuple[Any, Artifact]:
