@@ -26,3 +26,39 @@ def test_flat_keys_of_the_model_and_of_recomputation() -> None:
         flat(gradient_checkpointing=True, disable_gradient_checkpointing=True)
     with pytest.raises(GymError, match="rope_scaling"):
         flat(rope_scaling="longer")
+
+
+def quantized(**keys: Any) -> dict[str, Any] | None:
+    model = flat(finetuning_type="lora", **keys).model
+    assert isinstance(model, Transformers)
+    made = model.quantization
+    return {"name": type(made).__name__, **made.model_dump()} if made else None
+
+
+def test_keys_of_quantization_choose_a_quantizer_together() -> None:
+    nested = {"blocksize": 64, "double_quant": True, "quant_type": "nf4"}
+    assert quantized() is None
+    assert quantized(quantization_bit=4) == {"name": "Bnb4bit", **nested}
+    plain = quantized(quantization_bit=4, quantization_method="bnb", double_quantization=False, quantization_type="fp4")
+    assert plain == {"name": "Bnb4bit", **nested, "double_quant": False, "quant_type": "fp4"}
+    assert quantized(quantization_bit=8)["name"] == "Bnb8bit"  # type: ignore[index]
+    assert quantized(quantization_bit=3, quantization_method="hqq") == {"name": "HQQ", "bits": 3, "group_size": 64}
+    assert quantized(quantization_bit=8, quantization_method="eetq") == {"name": "EETQ"}
+    assert quantized(quantization_bit=2, quantization_method="quanto") == {"name": "Quanto", "weights": "int2"}
+    model = flat(finetuning_type="lora", stage="dpo", ref_model="tiny", ref_model_quantization_bit=8).model
+    assert type(model.ref_model_quantization).__name__ == "Bnb8bit"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"quantization_bit": 3}, "bnb has 4, 8 bits, not 3"),
+        ({"quantization_bit": 4, "quantization_method": "eetq"}, "eetq has 8 bits, not 4"),
+        ({"quantization_bit": 4, "quantization_method": "gptq"}, "quantized already"),
+        ({"quantization_bit": 4, "quantization_method": "none"}, "no method `none`"),
+        ({"quantization_type": "nf4"}, "says nothing without `quantization_bit`"),
+    ],
+)
+def test_bits_that_a_method_does_not_have_are_refused(keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(GymError, match=why):
+        flat(finetuning_type="lora", **keys)

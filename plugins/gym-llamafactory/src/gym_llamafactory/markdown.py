@@ -35,4 +35,5 @@ def markdown(choices: Iterable[Choice], keys: Iterable[Key]) -> list[str]:
         left = "" if key.default is None else f"`{key.default:.4g}`"
         by = f"where `{key.chosen_by}` chooses" if key.chosen_by else ""
         lines += [f"| `{key.key}` | `{key.option}` | {of} | {left} | {by} |"]
+        lines += [f"| `{more}` | `{key.option}` | {of} |  | with `{key.key}` |" for more in key.together.split()]
     return lines

@@ -25,12 +25,14 @@ class Key(NamedTuple):
     """`section.option` that it fills."""
     of: str = ""
     """Names of the components that have the option, with spaces; empty for a section without components (`train`)."""
-    convert: Callable[[Any], Any] | Mapping[Any, Any] | None = None
+    convert: Callable[..., Any] | Mapping[Any, Any] | None = None
     """How the value becomes the option's: a function (`ValueError` says why not) or a table. None: the option is not set."""
     default: Any = None
     """What a file means that leaves the key out, where that differs from the option's default."""
     chosen_by: str = ""
     """Key that must have chosen the component for this to count, where several can: `use_galore` or `optim`."""
+    together: str = ""
+    """Further keys of which `convert` gets the values by name, where a file has them; they count with this one alone."""
 
     @property
     def section(self) -> str:

@@ -45,6 +45,10 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         if row.chosen_by in ("", chosen.by.get(row.section, row.chosen_by)):
             rows.setdefault(row.key, []).append(row)
     flat |= {key: chosen.values[key] for key in chosen.by.values() if key in chosen.values and key in rows}
+    beside: dict[str, list[Key]] = {}
+    for row in fitting:
+        for key in row.together.split():
+            beside.setdefault(key, []).append(row)
     left = {}
     for key, value in flat.items():
         options = sorted({row.option for row in rows.get(key, ())})
@@ -52,10 +56,12 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
             both = " and ".join(f"`{option}`" for option in options)
             found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
         elif value is not None and options:
-            _fill(sections, rows[key][0], value, found)
-        elif value is not None:
+            _fill(sections, rows[key][0], value, found, flat)
+        elif value is not None and key not in beside:
             left[key] = value
-    known = {*TOP, *STATED, *table.choosing(), *(row.key for row in table.keys)}
+        elif value is not None and not any(flat.get(row.key) is not None for row in beside[key]):
+            found.problems.append(_alone(key, beside[key][0], found))
+    known = {*TOP, *STATED, *table.choosing(), *(key for row in table.keys for key in (row.key, *row.together.split()))}
     unknown = fill_own(sections, left, found, known)
     found.problems += [_elsewhere(key, fitting, chosen, found) or _of_another(table, key, found) for key in unknown]
     left_out = [
@@ -65,7 +71,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         counts = row.chosen_by in ("", chosen.by.get(row.section))
         present = row.section in sections or row.section == "train" or SLOTS[row.section].implied
         if counts and present and row.name not in mapping_of(sections, row.section):
-            _fill(sections, row, row.default, found)
+            _fill(sections, row, row.default, found, flat)
     return sections
 
 
@@ -127,15 +133,21 @@ def _picked(key: str, rows: list[tuple[str, Choice]], value: str, found: Finding
     return next(iter(names)) if len(names) == 1 else ""
 
 
-def _fill(sections: dict[str, Any], row: Key, value: Any, found: Findings) -> None:
+def _fill(sections: dict[str, Any], row: Key, value: Any, found: Findings, flat: Mapping[str, Any]) -> None:
+    more = {key: flat[key] for key in row.together.split() if key in flat}
     try:
         if row.convert:
-            value = row.convert.get(value, value) if isinstance(row.convert, Mapping) else row.convert(value)
+            value = row.convert.get(value, value) if isinstance(row.convert, Mapping) else row.convert(value, **more)
     except (ValueError, TypeError) as error:
         found.problems.append(Problem(str(error), found.where((row.key,)), row.key))
         return
     if value is not None:
         put(sections, (row.section, row.name), value, row.key, found)
+
+
+def _alone(key: str, row: Key, found: Findings) -> Problem:
+    """Explain a key that says nothing without another one."""
+    return Problem(f"says nothing without `{row.key}`", found.where((key,)), key, f"set {row.key}, or leave it out")
 
 
 def _elsewhere(key: str, fitting: list[Key], chosen: Chosen, found: Findings) -> Problem | None:
