@@ -21,9 +21,8 @@ from pydantic.fields import FieldInfo
 from gym_core import Artifact, Run
 from gym_core.component import Component, load_object
 from gym_core.discovery import PREFIX
-from gym_core.hooks import Seams
+from gym_core.hooks import Seams, Trainer
 from gym_core.kinds import KINDS
-from gym_core.protocols import ArtifactWriter, Trainer
 from gym_core.ranks import Ranks
 from gym_core.sections import SECTION_OF, SLOTS
 from gym_data.kinds import Rows
@@ -45,7 +44,7 @@ from gym_torch.trained_part import TrainedPart
 ROOT = Path(__file__).parents[1]
 #: What `build` is given and returns, where that is a class or a protocol.
 HANDED = (
-    Run, Artifact, Rows, Trainer, ArtifactWriter, LoadedModel, AdaptedModel, TrainedPart, AuxiliaryModule,
+    Run, Artifact, Rows, Trainer, LoadedModel, AdaptedModel, TrainedPart, AuxiliaryModule,
     RewardInput, Score, Logging, Selective,
     PlannedRun, Plans, Prepared,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, Sampler,

@@ -102,35 +102,3 @@ def test_another_package_called_gym_hurts_only_the_facade(tmp_path: Path):
     (tmp_path / "gym").mkdir()
     (tmp_path / "gym" / "__init__.py").write_text("make = 1\n")
     assert python("import gym, gym_core; print(gym.make, gym_core.Recipe.__name__)", tmp_path) == "1 Recipe\n"
-
-
-EXAMPLES = """
-import json
-from pathlib import Path
-from gym import Trainer, TrainingConfig
-
-trainer = Trainer(TrainingConfig(model="words", algorithm="toy", data={"sources": "a.txt", "cutoff": 3}, output="one"))
-trainer.train(dataset=["b.txt", "c.txt"])
-print(Path("one/model/words.txt").read_text())
-recipe = json.loads(Path("one/run.json").read_text())["recipe"]
-print([source["path"] for source in recipe["data"]["sources"]], recipe["data"]["cutoff"])
-print(trainer.export("out.shout", mark="?").joinpath("words.txt").read_text())
-
-try:
-    Trainer({"model": "words", "algorithm": "toy"}).export("x.gguf")
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-
-
-def test_the_examples_of_the_seeds_run(toys, tmp_path: Path):
-    names = re.findall(
-        r'^"?([\w.]+)"? = "(gym_core\.python:\w+)"',
-        (SOURCE.parents[1] / "pyproject.toml").read_text(),
-        re.MULTILINE,
-    )
-    site = toys("gym-core", {}, {"gym.facade": dict(names)})
-    code = f"import gym_core.metadata as d\nd.search_path = lambda: [{str(site)!r}]\n"
-    lines = python(code + EXAMPLES, site, cwd=tmp_path).splitlines()
-    assert lines[:3] == ["words 1.0", "['b.txt', 'c.txt'] 3", "WORDS 1.0?"]
-    assert "nothing has been trained" in lines[3]

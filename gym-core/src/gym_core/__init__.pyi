@@ -11,6 +11,7 @@ from gym_core.errors import PluginError as PluginError
 from gym_core.errors import Problem as Problem
 from gym_core.errors import RecipeError as RecipeError
 from gym_core.files import cache_dir as cache_dir
+from gym_core.hooks import Trainer as Trainer
 from gym_core.hooks import hookimpl as hookimpl
 from gym_core.hooks import hookspec as hookspec
 from gym_core.kinds import Algorithm as Algorithm
@@ -18,7 +19,6 @@ from gym_core.kinds import Backend as Backend
 from gym_core.kinds import Exporter as Exporter
 from gym_core.kinds import Quantizer as Quantizer
 from gym_core.kinds import Strategy as Strategy
-from gym_core.protocols import Trainer as Trainer
 from gym_core.recipe import Recipe as Recipe
 from gym_core.recipe import load_recipe as load_recipe
 from gym_core.run import Outcome as Outcome

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pluggy
 
@@ -18,11 +18,19 @@ from gym_core.loading import find, load
 
 if TYPE_CHECKING:
     from gym_core.kinds import Exporter
-    from gym_core.protocols import Trainer
     from gym_core.run import Run
 
 hookspec = pluggy.HookspecMarker("gym")
 hookimpl = pluggy.HookimplMarker("gym")
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """What `build_trainer` returns."""
+
+    def train(self) -> Artifact:
+        """Train to the end, resuming where an earlier process stopped, and return what was made."""
+        ...
 
 
 class Seams:

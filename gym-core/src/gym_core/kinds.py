@@ -15,10 +15,7 @@ from gym_core.errors import GymError
 
 
 class Backend(Component):
-    """Loads a model. Section `model`. `build(run=Run)` returns what the algorithm is given as `model`, and trains.
-
-    What the algorithms of gym-torch train: `gym_torch.kinds.TorchBackend`.
-    """
+    """Loads a model. Section `model`. `build(run=Run)` returns what the algorithm is given as `model`, and trains."""
 
     kind: ClassVar[str] = "backends"
 
@@ -93,8 +90,7 @@ class Exporter(Component):
 class Strategy(Component):
     """Spreads a run over processes. Section `distributed`. `build(output=Path)` returns the `gym_core.ranks.Ranks` of the run.
 
-    Called in every process of a run, whoever started it; `launch` starts them. What the loop of gym-torch asks further:
-    `gym_torch.kinds.TorchStrategy`.
+    Called in every process of a run, whoever started it; `launch` starts them.
     """
 
     kind: ClassVar[str] = "strategies"

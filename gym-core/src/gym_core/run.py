@@ -16,7 +16,7 @@ from gym_core.errors import RAISED, BusyError, GymError, Interrupted, Problem, u
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
 from gym_core.ranks import Ranks
-from gym_core.recipe import CHANGEABLE, Recipe, load_recipe
+from gym_core.recipe import CHANGEABLE, Recipe
 from gym_core.record import RunRecord, Unwritten, environment
 from gym_core.sections import dotted
 
@@ -89,12 +89,6 @@ def execute(recipe: Recipe) -> Outcome:
             exports=[str(path) for path in outcome.exports],
         )
         return outcome
-
-
-def reopened(source: Mapping[str, Any], output: Path) -> tuple[Run, Any]:
-    """Return the run in `output` and its seams, with a recipe that is given anew: to export or to quantize what it made."""
-    recipe = load_recipe(source)
-    return Run(recipe, output, RunRecord(output / "run.json")), manager_for(recipe.hooks).hook
 
 
 def _phases(run: Run, hook: Any) -> Outcome:

@@ -56,11 +56,6 @@ class Train(Config):
     overwrite: bool = False
     """Whether a finished or different run in the output directory may be set aside; an unfinished same run is resumed."""
 
-    @property
-    def keeps_best(self) -> bool:
-        """Whether the checkpoint of the best evaluation is kept."""
-        return self.keep_best or self.load_best_model_at_end
-
     @model_validator(mode="after")
     def _one_size(self) -> Train:
         if self.batch_tokens is not None and "batch_size" in self.model_fields_set:

@@ -46,6 +46,8 @@ _SCALARS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
         ("str", ".*", str),
     )
 }
+#: For a loader or a dumper of PyYAML. The key None: tried whatever the first character is. What fits none of them is text.
+RESOLVERS = {None: [(tag, pattern) for tag, (pattern, _) in _SCALARS.items()][:-1]}
 _HINTS = {
     "mapping values are not allowed": "quote a value that holds `: `, or check the indentation of this line",
     "could not find expected ':'": "write each line as `key: value`",
@@ -62,8 +64,7 @@ _HINTS = {
 class _Loader(yaml.SafeLoader):
     """PyYAML's scanner and composer in Python, not in C, so that depth and size are bounded while it reads."""
 
-    # The key None: patterns that are tried whatever the first character is. What fits none of them is text.
-    yaml_implicit_resolvers = {None: [(tag, pattern) for tag, (pattern, _) in _SCALARS.items()][:-1]}
+    yaml_implicit_resolvers = RESOLVERS
     depth = nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -78,13 +79,6 @@ class _Loader(yaml.SafeLoader):
             node.value = node.value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         self.depth -= 1
         return node
-
-
-class _Dumper(yaml.SafeDumper):
-    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 def read_yaml(path: Path) -> Document:
@@ -120,11 +114,6 @@ def parse_scalar(text: str, source: str = "command line") -> Any:
     if text[:1] in ("[", "{", '"', "'"):
         return _parse(text, source).data
     return next(read(text) for pattern, read in _SCALARS.values() if pattern.match(text))
-
-
-def dump_yaml(data: Any) -> str:
-    """Write plain data so that reading it gives the same back: `no` stays bare, the text `1e-5` is quoted."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def _parse(text: str, source: str) -> Document:

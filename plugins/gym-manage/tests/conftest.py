@@ -12,7 +12,7 @@ from gym_core import discovery, loading, metadata, requirements
 TOY = '''
 from typing import Annotated, ClassVar
 from pydantic import SerializeAsAny
-from gym_core import Algorithm, Backend, Exporter, Slot, hookimpl
+from gym_core import Algorithm, Artifact, Backend, Exporter, Slot, hookimpl
 from gym_data.kinds import Data
 from gym_data import Source
 
@@ -20,11 +20,24 @@ class Toy(Algorithm):
     """Learns nothing, quickly."""
     strength: float = 1.0
     """How strongly."""
+    def build(self, run, model):
+        made = run.output / "model"
+        made.mkdir()
+        (made / "words.txt").write_text(f"{model} {self.strength}")
+        return Trained(Artifact(made))
+
+class Trained:
+    def __init__(self, artifact):
+        self.artifact = artifact
+    def train(self):
+        return self.artifact
 
 class Words(Backend):
     """A model made of words."""
     path: str
     """Which words."""
+    def build(self, run):
+        return self.path
 
 class Lines(Source):
     """Lines of a file."""

@@ -11,7 +11,7 @@ from gym_core import Recipe, errors, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_core.sections import dotted
-from gym_core.yamlfile import dump_yaml
+from gym_manage.yaml_text import dump_yaml
 
 
 @click.command()

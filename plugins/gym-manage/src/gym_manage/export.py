@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from gym_core import GymError
-from gym_core.run import reopened
-from gym_manage.recorded import options, recorded
+from gym_manage.recorded import options, recorded, reopened
 
 
 @click.command()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gym_core import Artifact, BusyError
+from gym_core import Artifact, BusyError, Run, load_recipe
+from gym_core.hooks import manager_for
 from gym_core.record import RunRecord
 from gym_core.yamlfile import parse_scalar
 
@@ -49,6 +50,12 @@ def recorded(path: Path) -> Recorded:
     finished = before.get("status") == "finished"
     made = Artifact.from_json(before["artifact"], output) if finished else trained
     return Recorded(output, trained, made, _as_recorded(before), "")
+
+
+def reopened(source: Mapping[str, Any], output: Path) -> tuple[Run, Any]:
+    """Return the run in `output` and its seams, with a recipe that is given anew: to export or to quantize what it made."""
+    recipe = load_recipe(source)
+    return Run(recipe, output, RunRecord(output / "run.json")), manager_for(recipe.hooks).hook
 
 
 def options(name: str, overrides: Sequence[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.kinds import part
-from gym_torch.loop.job import Job
+from gym_torch.loop.job import Job, keeps_best
 from gym_torch.model import stop_tokens
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
@@ -42,7 +42,7 @@ class Results:
         """Write a checkpoint of a job as it is."""
         self.run.ranks.at("")  # a large model takes its time
         optimizer = job.spread.optimizer(job.optimizer, self.policy)
-        best = job.progress.best_step if job.train.keeps_best else None
+        best = job.progress.best_step if keeps_best(job.train) else None
 
         def write(path: Path) -> None:
             made = resume.write(path, job, self.adapted, self.policy, self._base, self.conditions, optimizer)

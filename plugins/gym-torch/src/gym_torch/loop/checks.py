@@ -11,6 +11,7 @@ from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.distributed.strategies import check_cut, shards
 from gym_torch.kinds import Adapter, part
+from gym_torch.loop.job import keeps_best
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.promised import named, promised
@@ -31,7 +32,7 @@ def evaluation(train: Train, held_out: Sized | None) -> None:
     """Say where nothing is evaluated, and raise RecipeError where the best checkpoint would be found by nothing."""
     if train.eval_every and not held_out:
         warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
-    if train.keeps_best and not (train.eval_every and held_out):
+    if keeps_best(train) and not (train.eval_every and held_out):
         raise RecipeError(
             "the best checkpoint is found by evaluating while training",
             key="train.keep_best" if train.keep_best else "train.load_best_model_at_end",

@@ -29,6 +29,11 @@ Evaluation = Callable[["Job"], Mapping[str, float] | None]
 """Measures the policy on what was held out; the same in every process. None where a signal, or the samples, left nothing."""
 
 
+def keeps_best(train: Train) -> bool:
+    """Whether the checkpoint of the best evaluation is kept."""
+    return train.keep_best or train.load_best_model_at_end
+
+
 @dataclass
 class Job:
     """One run, ready to be trained."""

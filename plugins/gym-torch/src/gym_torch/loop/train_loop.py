@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gym_core import Interrupted
 from gym_torch.distributed.collectives import gathered, over_processes
-from gym_torch.loop.job import Evaluation, Job
+from gym_torch.loop.job import Evaluation, Job, keeps_best
 from gym_torch.loop.nonfinite import check_weights, explain
 from gym_torch.loop.step_batches import StepBatches, place, reseed
 from gym_torch.loop.step_metrics import StepMetrics
@@ -47,7 +47,7 @@ def run(job: Job) -> None:
             with job.optimizer_config.evaluation_weights(job.optimizer):
                 evaluate(job, job.evaluation)
         asked = agree_to_stop(job)
-        best = train.keeps_best and progress.best_step == progress.step
+        best = keeps_best(train) and progress.best_step == progress.step
         if (asked or best or due(progress, train.save_every)) and job.saved != progress.step:
             # A run must be able to go back to any checkpoint.
             check_weights(job.accelerator.unwrap_model(job.policy), job.last, train.skip_steps)

@@ -8,7 +8,8 @@ from typing import Any
 
 from gym_core.errors import GymError
 from gym_core.recipe import load_recipe
-from gym_core.run import Outcome, execute, reopened
+from gym_core.run import Outcome, execute
+from gym_manage.recorded import reopened
 
 
 class TrainingConfig(dict[str, Any]):
