@@ -25,7 +25,7 @@ from gym_core.hooks import Seams, Trainer
 from gym_core.kinds import KINDS
 from gym_core.ranks import Ranks
 from gym_core.sections import SECTION_OF, SLOTS
-from gym_data.kinds import Rows
+from gym_data.kinds import DataAlgorithm, Rows
 from gym_llamafactory.markdown import markdown
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
@@ -49,8 +49,8 @@ HANDED = (
     PlannedRun, Plans, Prepared,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, Sampler,
 )  # fmt: skip
-#: What the loop of gym-torch asks of components beyond what the kernel does.
-FURTHER: tuple[type[Component], ...] = (TorchBackend, TorchAlgorithm, TorchStrategy)
+#: What packages ask of components of the kernel's kinds beyond what it does itself.
+FURTHER: tuple[type[Component], ...] = (TorchBackend, DataAlgorithm, TorchAlgorithm, TorchStrategy)
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
     "subclass of `gym_core.Component` with `kind: ClassVar[str]`. Components of the kind stand in the group `gym.<kind>`, in",
@@ -135,7 +135,8 @@ def kinds() -> str:
         lines += [f"## `{kind}`: `{public(base)}`", "", f"Group `{PREFIX}{kind}`, {where}.", "", *promises(base)]
         for further in FURTHER:
             if further.kind == kind:
-                lines += [f"### Under gym-torch: `{public(further)}`", "", *promises(further)]
+                package = further.__module__.partition(".")[0].replace("_", "-")
+                lines += [f"### Under {package}: `{public(further)}`", "", *promises(further)]
     lines += ["## A kind of your own", "", *KIND_OF_ONES_OWN, "## What they hand to each other", ""]
     for cls in HANDED:
         lines += [f"### `{cls.__module__}.{cls.__name__}`", "", "```python", inspect.getsource(cls).strip(), "```", ""]

@@ -25,7 +25,7 @@ CORE = sorted((ROOT / "gym-core/src").glob("**/*.py"))
 
 def test_the_kernel_stays_small():
     lines = [line for path in CORE for line in path.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 2380, f"gym-core has {len(lines)} lines that are not blank"
+    assert len(lines) <= 2300, f"gym-core has {len(lines)} lines that are not blank"
 
 
 def test_the_code_of_the_kernel_names_no_package_and_no_other_project():
@@ -100,7 +100,7 @@ def test_importing_a_package_imports_nothing_heavy(folder):
 
 def sources(texts: Mapping[str, str], kinds: Iterable[str]) -> Sources:
     """Return modules with the contracts of the kinds: what `docs/kinds.md` says that they hand to each other or are asked."""
-    handed = re.findall(r"^### (?:Under gym-torch: )?`([\w.]+)`$", (ROOT / "docs/kinds.md").read_text(), re.MULTILINE)
+    handed = re.findall(r"^### (?:Under gym-\w+: )?`([\w.]+)`$", (ROOT / "docs/kinds.md").read_text(), re.MULTILINE)
     return Sources(texts, frozenset(kinds), frozenset(handed))
 
 

@@ -141,7 +141,7 @@ def test_what_is_not_installed_is_said_with_the_package_that_brings_it(install, 
 def test_an_empty_list_says_what_to_install(install, capsys):
     from gym_core.cli import run
 
-    install("gym-core", {}, {"gym.facade": {"Trainer": "gym_manage.python:Trainer"}})
+    install("gym-manage", {}, {"gym.facade": {"Trainer": "gym_manage.python:Trainer"}})
     assert run(["--plugins", "list"]) == 0
     assert "pip install gym-sft gym-torch" in capsys.readouterr().out
 

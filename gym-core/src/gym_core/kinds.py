@@ -24,22 +24,8 @@ class Algorithm(Component):
     """Trains. Section `algorithm`. `build(run=Run, model=<what load_model returned>)` returns a `Trainer`."""
 
     kind: ClassVar[str] = "algorithms"
-    rows: ClassVar[str] = "conversation"
-    """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback`, `stepwise` or `prompt`."""
-    branches: ClassVar[bool] = False
-    """Whether a sample may be several sequences, what they begin with laid out once (`gym_data.examples.Branched`)."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Sections that a recipe must have for it."""
-    measure: ClassVar[str] = "loss"
-    """Key of `metrics.jsonl` that training improves."""
-    better: ClassVar[str] = "lower"
-    """Which way `measure` improves: `lower` or `higher`."""
-    likelier: ClassVar[bool] = True
-    """Whether training makes what its rows show as good likelier, measured against what they show as bad; false to unlearn."""
-
-    def generated(self) -> int:
-        """Return the most tokens that are generated behind a sample of the data and learnt from; 0 where none are."""
-        return 0
 
 
 class Quantizer(Component):

@@ -13,18 +13,19 @@ from gym_data.preview import safe
 
 MODULE = """
 from typing import Annotated, ClassVar
-from gym_core import Algorithm, Backend
+from gym_core import Backend
+from gym_data.kinds import DataAlgorithm
 
 class ToyBackend(Backend):
     path: str
 
-class Learn(Algorithm):
+class Learn(DataAlgorithm):
     pass
 
-class Compare(Algorithm):
+class Compare(DataAlgorithm):
     rows: ClassVar[str] = "preference"
 
-class Judged(Algorithm):
+class Judged(DataAlgorithm):
     rows: ClassVar[str] = "feedback"
 """
 

@@ -9,7 +9,7 @@ from gym_core.lazy import lazily
 
 _HOMES = {
     "gym_data.config": "DatasetConfig",
-    "gym_data.kinds": "Data Family Format Rows Source Template",
+    "gym_data.kinds": "Data DataAlgorithm Family Format Rows Source Template",
     "gym_data.sources": "File Hub Named",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

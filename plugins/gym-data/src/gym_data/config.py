@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_v
 
 from gym_core import DataError, Recipe, Slot
 from gym_core.component import load_object
-from gym_data.kinds import Data, Format, Source, Template
+from gym_data.kinds import Data, DataAlgorithm, Format, Source, Template
 from gym_data.location import locate
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
@@ -86,6 +86,9 @@ class DatasetConfig(Data):
     def preview(self, recipe: Recipe, count: int) -> dict[str, Any]:
         """Return examples as the model will see them, and counts, as plain data."""
         algorithm = recipe.algorithm
+        if not isinstance(algorithm, DataAlgorithm):
+            why = f"{type(algorithm).__name__} does not say which rows it learns from"
+            raise DataError(why, key="algorithm", fix="name another, or subclass gym_data.kinds.DataAlgorithm")
         model = recipe.canonical(everything=True).get("model", {})
         if "path" not in model:
             raise DataError("no model says how to tokenise", key="model.path", fix="add, for example, `model: tiny`")

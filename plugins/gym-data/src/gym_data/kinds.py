@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import PositiveInt, SerializeAsAny
 
-from gym_core import Component, GymError, Slot
+from gym_core import Algorithm, Component, GymError, Slot
 
 
 class Data(Component):
@@ -31,6 +31,25 @@ class Data(Component):
     def longest(self) -> int | None:
         """Return the most tokens that a sample can have; None where nobody knows."""
         return None
+
+
+class DataAlgorithm(Algorithm):
+    """Base of every algorithm that learns from examples: what it says of them, and of what becomes of them."""
+
+    rows: ClassVar[str] = "conversation"
+    """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback`, `stepwise` or `prompt`."""
+    branches: ClassVar[bool] = False
+    """Whether a sample may be several sequences, what they begin with laid out once (`gym_data.examples.Branched`)."""
+    measure: ClassVar[str] = "loss"
+    """Key of `metrics.jsonl` that training improves."""
+    better: ClassVar[str] = "lower"
+    """Which way `measure` improves: `lower` or `higher`."""
+    likelier: ClassVar[bool] = True
+    """Whether training makes what its rows show as good likelier, measured against what they show as bad; false to unlearn."""
+
+    def generated(self) -> int:
+        """Return the most tokens that are generated behind a sample of the data and learnt from; 0 where none are."""
+        return 0
 
 
 class Format(Component):

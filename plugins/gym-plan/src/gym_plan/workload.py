@@ -79,7 +79,7 @@ def longest(recipe: Recipe) -> int:
 def full_batch(recipe: Recipe, objective: Objective[Any], train: Train, length: int) -> Workload:
     """Return the work of one step over samples of `length` tokens, all trained, as many as there may be in it."""
     count = train.batch_tokens if isinstance(train.batch_tokens, int) else train.batch_size
-    many = MadeExamples(recipe.algorithm.rows, length, count)
+    many = MadeExamples(torch_algorithm(recipe).rows, length, count)
     return of_examples(recipe, objective, many, train.model_copy(update={"max_steps": 1}))
 
 

@@ -12,11 +12,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gym_core import Outcome, Run, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_testkit import rows, tiny, warm, weights
+
+if TYPE_CHECKING:
+    from gym_data.kinds import DataAlgorithm
 
 #: Loop settings under which a tiny run is quick and says everything it does.
 QUICK = {"precision": "fp32", "plot": False, "log_every": 1, "epochs": 1000, "max_steps": 2, "learning_rate": 0.01}
@@ -87,7 +90,7 @@ class Bench:
         small = dict(recipe)
         model = small["model"]
         small["model"] = {**model, "path": str(self.model())} if isinstance(model, dict) else str(self.model())
-        small["data"] = str(self.data(loaded.algorithm.rows))
+        small["data"] = str(self.data(cast("DataAlgorithm", loaded.algorithm).rows))
         kept = {key: value for key, value in dict(small.get("train") or {}).items() if key not in QUICK}
         small["train"] = kept | QUICK
         return small

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Recipe
+from gym_data.kinds import DataAlgorithm
 from gym_testkit.bench import Bench
 
 SHAPES = ("conversation", "text", "preference", "feedback")  #: of rows (`Algorithm.rows`) that show what is good
@@ -23,7 +24,7 @@ Texts = Iterator[
 def advantage(recipe: Recipe, model: Path, bench: Bench) -> float:
     """Return the mean log-probability of a token of what is good, less that of what is bad, in nats."""
     assert recipe.data is not None, "the recipe has no data"
-    shape = type(recipe.algorithm).rows
+    shape = cast(DataAlgorithm, recipe.algorithm).rows
     prepared = recipe.data.build(tokenizer=bench.model(), rows=shape, seed=0).train
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     sums: dict[float, list[float]] = {}

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
-from gym_core import Algorithm, Config, Exporter, Quantizer, Recipe, RecipeError, Slot
+from gym_core import Config, Exporter, Quantizer, Recipe, RecipeError, Slot
+from gym_data.kinds import DataAlgorithm
 from gym_data.location import package_of
 from gym_torch.kinds import Callback, TorchBackend
 from gym_torch.openmp import wait_passively
@@ -114,7 +115,7 @@ class Further(NamedTuple):
     stays: bool = True  #: whether it is in memory in every step, and not before them alone
 
 
-class TorchAlgorithm(Algorithm):
+class TorchAlgorithm(DataAlgorithm):
     """Base of every algorithm that trains with the loop of gym-torch: subclass it, point at an objective."""
 
     target: ClassVar[str] = "gym_torch.assembly:Training"

@@ -15,6 +15,7 @@ from gym_core import GymError, Run
 from gym_data.kinds import Data
 from gym_quant.config.base import PostTraining
 from gym_torch.batch import Example
+from gym_torch.config import torch_algorithm
 from gym_torch.kinds import part
 from gym_torch.loop.prepared_data import Prepared, begun
 from gym_torch.promised import promised
@@ -122,6 +123,6 @@ def enough(samples: Samples, widest: int) -> None:
 
 def _prepared(data: Data, run: Run, model: Path) -> Prepared:
     found = data.build(
-        tokenizer=model, rows=run.recipe.algorithm.rows, seed=run.recipe.train.seed, day=begun(run.record)
+        tokenizer=model, rows=torch_algorithm(run.recipe).rows, seed=run.recipe.train.seed, day=begun(run.record)
     )
     return promised(found, Prepared, data, "data")  # type: ignore[type-abstract]

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import yaml
 
-from gym_core import Algorithm, execute, load_recipe
+from gym_core import execute, load_recipe
+from gym_data.kinds import DataAlgorithm
 from gym_testkit.bench import Bench, Finished, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
@@ -34,8 +35,12 @@ def learns(brought: Brought, bench: Bench) -> None:
 
 def _shows_what_is_good(brought: Brought) -> bool:
     """Whether its rows show what is to become likelier, and it trains a language model and nothing beside it."""
-    cls = _class(brought)
-    if not (cls.likelier and cls.rows in ("conversation", "text", "preference", "feedback")):
+    cls = brought.cls
+    if not (
+        issubclass(cls, DataAlgorithm)
+        and cls.likelier
+        and cls.rows in ("conversation", "text", "preference", "feedback")
+    ):
         return False
     if not _on_gym_torch(brought):
         return True
@@ -185,8 +190,12 @@ def oracle(brought: Brought, bench: Bench) -> None:
     assert gradient <= 1e-4, f"relative difference of the gradient {gradient:.3g}"
 
 
-def _class(brought: Brought) -> type[Algorithm]:
-    return cast(type[Algorithm], brought.cls)
+def _class(brought: Brought) -> type[DataAlgorithm]:
+    """Return the class of an algorithm, which says what data its laws need."""
+    assert issubclass(brought.cls, DataAlgorithm), (
+        f"{brought.cls.__name__} is no gym_data.kinds.DataAlgorithm: its rows are unknown"
+    )
+    return brought.cls
 
 
 def _recipe(brought: Brought, bench: Bench, even: bool = False, **train: Any) -> dict[str, Any]:

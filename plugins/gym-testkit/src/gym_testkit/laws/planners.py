@@ -12,6 +12,7 @@ from gym_core.discovery import entries
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
+from gym_torch.config import torch_algorithm
 from gym_torch.planners import AUTO, KEYS, PlannedRun, Planner, Plans
 
 laws = laws_of("planners", "planner")
@@ -29,7 +30,7 @@ def _run(bench: Bench, **train: Any) -> PlannedRun:
     options = {key: value for key, value in recipe["train"].items() if key != "batch_size"} | train
     loaded, path = load_recipe(recipe | {"train": options}), bench.model()
     assert loaded.data is not None
-    data = loaded.data.build(tokenizer=path, rows=loaded.algorithm.rows, seed=loaded.train.seed)
+    data = loaded.data.build(tokenizer=path, rows=torch_algorithm(loaded).rows, seed=loaded.train.seed)
     return PlannedRun(loaded, path, "fp32", torch.device("cpu"), data.train)
 
 

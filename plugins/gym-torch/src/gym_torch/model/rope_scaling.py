@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import GymError, Recipe
-from gym_data.kinds import Data
+from gym_data.kinds import Data, DataAlgorithm
 from gym_torch.config import RopeScaling, RopeType
 from gym_torch.kinds import part
 from gym_torch.model.miniature import by_length
@@ -40,7 +40,8 @@ def longest(recipe: Recipe) -> int | None:
     """Return the tokens of the longest sample that a run can have, where that is known: of the data, and what is generated."""
     data = part(recipe, Data)
     read = data.longest() if data else None
-    return None if read is None else read + recipe.algorithm.generated()
+    algorithm = part(recipe, DataAlgorithm) if read is not None else None
+    return read + algorithm.generated() if read is not None and algorithm else None
 
 
 def scale(shape: PretrainedConfig, asked: RopeScaling | RopeType, samples: int | None) -> None:

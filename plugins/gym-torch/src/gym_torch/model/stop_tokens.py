@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from gym_core import Recipe
 from gym_data.kinds import Data
 from gym_data.tokenizer import Tokenizer
+from gym_torch.config import torch_algorithm
 from gym_torch.kinds import part
 from gym_torch.model.loading import LoadedModel
 
@@ -58,7 +59,7 @@ def write(model: PreTrainedModel, words: Tokenizer, into: Path) -> None:
 def of_chats(recipe: Recipe, model: LoadedModel) -> Tokenizer | None:
     """Have a model stop where the turns of the chats end that it learns from; return their tokenizer where that is new to it."""
     data = part(recipe, Data)
-    if data is None or recipe.algorithm.rows == "text":
+    if data is None or torch_algorithm(recipe).rows == "text":
         return None
     words: Tokenizer | None = data.tokenizer(model.path)
     return words if words and stop_where_turns_end(model.model, words) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gym_core import Run
+from gym_torch.config import torch_algorithm
 from gym_torch.loop.callbacks.llamafactory import LlamaFactoryFiles
 from gym_torch.loop.callbacks.loss_plot import Curves
 from gym_torch.loop.callbacks.metrics import Metrics
@@ -16,7 +17,7 @@ from gym_torch.promised import promised
 
 def observers_of(run: Run, model: LoadedModel, data: Prepared) -> list[Observer]:
     """Return what watches a run: what watches every one, and the callbacks of its recipe."""
-    output, measure = run.output, run.recipe.algorithm.measure
+    output, measure = run.output, torch_algorithm(run.recipe).measure
     plot = [Curves(output, ["loss", measure])] if run.recipe.train.plot else []
     card = ModelCard(run, model.name, {"samples": len(data.train), "fingerprint": data.fingerprint})
     logs = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output, measure)]

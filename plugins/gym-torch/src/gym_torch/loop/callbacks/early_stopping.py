@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gym_core import RecipeError, Run
+from gym_torch.config import torch_algorithm
 from gym_torch.observer import Observer, Progress, Record, gain
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class EarlyStop(Observer):
                 fix="set `train: {eval_every: 100}`",
             )
         self.config = config
-        self.name, self.better = f"eval_{run.recipe.algorithm.measure}", run.recipe.algorithm.better
+        algorithm = torch_algorithm(run.recipe)
+        self.name, self.better = f"eval_{algorithm.measure}", algorithm.better
         self.best: float | None = None
         self.misses = 0
 
