@@ -22,8 +22,8 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rl import Local, PolicyGradient
 from gym_rl.local_engine import LocalSampler
 from gym_rl.objective import PolicyObjective
-from gym_rl.rollouts.experience_maker import Rollouts
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
+from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_testkit import tiny
 from gym_torch.model.adapted import Full
 from gym_torch.model.layout_support import layout_for

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from gym_core import GymError, load_recipe
 from gym_plan.plan import plan
 from gym_preference import ProcessRewardModel, RewardModel
-from gym_preference.reward_models import oracle as score_oracles
+from gym_preference.reward_models import naive_losses as score_oracles
 from gym_preference.reward_models.objective import RewardModelPolicy
 from gym_preference.reward_models.outcome import RewardLoss
 from gym_preference.reward_models.process import ProcessLoss

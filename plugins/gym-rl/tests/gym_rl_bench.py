@@ -18,8 +18,8 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, PolicyGradient
 from gym_rl.local_engine import LocalSampler
 from gym_rl.rollout_engine import Local
-from gym_rl.rollouts.experience_maker import Rollouts
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
+from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_torch.model.adapted import Full
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED

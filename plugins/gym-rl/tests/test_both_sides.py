@@ -23,7 +23,7 @@ from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.dynamic_sampling import concatenate, select_groups
 from gym_rl.rollouts.experience import Experience
-from gym_rl.rollouts.sampling_mask import with_top_p_sets
+from gym_rl.rollouts.top_p_mask import with_top_p_sets
 from gym_testkit.bench import Bench
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy

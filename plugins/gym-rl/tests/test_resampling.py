@@ -14,7 +14,7 @@ from gym_rl_bench import algorithm, arbitrary, rounds
 from gym_rewards import RewardInput
 from gym_rl.rollouts.dynamic_sampling import concatenate, dynamic_sample, group_count, in_loss, select_groups
 from gym_rl.rollouts.experience import Experience
-from gym_rl.rollouts.experience_maker import Rollouts
+from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_torch.source import Step
 
 

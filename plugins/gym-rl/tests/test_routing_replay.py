@@ -23,8 +23,8 @@ from gym_rl.local_engine import LocalSampler
 from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.dynamic_sampling import concatenate, group_count, select_groups
-from gym_rl.rollouts.experience_maker import Rollouts
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
+from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_testkit import tiny
 from gym_torch.model.adapted import Full
 from gym_torch.model.expert_routing import FREE, Routers

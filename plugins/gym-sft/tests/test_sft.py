@@ -16,8 +16,8 @@ from gym_core import load_recipe
 from gym_data import DatasetConfig, File
 from gym_data.templates import Qwen3
 from gym_sft import SFT, Pretrain
+from gym_sft.naive_losses import next_token
 from gym_sft.objective import NextToken
-from gym_sft.oracle import next_token
 from gym_testkit.bench import Bench
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED

@@ -17,7 +17,7 @@ class PreferenceAlgorithm(TorchAlgorithm):
     The fields that a subclass adds are further arguments of its `loss`.
     """
 
-    contribution: ClassVar[str] = "gym_preference.contribution:preferences"
+    contribution: ClassVar[str] = "gym_preference.workflow:preferences"
     disable_dropout: ClassVar[bool] = True
     referenced: ClassVar[bool] = False
     """Whether answers are measured by how much likelier they are than under a reference."""

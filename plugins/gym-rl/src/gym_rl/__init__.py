@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_rl.config.policy_gradient import ClippedPolicyGradient, PolicyGradient
+from gym_rl.config.base import ClippedPolicyGradient, PolicyGradient
 from gym_rl.config.ppo import PPO
 from gym_rl.config.reinforce import RLOO, ReinforcePP, ReinforcePPBaseline
 from gym_rl.rollout_engine import Engine, Local

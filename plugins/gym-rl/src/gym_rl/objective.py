@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gym_rl.config.policy_gradient import PolicyGradient
+from gym_rl.config.base import PolicyGradient
 from gym_rl.formulas.importance_ratio import log_ratio, token_ratio
 from gym_rl.formulas.kl import ESTIMATORS
 from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
@@ -20,7 +20,7 @@ from gym_rl.formulas.off_policy_correction import CORRECTIONS
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import Rollout
 from gym_rl.rollouts.routing_replay import lay_out_experts
-from gym_rl.rollouts.sampling_mask import top_p_sets
+from gym_rl.rollouts.top_p_mask import top_p_sets
 from gym_torch.batch import Example
 from gym_torch.metrics import Largest, Metric, Metrics, Ratio
 from gym_torch.objective import Objective, Scores

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from gym_rl import PPO
 from gym_rl.clipped_objectives import ClippedTokens
-from gym_rl.contribution import scored_rollouts
 from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.advantages import gae, whiten
@@ -19,6 +18,7 @@ from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.compute_advantages import token_rewards
 from gym_rl.rollouts.experience import Experience
+from gym_rl.workflow import scored_rollouts
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.further_models import TrainedFurther

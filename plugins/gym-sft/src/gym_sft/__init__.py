@@ -14,7 +14,7 @@ class SFT(TorchAlgorithm):
     """Supervised fine-tuning: learns to give the answers of conversations. Prompts are read, not learnt."""
 
     objective: ClassVar[str] = "gym_sft.objective:NextToken"
-    oracle: ClassVar[str] = "gym_sft.oracle:next_token"
+    oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
     rows: ClassVar[str] = "conversation"
     branches: ClassVar[bool] = True
 
@@ -23,5 +23,5 @@ class Pretrain(TorchAlgorithm):
     """Continued pre-training: learns every token of plain text."""
 
     objective: ClassVar[str] = "gym_sft.objective:NextToken"
-    oracle: ClassVar[str] = "gym_sft.oracle:next_token"
+    oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
     rows: ClassVar[str] = "text"

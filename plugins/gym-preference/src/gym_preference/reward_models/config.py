@@ -24,7 +24,7 @@ class RewardModel(TorchAlgorithm):
 
     rows: ClassVar[str] = "preference"
     objective: ClassVar[str] = "gym_preference.reward_models.outcome:RewardLoss"
-    oracle: ClassVar[str] = "gym_preference.reward_models.oracle:reward_model"
+    oracle: ClassVar[str] = "gym_preference.reward_models.naive_losses:reward_model"
 
     center_rewards_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """Coefficient that centers rewards: weight of the squared sum of the two rewards of a pair. 0.01 keeps their mean near 0,
@@ -45,4 +45,4 @@ class ProcessRewardModel(TorchAlgorithm):
 
     rows: ClassVar[str] = "stepwise"
     objective: ClassVar[str] = "gym_preference.reward_models.process:ProcessLoss"
-    oracle: ClassVar[str] = "gym_preference.reward_models.oracle:process_reward_model"
+    oracle: ClassVar[str] = "gym_preference.reward_models.naive_losses:process_reward_model"

@@ -25,7 +25,7 @@ class TDPO1(PairwisePreference):
     contribution: ClassVar[str] = "gym_preference.tdpo.objective:compared_pairs"
     objective: ClassVar[str] = "gym_preference.tdpo.objective:TDPOObjective"
     loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo1"
-    oracle: ClassVar[str] = "gym_preference.tdpo.oracle:tdpo1"
+    oracle: ClassVar[str] = "gym_preference.tdpo.naive_losses:tdpo1"
 
     ref_model: str | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training. Its whole distribution of
@@ -48,7 +48,7 @@ class TDPO2(TDPO1):
     """
 
     loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo2"
-    oracle: ClassVar[str] = "gym_preference.tdpo.oracle:tdpo2"
+    oracle: ClassVar[str] = "gym_preference.tdpo.naive_losses:tdpo2"
 
     alpha: Annotated[float, Field(ge=0)] = 0.5
     """Sequential KL coefficient (alpha): 0 makes it DPO."""

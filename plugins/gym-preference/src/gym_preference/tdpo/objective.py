@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gym_preference.contribution import likelihood_watch
 from gym_preference.pairwise.objective import PairObjective
 from gym_preference.tdpo.config import TDPO1
 from gym_preference.tdpo.losses import compared
+from gym_preference.workflow import likelihood_watch
 from gym_torch.batch import Batch
 from gym_torch.contribution import Contribution, Parts, dataset, held_out_loss
 from gym_torch.metrics import Mean, Metrics

@@ -16,7 +16,7 @@ class UnpairedPreference(WithReference):
     whether each is desirable; and of what the numbers are measured from.
     """
 
-    contribution: ClassVar[str] = "gym_preference.unpaired.contribution:unpaired"
+    contribution: ClassVar[str] = "gym_preference.unpaired.workflow:unpaired"
     rows: ClassVar[str] = "feedback"
     objective: ClassVar[str] = "gym_preference.unpaired.objective:UnpairedObjective"
     ftx: Annotated[float, Field(ge=0)] = 0.0
@@ -46,7 +46,7 @@ class KTO(UnpairedPreference):
 
     loss: ClassVar[str] = "gym_preference.unpaired.losses:kto"
     baseline: ClassVar[str] = "gym_preference.unpaired.reference_point:MismatchedKL"
-    oracle: ClassVar[str] = "gym_preference.unpaired.oracle:kto"
+    oracle: ClassVar[str] = "gym_preference.unpaired.naive_losses:kto"
 
     desirable_weight: Annotated[float, Field(ge=0)] = 1.0
     """Desirable weight: of the loss of a desirable response. All of them together should weigh 1 to 1.33 times the undesirable
@@ -80,4 +80,4 @@ class BCO(UnpairedPreference):
 
     loss: ClassVar[str] = "gym_preference.unpaired.losses:bco"
     baseline: ClassVar[str] = "gym_preference.unpaired.reference_point:MeanReward"
-    oracle: ClassVar[str] = "gym_preference.unpaired.oracle:bco"
+    oracle: ClassVar[str] = "gym_preference.unpaired.naive_losses:bco"

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from gym_rl.config.policy_gradient import ClippedPolicyGradient
+from gym_rl.config.base import ClippedPolicyGradient
 from gym_torch.config import Further
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gym_rl.config.policy_gradient import ClippedPolicyGradient, PolicyGradient
+from gym_rl.config.base import ClippedPolicyGradient, PolicyGradient
 
 
 class RLOO(PolicyGradient):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gym_core.component import load_object
-from gym_rl.config.policy_gradient import PolicyGradient
+from gym_rl.config.base import PolicyGradient
 from gym_rl.formulas import advantages
 from gym_rl.formulas.kl import k1
 from gym_rl.formulas.segment_sums import sums

@@ -17,10 +17,10 @@ from gym_core import Train
 from gym_data.tokenizer import Tokenizer
 from gym_rewards.reward import RewardInput
 from gym_rewards.reward_manager import RewardResult
-from gym_rl.config.policy_gradient import PolicyGradient
+from gym_rl.config.base import PolicyGradient
 from gym_rl.rollouts.experience import Experience
-from gym_rl.rollouts.experience_maker import Rollouts, prompts_in
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
+from gym_rl.rollouts.rollout_loop import Rollouts, prompts_in
 from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion
 from gym_torch.packing import Layout

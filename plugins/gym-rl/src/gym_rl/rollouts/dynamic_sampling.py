@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from gym_rl.config.policy_gradient import PolicyGradient
+from gym_rl.config.base import PolicyGradient
 from gym_rl.rollouts.experience import OF_ANSWERS, Experience
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_rl.rollouts.routing_replay import concatenate_prompt_experts

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gym_rl.config.policy_gradient import PolicyGradient
+from gym_rl.config.base import PolicyGradient
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.metrics import rollout_metrics

@@ -15,7 +15,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_rewards.reward import RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rewards.reward_names import called
-from gym_rl.config.policy_gradient import PolicyGradient
+from gym_rl.config.base import PolicyGradient
 from gym_rl.rollout_engine import Sampler
 from gym_rl.rollouts.completion_checks import check
 from gym_rl.rollouts.experience import Experience

@@ -21,7 +21,7 @@ class DPO(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:dpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:dpo"
 
 
 class DPONorm(WithReference, PairwisePreference):
@@ -37,7 +37,7 @@ class DPONorm(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:dpo_norm"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:dpo_norm"
     per_token: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0)] = 5.0
@@ -56,7 +56,7 @@ class LDDPO(WithReference, PairwisePreference):
 
     objective: ClassVar[str] = "gym_preference.pairwise.objective:LengthDesensitized"
     loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:ld_dpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:ld_dpo"
 
     ld_alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     """LD-DPO alpha: weight of the log-ratios of tokens beyond the length of the shorter response; 1 makes it DPO."""
@@ -74,7 +74,7 @@ class CDPO(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:cdpo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:cdpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:cdpo"
 
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
     """Label smoothing: the share of labels that are wrong."""
@@ -94,7 +94,7 @@ class RobustDPO(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:robust_dpo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:robust_dpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:robust_dpo"
 
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
     """Label smoothing: the share of labels that are wrong."""

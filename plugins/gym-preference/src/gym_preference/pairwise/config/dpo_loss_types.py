@@ -23,7 +23,7 @@ class IPO(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:ipo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:ipo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:ipo"
     per_token: ClassVar[bool] = True
 
 
@@ -41,7 +41,7 @@ class Hinge(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:hinge"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:hinge"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:hinge"
 
 
 class BCOPair(WithReference, PairwisePreference):
@@ -57,7 +57,7 @@ class BCOPair(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:bco_pair"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:bco_pair"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:bco_pair"
 
 
 class EXO(WithReference, PairwisePreference):
@@ -74,7 +74,7 @@ class EXO(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:exo_pair"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:exo_pair"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:exo_pair"
 
     label_smoothing: Annotated[float, Field(gt=0, lt=0.5)] = 1e-3
     """Label smoothing: the share of labels that are wrong. Not 0, where the loss is finite for a deterministic policy alone."""
@@ -91,7 +91,7 @@ class NCA(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:nca_pair"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:nca_pair"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:nca_pair"
 
 
 class SPPO(WithReference, PairwisePreference):
@@ -107,7 +107,7 @@ class SPPO(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:sppo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:sppo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:sppo"
 
 
 class APOZero(WithReference, PairwisePreference):
@@ -121,7 +121,7 @@ class APOZero(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:apo_zero"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:apo_zero"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:apo_zero"
 
 
 class APODown(WithReference, PairwisePreference):
@@ -135,7 +135,7 @@ class APODown(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:apo_down"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:apo_down"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:apo_down"
 
 
 class DiscoPOP(WithReference, PairwisePreference):
@@ -149,7 +149,7 @@ class DiscoPOP(WithReference, PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:discopop"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:discopop"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:discopop"
 
     discopop_tau: Annotated[float, Field(gt=0)] = 0.05
     """DiscoPOP temperature (tau): how sharply the loss changes from one form to the other at a margin of 0."""

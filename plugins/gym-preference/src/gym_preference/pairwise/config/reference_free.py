@@ -21,7 +21,7 @@ class SimPO(PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:simpo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:simpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:simpo"
     per_token: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0)] = 2.0
@@ -43,7 +43,7 @@ class ORPO(PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:orpo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:orpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:orpo"
     per_token: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0)] = 0.1
@@ -62,7 +62,7 @@ class CPO(PairwisePreference):
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"
-    oracle: ClassVar[str] = "gym_preference.pairwise.oracle:cpo"
+    oracle: ClassVar[str] = "gym_preference.pairwise.naive_losses:cpo"
 
     ftx: Annotated[float, Field(ge=0)] = 1.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen response."""

@@ -21,7 +21,7 @@ class PolicyGradient(TorchAlgorithm):
     `train.batch_size * train.accumulate` is the number of completions in an optimizer step.
     """
 
-    contribution: ClassVar[str] = "gym_rl.contribution:rollouts"
+    contribution: ClassVar[str] = "gym_rl.workflow:rollouts"
     rows: ClassVar[str] = "prompt"
     largest_steps: ClassVar[str] = "gym_rl.rollouts.dummy_rollouts:Bound"
     measure: ClassVar[str] = "reward"

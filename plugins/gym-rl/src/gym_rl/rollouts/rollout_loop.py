@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gym_core import RecipeError, Train
 from gym_core.component import load_object
-from gym_rl.config.policy_gradient import PolicyGradient
+from gym_rl.config.base import PolicyGradient
 from gym_rl.rollouts.compute_advantages import Credit
 from gym_rl.rollouts.dynamic_sampling import DynamicSample, dynamic_sample, in_loss
 from gym_rl.rollouts.experience import Experience, Rollout

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from gym_core.component import load_object
 from gym_data.examples import UnpairedExample
-from gym_preference.contribution import likelihood_watch, referred, used
 from gym_preference.reference_log_probs import Used
 from gym_preference.unpaired.config import UnpairedPreference
 from gym_preference.unpaired.objective import UnpairedObjective
 from gym_preference.unpaired.reference_point import Baseline
 from gym_preference.unpaired.source import UnpairedEvaluation, UnpairedSource
+from gym_preference.workflow import likelihood_watch, referred, used
 from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, dataset
 from gym_torch.distributed.collectives import over_processes

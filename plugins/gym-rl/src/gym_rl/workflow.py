@@ -15,7 +15,7 @@ from gym_core import Artifact, RecipeError
 from gym_data.tokenizer import Tokenizer
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
-from gym_rl.config.policy_gradient import PolicyGradient
+from gym_rl.config.base import PolicyGradient
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollout_engine import Sampler
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
@@ -23,10 +23,10 @@ from gym_rl.rollout_log.from_experience import samples
 from gym_rl.rollouts import mismatch
 from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
 from gym_rl.rollouts.experience import Experience, Rollout
-from gym_rl.rollouts.experience_maker import Rollouts, Shares
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.log_probs import Batches, Pass, scored
-from gym_rl.rollouts.sampling_mask import with_top_p_sets
+from gym_rl.rollouts.rollout_loop import Rollouts, Shares
+from gym_rl.rollouts.top_p_mask import with_top_p_sets
 from gym_torch.console import say, warn
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.distributed.strategies import shards
