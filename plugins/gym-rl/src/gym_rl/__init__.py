@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from gym_rl.config.base import ClippedPolicyGradient, PolicyGradient
 from gym_rl.config.ppo import PPO
-from gym_rl.config.reinforce import RLOO, ReinforcePP, ReinforcePPBaseline
+from gym_rl.config.reinforce_plus_plus import ReinforcePP
+from gym_rl.config.reinforce_plus_plus_baseline import ReinforcePPBaseline
+from gym_rl.config.rloo import RLOO
 from gym_rl.rollout_engine import Engine, Local
 
 __version__ = "0.1.0"

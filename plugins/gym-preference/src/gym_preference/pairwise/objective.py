@@ -9,7 +9,7 @@ from gym_preference.accuracy import half_for_ties
 from gym_preference.config import PairwisePreference
 from gym_preference.objective import PreferenceObjective
 from gym_preference.pairwise import chosen_rejected
-from gym_preference.pairwise.config.dpo import LDDPO
+from gym_preference.pairwise.config.ld_dpo import LDDPO
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Scores

@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_data.examples import UnpairedExample
-from gym_preference.unpaired.config import BCO, KTO
+from gym_preference.unpaired.config.bco import BCO
+from gym_preference.unpaired.config.kto import KTO
 
 
 def kto(config: KTO, model: PreTrainedModel, examples: Sequence[UnpairedExample]) -> Tensor:

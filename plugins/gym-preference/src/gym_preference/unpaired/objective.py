@@ -13,7 +13,7 @@ from gym_data.examples import UnpairedExample
 from gym_preference.accuracy import half_for_ties
 from gym_preference.objective import PreferenceObjective
 from gym_preference.unpaired import mismatched_responses as judged
-from gym_preference.unpaired.config import UnpairedPreference
+from gym_preference.unpaired.config.base import UnpairedPreference
 from gym_preference.unpaired.mismatched_responses import UnpairedSample
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio

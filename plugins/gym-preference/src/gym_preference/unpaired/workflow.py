@@ -8,7 +8,7 @@ from typing import Any, cast
 from gym_core.component import load_object
 from gym_data.examples import UnpairedExample
 from gym_preference.reference_log_probs import Used
-from gym_preference.unpaired.config import UnpairedPreference
+from gym_preference.unpaired.config.base import UnpairedPreference
 from gym_preference.unpaired.objective import UnpairedObjective
 from gym_preference.unpaired.reference_point import Baseline
 from gym_preference.unpaired.source import UnpairedEvaluation, UnpairedSource

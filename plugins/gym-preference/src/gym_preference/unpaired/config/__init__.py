@@ -1,0 +1,1 @@
+"""Options of the algorithms over unpaired responses. Imports nothing heavy."""
