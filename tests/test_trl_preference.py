@@ -40,9 +40,10 @@ from gym_preference import (
     SimPO,
 )
 from gym_preference.objective import PreferenceObjective
-from gym_preference.unpaired.mismatched_responses import MismatchedResponses, with_baseline
+from gym_preference.unpaired.mismatched_responses import MismatchedResponses
 from gym_preference.unpaired.objective import UnpairedObjective
 from gym_preference.unpaired.reference_point import MismatchedKL
+from gym_preference.unpaired.samples import with_reference_point
 from gym_testkit import tiny
 from gym_torch.batch import Example
 from gym_torch.model.layout_support import layout_for
@@ -260,12 +261,12 @@ def stepped(objective: PreferenceObjective, policy: Policy, case: Case, size: in
         every: list[Any] = paired(case.pairs)
         return [every[start : start + size] for start in range(0, len(every), size)]
     whole = Listed(judged(case.pairs))
-    baseline = MismatchedKL(whole, SEED)
-    mismatched = [baseline.measured[number] for number in range(len(whole))]
+    reference_point = MismatchedKL(whole, SEED)
+    mismatched = [reference_point.measured[number] for number in range(len(whole))]
     device = torch.device("cpu")
     total = objective.total(Scorer(policy), Step([mismatched[:1], mismatched[1:]], 1.0), device)
     step = Step([whole[start : start + size] for start in range(0, len(whole), size)], 1.0)
-    return list(with_baseline(step, whole, baseline.of(0, *total)).batches)
+    return list(with_reference_point(step, whole, reference_point.of(0, *total)).batches)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -300,4 +301,4 @@ def test_a_departure_is_tried_that_is_not_clamped(path: Path) -> None:
     objective = UnpairedObjective(case.config, PACKED)
     objective.reference = Scorer(Policy(frozen))
     (first, *_), *_ = stepped(objective, Policy(model), case, 4)
-    assert first.baseline > 0.01
+    assert first.reference_point > 0.01

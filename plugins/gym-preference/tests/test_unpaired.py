@@ -17,9 +17,10 @@ from gym_core import DataError, load_recipe
 from gym_core.component import load_object
 from gym_data.examples import UnpairedExample
 from gym_preference import KTO
-from gym_preference.unpaired.mismatched_responses import MismatchedResponses, UnpairedSample, with_baseline
+from gym_preference.unpaired.mismatched_responses import MismatchedResponses
 from gym_preference.unpaired.objective import UnpairedObjective
 from gym_preference.unpaired.reference_point import MeanReward, MismatchedKL
+from gym_preference.unpaired.samples import UnpairedSample, with_reference_point
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
 from gym_testkit.team import start
@@ -93,8 +94,8 @@ def test_one_answer_alone_has_nothing_to_be_measured_by() -> None:
 
 def test_one_answer_that_is_held_out_is_measured_from_zero() -> None:
     """A small validation split ends no run; kto_en_demo's tenth of a few rows is one."""
-    baseline = MismatchedKL(drawn(4), 0).held_out(drawn(1), 0)
-    assert (baseline.measured, baseline.of(1, 5.0, 1.0), baseline.name) == (None, 0.0, "kl")
+    reference_point = MismatchedKL(drawn(4), 0).held_out(drawn(1), 0)
+    assert (reference_point.measured, reference_point.of(1, 5.0, 1.0), reference_point.name) == (None, 0.0, "kl")
 
 
 def test_which_answer_goes_where_follows_from_the_seed() -> None:
@@ -108,36 +109,44 @@ def test_the_margin_of_a_step_is_that_of_its_means_however_it_is_cut() -> None:
     wanted = np.mean([rewards[one.id] for one in whole if one.desirable]) - np.mean(
         [rewards[one.id] for one in whole if not one.desirable]
     )
-    step = with_baseline(Step([whole[:3], whole[3:]], 1.0), whole, 2.5)
+    step = with_reference_point(Step([whole[:3], whole[3:]], 1.0), whole, 2.5)
     answers = [one for batch in step.batches for one in batch]
-    assert all(isinstance(one, UnpairedSample) and one.baseline == 2.5 for one in answers)
+    assert all(isinstance(one, UnpairedSample) and one.reference_point == 2.5 for one in answers)
     assert sum(one.share * rewards[one.id] for one in answers) / len(answers) == pytest.approx(wanted)
-    alike = with_baseline(Step([whole[:1]], 1.0), whole[:1], 0.0)
+    alike = with_reference_point(Step([whole[:1]], 1.0), whole[:1], 0.0)
     assert alike.batches[0][0].share == 0.0, "one side alone has no margin"
 
 
 def test_a_mean_reward_counts_each_step_once() -> None:
-    baseline = MeanReward(drawn(2), 0)
-    assert baseline.of(0, 6.0, 2.0) == 3.0
-    assert baseline.of(1, 0.0, 1.0) == 2.0
-    state = json.loads(json.dumps(baseline.state_dict()))
-    for again in (baseline, MeanReward(drawn(2), 0)):
+    reference_point = MeanReward(drawn(2), 0)
+    assert reference_point.of(0, 6.0, 2.0) == 3.0
+    assert reference_point.of(1, 0.0, 1.0) == 2.0
+    state = json.loads(json.dumps(reference_point.state_dict()))
+    for again in (reference_point, MeanReward(drawn(2), 0)):
         again.load_state_dict(state)
         assert again.of(1, 3.0, 1.0) == 3.0, "the step is asked for again, with other rewards"
-    for on in (baseline, MeanReward(drawn(2), 0)):
+    for on in (reference_point, MeanReward(drawn(2), 0)):
         on.load_state_dict(state)
         assert on.of(2, 3.0, 1.0) == pytest.approx(9 / 4)
-    assert baseline.held_out(drawn(3), 0).of(9, 0.0, 0.0) == baseline.mean
+    assert reference_point.held_out(drawn(3), 0).of(9, 0.0, 0.0) == reference_point.mean
 
 
 def test_a_step_that_is_skipped_for_its_numbers_does_not_spoil_the_mean() -> None:
-    baseline = MeanReward(drawn(2), 0)
-    assert [baseline.of(step, total, 2.0) for step, total in enumerate([6.0, math.nan, -math.inf, 2.0])] == [3, 3, 3, 2]
+    reference_point = MeanReward(drawn(2), 0)
+    assert [reference_point.of(step, total, 2.0) for step, total in enumerate([6.0, math.nan, -math.inf, 2.0])] == [
+        3,
+        3,
+        3,
+        2,
+    ]
 
 
 def test_a_departure_is_the_mean_or_nothing() -> None:
-    baseline = MismatchedKL(drawn(4), 0)
-    assert baseline.of(0, 6.0, 4.0) == 1.5 and baseline.of(1, -6.0, 4.0) == baseline.of(2, -1e-9, 4.0) == 0.0
+    reference_point = MismatchedKL(drawn(4), 0)
+    assert (
+        reference_point.of(0, 6.0, 4.0) == 1.5
+        and reference_point.of(1, -6.0, 4.0) == reference_point.of(2, -1e-9, 4.0) == 0.0
+    )
 
 
 @pytest.mark.parametrize("options", [{"name": "kto", "ftx": 0.3, "desirable_weight": 1.3}, {"name": "bco", "ftx": 0.3}])
@@ -150,8 +159,12 @@ def test_answers_are_measured_from_what_their_step_says(bench: Bench) -> None:
     objective = UnpairedObjective(KTO(), PACKED)
     assert load_object(KTO.objective) is UnpairedObjective
     plain = objective.collate(drawn(3))
-    told = objective.collate([UnpairedSample(**vars(one), baseline=0.5, share=2.0) for one in drawn(3)])
-    assert plain.columns["baseline"].tolist() == [0, 0, 0] and told.columns["baseline"].tolist() == [0.5, 0.5, 0.5]
+    told = objective.collate([UnpairedSample(**vars(one), reference_point=0.5, share=2.0) for one in drawn(3)])
+    assert plain.columns["reference_point"].tolist() == [0, 0, 0] and told.columns["reference_point"].tolist() == [
+        0.5,
+        0.5,
+        0.5,
+    ]
     assert told.columns["desirable"].tolist() == [True, False, False] and objective.weight(told) == 3
 
 
@@ -161,7 +174,7 @@ def test_learning_good_answers_counts_what_it_does_in_llamafactory(model_path: P
         UnpairedExample(f"{n}", np.arange(3, 9 + n % 4, dtype=np.int32), np.arange(6 + n % 4) > 2, n < 4)
         for n in range(6)
     ]
-    step = with_baseline(Step([whole[:1], whole[1:]], 1.0), whole, 0.0)
+    step = with_reference_point(Step([whole[:1], whole[1:]], 1.0), whole, 0.0)
     policy = Policy(AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32))
     plain, learnt = (UnpairedObjective(KTO(ftx=ftx)) for ftx in (0.0, 0.3))
     batches = [learnt.collate(batch) for batch in step.batches]
@@ -178,19 +191,21 @@ def agree(one: Finished, other: Finished, keys: tuple[str, ...], apart: float = 
         assert len(left) == len(one.metrics)
 
 
-@pytest.mark.parametrize(("name", "baseline"), [("kto", "kl"), ("bco", "delta")])
-def test_how_a_step_is_cut_changes_nothing(bench: Bench, name: str, baseline: str) -> None:
+@pytest.mark.parametrize(("name", "reference_point"), [("kto", "kl"), ("bco", "delta")])
+def test_how_a_step_is_cut_changes_nothing(bench: Bench, name: str, reference_point: str) -> None:
     made = recipe(bench, name=name)
     whole = bench.run(made, "whole", max_steps=4, batch_size=16, accumulate=1)
     alone = bench.run(made, "alone", max_steps=4, batch_size=1, accumulate=16)
     agree(
-        whole, alone, (baseline, "loss", "rewards/margins", "rewards/chosen", "rewards/rejected", "rewards/accuracies")
+        whole,
+        alone,
+        (reference_point, "loss", "rewards/margins", "rewards/chosen", "rewards/rejected", "rewards/accuracies"),
     )
-    assert whole.series(baseline)[0] == 0 and abs(whole.series(baseline)[-1]) > 1e-3
+    assert whole.series(reference_point)[0] == 0 and abs(whole.series(reference_point)[-1]) > 1e-3
 
 
-@pytest.mark.parametrize(("name", "baseline"), [("kto", "kl"), ("bco", "delta")])
-def test_two_processes_measure_what_one_does(bench: Bench, name: str, baseline: str) -> None:
+@pytest.mark.parametrize(("name", "reference_point"), [("kto", "kl"), ("bco", "delta")])
+def test_two_processes_measure_what_one_does(bench: Bench, name: str, reference_point: str) -> None:
     made = recipe(bench, name=name)
     made["train"] |= {"max_steps": 3, "batch_size": 4, "accumulate": 3}
     alone = bench.run(made, "alone")
@@ -199,7 +214,7 @@ def test_two_processes_measure_what_one_does(bench: Bench, name: str, baseline: 
     team = start(2, str(file))
     assert team.codes(within=240) == [0, 0], team.errors()
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    agree(alone, Finished(alone.outcome, lines), (baseline, "loss", "rewards/margins"))
+    agree(alone, Finished(alone.outcome, lines), (reference_point, "loss", "rewards/margins"))
 
 
 @pytest.mark.parametrize("adapter", ["lora", None])
@@ -213,11 +228,11 @@ def test_a_reference_that_is_asked_once_says_the_same(bench: Bench, adapter: str
     assert live.series("kl")[-1] > 1e-3
 
 
-@pytest.mark.parametrize(("name", "baseline"), [("kto", "kl"), ("bco", "delta")])
-def test_held_out_answers_are_measured_too(bench: Bench, name: str, baseline: str) -> None:
+@pytest.mark.parametrize(("name", "reference_point"), [("kto", "kl"), ("bco", "delta")])
+def test_held_out_answers_are_measured_too(bench: Bench, name: str, reference_point: str) -> None:
     made = recipe(bench, None, name) | {"data": {"sources": [str(bench.data("feedback"))], "validation": 5}}
     run = bench.run(made, max_steps=4, eval_every=2, learning_rate=0.01)
-    for key in ("loss", "rewards/accuracies", "rewards/margins", "rewards/chosen", baseline):
+    for key in ("loss", "rewards/accuracies", "rewards/margins", "rewards/chosen", reference_point):
         assert len(run.series(f"eval_{key}")) == 2, key
     if name == "bco":
         assert run.series("eval_delta")[-1] == run.series("delta")[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gym_preference.accuracy import half_for_ties
+from gym_preference.accuracy import accuracies
 from gym_preference.config import PairwisePreference
 from gym_preference.objective import PreferenceObjective
 from gym_preference.pairwise import chosen_rejected
@@ -56,7 +56,7 @@ class PairObjective(PreferenceObjective):
     ) -> dict[str, Metric]:
         """Return what is logged of a batch, as sums over pairs, or as sums and of how many."""
         beta, margins = self.config.beta, chosen - rejected
-        right = half_for_ties(margins)
+        right = accuracies(margins)
         lengths, totals = batch.lengths, batch.sums(log_probs)
         longer = (lengths[0::2] - lengths[1::2]).sign()
         taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer answer

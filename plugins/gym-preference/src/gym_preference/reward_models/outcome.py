@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 from gym_data.examples import Pair
 from gym_data.tokenizer import Mask
 from gym_preference import RewardModel
-from gym_preference.accuracy import half_for_ties
+from gym_preference.accuracy import accuracies
 from gym_preference.pairwise import chosen_rejected
 from gym_preference.reward_models.objective import RewardModelObjective, ScoredBatch
 from gym_torch.batch import Example, Piece
@@ -54,7 +54,7 @@ class RewardLoss(RewardModelObjective):
         )
         apart = (chosen - rejected).detach()
         return losses.sum(), {
-            "accuracy": Mean(half_for_ties(apart).sum()),
+            "accuracy": Mean(accuracies(apart).sum()),
             "margin": Mean(apart.sum()),
             "rewards/chosen": Mean(chosen.detach().sum()),
             "rewards/rejected": Mean(rejected.detach().sum()),

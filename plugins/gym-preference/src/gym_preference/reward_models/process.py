@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gym_data.examples import Steps
 from gym_preference import ProcessRewardModel
-from gym_preference.accuracy import half_for_ties
+from gym_preference.accuracy import accuracies
 from gym_preference.reward_models.objective import RewardModelObjective, ScoredBatch
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metrics, Ratio
@@ -44,7 +44,7 @@ class ProcessLoss(RewardModelObjective):
         scores, labels = policy(batch), batch.columns["labels"]
         loss = binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="sum")
         chances, right = scores.detach().sigmoid(), labels > 0.5
-        correct = half_for_ties(scores.detach() * (labels - 0.5))
+        correct = accuracies(scores.detach() * (labels - 0.5))
         return loss, {
             "accuracy": Mean(correct.sum()),
             "accuracy/correct": Ratio.of(correct * right, right),

@@ -13,42 +13,42 @@ from torch.nn.functional import logsigmoid
 def kto(
     ratios: Tensor,
     desirable: Tensor,
-    baseline: Tensor,
+    reference_point: Tensor,
     beta: float,
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> Tensor:
     """Return the losses `[samples]` of Kahneman-Tversky optimization (arXiv:2402.01306).
 
-    A desirable answer costs `desirable_weight * (1 - sigmoid(beta * (ratio - baseline)))`, an undesirable one
-    `undesirable_weight * (1 - sigmoid(beta * (baseline - ratio)))`.
+    A desirable answer costs `desirable_weight * (1 - sigmoid(beta * (ratio - reference_point)))`, an undesirable one
+    `undesirable_weight * (1 - sigmoid(beta * (reference_point - ratio)))`.
 
     Args:
         ratios: `[samples]`.
         desirable: `[samples]` bool, whether each answer is desirable.
-        baseline: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference.
+        reference_point: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference.
         beta: what a nat counts.
         desirable_weight: what the good answers count.
         undesirable_weight: what the others count.
 
     """
-    gain = torch.where(desirable, ratios - baseline, baseline - ratios)
+    gain = torch.where(desirable, ratios - reference_point, reference_point - ratios)
     weight = torch.where(desirable, desirable_weight, undesirable_weight).to(ratios.dtype)
     return weight * torch.sigmoid(-beta * gain)  # 1 - sigmoid(x) loses all digits where x is large
 
 
-def bco(ratios: Tensor, desirable: Tensor, baseline: Tensor, beta: float) -> Tensor:
+def bco(ratios: Tensor, desirable: Tensor, reference_point: Tensor, beta: float) -> Tensor:
     """Return the losses `[samples]` of a binary classifier whose logit is the reward of an answer, less the mean reward.
 
     Binary classifier optimization (arXiv:2404.04656): a good answer costs `-log sigmoid(reward - shift)`, another
-    `-log sigmoid(shift - reward)`, where the reward is `beta * ratio` and the shift `beta * baseline`.
+    `-log sigmoid(shift - reward)`, where the reward is `beta * ratio` and the shift `beta * reference_point`.
 
     Args:
         ratios: `[samples]`.
         desirable: `[samples]` bool, whether each answer is desirable.
-        baseline: `[]` or `[samples]`, the mean log-ratio.
+        reference_point: `[]` or `[samples]`, the mean log-ratio.
         beta: what a nat counts.
 
     """
-    logits = beta * (ratios - baseline)
+    logits = beta * (ratios - reference_point)
     return -logsigmoid(torch.where(desirable, logits, -logits))

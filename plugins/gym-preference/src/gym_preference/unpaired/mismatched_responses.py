@@ -1,9 +1,7 @@
-"""Unpaired responses: as answers over prompts, to prompts that they do not belong to, and as steps know them."""
+"""The mismatched pairs of KTO: prompts, each with the response to another one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -11,27 +9,10 @@ import numpy.typing as npt
 
 from gym_core import DataError
 from gym_data.examples import UnpairedExample
-from gym_torch.batch import Example, Piece
-from gym_torch.prompt_responses import PromptResponses
-from gym_torch.source import Examples, Step, order
+from gym_torch.batch import Example
+from gym_torch.source import Examples, order
 
 EPOCH = -1  #: whose order says which answer is put to which prompt; no run comes past it
-
-
-@dataclass(frozen=True)
-class UnpairedSample(UnpairedExample):
-    """A judged answer in its step."""
-
-    baseline: float = 0.0  #: what its log-ratio is measured from, in nats
-    share: float = 0.0
-    """What its reward counts in the margin of the step, times the answers in the step; 0 where all of them are judged alike."""
-    ftx_scale: float = 1.0
-    """What its negative log-likelihood counts: the squared number of answers in the step to each good one."""
-
-
-def prompt_responses(example: Example) -> PromptResponses:
-    """Return the answer behind its own prompt; nobody shares that."""
-    return PromptResponses(example.tokens[:0], (Piece(example.id, example.tokens, example.trained),))
 
 
 def _start(example: Example) -> int:
@@ -79,23 +60,3 @@ class MismatchedResponses:
         tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])
         trained = np.concatenate([np.zeros(read, dtype=np.bool_), said.trained[learnt]])
         return UnpairedExample(f"{asked.id} with the answer of {said.id}", tokens, trained, said.desirable)
-
-
-def with_baseline(step: Step, whole: Sequence[UnpairedExample], baseline: float) -> Step:
-    """Return this process's part of a step as answers that know what they are measured from; `whole` is all of the step."""
-    desirable = sum(one.desirable for one in whole)
-    counts = {
-        True: desirable,
-        False: desirable - len(whole),
-    }  # the answers that are not desirable count against the margin
-    shares = {side: len(whole) / count if desirable * counts[False] else 0.0 for side, count in counts.items()}
-    scale = (len(whole) / desirable) ** 2 if desirable else 0.0
-    batches = [
-        [_sample(one, baseline, shares, scale) for one in cast(Sequence[UnpairedExample], batch)]
-        for batch in step.batches
-    ]
-    return replace(step, batches=batches)
-
-
-def _sample(one: UnpairedExample, baseline: float, shares: dict[bool, float], ftx_scale: float) -> UnpairedSample:
-    return UnpairedSample(one.id, one.tokens, one.trained, one.desirable, baseline, shares[one.desirable], ftx_scale)

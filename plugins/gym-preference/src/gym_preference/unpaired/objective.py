@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from gym_data.examples import UnpairedExample
-from gym_preference.accuracy import half_for_ties
+from gym_preference.accuracy import accuracies
 from gym_preference.objective import PreferenceObjective
-from gym_preference.unpaired import mismatched_responses as judged
 from gym_preference.unpaired.config.base import UnpairedPreference
-from gym_preference.unpaired.mismatched_responses import UnpairedSample
-from gym_torch.batch import Example
+from gym_preference.unpaired.samples import UnpairedSample
+from gym_torch.batch import Example, Piece
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Scores
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch
@@ -28,8 +27,8 @@ class UnpairedObjective(PreferenceObjective):
     config: UnpairedPreference
 
     def prompt_responses(self, example: Example) -> PromptResponses:
-        """Return what comes before the answer, and the answer."""
-        return judged.prompt_responses(example)
+        """Return the response behind its own prompt, which no other response shares."""
+        return PromptResponses(example.tokens[:0], (Piece(example.id, example.tokens, example.trained),))
 
     def collate(self, examples: Sequence[Example]) -> ResponseBatch:
         """Lay the answers out, with how they were judged and what their log-ratios are measured from; 0 where nobody says."""
@@ -40,7 +39,7 @@ class UnpairedObjective(PreferenceObjective):
         ]
         columns = {
             name: torch.tensor([vars(one)[name] for one in told])
-            for name in ("desirable", "baseline", "share", "ftx_scale")
+            for name in ("desirable", "reference_point", "share", "ftx_scale")
         }
         return replace(batch, columns={**batch.columns, **columns})
 
@@ -51,8 +50,12 @@ class UnpairedObjective(PreferenceObjective):
     def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the answers, and how far apart the good ones are from the others."""
         log_probs, log_ratios = self.log_ratios(policy, batch)
-        ratios, desirable, baseline = batch.sums(log_ratios), batch.columns["desirable"], batch.columns["baseline"]
-        losses = self.losses(ratios, desirable, baseline, **self.arguments)
+        ratios, desirable, reference_point = (
+            batch.sums(log_ratios),
+            batch.columns["desirable"],
+            batch.columns["reference_point"],
+        )
+        losses = self.losses(ratios, desirable, reference_point, **self.arguments)
         if self.config.ftx:
             counts = self.config.ftx * desirable * batch.columns["ftx_scale"]
             losses = losses - counts * batch.sums(log_probs) / batch.lengths
@@ -72,10 +75,10 @@ class UnpairedObjective(PreferenceObjective):
     def measures(self, log_probs: Tensor, ratios: Tensor, batch: ResponseBatch) -> dict[str, Metric]:
         """Return what is logged of a batch: of each kind of answer where the step has one, and the margin where it has both."""
         rewards, totals, lengths = self.config.beta * ratios, batch.sums(log_probs), batch.lengths
-        desirable, baseline, share = (batch.columns[name] for name in ("desirable", "baseline", "share"))
-        gains = torch.where(desirable, ratios - baseline, baseline - ratios)
+        desirable, reference_point, share = (batch.columns[name] for name in ("desirable", "reference_point", "share"))
+        gains = torch.where(desirable, ratios - reference_point, reference_point - ratios)
         found: dict[str, Metric] = {
-            "rewards/accuracies": Mean(half_for_ties(gains).sum()),
+            "rewards/accuracies": Mean(accuracies(gains).sum()),
             "rewards/margins": Ratio.of(share * rewards, share != 0),
         }
         for side, mine in {"chosen": desirable.to(rewards.dtype), "rejected": (~desirable).to(rewards.dtype)}.items():

@@ -14,7 +14,7 @@ from gym_preference.unpaired.mismatched_responses import MismatchedResponses
 from gym_torch.source import Examples
 
 
-class Baseline(ABC):
+class ReferencePoint(ABC):
     """Learns the log-ratios of some answers under the policy as a step begins, and makes one number of their sum."""
 
     name: str  #: that it is logged by
@@ -30,7 +30,7 @@ class Baseline(ABC):
         """Return the number, in nats, for this step, from the sum of these log-ratios and how many they are."""
 
     @abstractmethod
-    def held_out(self, examples: Examples, seed: int) -> Baseline:
+    def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
         """Return what samples that are held out are measured from."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class Baseline(ABC):
         """Take up what `state_dict` returned."""
 
 
-class MismatchedKL(Baseline):
+class MismatchedKL(ReferencePoint):
     """How far the policy has gone from the reference, told by answers to prompts that they do not belong to (KTO)."""
 
     name = "kl"
@@ -54,12 +54,12 @@ class MismatchedKL(Baseline):
         """Return the mean, or 0 where it is below: it estimates a KL divergence, which cannot be."""
         return max(0.0, total / count)
 
-    def held_out(self, examples: Examples, seed: int) -> Baseline:
+    def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
         """Return the same over those samples; 0 over a single one, whose prompt has no other answer to meet."""
         return MismatchedKL(examples, seed) if len(examples) > 1 else _Known(self.name, lambda: 0.0)
 
 
-class MeanReward(Baseline):
+class MeanReward(ReferencePoint):
     """The mean log-ratio of all answers of all steps so far, each as it was when its step began (BCO)."""
 
     name = "delta"
@@ -83,7 +83,7 @@ class MeanReward(Baseline):
         """The mean so far; 0 before the first step."""
         return self.after[0] / self.after[1] if self.after[1] else 0.0
 
-    def held_out(self, examples: Examples, seed: int) -> Baseline:
+    def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
         """Return the mean of what was learnt from."""
         return _Known(self.name, lambda: self.mean)
 
@@ -97,7 +97,7 @@ class MeanReward(Baseline):
         self.before, self.after = tuple(state["before"]), tuple(state["after"])
 
 
-class _Known(Baseline):
+class _Known(ReferencePoint):
     """A number that somebody else knows."""
 
     measured = None
@@ -108,5 +108,5 @@ class _Known(Baseline):
     def of(self, step: int, total: float, count: float) -> float:
         return self.number()
 
-    def held_out(self, examples: Examples, seed: int) -> Baseline:
+    def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
         return self

@@ -9,9 +9,10 @@ from gym_core.component import load_object
 from gym_data.examples import UnpairedExample
 from gym_preference.reference_log_probs import Used
 from gym_preference.unpaired.config.base import UnpairedPreference
+from gym_preference.unpaired.evaluation import UnpairedEvaluation
 from gym_preference.unpaired.objective import UnpairedObjective
-from gym_preference.unpaired.reference_point import Baseline
-from gym_preference.unpaired.source import UnpairedEvaluation, UnpairedSource
+from gym_preference.unpaired.reference_point import ReferencePoint
+from gym_preference.unpaired.reference_point_per_step import UnpairedSource
 from gym_preference.workflow import likelihood_watch, referred, used
 from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, dataset
@@ -26,8 +27,8 @@ def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any]]) -
     """Return judged answers, with what their log-ratios are measured from in training and in evaluation."""
     examples, validation, seed = parts.data.train, parts.data.validation, parts.train.seed
     order = dataset(parts)
-    baseline: Baseline = load_object(type(parts.config).baseline)(examples, seed)
-    held_out = baseline.held_out(validation, seed) if validation else None
+    reference_point: ReferencePoint = load_object(type(parts.config).reference_point)(examples, seed)
+    held_out = reference_point.held_out(validation, seed) if validation else None
 
     def measure(measured: Examples | None, chosen: Ints) -> tuple[float, float]:
         """Return the sum of the log-ratios of answers, over all processes, and how many they are."""
@@ -40,7 +41,7 @@ def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any]]) -
 
     def asked() -> Iterable[Used]:
         """Add what the policy is measured on to what is learnt from and evaluated on."""
-        for (samples, places), mine in zip(used(parts, order), (baseline, held_out), strict=False):
+        for (samples, places), mine in zip(used(parts, order), (reference_point, held_out), strict=False):
             yield samples, places
             measured = mine.measured if mine else None
             if measured is not None and measured is not samples:
@@ -50,7 +51,7 @@ def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any]]) -
     if validation and held_out:
         evaluation = UnpairedEvaluation(validation, parts.train, parts.layout, held_out, measure)
     advise(parts.config, examples)
-    source = UnpairedSource(order, baseline, measure)
+    source = UnpairedSource(order, reference_point, measure)
     after = referred(parts, order, asked)
     return Contribution(parts.objective, source, evaluation, [likelihood_watch(parts.config)], after_resume=after)
 

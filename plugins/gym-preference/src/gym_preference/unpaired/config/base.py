@@ -22,8 +22,8 @@ class UnpairedPreference(WithReference):
     ftx: Annotated[float, Field(ge=0)] = 0.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the desirable responses, times the number of
     responses in the step for each desirable one, as in LLaMA-Factory."""
-    baseline: ClassVar[str] = ""
-    """`module:class` of a `gym_preference.unpaired.reference_point.Baseline`: what log-ratios are measured from."""
+    reference_point: ClassVar[str] = ""
+    """`module:class` of a `gym_preference.unpaired.reference_point.ReferencePoint`: what log-ratios are measured from."""
 
     def advice(self, desirable: int, undesirable: int) -> str:
         """Return what to do better with so many desirable and undesirable responses; empty where there is nothing to say."""

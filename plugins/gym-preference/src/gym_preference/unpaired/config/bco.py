@@ -21,5 +21,5 @@ class BCO(UnpairedPreference):
     """
 
     loss: ClassVar[str] = "gym_preference.unpaired.losses:bco"
-    baseline: ClassVar[str] = "gym_preference.unpaired.reference_point:MeanReward"
+    reference_point: ClassVar[str] = "gym_preference.unpaired.reference_point:MeanReward"
     oracle: ClassVar[str] = "gym_preference.unpaired.naive_losses:bco"

@@ -23,7 +23,7 @@ class KTO(UnpairedPreference):
     """
 
     loss: ClassVar[str] = "gym_preference.unpaired.losses:kto"
-    baseline: ClassVar[str] = "gym_preference.unpaired.reference_point:MismatchedKL"
+    reference_point: ClassVar[str] = "gym_preference.unpaired.reference_point:MismatchedKL"
     oracle: ClassVar[str] = "gym_preference.unpaired.naive_losses:kto"
 
     desirable_weight: Annotated[float, Field(ge=0)] = 1.0
