@@ -234,7 +234,11 @@ def test_processes_share_what_is_scored(model, path, world: int) -> None:
     rollouts = source(model, path)
     next(rollouts.steps(0))
     shares = [
-        [answer.number for batch in rollouts.own_share(rollouts.experience, rank, world) for answer in batch]
+        [
+            answer.number
+            for batch in rollouts.mini_batches.own_share(rollouts.experience, rank, world)
+            for answer in batch
+        ]
         for rank in range(world)
     ]
     assert sum(map(bool, shares)) == 2, "there are two batches"

@@ -20,7 +20,8 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rl.config.base import PolicyGradient
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
-from gym_rl.rollouts.rollout_loop import Rollouts, prompts_in
+from gym_rl.rollouts.mini_batches import prompts_in
+from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion
 from gym_torch.packing import Layout

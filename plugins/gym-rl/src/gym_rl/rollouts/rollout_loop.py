@@ -1,8 +1,8 @@
-"""Steps over answers that the policy gives itself: prompts to groups of answers, to rewards, to advantages, to batches.
+"""The rollout loop: prompts to groups of completions, to rewards, to advantages, to mini-batches, round after round.
 
-Round `k` is a function of the recipe and of the weights when it begins: which prompts it asks, and the random numbers of every
-answer. With dynamic sampling, which asks until it has what it wants, it is one of all rounds before, too. A checkpoint in the
-middle of a round holds its answers.
+Round `k` is a function of the recipe and of the weights when it begins: which prompts it takes, and the random numbers of every
+completion. With dynamic sampling, which samples until it has enough groups, it is a function of all rounds before, too. A
+checkpoint in the middle of a round holds its completions.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from gym_core import RecipeError, Train
+from gym_core import Train
 from gym_core.component import load_object
-from gym_rl.config.base import PolicyGradient
 from gym_rl.rollouts.compute_advantages import Credit
 from gym_rl.rollouts.dynamic_sampling import DynamicSample, dynamic_sample, in_loss
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.log_probs import Scoring
 from gym_rl.rollouts.metrics import rollout_metrics
+from gym_rl.rollouts.mini_batches import MiniBatches, prompts_in
 from gym_torch.packing import Layout
-from gym_torch.source import UNLEARNT, Dataset, Source, Step, dealt
+from gym_torch.source import Dataset, Source, Step
 
 Shares = Callable[[Experience], Iterator[Sequence[Rollout]]]
 """From a round to this process's batches of it, each answer in one batch of one process."""
@@ -34,7 +33,7 @@ CARRIED_OVER = "carried over "  #: how the names of tensors begin that belong to
 
 
 class Rollouts(Source):
-    """A run's worth of optimizer steps over answers."""
+    """The optimizer steps of a run, over completions that the policy samples."""
 
     def __init__(
         self,
@@ -54,14 +53,14 @@ class Rollouts(Source):
         """
         config = generator.config
         self.generator, self.config, self.prompts = generator, config, generator.prompts
-        self.train, self.layout, self.scoring, self.keep, self.sampled = train, layout, scoring, keep, sampled
-        self.step_size = train.batch_size * train.accumulate
+        self.scoring, self.keep, self.sampled = scoring, keep, sampled
+        self.mini_batches = MiniBatches(config, self.prompts, train, layout)
         rounds = math.ceil(train.max_steps / config.num_mini_batches) if train.max_steps else None
         schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
         self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
         last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
         whole = (self.order.total - 1) * config.num_mini_batches
-        self.total = train.max_steps or whole + math.ceil(last / self.step_size)
+        self.total = train.max_steps or whole + math.ceil(last / self.mini_batches.size)
         self.credit: Credit = load_object(type(config).credit)
         self.experience: Experience | None = None
         self.carried_over: tuple[Experience, ...] = ()  #: groups too many, for the next round
@@ -78,7 +77,8 @@ class Rollouts(Source):
                 self.experience, self.metrics = self._round(number, rank, world)
                 first = number * self.config.num_mini_batches + 1
                 self.keep(self.experience, (first, min(first + self.config.num_mini_batches - 1, self.total)))
-            yield self._step(self.experience, part, rank, world)
+            made = self.mini_batches.step(self.experience, part, (self.first_prompt, self.next_prompt), rank, world)
+            yield replace(made, metrics={**self.metrics, **made.metrics})
 
     def state_dict(self) -> dict[str, Any]:
         """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
@@ -110,7 +110,7 @@ class Rollouts(Source):
         self.generator.sampler.refresh()
         drawn = self._drawn(number, rank, world)
         judged, self.carried_over = drawn.experience, drawn.carried_over
-        scored = judged.with_columns(self.scoring(judged, lambda: self.own_share(judged, rank, world)))
+        scored = judged.with_columns(self.scoring(judged, lambda: self.mini_batches.own_share(judged, rank, world)))
         made = scored.with_columns(self.credit(scored, self.config))
         counted = in_loss(made, self.config)[made.owner]
         made = made.with_columns({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
@@ -130,62 +130,8 @@ class Rollouts(Source):
             found = self.generator(number, asked, streams, rank, world)
             for name, where in found.failed.items():
                 self.failures[name] = self.failures.get(name, 0) + int(where.sum())
-            return self.sampled(found, lambda experience: self.own_share(experience, rank, world))
+            return self.sampled(found, lambda experience: self.mini_batches.own_share(experience, rank, world))
 
         if not again:
             return DynamicSample(ask(end - first), {})
         return dynamic_sample(number, end - first, 1 + again, self.carried_over, ask)
-
-    def own_share(self, experience: Experience, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
-        """Yield this process's batches of a whole round, as its steps will have them, each answer once."""
-        for part in range(math.ceil(len(experience.prompts) / self.step_size)):
-            batches, spare = self._batches(self._part(experience, part), rank, world)
-            yield from batches[: len(batches) - spare]
-
-    def _step(self, experience: Experience, part: int, rank: int, world: int) -> Step:
-        """Return mini-batch `part` of a round."""
-        answers, counted = self._part(experience, part), in_loss(experience, self.config)
-        some = [answer for answer in answers if counted[answer.number]]
-        shared = [replace(answer, share=len(answers) / len(some)) for answer in some]
-        batches, spare = self._batches(shared or answers, rank, world)
-        share = min((part + 1) * self.step_size, len(experience.prompts)) / len(experience.prompts)
-        epoch = round((self.first_prompt + (self.next_prompt - self.first_prompt) * share) / len(self.prompts), 6)
-        return Step(batches, epoch, spare, {**self.metrics, UNLEARNT: float(not some)}, idle=not some)
-
-    def _part(self, experience: Experience, part: int) -> list[Rollout]:
-        """Return the answers of mini-batch `part` of a round."""
-        chosen = slice(part * self.step_size, (part + 1) * self.step_size)
-        return experience.rollouts(self.prompts, fresh=part == 0)[chosen]
-
-    def _batches(self, rollouts: Sequence[Rollout], rank: int, world: int) -> tuple[list[list[Rollout]], int]:
-        """Cut answers into batches; those to one prompt stay together as far as they fit.
-
-        Returns those of this process, and how many of them at the end count for nothing.
-        """
-        size = min(self.config.group_size, self.train.batch_size)
-        units: list[Sequence[Rollout]] = []
-        for _, group in groupby(rollouts, key=lambda answer: answer.group):
-            members = list(group)
-            units += [members[start : start + size] for start in range(0, len(members), size)]
-        lengths = np.array([len(unit[0].prompt.tokens) + sum(len(each.tokens) for each in unit) for unit in units])
-        fitting = self.train.model_copy(update={"batch_size": max(1, self.train.batch_size // size)})
-        mine, spare = dealt(self.layout.cut(lengths, fitting), rank, world)
-        return [[answer for unit in batch for answer in units[int(unit)]] for batch in mine], spare
-
-
-def prompts_in(train: Train, config: PolicyGradient) -> int:
-    """Return the number of prompts in a round. Raises RecipeError where its answers do not make groups."""
-    if train.batch_tokens is not None:
-        raise RecipeError(
-            "a step is counted in answers here, whose tokens nobody knows before",
-            key="train.batch_tokens",
-            fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
-        )
-    answers = train.batch_size * train.accumulate * config.num_mini_batches
-    if answers % config.group_size:
-        raise RecipeError(
-            f"{answers} answers in a round do not make groups of {config.group_size}",
-            key="train.batch_size",
-            fix="batch_size x accumulate x num_mini_batches must be a multiple of group_size",
-        )
-    return answers // config.group_size
