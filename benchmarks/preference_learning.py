@@ -44,7 +44,7 @@ def held_out(about: str) -> list[Pair]:
 
 def likelihood(model: PreTrainedModel) -> Judge:
     """Return what says how likely a model is to answer a question so: the log-probability in nats."""
-    words, policy = Tokenizer(locate("tiny")), Policy(model.eval())
+    tokenizer, policy = Tokenizer(locate("tiny")), Policy(model.eval())
 
     @torch.no_grad()
     def judge(texts: Sequence[tuple[str, str]]) -> list[float]:
@@ -54,7 +54,7 @@ def likelihood(model: PreTrainedModel) -> Judge:
                 [*user(question), {"role": "assistant", "content": answer}]
                 for question, answer in texts[start : start + ROWS]
             ]
-            batch = padded([Piece("", *words.chat(messages)) for messages in turns])
+            batch = padded([Piece("", *tokenizer.chat(messages)) for messages in turns])
             sums = torch.zeros(len(turns)).index_add(0, batch.target_segment, policy(batch))
             found.extend(sums.tolist())
         return found

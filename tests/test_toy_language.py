@@ -19,8 +19,8 @@ from gym_core.loading import load_component
 from gym_data.tokenizer import Tokenizer
 from gym_rewards import Length, RewardInput
 from gym_rewards.reward_manager import RewardResult
-from gym_rl import Local, PolicyGradient
-from gym_rl.local_engine import LocalSampler
+from gym_rl import LocalEngineConfig, PolicyGradient
+from gym_rl.local_engine import LocalEngine
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.rollout_loop import Rollouts
@@ -89,14 +89,14 @@ def setting(config: PolicyGradient, path: Path) -> tuple[Policy, PolicyObjective
     prompts = Prompts(
         Prompt(str(n), random.integers(0, VOCABULARY, 4).astype(np.int32), np.zeros(4, dtype=bool)) for n in range(8)
     )
-    words = Tokenizer(tiny.write_model(path / "words"))
-    sampler = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
+    tokenizer = Tokenizer(tiny.write_model(path / "words"))
+    engine = LocalEngine(LocalEngineConfig(), adapted=Full(None, model), tokenizer=tokenizer, precision="fp32")
     train = Train(max_steps=STEPS, batch_size=32, accumulate=1)
     objective: PolicyObjective = load_object(config.objective)(config, PACKED)
     return (
         Policy(model),
         objective,
-        Rollouts(RolloutGenerator(config, prompts, sampler, words, judge), train, PACKED),
+        Rollouts(RolloutGenerator(config, prompts, engine, tokenizer, judge), train, PACKED),
     )
 
 

@@ -31,7 +31,7 @@ PROMPTS = [[number % 49 + 1 for number in range(start, start * 2 + 3)] for start
 
 
 @dataclass(frozen=True)
-class Words:
+class BareTokenizer:
     eos_id: int = 0
     pad_id: int = 0
 
@@ -97,7 +97,7 @@ def test_decoding_in_a_batch_is_a_plain_pass_for_each_token(name: str, config: A
     model = family(name)
     assert layout_for(model) is PACKED
     adapted = shaken(config, model)
-    found = Generator(model, Words(), max_batch=3).generate(PROMPTS, 9, stop_ids=[])
+    found = Generator(model, BareTokenizer(), max_batch=3).generate(PROMPTS, 9, stop_ids=[])
     for prompt, made in zip(PROMPTS, found, strict=True):
         with torch.no_grad():
             after = adapted.model(torch.tensor([prompt + made.tokens]), use_cache=False).logits[0, len(prompt) - 1 : -1]
@@ -107,7 +107,7 @@ def test_decoding_in_a_batch_is_a_plain_pass_for_each_token(name: str, config: A
 
 def test_transformers_generates_the_same(config: Any) -> None:
     adapted = shaken(config, family("qwen3"))
-    found = Generator(adapted.model, Words()).generate(PROMPTS[:1], 6, stop_ids=[])[0].tokens
+    found = Generator(adapted.model, BareTokenizer()).generate(PROMPTS[:1], 6, stop_ids=[])[0].tokens
     ids = torch.tensor(PROMPTS[:1])
     options = {"attention_mask": torch.ones_like(ids), "do_sample": False, "max_new_tokens": 6, "eos_token_id": -1}
     assert adapted.model.generate(ids, **options)[0, ids.shape[1] :].tolist() == found

@@ -23,10 +23,10 @@ def chat(*contents: str, system: str = "") -> list[dict]:
     return [{"role": "system", "content": system}, *turns] if system else turns
 
 
-def text_of(words, ids, trained):
+def text_of(tokenizer, ids, trained):
     """The text of the trained runs, joined by |."""
     edges = [0, *(np.flatnonzero(np.diff(trained)) + 1).tolist(), len(ids)]
-    pieces = [words.decode(ids[a:b]) for a, b in pairwise(edges) if trained[a]]
+    pieces = [tokenizer.decode(ids[a:b]) for a, b in pairwise(edges) if trained[a]]
     return "|".join(pieces)
 
 

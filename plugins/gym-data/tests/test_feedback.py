@@ -20,8 +20,8 @@ def build(model, path, **options):
 def test_the_answer_that_was_judged_is_learnt_whatever_else_is_asked(model, write):
     for train_on in ("assistant", "all"):
         prepared = build(model, write(ROWS), train_on=train_on)
-        words = Tokenizer(model)
-        found = [(text_of(words, one.tokens, one.trained), one.desirable) for one in prepared.train]
+        tokenizer = Tokenizer(model)
+        found = [(text_of(tokenizer, one.tokens, one.trained), one.desirable) for one in prepared.train]
         assert found == [("hello you<|im_end|>", True), ("Four .<|im_end|>", False)]
         assert build(model, write(ROWS), train_on=train_on).report["cached"]
 
@@ -52,7 +52,7 @@ def test_kto_en_demo_is_read(model, real_data):
 def test_a_pair_is_a_good_answer_and_a_bad_one(model, write):
     rows = [{"prompt": f"hello {number}", "chosen": "Four .", "rejected": "cat"} for number in range(6)]
     prepared = build(model, write(rows), validation=2)
-    words = Tokenizer(model)
+    tokenizer = Tokenizer(model)
     for part, count in ((prepared.train, 10), (prepared.validation, 2)):
-        told = [(text_of(words, one.tokens, one.trained), one.desirable) for one in part]
+        told = [(text_of(tokenizer, one.tokens, one.trained), one.desirable) for one in part]
         assert told.count(("Four .<|im_end|>", True)) == told.count(("cat<|im_end|>", False)) == count // 2

@@ -13,9 +13,9 @@ REWRITING = UNMARKED.replace(
 
 
 def learnt(path, messages, wanted, tools=(), everything=False):
-    words = Tokenizer(path)
-    found = words.learnable(messages, list(tools), wanted, everything)
-    return [text_of(words, *encoded) for encoded in words.encode_rendered(found)]
+    tokenizer = Tokenizer(path)
+    found = tokenizer.learnable(messages, list(tools), wanted, everything)
+    return [text_of(tokenizer, *encoded) for encoded in tokenizer.encode_rendered(found)]
 
 
 @pytest.mark.parametrize("template", [MARKED, UNMARKED])
@@ -52,8 +52,8 @@ def test_an_answer_that_is_shown_differently_later_has_a_sequence_of_its_own(wit
     sequences = learnt(path, chat("a", "one", "b", "two"), [1, 3])
     assert sequences == ["<think></think>one<|im_end|>", "<think></think>two<|im_end|>"]
     assert learnt(path, chat("a", "one", "b", "two"), [3]) == ["<think></think>two<|im_end|>"]
-    words = Tokenizer(path)
-    last = words.learnable(chat("a", "one", "b", "two"), [], [1, 3])[-1].text
+    tokenizer = Tokenizer(path)
+    last = tokenizer.learnable(chat("a", "one", "b", "two"), [], [1, 3])[-1].text
     assert last.count("<think>") == 1  # the context shows the earlier answer as the model will see it
 
 

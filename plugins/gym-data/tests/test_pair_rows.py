@@ -54,14 +54,14 @@ def test_both_sides_are_what_the_template_writes(model, write, name):
     row, *sides = CASES[name]
     config = DatasetConfig(sources=[File(path=write([row]))], template=Qwen())
     (pair,) = config.build(tokenizer=model, rows="preference", seed=0).train
-    words = Tokenizer(model, Qwen().build())
+    tokenizer = Tokenizer(model, Qwen().build())
     middle = pair.shared + pair.chosen
     assert pair.shared > 0 and not pair.trained[: pair.shared].any()
     for (messages, learnt), rest in zip(sides, (slice(pair.shared, middle), slice(middle, None)), strict=True):
         tokens = np.concatenate([pair.tokens[: pair.shared], pair.tokens[rest]])
         trained = np.concatenate([pair.trained[: pair.shared], pair.trained[rest]])
-        assert tokens.tolist() == words.chat(messages, row.get("tools"))[0].tolist()
-        assert text_of(words, tokens, trained) == learnt
+        assert tokens.tolist() == tokenizer.chat(messages, row.get("tools"))[0].tolist()
+        assert text_of(tokenizer, tokens, trained) == learnt
 
 
 def test_dpo_en_demo_is_read_whole(model, real_data):

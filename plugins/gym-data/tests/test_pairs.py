@@ -17,14 +17,14 @@ def build(model, path, **options):
 
 def sides(model, pair):
     """Return the text of what is shared, and for each side its text after that and what of it is learnt."""
-    words, middle = Tokenizer(model), pair.shared + pair.chosen
+    tokenizer, middle = Tokenizer(model), pair.shared + pair.chosen
     shared, chosen, rejected = slice(pair.shared), slice(pair.shared, middle), slice(middle, None)
     told = [
-        (words.decode(pair.tokens[side]), text_of(words, pair.tokens[side], pair.trained[side]))
+        (tokenizer.decode(pair.tokens[side]), text_of(tokenizer, pair.tokens[side], pair.trained[side]))
         for side in (chosen, rejected)
     ]
     assert not pair.trained[shared].any()
-    return words.decode(pair.tokens[shared]), told
+    return tokenizer.decode(pair.tokens[shared]), told
 
 
 def test_the_prompt_stands_once_and_both_answers_behind_it(model, write):

@@ -24,8 +24,8 @@ def build(model, sources, rows="conversation", seed=0, **options):
 
 
 def texts(model, examples):
-    words = Tokenizer(model)
-    return [text_of(words, example.tokens, example.trained) for example in examples]
+    tokenizer = Tokenizer(model)
+    return [text_of(tokenizer, example.tokens, example.trained) for example in examples]
 
 
 def test_examples_are_arrays_with_a_name(model, write):
@@ -123,9 +123,9 @@ def test_train_on_answers_the_last_answer_or_all(model, write):
 
 def test_system_and_variables(model, write):
     path = write([{"instruction": "who? {{other}}", "output": "I am {{name}} by {{ author }}."}])
-    words = Tokenizer(model)
+    tokenizer = Tokenizer(model)
     example = build(model, path, variables={"name": "Gym", "author": "us"}, system="Be {{kind}}.").train[0]
-    text = words.decode(example.tokens)
+    text = tokenizer.decode(example.tokens)
     assert "I am Gym by us." in text and "{{other}}" in text and "<|im_start|>system\nBe {{kind}}.<|im_end|>" in text
 
 
@@ -142,8 +142,8 @@ def test_max_samples_and_samples_count_for_each_source(model, write):
 def test_more_samples_than_rows_never_put_a_document_beside_itself(split, model, write):
     path = write([{"text": f"{name} "} for name in "abcd"])
     drawn = build(model, [File(path=path, samples=11)], rows="text", cutoff=1000, split=split).train
-    words = Tokenizer(model)
-    text = "".join(words.decode(example.tokens) for example in drawn).replace("<|im_end|>", "")
+    tokenizer = Tokenizer(model)
+    text = "".join(tokenizer.decode(example.tokens) for example in drawn).replace("<|im_end|>", "")
     came = text.split()
     assert len(came) == 11 and all(one != other for one, other in pairwise(came)), came
     assert sorted(came[:4]) == sorted(came[4:8]) == list("abcd")
@@ -162,11 +162,11 @@ def test_duplicates_are_counted_and_stay_on_one_side_of_the_split(model, write):
 
 def test_text_is_cut_into_blocks_of_one_size(model, write):
     rows = [{"text": "the cat sat on a mat. " * 5}, {"text": "hello <|im_end|> you"}]
-    words = Tokenizer(model)
+    tokenizer = Tokenizer(model)
     blocks = build(model, write(rows), rows="text", cutoff=16).train
     assert set(blocks.lengths[:-1]) == {16}
     joined = np.concatenate([block.tokens for block in blocks])
-    assert joined.tolist() == [token for row in rows for token in [*words.encode(row["text"]), words.eos_id]]
+    assert joined.tolist() == [token for row in rows for token in [*tokenizer.encode(row["text"]), tokenizer.eos_id]]
     assert all(block.trained[1:].all() and not block.trained[0] for block in blocks)
     documents = build(model, write(rows, "b.jsonl"), rows="text", cutoff=16, split="documents")
     assert len(documents.train) == 2 and documents.report["truncated"] == 1
@@ -208,16 +208,16 @@ def test_a_registered_name_with_its_own_columns(model, tmp_path):
 
 
 def test_rendered_chats_as_text_are_said_and_read_as_tokens_where_that_is_asked(model, write):
-    words = Tokenizer(model)
+    tokenizer = Tokenizer(model)
     path = write([{"text": "<|im_start|>user\nhello<|im_end|>"}, {"text": "hello"}])
     split = build(model, path, rows="text", split="documents")
-    assert words.eos_id not in split.train[0].tokens[:-1]
+    assert tokenizer.eos_id not in split.train[0].tokens[:-1]
     assert any("1 rows spell out special tokens" in note for note in split.report["notes"])
     whole = build(model, path, rows="text", split="documents", split_special_tokens=False)
     assert whole.train[0].tokens.tolist() == Tokenizer(model, split_special_tokens=False).encode(
         "<|im_start|>user\nhello<|im_end|>"
     )
-    assert whole.train[1].tokens[-1] == words.eos_id and whole.report["notes"] == []
+    assert whole.train[1].tokens[-1] == tokenizer.eos_id and whole.report["notes"] == []
 
 
 def test_a_shape_that_is_none_is_refused(model, write):

@@ -82,8 +82,8 @@ def test_a_conversation_with_thoughts_takes_one_sample_that_grows_with_it(model,
     (example,) = one.train
     assert isinstance(example, Branched) and len(example.segments) == 2 * 10 - 1
     assert one.train.lengths.tolist() == [len(example.tokens)]
-    words = Tokenizer(model)
-    assert sum("so " in words.decode(example.tokens[where]) for _, where in example.parts) == 10
+    tokenizer = Tokenizer(model)
+    assert sum("so " in tokenizer.decode(example.tokens[where]) for _, where in example.parts) == 10
     assert example.trained.sum() == sum(each.trained.sum() for each in prepared(model, write, 10, False).train)
     (note,) = [note for note in one.report["notes"] if "several sequences" in note]
     assert f"{sizes[10]:,} tokens in place of {apart[10]:,}" in note

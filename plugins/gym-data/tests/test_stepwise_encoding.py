@@ -18,12 +18,12 @@ def build(model, path, **options):
 
 
 def test_steps_follow_the_prompt_and_are_learnt_where_they_end(model, write):
-    words, (example,) = Tokenizer(model), build(model, write([ROW])).train
-    prompt, _ = words.chat(chat(ROW["prompt"]), generation_prompt=True)
+    tokenizer, (example,) = Tokenizer(model), build(model, write([ROW])).train
+    prompt, _ = tokenizer.chat(chat(ROW["prompt"]), generation_prompt=True)
     assert example.tokens[: len(prompt)].tolist() == prompt.tolist()
-    assert words.decode(example.tokens[len(prompt) :]) == "two plus two is\nFour .\n"
+    assert tokenizer.decode(example.tokens[len(prompt) :]) == "two plus two is\nFour .\n"
     ends = np.flatnonzero(example.trained)
-    assert [words.decode(example.tokens[len(prompt) : end + 1]) for end in ends] == [
+    assert [tokenizer.decode(example.tokens[len(prompt) : end + 1]) for end in ends] == [
         "two plus two is\n",
         "two plus two is\nFour .\n",
     ]
@@ -49,20 +49,20 @@ def test_steps_beyond_the_cutoff_are_left_out_with_their_labels(model, write):
 def test_special_tokens_in_a_step_are_text(model, write):
     plain = build(model, write([ROW])).train[0]
     hostile = build(model, write([ROW | {"completions": ["a <|im_end|>", "b"]}])).train[0]
-    words = Tokenizer(model)
-    ends = [int((example.tokens == words.token_id("<|im_end|>")).sum()) for example in (plain, hostile)]
+    tokenizer = Tokenizer(model)
+    ends = [int((example.tokens == tokenizer.token_id("<|im_end|>")).sum()) for example in (plain, hostile)]
     assert ends[0] == ends[1]
-    assert "a <|im_end|>\nb\n" in words.decode(hostile.tokens)
+    assert "a <|im_end|>\nb\n" in tokenizer.decode(hostile.tokens)
 
 
 def test_no_token_holds_parts_of_two_steps(model):
-    words = Tokenizer(model)
-    tokens, ends = words.steps(chat("hello"), None, ["two", "plus", "two"], " ")
-    prompt, _ = words.chat(chat("hello"), generation_prompt=True)
+    tokenizer = Tokenizer(model)
+    tokens, ends = tokenizer.steps(chat("hello"), None, ["two", "plus", "two"], " ")
+    prompt, _ = tokenizer.chat(chat("hello"), generation_prompt=True)
     starts = [len(prompt), *(ends[:-1] + 1)]
-    steps = [words.decode(tokens[start : end + 1]) for start, end in zip(starts, ends, strict=True)]
+    steps = [tokenizer.decode(tokens[start : end + 1]) for start, end in zip(starts, ends, strict=True)]
     assert steps == ["two ", "plus ", "two "]
-    assert words.steps(chat("hello"), None, [], " ")[0].tolist() == prompt.tolist()
+    assert tokenizer.steps(chat("hello"), None, [], " ")[0].tolist() == prompt.tolist()
 
 
 def test_bad_rows_stop_and_rows_that_nobody_judged_are_left_out(model, write):

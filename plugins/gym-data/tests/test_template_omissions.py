@@ -9,7 +9,7 @@ from data_cases import MARKED, UNMARKED, chat
 
 from gym_core.discovery import entries
 from gym_core.loading import load_component
-from gym_data.chat_rendering import Asked, Chats, Words
+from gym_data.chat_rendering import Asked, Chats, ChatTemplateSpec
 from gym_data.template_omissions import ANSWER, CALLS, RESULT, THOUGHTS
 
 VALUES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -80,7 +80,9 @@ CASES = {
 
 def chats(template, **more):
     return Chats(
-        Words({"default": template}, VALUES, **{"special": [], "further": [], "stops": [], "every_special": []} | more)
+        ChatTemplateSpec(
+            {"default": template}, VALUES, **{"special": [], "further": [], "stops": [], "every_special": []} | more
+        )
     )
 
 

@@ -60,19 +60,19 @@ def texts(number):
 def test_llama_tokenizers_give_the_tokens_of_their_class(config, model_type, tmp_path):
     write(tmp_path, **config)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type} if model_type else {}))
-    words, theirs = (
+    tokenizer, theirs = (
         ours.Tokenizer(tmp_path, split_special_tokens=False),
         transformers.AutoTokenizer.from_pretrained(tmp_path),
     )
     for text in texts(100):
-        assert words.encode(text) == theirs.encode(text, add_special_tokens=False), text
+        assert tokenizer.encode(text) == theirs.encode(text, add_special_tokens=False), text
     messages = chat("the an", "in the", "an a", " the")
     expected = theirs.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
     ids, trained = ours.Tokenizer(tmp_path).chat(messages)
     assert ids.tolist() == expected["input_ids"]
     assert trained.astype(int).tolist() == expected["assistant_masks"]
-    assert (words.bos_id, words.eos_id) == (theirs.bos_token_id, theirs.eos_token_id)
-    assert words.document_start == [words.bos_id]
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (theirs.bos_token_id, theirs.eos_token_id)
+    assert tokenizer.document_start == [tokenizer.bos_id]
 
 
 @pytest.mark.parametrize("name", ["Qwen2Tokenizer", "GPT2TokenizerFast", None])
@@ -84,9 +84,12 @@ def test_other_classes_too(name, model, with_template):
     }
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     (path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
-    words, theirs = ours.Tokenizer(path, split_special_tokens=False), transformers.AutoTokenizer.from_pretrained(path)
+    tokenizer, theirs = (
+        ours.Tokenizer(path, split_special_tokens=False),
+        transformers.AutoTokenizer.from_pretrained(path),
+    )
     for text in texts(50):
-        assert words.encode(text) == theirs.encode(text, add_special_tokens=False), text
+        assert tokenizer.encode(text) == theirs.encode(text, add_special_tokens=False), text
 
 
 def test_a_class_that_cannot_be_built_is_an_error_of_four_lines(tmp_path):

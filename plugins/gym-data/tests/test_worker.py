@@ -12,7 +12,7 @@ from data_cases import MARKED, chat
 
 from gym_core import GymError
 from gym_data import render, template_worker
-from gym_data.chat_rendering import Asked, Words
+from gym_data.chat_rendering import Asked, ChatTemplateSpec
 from gym_data.template_pool import Workers
 from gym_data.template_worker import MEMORY, Worker
 
@@ -31,8 +31,8 @@ HOSTILE = {
 }
 
 
-def words(template):
-    return Words({"default": template}, {}, ["<|im_end|>"], [], [], ["<|im_end|>"])
+def spec(template):
+    return ChatTemplateSpec({"default": template}, {}, ["<|im_end|>"], [], [], ["<|im_end|>"])
 
 
 def asked(question):
@@ -49,7 +49,7 @@ def test_a_template_takes_neither_time_nor_memory_and_harms_no_other_row(name, m
     monkeypatch.setattr(render, "SECONDS", 0.3)
     only_there = "{% if messages[0].content == 'x' %}" + HOSTILE[name] + "{% endif %}"
     begun = time.monotonic()
-    found = WORKER.learnable(words(only_there + MARKED), [asked("a"), asked("x"), asked("b")])
+    found = WORKER.learnable(spec(only_there + MARKED), [asked("a"), asked("x"), asked("b")])
     assert time.monotonic() - begun < 20
     assert isinstance(found[1], ValueError) and "the chat template" in str(found[1])
     assert [each.sequences[0].text.count("yo<|im_end|>") for each in (found[0], found[2])] == [1, 1]
@@ -58,9 +58,9 @@ def test_a_template_takes_neither_time_nor_memory_and_harms_no_other_row(name, m
 
 
 def test_a_process_that_others_end_is_started_again():
-    before = WORKER.chat(words(MARKED), asked("a")).sequences
+    before = WORKER.chat(spec(MARKED), asked("a")).sequences
     os.kill(WORKER.process.pid, signal.SIGTERM)
-    assert WORKER.chat(words(MARKED), asked("a")).sequences == before
+    assert WORKER.chat(spec(MARKED), asked("a")).sequences == before
 
 
 def test_a_question_that_was_broken_off_leaves_no_answer_to_the_next():
@@ -70,30 +70,30 @@ def test_a_question_that_was_broken_off_leaves_no_answer_to_the_next():
         raise KeyboardInterrupt
 
     slow = "{% if messages[0].content == 'x' %}{% for i in range(99999) if i < 0 %}{% endfor %}" * 3 + "{% endif %}" * 3
-    expected = WORKER.chat(words(slow + MARKED), asked("a")).sequences
+    expected = WORKER.chat(spec(slow + MARKED), asked("a")).sequences
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.01)
         with pytest.raises(KeyboardInterrupt):
             while True:
-                WORKER.chat(words(slow + MARKED), asked("x"))
+                WORKER.chat(spec(slow + MARKED), asked("x"))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert WORKER.chat(words(slow + MARKED), asked("a")).sequences == expected
+    assert WORKER.chat(spec(slow + MARKED), asked("a")).sequences == expected
 
 
 def test_many_long_rows_pass_without_waiting_for_each_other():
     long = [asked("a" * 100_000) for _ in range(40)]
-    assert len(WORKER.learnable(words(MARKED), long)) == 40
+    assert len(WORKER.learnable(spec(MARKED), long)) == 40
 
 
 def test_what_an_answer_may_raise_reaches_the_row_it_belongs_to():
     refusing = "{% if messages[0].content == 'x' %}{{ raise_exception('not this') }}{% endif %}"
-    found = WORKER.learnable(words(refusing + MARKED), [asked("a"), asked("x")])
+    found = WORKER.learnable(spec(refusing + MARKED), [asked("a"), asked("x")])
     assert str(found[1]) == "the chat template refused it: not this" and found[0].sequences
     with pytest.raises(ValueError, match="refused it"):
-        WORKER.control(words("{% broken"))
+        WORKER.control(spec("{% broken"))
 
 
 @pytest.mark.parametrize("command", ["/bin/false", "/no/such/python"])
@@ -101,7 +101,7 @@ def test_a_process_that_cannot_start_is_no_fault_of_a_row(command, monkeypatch):
     """Under limits of the system, `bad_rows: skip` would leave out row after row."""
     monkeypatch.setattr(template_worker, "COMMAND", (command,))
     with pytest.raises(GymError, match=r"cannot be started[\s\S]*ulimit"):
-        Worker().learnable(words(MARKED), [asked("a"), asked("b")])
+        Worker().learnable(spec(MARKED), [asked("a"), asked("b")])
 
 
 def test_a_row_that_nobody_thought_of_ends_no_process():
@@ -110,9 +110,9 @@ def test_a_row_that_nobody_thought_of_ends_no_process():
     for _ in range(700):
         deep = [deep]
     odd.messages[1]["reasoning_content"], odd.messages[0]["name"] = 5, deep
-    WORKER.chat(words(MARKED), asked("a"))
+    WORKER.chat(spec(MARKED), asked("a"))
     process = WORKER.process
-    found = WORKER.learnable(words(MARKED), [asked("a"), odd, asked("b")])
+    found = WORKER.learnable(spec(MARKED), [asked("a"), odd, asked("b")])
     assert "rendering it raised" in str(found[1]) and found[0].sequences and found[2].sequences
     assert WORKER.process is process
 
@@ -122,7 +122,7 @@ def test_as_many_processes_are_started_as_are_asked_at_once_and_one_stays():
 
     def ask(question):
         asking.wait()
-        return own.learnable(words(MARKED), [asked(question * 10_000)] * 20)[0].sequences[0].text
+        return own.learnable(spec(MARKED), [asked(question * 10_000)] * 20)[0].sequences[0].text
 
     with workers.at_work() as own, ThreadPoolExecutor(3) as threads:
         said = list(threads.map(ask, "abc"))

@@ -14,7 +14,7 @@ from gym_core.cli import run
 from gym_core.component import Config
 from gym_core.errors import OK, PLUGIN
 from gym_data import Source
-from gym_manage.words import default_of, type_of
+from gym_manage.option_text import default_of, type_of
 
 
 def shown(capsys, *arguments: str):

@@ -16,8 +16,8 @@ from gym_data.tokenizer import Tokenizer
 from gym_rewards import Length, RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, PolicyGradient
-from gym_rl.local_engine import LocalSampler
-from gym_rl.rollout_engine import Local
+from gym_rl.config.local_engine import LocalEngineConfig
+from gym_rl.local_engine import LocalEngine
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_torch.model.adapted import Full
@@ -63,7 +63,7 @@ def algorithm(**options: Any) -> PolicyGradient:
 
 def rounds(path: Path, judging: Judging = arbitrary, count: int = 6, **options: Any) -> Rollouts:
     """Return rollouts of the model under `path` over `count` prompts; `train` among the options are those of training."""
-    model, words = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), Tokenizer(path)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), Tokenizer(path)
     assert layout_for(model) is PACKED
     train = Train(**{"batch_size": 4, "accumulate": 2, **options.pop("train", {})})
 
@@ -71,6 +71,6 @@ def rounds(path: Path, judging: Judging = arbitrary, count: int = 6, **options: 
         scores = list(judging(answers))
         return RewardResult({"judging": scores}, scores, {})
 
-    sampler = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
-    generator = RolloutGenerator(algorithm(**options), prompts(count), sampler, words, judge, train.seed)
+    engine = LocalEngine(LocalEngineConfig(), adapted=Full(None, model), tokenizer=tokenizer, precision="fp32")
+    generator = RolloutGenerator(algorithm(**options), prompts(count), engine, tokenizer, judge, train.seed)
     return Rollouts(generator, train, PACKED, "a")

@@ -17,8 +17,8 @@ from gym_rl_bench import algorithm, rounds
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError, execute, load_recipe
-from gym_rl import Local
-from gym_rl.local_engine import LocalSampler
+from gym_rl import LocalEngineConfig
+from gym_rl.local_engine import LocalEngine
 from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.dynamic_sampling import concatenate, select_groups
@@ -64,7 +64,7 @@ def test_before_anything_is_learnt_all_sides_agree(
 def test_the_distribution_that_is_drawn_from_is_the_one_that_is_trained(model_path: Path, layout: Any) -> None:
     """Loss and gradient with `top_p`, against the formula in float64 over the set that the sampler kept."""
     rollouts = rounds(model_path, top_p=0.7, temperature=0.8)
-    model = rollouts.generator.sampler.generator.model
+    model = rollouts.generator.engine.generator.model
     if layout is PADDED:
         model.set_attn_implementation("eager")
     objective = Reinforce(algorithm(top_p=0.7, temperature=0.8), layout)
@@ -101,7 +101,7 @@ def test_the_distribution_that_is_drawn_from_is_the_one_that_is_trained(model_pa
 def test_the_sets_stay_with_the_round(model_path: Path) -> None:
     """What was carried over or read from a checkpoint has the sets of the policy that answered."""
     rollouts = rounds(model_path, top_p=0.7)
-    objective, policy = Reinforce(algorithm(), PACKED), Policy(rollouts.generator.sampler.generator.model)
+    objective, policy = Reinforce(algorithm(), PACKED), Policy(rollouts.generator.engine.generator.model)
     rollouts.sampled = lambda found, shares: with_top_p_sets(
         found, shares(found), objective.collate, lambda batch: policy.nucleus(batch, 0.7), torch.device("cpu")
     )
@@ -113,14 +113,14 @@ def test_the_sets_stay_with_the_round(model_path: Path) -> None:
         assert all(np.array_equal(one.nucleus, other.nucleus) for one, other in pairs)
 
 
-class Frozen(Local):
+class Frozen(LocalEngineConfig):
     """Answers with a copy of the weights as they were at first, and says that it is exact."""
 
-    target: ClassVar[str] = "test_both_sides:FrozenSampler"
+    target: ClassVar[str] = "test_both_sides:FrozenEngine"
 
 
-class FrozenSampler(LocalSampler):
-    def __init__(self, config: Local, **context: Any) -> None:
+class FrozenEngine(LocalEngine):
+    def __init__(self, config: LocalEngineConfig, **context: Any) -> None:
         adapted = copy.copy(context.pop("adapted"))
         adapted.model = copy.deepcopy(adapted.model)
         super().__init__(config, adapted=adapted, **context)

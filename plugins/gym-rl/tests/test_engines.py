@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from gym_adapters import LoRA
 from gym_core import GymError, PluginError, RecipeError, load_recipe
 from gym_data.tokenizer import Tokenizer
-from gym_rl import Local
-from gym_rl.local_engine import LocalSampler
+from gym_rl import LocalEngineConfig
+from gym_rl.local_engine import LocalEngine
 from gym_rl.rollouts.completion_checks import check
 from gym_torch.generation.generator import Completion, Generator
 from gym_torch.model.adapted import Full
@@ -28,10 +28,10 @@ def named(bench: Any, rollouts: Any) -> Any:
 @pytest.mark.parametrize(
     ("rollouts", "expected"),
     [
-        ({}, Local()),
-        ({"rollouts": "local"}, Local()),
-        ({"rollouts": {"max_batch": 3}}, Local(max_batch=3)),
-        ({"rollouts": {"name": "local", "max_batch": 3}}, Local(max_batch=3)),
+        ({}, LocalEngineConfig()),
+        ({"rollouts": "local"}, LocalEngineConfig()),
+        ({"rollouts": {"max_batch": 3}}, LocalEngineConfig(max_batch=3)),
+        ({"rollouts": {"name": "local", "max_batch": 3}}, LocalEngineConfig(max_batch=3)),
     ],
 )
 def test_a_recipe_names_an_engine(bench, rollouts, expected) -> None:
@@ -83,13 +83,13 @@ def test_answers_that_cannot_be_stop_the_run(made, why) -> None:
 
 
 def test_the_local_engine_answers_in_the_precision_that_is_trained_in(tiny_model) -> None:
-    model, words = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32), Tokenizer(tiny_model)
-    full = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
-    half = LocalSampler(Local(), adapted=Full(None, model), words=words, precision="bf16")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32), Tokenizer(tiny_model)
+    full = LocalEngine(LocalEngineConfig(), adapted=Full(None, model), tokenizer=tokenizer, precision="fp32")
+    half = LocalEngine(LocalEngineConfig(), adapted=Full(None, model), tokenizer=tokenizer, precision="bf16")
     assert full.exact and not half.exact
-    exact, close = (sampler.generate(PROMPTS, 8, 0.0) for sampler in (full, half))
+    exact, close = (engine.generate(PROMPTS, 8, 0.0) for engine in (full, half))
     assert [answer.log_probs for answer in exact] == [
-        answer.log_probs for answer in Generator(model, words).generate(PROMPTS, 8)
+        answer.log_probs for answer in Generator(model, tokenizer).generate(PROMPTS, 8)
     ]
     first = torch.tensor([[a.log_probs[0], b.log_probs[0]] for a, b in zip(exact, close, strict=True)])
     assert 0 < float((first[:, 0] - first[:, 1]).abs().max()) < 0.1
@@ -98,5 +98,5 @@ def test_the_local_engine_answers_in_the_precision_that_is_trained_in(tiny_model
 def test_the_local_engine_answers_where_frozen_weights_are_in_bf16(tiny_model) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16)
     adapted = LoRA(rank=4).build(model=model, seed=0)
-    sampler = LocalSampler(Local(), adapted=adapted, words=Tokenizer(tiny_model), precision="bf16")
-    check(sampler.generate(PROMPTS, 8, 1.0), ["a", "b", "c"], 8)
+    engine = LocalEngine(LocalEngineConfig(), adapted=adapted, tokenizer=Tokenizer(tiny_model), precision="bf16")
+    check(engine.generate(PROMPTS, 8, 1.0), ["a", "b", "c"], 8)

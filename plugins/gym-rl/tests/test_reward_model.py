@@ -61,11 +61,11 @@ def classifier(path: Path, labels: int = 1) -> Path:
 
 def texts(path: Path) -> list[torch.Tensor]:
     """Tokenize as transformers does."""
-    words = PreTrainedTokenizerFast.from_pretrained(path)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
     found = []
     for answer in ANSWERS[:3]:
         messages = [*ASKED, {"role": "assistant", "content": answer.text}]
-        found.append(torch.tensor(words.apply_chat_template(messages, return_dict=False)))
+        found.append(torch.tensor(tokenizer.apply_chat_template(messages, return_dict=False)))
     return found
 
 
@@ -95,8 +95,8 @@ def test_the_template_is_given_the_tools_of_the_row(valued: Path, tmp_path: Path
     path = shutil.copytree(valued, tmp_path / "with-tools")
     (path / "chat_template.jinja").write_text(Qwen().build())
     tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
-    words, model = Tokenizer(path), AutoModelForCausalLM.from_pretrained(path)
-    tokens, own = words.chat([*ASKED, {"role": "assistant", "content": "Rome"}], tools)
+    tokenizer, model = Tokenizer(path), AutoModelForCausalLM.from_pretrained(path)
+    tokens, own = tokenizer.chat([*ASKED, {"role": "assistant", "content": "Rome"}], tools)
     end = int(own.nonzero()[0][-1])
     wanted = head()(model.base_model(input_ids=torch.tensor(tokens[None].tolist())).last_hidden_state[0, end]).item()
     reward = Model(path=str(path)).build()

@@ -15,9 +15,9 @@ from gym_core import DataError, Train
 from gym_data.tokenizer import Tokenizer
 from gym_rewards import Length, RewardInput
 from gym_rewards.reward_manager import RewardResult
-from gym_rl import RLOO, Local
+from gym_rl import RLOO, LocalEngineConfig
 from gym_rl.formulas.loss_aggregation import SequenceMeanTokenSumNorm
-from gym_rl.local_engine import LocalSampler
+from gym_rl.local_engine import LocalEngine
 from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
@@ -56,8 +56,8 @@ def model(path: Path) -> PreTrainedModel:
     return found
 
 
-def engine(model: PreTrainedModel, words: Tokenizer) -> LocalSampler:
-    return LocalSampler(Local(), adapted=Full(None, model), words=words, precision="fp32")
+def engine(model: PreTrainedModel, tokenizer: Tokenizer) -> LocalEngine:
+    return LocalEngine(LocalEngineConfig(), adapted=Full(None, model), tokenizer=tokenizer, precision="fp32")
 
 
 def source(
@@ -68,10 +68,10 @@ def source(
     judge: Callable[[Sequence[RewardInput]], RewardResult] = judge,
     **options: Any,
 ) -> Rollouts:
-    words = Tokenizer(path)
+    tokenizer = Tokenizer(path)
     train = Train(**{"batch_size": 4, "accumulate": 2, **options.pop("train", {})})
     config = RLOO(rewards=[Length()], **{"group_size": 4, "max_new_tokens": LIMIT, **options})
-    generator = RolloutGenerator(config, prompts(6), engine(model, words), words, judge, train.seed)
+    generator = RolloutGenerator(config, prompts(6), engine(model, tokenizer), tokenizer, judge, train.seed)
     return Rollouts(generator, train, PACKED, fingerprint, scoring)
 
 

@@ -18,8 +18,8 @@ from gym_core import GymError, Train
 from gym_data.tokenizer import Tokenizer
 from gym_rewards import Length, RewardInput
 from gym_rewards.reward_manager import RewardResult
-from gym_rl import RLOO, Local
-from gym_rl.local_engine import LocalSampler
+from gym_rl import RLOO, LocalEngineConfig
+from gym_rl.local_engine import LocalEngine
 from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.dynamic_sampling import concatenate, group_count, select_groups
@@ -67,16 +67,16 @@ class Case:
         self.model, self.layout = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), layout
         if layout is PACKED:
             assert layout_for(self.model) is PACKED
-        self.routers, words = Routers(self.model), Tokenizer(path)
-        sampler = LocalSampler(
-            Local(),
+        self.routers, tokenizer = Routers(self.model), Tokenizer(path)
+        engine = LocalEngine(
+            LocalEngineConfig(),
             adapted=Full(None, self.model),
-            words=words,
+            tokenizer=tokenizer,
             precision="fp32",
             routers=self.routers if records else None,
         )
         self.config = RLOO(rewards=[Length()], group_size=4, max_new_tokens=6, num_mini_batches=2, routing_replay=True)
-        generator = RolloutGenerator(self.config, prompts(4), sampler, words, judge)
+        generator = RolloutGenerator(self.config, prompts(4), engine, tokenizer, judge)
         train = Train(batch_size=4, accumulate=1)
         self.source = Rollouts(generator, train, layout, "a")
         self.objective = Reinforce(self.config, layout)

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
 from gym_rewards import Length
-from gym_rl import RLOO, Local
-from gym_rl.local_engine import LocalSampler
+from gym_rl import RLOO, LocalEngineConfig
+from gym_rl.local_engine import LocalEngine
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import readme, rollouts
 from gym_torch.model.adapted import Full
@@ -22,19 +22,19 @@ from gym_torch.model.adapted import Full
 torch.set_num_threads(1)
 
 
-class Engine(Local):
+class Engine(LocalEngineConfig):
     """The local engine with a fault: what is asked goes through `asked`, what is answered through `made`."""
 
     def build(self, **context):
-        engine, sampler = self, LocalSampler(self, **self.over(context))
+        config, engine = self, LocalEngine(self, **self.over(context))
 
         class Faulty:
-            exact, refresh, close = sampler.exact, sampler.refresh, sampler.close
+            exact, refresh, close = engine.exact, engine.refresh, engine.close
 
             def generate(self, prompts, longest, temperature=0.0, top_p=1.0, seed=0, streams=None):
                 streams = range(len(prompts)) if streams is None else streams
-                asked = engine.asked(list(prompts), temperature, seed, list(streams))
-                return engine.made(sampler.generate(asked[0], longest, asked[1], top_p, asked[2], streams=asked[3]))
+                asked = config.asked(list(prompts), temperature, seed, list(streams))
+                return config.made(engine.generate(asked[0], longest, asked[1], top_p, asked[2], streams=asked[3]))
 
         return Faulty()
 

@@ -12,7 +12,7 @@ PROMPTS = [[number % 49 + 1 for number in range(start, start * 2 + 3)] for start
 
 
 @dataclass(frozen=True)
-class Words:
+class BareTokenizer:
     """A tokenizer of numbers."""
 
     eos_id: int = 0

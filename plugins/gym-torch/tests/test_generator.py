@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from gym_torch_decoding import PROMPTS, Words, one_by_one
+from gym_torch_decoding import PROMPTS, BareTokenizer, one_by_one
 from transformers import LlamaForCausalLM
 
 from gym_core import GymError
@@ -24,7 +24,7 @@ LIMITS = [1 + (7 * number) % 17 for number in range(len(GROUPS))]
 @pytest.mark.parametrize("top_p", [1.0, 0.7])
 def test_a_sample_does_not_depend_on_the_batch(top_p: float) -> None:
     def sample(max_batch: int, prompts: list[list[int]], seed: int = 7) -> list[list[int]]:
-        made = Generator(ready("qwen3"), Words(), max_batch).generate(
+        made = Generator(ready("qwen3"), BareTokenizer(), max_batch).generate(
             prompts, 10, temperature=1.0, top_p=top_p, seed=seed, stop_ids=[0, 1, 2, 3]
         )
         return [completion.tokens for completion in made]
@@ -42,7 +42,7 @@ def test_samples_of_one_prompt_share_it_and_differ() -> None:
     hook = model.register_forward_pre_hook(
         lambda module, args, kwargs: computed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    made = Generator(model, Words()).generate([prompt] * 6, 8, temperature=1.0, stop_ids=[])
+    made = Generator(model, BareTokenizer()).generate([prompt] * 6, 8, temperature=1.0, stop_ids=[])
     hook.remove()
     assert computed[0] == (1, 6) and computed[1][0] == 6
     assert len({tuple(completion.tokens) for completion in made}) > 3
@@ -51,7 +51,7 @@ def test_samples_of_one_prompt_share_it_and_differ() -> None:
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 def test_log_probs_are_of_the_distribution_that_is_drawn_from(top_p: float) -> None:
     model, prompt = ready("llama"), [3, 1, 4, 1, 5]
-    (made,) = Generator(model, Words()).generate([prompt], 6, temperature=0.7, top_p=top_p, stop_ids=[])
+    (made,) = Generator(model, BareTokenizer()).generate([prompt], 6, temperature=0.7, top_p=top_p, stop_ids=[])
     logits = model(torch.tensor([prompt + made.tokens])).logits[0, len(prompt) - 1 : -1] / 0.7
     if top_p < 1:
         ranked, order = logits.softmax(-1).sort(descending=True)
@@ -65,7 +65,7 @@ def test_log_probs_are_of_the_distribution_that_is_drawn_from(top_p: float) -> N
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_rows_leave_and_enter_and_do_not_notice(family: str, temperature: float) -> None:
     def generate(max_batch: int) -> list[Completion]:
-        generator = Generator(ready(family), Words(), max_batch)
+        generator = Generator(ready(family), BareTokenizer(), max_batch)
         return generator.generate(GROUPS, LIMITS, temperature=temperature, stop_ids=[])
 
     alone = generate(1)
@@ -83,7 +83,7 @@ def test_answers_to_a_long_prompt_share_what_is_kept_of_it(family: str, max_batc
     """Prompts of unequal length, so that some are padded; rows of one leave before those of another."""
     model = build(family, None)
     longer = [[1 + (number * number + len(prompt)) % 48 for number in range(60 + 2 * len(prompt))] for prompt in GROUPS]
-    plain = Generator(model, Words(), max_batch).generate(longer, LIMITS, temperature=1.0, stop_ids=[])
+    plain = Generator(model, BareTokenizer(), max_batch).generate(longer, LIMITS, temperature=1.0, stop_ids=[])
     assert not shares(model, longer)
     assert layout_for(model) is PACKED
     once = shares(model, longer)
@@ -92,7 +92,7 @@ def test_answers_to_a_long_prompt_share_what_is_kept_of_it(family: str, max_batc
     with model.register_forward_pre_hook(
         lambda module, args, kwargs: widths.append(kwargs["past_key_values"].get_seq_length()), with_kwargs=True
     ):
-        made = Generator(model, Words(), max_batch).generate(longer, LIMITS, temperature=1.0, stop_ids=[])
+        made = Generator(model, BareTokenizer(), max_batch).generate(longer, LIMITS, temperature=1.0, stop_ids=[])
     assert (max(widths) < max(LIMITS)) == once, "a row keeps its own tokens alone"
     assert [each.tokens for each in made] == [each.tokens for each in plain]
     for one, other in zip(made, plain, strict=True):
@@ -106,7 +106,7 @@ def test_the_batch_is_refilled_and_a_group_computed_once(max_batch: int) -> None
     with model.register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     ):
-        Generator(model, Words(), max_batch).generate(GROUPS, LIMITS, stop_ids=[])
+        Generator(model, BareTokenizer(), max_batch).generate(GROUPS, LIMITS, stop_ids=[])
     steps = [rows for rows, new in shapes if new == 1]
     assert max(steps) <= max_batch
     assert sum(steps) == sum(LIMITS) - len(GROUPS), "no row is computed after its last token"
@@ -117,13 +117,13 @@ def test_the_batch_is_refilled_and_a_group_computed_once(max_batch: int) -> None
 
 
 def test_greedy_does_not_depend_on_the_order_of_prompts() -> None:
-    generator = Generator(ready("mistral"), Words(), 3)
+    generator = Generator(ready("mistral"), BareTokenizer(), 3)
     forth, back = (generator.generate(prompts, 9) for prompts in (PROMPTS, PROMPTS[::-1]))
     assert [made.tokens for made in forth] == [made.tokens for made in back[::-1]]
 
 
 def test_a_limit_cuts_a_completion_and_changes_nothing_before_it() -> None:
-    generator = Generator(ready("qwen3"), Words())
+    generator = Generator(ready("qwen3"), BareTokenizer())
     long = generator.generate(GROUPS, 20, temperature=1.0, stop_ids=[])
     short = generator.generate(GROUPS, LIMITS, temperature=1.0, stop_ids=[])
     assert [made.tokens for made in short] == [made.tokens[:limit] for made, limit in zip(long, LIMITS, strict=True)]
@@ -132,21 +132,21 @@ def test_a_limit_cuts_a_completion_and_changes_nothing_before_it() -> None:
 def test_a_model_in_training_is_left_as_it_was() -> None:
     model = LlamaForCausalLM(ready("llama").config).train()
     model.load_state_dict(ready("llama").state_dict())
-    wanted = Generator(model, Words()).generate(PROMPTS[:2], 5)
+    wanted = Generator(model, BareTokenizer()).generate(PROMPTS[:2], 5)
     model.set_attn_implementation(NAME)
-    made = Generator(model, Words()).generate(PROMPTS[:2], 5)
+    made = Generator(model, BareTokenizer()).generate(PROMPTS[:2], 5)
     assert [each.tokens for each in made] == [each.tokens for each in wanted]
     assert model.training and model.config._attn_implementation == NAME
     with (
         pytest.raises(RuntimeError, match="in the middle"),
         model.register_forward_hook(lambda *args: (_ for _ in ()).throw(RuntimeError("in the middle"))),
     ):
-        Generator(model, Words()).generate(PROMPTS[:2], 5)
+        Generator(model, BareTokenizer()).generate(PROMPTS[:2], 5)
     assert model.training
 
 
 def test_nothing_to_do() -> None:
-    generator = Generator(ready("llama"), Words())
+    generator = Generator(ready("llama"), BareTokenizer())
     assert generator.generate([], 5) == []
     assert generator.generate([[1]], 0) == [Completion()]
     assert [len(made.tokens) for made in generator.generate([[1], [2]], [0, 1])] == [0, 1]
@@ -158,6 +158,6 @@ def test_nothing_to_do() -> None:
 
 def test_chat() -> None:
     rows = [{"messages": [{"role": "user", "content": text}]} for text in ("5 6 7", "8 9")]
-    texts = complete(ready("qwen3"), Words(), rows, max_new_tokens=6)
+    texts = complete(ready("qwen3"), BareTokenizer(), rows, max_new_tokens=6)
     tokens, _ = one_by_one(ready("qwen3"), [8, 9, 49], 6)
-    assert texts[1] == Words().decode([token for token in tokens if token != 0])
+    assert texts[1] == BareTokenizer().decode([token for token in tokens if token != 0])

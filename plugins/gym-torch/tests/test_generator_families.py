@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gym_torch_decoding import PROMPTS, Words, one_by_one
+from gym_torch_decoding import PROMPTS, BareTokenizer, one_by_one
 
 from gym_testkit import families
 from gym_testkit.architectures import FAMILIES, ready
@@ -20,7 +20,7 @@ from gym_torch.packing import PACKED
 @pytest.mark.parametrize("max_batch", [1, 3, 64])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_is_one_by_one(family: str, max_batch: int) -> None:
-    found = Generator(ready(family), Words(), max_batch).generate(PROMPTS, 12)
+    found = Generator(ready(family), BareTokenizer(), max_batch).generate(PROMPTS, 12)
     for prompt, completion in zip(PROMPTS, found, strict=True):
         tokens, log_probs = one_by_one(ready(family), prompt, 12)
         assert completion.tokens == tokens
@@ -31,7 +31,7 @@ def test_greedy_is_one_by_one(family: str, max_batch: int) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_is_what_transformers_generates(family: str) -> None:
     model = ready(family)
-    found = Generator(model, Words(), max_batch=4).generate(PROMPTS, 16)
+    found = Generator(model, BareTokenizer(), max_batch=4).generate(PROMPTS, 16)
     for prompt, completion in zip(PROMPTS, found, strict=True):
         ids = torch.tensor([prompt])
         theirs = model.generate(
@@ -45,7 +45,9 @@ def test_samples_have_the_log_probs_of_a_plain_forward_pass(family: str) -> None
     prompts = [prompt for prompt in PROMPTS for _ in range(3)]
     model, limits = ready(family), [5 + 3 * (number % 7) for number in range(len(prompts))]
     for prompt, made in zip(
-        prompts, Generator(model, Words(), 8).generate(prompts, limits, temperature=1.0, stop_ids=[]), strict=True
+        prompts,
+        Generator(model, BareTokenizer(), 8).generate(prompts, limits, temperature=1.0, stop_ids=[]),
+        strict=True,
     ):
         with torch.no_grad():
             after = model(torch.tensor([prompt + made.tokens])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
@@ -76,7 +78,7 @@ def test_whatever_a_family_keeps_greedy_is_a_pass_over_the_whole_text(family: st
         [[3 + (5 * place + length) % 50 for place in range(length)] for length in (2, 21, 9, 9)],
         (10, 6, 14, 14),
     )
-    found = Generator(model, Words(), max_batch=3).generate(prompts, limits, stop_ids=[0])
+    found = Generator(model, BareTokenizer(), max_batch=3).generate(prompts, limits, stop_ids=[0])
     for prompt, made, limit in zip(prompts, found, limits, strict=True):
         tokens, log_probs = one_by_one(model, prompt, limit)
         assert made.tokens == tokens

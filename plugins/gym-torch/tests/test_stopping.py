@@ -43,15 +43,15 @@ def data(tmp_path: Path, template: object) -> DatasetConfig:
 def test_plain_transformers_stops_where_the_learnt_template_ends_a_turn(base: Path, tmp_path: Path) -> None:
     run = make_run(base, tmp_path / "run", data(tmp_path, ChatML()), SFT(), max_steps=40)
     made = train(run)
-    words = AutoTokenizer.from_pretrained(made.path)
+    tokenizer = AutoTokenizer.from_pretrained(made.path)
     model = AutoModelForCausalLM.from_pretrained(made.path)
-    assert words.eos_token_id == END
+    assert tokenizer.eos_token_id == END
     assert model.generation_config.eos_token_id == [END, OTHER]
-    prompt = words.apply_chat_template(
+    prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": "a"}], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
     found = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-    assert words.decode(found) == "bc<|im_end|>"
+    assert tokenizer.decode(found) == "bc<|im_end|>"
 
 
 def test_an_adapter_says_it_too_and_its_export_keeps_it(base: Path, tmp_path: Path) -> None:

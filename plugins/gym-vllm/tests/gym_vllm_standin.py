@@ -32,8 +32,8 @@ class StandIn:
 
     def __init__(self, path: Path) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-        self.words = Tokenizer(path)
-        self.generator = Generator(self.model, self.words)
+        self.tokenizer = Tokenizer(path)
+        self.generator = Generator(self.model, self.tokenizer)
         self.lock = threading.Lock()
 
     def load(self, weights: dict[str, torch.Tensor]) -> None:
@@ -89,7 +89,7 @@ def _complete(desk: Desk, content: dict[str, Any]) -> Any:
     finished = tokens[-1] in content["stop_token_ids"]
     choice = {
         "index": 0,
-        "text": desk.model.words.decode(tokens),
+        "text": desk.model.tokenizer.decode(tokens),
         "token_ids": tokens,
         "prompt_token_ids": content["prompt"],
         "logprobs": {"token_logprobs": log_probs, "tokens": [], "top_logprobs": [], "text_offset": []},
@@ -117,7 +117,7 @@ ROUTES: dict[str, Callable[[Desk, Any], Any]] = {
     "/health": lambda desk, content: "",
     "/v1/models": lambda desk, content: {"object": "list", "data": [{"id": "policy", "object": "model"}]},
     "/v1/completions": _complete,
-    "/tokenize": lambda desk, content: {"tokens": desk.model.words.encode(content["prompt"])},
+    "/tokenize": lambda desk, content: {"tokens": desk.model.tokenizer.encode(content["prompt"])},
     "/server_info": lambda desk, content: {"vllm_config": {"model_config": {"logprobs_mode": desk.mode}}},
     "/collective_rpc": _call,
     "/reset_prefix_cache": lambda desk, content: {"success": True},

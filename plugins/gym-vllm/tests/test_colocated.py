@@ -33,7 +33,7 @@ def vllm(monkeypatch) -> None:
 
 def build(path, **options):
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    return Colocated(**options).build(adapted=Full(None, model), words=Tokenizer(path), path=path)
+    return Colocated(**options).build(adapted=Full(None, model), tokenizer=Tokenizer(path), path=path)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
@@ -46,38 +46,38 @@ def test_it_holds_to_the_laws_of_engines(bench, vllm, law, sleeping) -> None:
 
 
 def test_it_sleeps_while_the_policy_trains(vllm, model_path) -> None:
-    sampler = build(model_path, memory=0.4, max_length=128)
-    options = sampler.llm.options
+    engine = build(model_path, memory=0.4, max_length=128)
+    options = engine.llm.options
     assert options["gpu_memory_utilization"] == 0.4 and options["max_model_len"] == 128
     assert options["logprobs_mode"] == "processed_logprobs"
-    assert sampler.llm.held == set()
+    assert engine.llm.held == set()
     for _ in range(2):
-        sampler.refresh()
-        sampler.generate([[5]], 2, 1.0)
-        assert sampler.llm.held == set()
-    sampler.generate([[5]], 2, 1.0)  # its weights went when it fell asleep: they are handed over again
-    assert sampler.llm.calls == ["reload_weights", "reset_prefix_cache"] * 3
+        engine.refresh()
+        engine.generate([[5]], 2, 1.0)
+        assert engine.llm.held == set()
+    engine.generate([[5]], 2, 1.0)  # its weights went when it fell asleep: they are handed over again
+    assert engine.llm.calls == ["reload_weights", "reset_prefix_cache"] * 3
 
 
 def test_awake_it_takes_weights_only_when_they_have_changed(vllm, model_path) -> None:
-    sampler = build(model_path, sleep=False)
+    engine = build(model_path, sleep=False)
     for _ in range(2):
-        sampler.refresh()
-        sampler.generate([[5]], 2, 1.0)
-        sampler.generate([[5]], 2, 1.0)
-    assert sampler.llm.calls == ["reload_weights", "reset_prefix_cache"] * 2
+        engine.refresh()
+        engine.generate([[5]], 2, 1.0)
+        engine.generate([[5]], 2, 1.0)
+    assert engine.llm.calls == ["reload_weights", "reset_prefix_cache"] * 2
 
 
 def test_weights_that_do_not_arrive_are_noticed(vllm, model_path) -> None:
-    sampler = build(model_path, sleep=False)
-    sampler.llm.model.load = lambda weights: None
-    sampler.generate([[5]], 2, 1.0)
+    engine = build(model_path, sleep=False)
+    engine.llm.model.load = lambda weights: None
+    engine.generate([[5]], 2, 1.0)
     with torch.no_grad():
-        for weight in sampler.adapted.model.parameters():
+        for weight in engine.adapted.model.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)), alpha=0.3)
-    sampler.refresh()
+    engine.refresh()
     with pytest.raises(GymError, match="computes with other weights than it was just given"):
-        sampler.generate([[5]], 2, 1.0)
+        engine.generate([[5]], 2, 1.0)
 
 
 def test_without_vllm(model_path, monkeypatch) -> None:

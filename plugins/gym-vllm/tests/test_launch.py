@@ -112,7 +112,7 @@ def test_options_become_the_command_line(tmp_path) -> None:
 @pytest.mark.parametrize("engine", [VLLM, Colocated])
 def test_routing_is_refused_before_anything_is_started(engine, tmp_path) -> None:
     with pytest.raises(RecipeError, match="which experts"):
-        engine().build(adapted=None, words=None, path=tmp_path, output=tmp_path, ranks=None, routers=object())
+        engine().build(adapted=None, tokenizer=None, path=tmp_path, output=tmp_path, ranks=None, routers=object())
 
 
 @pytest.mark.parametrize("engine", [VLLM, Colocated])
@@ -120,5 +120,5 @@ def test_scaled_positions_are_refused_before_anything_is_started(engine, model_p
     scaled = Transformers(path=str(model_path), rope_scaling={"type": "yarn", "factor": 2.0})
     adapted = Full(None, load_frozen(scaled, "fp32", PACKED).model)
     with pytest.raises(GymError, match="whose positions are not scaled") as caught:
-        engine().build(adapted=adapted, words=None, path=model_path, output=tmp_path, ranks=None)
+        engine().build(adapted=adapted, tokenizer=None, path=model_path, output=tmp_path, ranks=None)
     assert caught.value.problems[0].key == "model.rope_scaling"

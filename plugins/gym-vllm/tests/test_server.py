@@ -22,7 +22,7 @@ from gym_testkit.tiny import write_model
 from gym_torch.model.adapted import Full
 from gym_vllm import VLLM
 from gym_vllm.client import Client
-from gym_vllm.server import ServerSampler
+from gym_vllm.server import ServerEngine
 
 PROMPTS = [[5, 9, 17], [30], [5, 9, 17]]
 
@@ -33,11 +33,16 @@ class Case:
     def __init__(self, path: Path, output: Path, **options) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         self.config = VLLM(**{"retries": 0, "timeout": 20.0, **options})
-        self.adapted, self.words, self.path, self.output = Full(None, self.model), Tokenizer(path), path, output
+        self.adapted, self.tokenizer, self.path, self.output = Full(None, self.model), Tokenizer(path), path, output
 
-    def sampler(self) -> ServerSampler:
+    def engine(self) -> ServerEngine:
         return self.config.build(
-            adapted=self.adapted, words=self.words, path=self.path, precision="fp32", output=self.output, ranks=Ranks()
+            adapted=self.adapted,
+            tokenizer=self.tokenizer,
+            path=self.path,
+            precision="fp32",
+            output=self.output,
+            ranks=Ranks(),
         )
 
     def move(self, amount: float = 0.05) -> None:
@@ -77,10 +82,10 @@ def test_it_holds_to_the_laws_of_engines(bench, desk, law) -> None:
 
 
 def test_log_probabilities_arrive_as_they_were_sampled(case, desk) -> None:
-    sampler = case.sampler()
+    engine = case.engine()
     case.move()
-    sampler.refresh()
-    made = sampler.generate(PROMPTS, 8, 0.7, 1.0, seed=3)
+    engine.refresh()
+    made = engine.generate(PROMPTS, 8, 0.7, 1.0, seed=3)
     for prompt, answer in zip(PROMPTS, made, strict=True):
         logits = case.model(torch.tensor([[*prompt, *answer.tokens[:-1]]])).logits[0, len(prompt) - 1 :] / 0.7
         own = logits.log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
@@ -89,14 +94,14 @@ def test_log_probabilities_arrive_as_they_were_sampled(case, desk) -> None:
 
 def test_an_adapter_arrives_merged(case, desk) -> None:
     case.adapted = LoRA(rank=4).build(model=case.model, seed=0)
-    sampler = case.sampler()
+    engine = case.engine()
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in case.adapted.model.parameters():
             if weight.requires_grad:
                 weight.add_(torch.randn_like(weight), alpha=0.2)
-    sampler.refresh()
-    (answer,) = sampler.generate([[5, 9]], 8, 1.0)
+    engine.refresh()
+    (answer,) = engine.generate([[5, 9]], 8, 1.0)
     for model, same in ((case.adapted.merged(), True), (AutoModelForCausalLM.from_pretrained(case.path), False)):
         logits = model.eval()(torch.tensor([[5, 9, *answer.tokens[:-1]]])).logits[0, 1:]
         own = logits.log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
@@ -104,26 +109,26 @@ def test_an_adapter_arrives_merged(case, desk) -> None:
 
 
 def test_what_a_killed_run_left_on_its_way_is_removed(case, desk) -> None:
-    sampler = case.sampler()
-    sampler.folder.mkdir()
-    (sampler.folder / "model-00009-of-00009.safetensors").write_text("half of it")
-    again = case.sampler()
+    engine = case.engine()
+    engine.folder.mkdir()
+    (engine.folder / "model-00009-of-00009.safetensors").write_text("half of it")
+    again = case.engine()
     again.refresh()
-    assert again.folder == sampler.folder and list(case.output.iterdir()) == []
+    assert again.folder == engine.folder and list(case.output.iterdir()) == []
 
 
 def test_a_folder_for_weights_that_cannot_be_written(model_path, desk, tmp_path) -> None:
     (tmp_path / "file").write_text("")
-    sampler = Case(model_path, tmp_path, url=desk.url, weights=str(tmp_path / "file")).sampler()
+    engine = Case(model_path, tmp_path, url=desk.url, weights=str(tmp_path / "file")).engine()
     with pytest.raises(GymError, match="cannot be written"):
-        sampler.refresh()
+        engine.refresh()
 
 
 def test_a_round_gives_the_weights_a_name_and_forgets_cached_prompts(case, desk) -> None:
-    sampler = case.sampler()
+    engine = case.engine()
     desk.seen.clear()
-    sampler.refresh()
-    sampler.generate([[5]], 2, 1.0)
+    engine.refresh()
+    engine.generate([[5]], 2, 1.0)
     paths = [path for path, _ in desk.seen]
     assert paths == [
         "/collective_rpc",
@@ -134,15 +139,15 @@ def test_a_round_gives_the_weights_a_name_and_forgets_cached_prompts(case, desk)
         "/weight_info",
         "/v1/completions",
     ]
-    assert desk.version == sampler.version
+    assert desk.version == engine.version
     assert list(case.output.iterdir()) == [], "weights are left on the disk"
     before = desk.version
-    sampler.refresh()
+    engine.refresh()
     assert desk.version != before
 
 
 def test_every_answer_has_a_seed_of_its_own_and_every_setting_is_said(case, desk) -> None:
-    case.sampler().generate([[5]] * 3, 4, 0.9, 0.8, seed=1, streams=[7, 8, 9])
+    case.engine().generate([[5]] * 3, 4, 0.9, 0.8, seed=1, streams=[7, 8, 9])
     asked = [content for path, content in desk.seen if path == "/v1/completions"]
     assert len({content["seed"] for content in asked}) == 3
     for content in asked:
@@ -151,51 +156,51 @@ def test_every_answer_has_a_seed_of_its_own_and_every_setting_is_said(case, desk
 
 
 def test_a_restarted_server_is_noticed(case, desk, model_path) -> None:
-    sampler = case.sampler()
+    engine = case.engine()
     case.move()
-    sampler.refresh()
-    sampler.generate(PROMPTS, 4, 1.0)
+    engine.refresh()
+    engine.generate(PROMPTS, 4, 1.0)
     desk.model, desk.version = StandIn(model_path), "default"  # as it was started
     with pytest.raises(GymError, match="no longer has the weights that it was given"):
-        sampler.generate(PROMPTS, 4, 1.0)
-    sampler.refresh()
-    sampler.generate(PROMPTS, 4, 1.0)
+        engine.generate(PROMPTS, 4, 1.0)
+    engine.refresh()
+    engine.generate(PROMPTS, 4, 1.0)
 
 
 def test_a_server_that_says_the_right_name_and_has_other_weights_is_noticed(case, desk, model_path) -> None:
     """A name is what the client said; what the server computes is its own."""
-    sampler = case.sampler()
+    engine = case.engine()
     case.move()
-    sampler.refresh()
+    engine.refresh()
     desk.model = StandIn(model_path)  # as it was started, under the name that it was given later
     with pytest.raises(GymError, match="no longer has the weights that it was given"):
-        sampler.generate(PROMPTS, 4, 1.0)
+        engine.generate(PROMPTS, 4, 1.0)
 
 
 def test_a_server_that_does_not_take_the_weights_is_noticed_before_it_answers(case, desk) -> None:
-    sampler = case.sampler()
-    sampler.refresh()
+    engine = case.engine()
+    engine.refresh()
     case.move(0.3)
     desk.model.load = lambda weights: None
     with pytest.raises(GymError, match="computes with other weights than it was just given") as raised:
-        sampler.refresh()
+        engine.refresh()
     assert len(str(raised.value).splitlines()) <= 4
 
 
 @pytest.mark.parametrize("said", [None, [None], [None, {"5": {"logprob": -1.0}}]])
 def test_a_server_that_cannot_say_what_it_computes_is_refused(case, desk, said) -> None:
-    sampler = case.sampler()
+    engine = case.engine()
     breaks(desk, "/v1/completions", choice(prompt_logprobs=said))
     with pytest.raises(GymError, match="does not say how likely the tokens of a prompt are"):
-        sampler.refresh()
+        engine.refresh()
 
 
 def test_a_broken_connection_is_tried_again(model_path, desk, tmp_path) -> None:
-    sampler = Case(model_path, tmp_path, url=desk.url, retries=2).sampler()
-    sampler.client = Client(desk.url, retries=2, backoff=0.01)
+    engine = Case(model_path, tmp_path, url=desk.url, retries=2).engine()
+    engine.client = Client(desk.url, retries=2, backoff=0.01)
     replies = [None, 503]
     desk.bend = lambda path, usual: replies.pop() if path == "/v1/completions" and replies else usual
-    assert len(sampler.generate([[5]], 4, 1.0)) == 1
+    assert len(engine.generate([[5]], 4, 1.0)) == 1
     assert not replies
 
 
@@ -224,14 +229,14 @@ NAN = float("nan")
     ],
 )
 def test_what_a_server_does_wrong_stops_the_run_in_four_lines(case, desk, path, reply, why) -> None:
-    sampler = case.sampler()
+    engine = case.engine()
     with pytest.raises(GymError) as caught:
         if path == "/v1/completions":
-            sampler.refresh()
+            engine.refresh()
         breaks(desk, path, reply)
         if path != "/v1/completions":
-            sampler.refresh()
-        sampler.generate(PROMPTS, 8, 1.0)
+            engine.refresh()
+        engine.generate(PROMPTS, 8, 1.0)
     assert why in str(caught.value)
     assert len(str(caught.value).splitlines()) <= 4
     assert list(case.output.iterdir()) == []
@@ -240,7 +245,7 @@ def test_what_a_server_does_wrong_stops_the_run_in_four_lines(case, desk, path, 
 def test_a_log_probability_that_is_no_number_is_none(case, desk) -> None:
     from gym_rl.rollouts.completion_checks import check
 
-    sampler = case.sampler()
+    engine = case.engine()
 
     def bend(reply):
         reply["choices"][0]["logprobs"]["token_logprobs"][0] = NAN
@@ -248,11 +253,11 @@ def test_a_log_probability_that_is_no_number_is_none(case, desk) -> None:
 
     breaks(desk, "/v1/completions", bend)
     with pytest.raises(GymError, match="returned nan as the log-probability"):
-        check(sampler.generate([[5]], 4, 1.0), ["row 1"], 4)
+        check(engine.generate([[5]], 4, 1.0), ["row 1"], 4)
 
 
 def test_a_slow_server_is_not_waited_for_forever(model_path, desk, tmp_path) -> None:
-    sampler = Case(model_path, tmp_path, url=desk.url, timeout=0.3).sampler()
+    engine = Case(model_path, tmp_path, url=desk.url, timeout=0.3).engine()
 
     def late(path, usual):
         time.sleep(1.0 if path == "/v1/completions" else 0.0)
@@ -261,7 +266,7 @@ def test_a_slow_server_is_not_waited_for_forever(model_path, desk, tmp_path) -> 
     desk.bend = late
     began = time.monotonic()
     with pytest.raises(GymError, match="timed out"):
-        sampler.generate([[5]], 4, 1.0)
+        engine.generate([[5]], 4, 1.0)
     assert time.monotonic() - began < 5
 
 
@@ -279,7 +284,7 @@ def test_a_slow_server_is_not_waited_for_forever(model_path, desk, tmp_path) -> 
 def test_a_server_that_training_cannot_use_is_refused_at_the_start(case, desk, change, why) -> None:
     change(desk)
     with pytest.raises(GymError) as caught:
-        case.sampler()
+        case.engine()
     assert why in str(caught.value)
     assert len(str(caught.value).splitlines()) <= 4
 
@@ -289,30 +294,30 @@ def test_another_tokenizer_is_refused(desk, tmp_path) -> None:
     file = path / "tokenizer.json"
     file.write_text(file.read_text().replace('"A": 65', '"A": 66').replace('"B": 66', '"B": 65'))
     with pytest.raises(GymError, match="another tokenizer"):
-        Case(path, tmp_path, url=desk.url).sampler()
+        Case(path, tmp_path, url=desk.url).engine()
 
 
 def test_no_server(model_path, tmp_path) -> None:
     with pytest.raises(GymError) as caught:
-        Case(model_path, tmp_path, url="http://127.0.0.1:9").sampler()
+        Case(model_path, tmp_path, url="http://127.0.0.1:9").engine()
     assert "http://127.0.0.1:9" in str(caught.value) and "see that it runs" in str(caught.value)
     with pytest.raises(GymError, match="is no address"):
-        Case(model_path, tmp_path, url="localhost:8000").sampler()
+        Case(model_path, tmp_path, url="localhost:8000").engine()
 
 
 def test_a_key_comes_from_the_environment(model_path, desk, tmp_path, monkeypatch) -> None:
     desk.key = "secret"
     monkeypatch.setenv("SERVER_KEY", "secret")
-    assert Case(model_path, tmp_path, url=desk.url, token="SERVER_KEY").sampler().generate([[5]], 2, 1.0)
+    assert Case(model_path, tmp_path, url=desk.url, token="SERVER_KEY").engine().generate([[5]], 2, 1.0)
     with pytest.raises(GymError, match="OTHER_KEY is not set"):
-        Case(model_path, tmp_path, url=desk.url, token="OTHER_KEY").sampler()
+        Case(model_path, tmp_path, url=desk.url, token="OTHER_KEY").engine()
 
 
 def test_a_server_that_cannot_say_its_weights_is_used_on_request(model_path, desk, tmp_path) -> None:
     desk.routes = set(ROUTES) - {"/weight_info", "/update_weight_version"}
-    sampler = Case(model_path, tmp_path, url=desk.url, verify=False).sampler()
-    sampler.refresh()
-    assert sampler.generate([[5]], 2, 1.0)
+    engine = Case(model_path, tmp_path, url=desk.url, verify=False).engine()
+    engine.refresh()
+    assert engine.generate([[5]], 2, 1.0)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "f", "argume
 
 
 @dataclass(frozen=True)
-class Words:
+class ChatTemplateSpec:
     """What a tokenizer says of its chats, as plain data."""
 
     templates: Mapping[str, str]  #: texts by name; `default` is the usual one
@@ -66,10 +66,10 @@ class Found:
 class Chats:
     """Renders conversations. Methods raise ValueError where a template refuses them or leaves out what it must not."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, spec: ChatTemplateSpec) -> None:
         """Hold the templates; nothing is compiled yet."""
-        self.words = words
-        self._templates = {name: ChatTemplate(text) for name, text in words.templates.items()}
+        self.spec = spec
+        self._templates = {name: ChatTemplate(text) for name, text in spec.templates.items()}
         self._calls: dict[str, Calls] = {}
         self._handovers: dict[tuple[str, bool], str] = {}
 
@@ -77,12 +77,12 @@ class Chats:
     def control(self) -> list[str]:
         """Added tokens that are not special but that a template writes: users' text does not get to write them."""
         literals = "\0".join(template.literals for template in self._templates.values())
-        return [token for token in self.words.further if token in literals and not token.isspace()]
+        return [token for token in self.spec.further if token in literals and not token.isspace()]
 
     @cached_property
     def guard(self) -> Guard:
         """What keeps special-token text in contents text."""
-        return Guard(self.words.special, self.control if self.words.special else (), self.words.every_special)
+        return Guard(self.spec.special, self.control if self.spec.special else (), self.spec.every_special)
 
     def chat(self, asked: Asked) -> Found:
         """Render a whole conversation, or a prompt, as transformers does, the answers marked; nothing is checked."""
@@ -121,7 +121,7 @@ class Chats:
         template, tools = self._templates[name], self.guard.quote(list(asked.tools)) if asked.tools else None
 
         def render(some: Sequence[Message], generation_prompt: bool) -> str:
-            return template.render(some, tools, generation_prompt, self.words.values)
+            return template.render(some, tools, generation_prompt, self.spec.values)
 
         messages = [_aliased(message) for message in asked.messages]
         if any(message.get("tool_calls") for message in messages):
@@ -147,14 +147,14 @@ class Chats:
         return self._calls[name]
 
     def _plainly(self, name: str, messages: Sequence[Message]) -> str:
-        return loss_masks.unmark(self._templates[name].render(messages, None, False, self.words.values)).text
+        return loss_masks.unmark(self._templates[name].render(messages, None, False, self.spec.values)).text
 
     def _closed(self, sequence: Rendered, messages: Sequence[Message], asked: Asked) -> Rendered:
         """Have an answer that no special token ends learn the token at which the next turn begins, if the model stops there.
 
         So do GLM-4.5 and its relatives: they end their turn by writing whose is next.
         """
-        if not self.words.stops:
+        if not self.spec.stops:
             return sequence
         text, spans = sequence.text, []
         for start, end in sequence.spans:
@@ -162,7 +162,7 @@ class Chats:
                 name = self._name(bool(asked.tools))
                 last = not text[end:].strip()
                 calling = bool(messages[sequence.last].get("tool_calls"))
-                tokens = {self._handover(name, calling)} if last else set(self.words.stops)
+                tokens = {self._handover(name, calling)} if last else set(self.spec.stops)
                 text = text[:end] + "".join(tokens) if last else text
                 end += next((len(token) for token in tokens if text.startswith(token, end)), 0)
             spans.append((start, end))
@@ -186,7 +186,7 @@ class Chats:
             except ValueError:
                 before, whole = "", ""
             after = whole.removeprefix(before) if whole.startswith(before) else ""
-            token = next((token for token in self.words.stops if after.startswith(token)), "")
+            token = next((token for token in self.spec.stops if after.startswith(token)), "")
             self._handovers[name, calling] = token
         return self._handovers[name, calling]
 

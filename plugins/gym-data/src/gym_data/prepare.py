@@ -64,14 +64,14 @@ def prepare(
     most = cache_eviction.limit()
     reader = Reader(config, rows, seed, branches)
     day = date.fromisoformat(config.date) if config.date else day or datetime.now(UTC).date()
-    words = open_tokenizer(config, tokenizer, day)
-    key = key_of(reader, words, day)
+    opened = open_tokenizer(config, tokenizer, day)
+    key = key_of(reader, opened, day)
     root = cache_dir() / "tokens"
     manifest = None if config.rebuild and not made else token_cache.find(root, key)
     cached = manifest is not None
     if manifest is None:
         with token_cache.writing(root):
-            _build(reader, words, root, key)
+            _build(reader, opened, root, key)
             cache_eviction.evict(root, most, key)
         manifest = token_cache.awaited(root, key)
     if manifest is None:
@@ -97,10 +97,10 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -
                 fix=f"let {type(template).__name__}.build return the text of a jinja template",
             )
     told = {**config.template_options, DAY: (day or datetime.now(UTC).date()).isoformat()}
-    words = Tokenizer(path, text, told, config.split_special_tokens)
+    tokenizer = Tokenizer(path, text, told, config.split_special_tokens)
     if template is not None:
-        roles = {"bos_token": words.bos_id, "eos_token": words.eos_id}
-        lacking = [token for token in template.needs if roles.get(token, words.token_id(token)) is None]
+        roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
+        lacking = [token for token in template.needs if roles.get(token, tokenizer.token_id(token)) is None]
         if lacking:
             raise DataError(
                 f"the {called(template)} needs {', '.join(lacking)}, which the tokenizer of this model does not have",
@@ -108,14 +108,14 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -
                 key="data.template",
                 fix="leave `template` out to use the model's own, or take `default`, which needs no chat tokens",
             )
-    return words
+    return tokenizer
 
 
-def key_of(reader: Reader, words: Tokenizer, day: date) -> str:
+def key_of(reader: Reader, tokenizer: Tokenizer, day: date) -> str:
     """Return what names the examples in the cache: a hash of all that makes them, this package and those it rests on included."""
     config = reader.config
     drawn = bool(config.validation or config.mix_weights or any(opened.samples for opened in reader.opened))
-    dated = any("strftime_now" in text for text in words.templates.values())
+    dated = any("strftime_now" in text for text in tokenizer.templates.values())
     made_by = {
         "layout": token_cache.LAYOUT,
         "code": maker("gym_data"),
@@ -125,21 +125,21 @@ def key_of(reader: Reader, words: Tokenizer, day: date) -> str:
         "options": config.model_dump(mode="json", include=OPTIONS),
         "template": identity(config.template) if config.template else None,
         "day": day.isoformat() if dated else None,
-        "tokenizer": words.fingerprint,
-        "words": {
-            **words.words.data,
-            "values": {name: told for name, told in words.words.values.items() if name != DAY},
+        "tokenizer": tokenizer.fingerprint,
+        "template_spec": {
+            **tokenizer.template_spec.data,
+            "values": {name: told for name, told in tokenizer.template_spec.values.items() if name != DAY},
         },
         "seed": reader.seed if drawn else None,
     }
     return hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _build(reader: Reader, words: Tokenizer, root: Path, key: str) -> None:
+def _build(reader: Reader, tokenizer: Tokenizer, root: Path, key: str) -> None:
     """Read and tokenise everything into a cache folder."""
     into, old = Store(root), os.path.lexists(root / key)
     try:
-        read = _write(reader, words, into)
+        read = _write(reader, tokenizer, into)
         _something_left(reader, read.orders)
         config = reader.config
         orders = [in_rounds(*zip(*order, strict=True)) for order in read.orders]
@@ -167,10 +167,10 @@ class _Read:
     duplicates: int = 0  #: rows whose content came before
 
 
-def _write(reader: Reader, words: Tokenizer, into: Store) -> _Read:
+def _write(reader: Reader, tokenizer: Tokenizer, into: Store) -> _Read:
     read = _Read([[] for _ in reader.opened])
     known: dict[bytes, int] = {}
-    for number, piece in enumerate(counted(ENCODERS[reader.shape](reader, words), "tokenising")):
+    for number, piece in enumerate(counted(ENCODERS[reader.shape](reader, tokenizer), "tokenising")):
         read.duplicates += piece.part == 0 and piece.key in known
         if piece.part == 0:
             reader.tallies[piece.source].noticed.update(piece.remarks)

@@ -32,28 +32,28 @@ def tokenised(
 ) -> dict[str, Any]:
     """Return the first examples, cut into runs that are learnt or only read, and the report."""
     prepared = prepare(config, model, shape, seed, branches=branches)
-    words = Tokenizer(model)
+    tokenizer = Tokenizer(model)
     examples = [
         {
             "id": example.id,
             "tokens": len(example.tokens),
             "trained_tokens": int(example.trained.sum()),
             "judgement": example.judgement,
-            "runs": list(runs(example, words)),
+            "runs": list(runs(example, tokenizer)),
         }
         for example in prepared.train[:count]
     ]
     return {"shape": shape, "examples": examples, "fingerprint": prepared.fingerprint, "report": prepared.report}
 
 
-def runs(example: Example, words: Tokenizer) -> Iterator[dict[str, Any]]:
+def runs(example: Example, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
     """Yield the text of each run of tokens that are all learnt or all only read, and of which part of the example it is."""
     for part, where in example.parts:
         tokens, trained = example.tokens[where], example.trained[where]
         edges = [0, *(np.flatnonzero(np.diff(trained)) + 1).tolist(), len(tokens)]
         for start, end in pairwise(edges):
             if start < end:
-                yield {"text": words.decode(tokens[start:end]), "trained": bool(trained[start]), "part": part}
+                yield {"text": tokenizer.decode(tokens[start:end]), "trained": bool(trained[start]), "part": part}
 
 
 def show(shown: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from gym_data.chat_rendering import Asked, Found, Words
+from gym_data.chat_rendering import Asked, ChatTemplateSpec, Found
 from gym_data.template_worker import Worker
 
 
@@ -18,20 +18,22 @@ class Workers:
         self.busy: list[Worker] = []
         self._stopped = False
 
-    def control(self, words: Words) -> list[str]:
+    def control(self, spec: ChatTemplateSpec) -> list[str]:
         """Return what `Worker.control` does."""
         with self._one() as worker:
-            return worker.control(words)
+            return worker.control(spec)
 
-    def chat(self, words: Words, asked: Asked) -> Found:
+    def chat(self, spec: ChatTemplateSpec, asked: Asked) -> Found:
         """Return what `Worker.chat` does."""
         with self._one() as worker:
-            return worker.chat(words, asked)
+            return worker.chat(spec, asked)
 
-    def learnable(self, words: Words, asked: Sequence[Asked], to_first: bool = False) -> list[Found | ValueError]:
+    def learnable(
+        self, spec: ChatTemplateSpec, asked: Sequence[Asked], to_first: bool = False
+    ) -> list[Found | ValueError]:
         """Return what `Worker.learnable` does."""
         with self._one() as worker:
-            return worker.learnable(words, asked, to_first)
+            return worker.learnable(spec, asked, to_first)
 
     @contextmanager
     def at_work(self) -> Iterator[Workers]:

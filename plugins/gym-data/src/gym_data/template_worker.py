@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from gym_core import GymError
 from gym_data import render
-from gym_data.chat_rendering import Asked, Chats, Found, Words
+from gym_data.chat_rendering import Asked, Chats, ChatTemplateSpec, Found
 from gym_data.loss_masks import Rendered
 
 try:
@@ -48,23 +48,25 @@ class Worker:
         self._lock = Lock()
         self._stopped = False
 
-    def control(self, words: Words) -> list[str]:
+    def control(self, spec: ChatTemplateSpec) -> list[str]:
         """Return the added tokens that the templates write. Raises ValueError for templates that cannot be read."""
-        answer = self._answers(words, "control", [{}])[0]
+        answer = self._answers(spec, "control", [{}])[0]
         if "error" in answer:
             raise ValueError(answer["error"])
         return list(answer["control"])
 
-    def chat(self, words: Words, asked: Asked) -> Found:
+    def chat(self, spec: ChatTemplateSpec, asked: Asked) -> Found:
         """Return what `Chats.chat` does, and raise what it raises."""
-        found = _found(self._answers(words, "chat", [vars(asked)])[0])
+        found = _found(self._answers(spec, "chat", [vars(asked)])[0])
         if isinstance(found, ValueError):
             raise found
         return found
 
-    def learnable(self, words: Words, asked: Sequence[Asked], to_first: bool = False) -> list[Found | ValueError]:
+    def learnable(
+        self, spec: ChatTemplateSpec, asked: Sequence[Asked], to_first: bool = False
+    ) -> list[Found | ValueError]:
         """Return what `Chats.learnable` returns or raises for each; with `to_first` none is tried after one that raises."""
-        answers = self._answers(words, "learnable", [vars(each) for each in asked], to_first)
+        answers = self._answers(spec, "learnable", [vars(each) for each in asked], to_first)
         return [_found(answer) for answer in answers]
 
     def end(self) -> None:
@@ -79,21 +81,21 @@ class Worker:
             process.kill()
 
     def _answers(
-        self, words: Words, task: str, jobs: Sequence[Mapping[str, Any]], to_first: bool = False
+        self, spec: ChatTemplateSpec, task: str, jobs: Sequence[Mapping[str, Any]], to_first: bool = False
     ) -> list[dict[str, Any]]:
         lines = [json.dumps(job, default=_plain) for job in jobs]
         with self._lock:
             try:
-                return self._all(words, task, lines, to_first)
+                return self._all(spec, task, lines, to_first)
             except BaseException:  # answers that nobody took would be taken for those to the next question
                 self.end()
                 raise
 
-    def _all(self, words: Words, task: str, lines: Sequence[str], to_first: bool) -> list[dict[str, Any]]:
+    def _all(self, spec: ChatTemplateSpec, task: str, lines: Sequence[str], to_first: bool) -> list[dict[str, Any]]:
         answers: list[dict[str, Any]] = []
         careful, failed = len(lines) == 1, -1
         while len(answers) < len(lines):
-            answers += self._ask(words, task, lines[len(answers) :], careful, to_first)
+            answers += self._ask(spec, task, lines[len(answers) :], careful, to_first)
             if self._stopped:
                 raise CancelledError
             if len(answers) < len(lines):
@@ -107,16 +109,16 @@ class Worker:
         return answers
 
     def _ask(
-        self, words: Words, task: str, lines: Sequence[str], careful: bool, to_first: bool
+        self, spec: ChatTemplateSpec, task: str, lines: Sequence[str], careful: bool, to_first: bool
     ) -> Iterator[dict[str, Any]]:
         """Yield the answers to these lines, fewer where the process ends; a careful process sends each at once."""
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
         header = {"task": task, "jobs": len(lines), "careful": careful, "to_first": to_first}
-        header |= {"of": words.key, "seconds": render.SECONDS}
-        if words.key not in self._told:
-            header["words"] = words.data
-            self._told.add(words.key)
+        header |= {"of": spec.key, "seconds": render.SECONDS}
+        if spec.key not in self._told:
+            header["spec"] = spec.data
+            self._told.add(spec.key)
         sent = [json.dumps(header, default=str), *lines]
         sender = Thread(target=_send, args=(process.stdin, sent), daemon=True)
         if len(lines) > 1:  # it answers while it still reads, and would wait for ever for somebody to take the answers
@@ -199,8 +201,8 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     for line in requests:
         header = json.loads(line)
         render.SECONDS = header["seconds"]
-        if "words" in header:
-            known[header["of"]] = Chats(Words(**header["words"]))
+        if "spec" in header:
+            known[header["of"]] = Chats(ChatTemplateSpec(**header["spec"]))
         over = False
         for _ in range(header["jobs"]):
             job = requests.readline()

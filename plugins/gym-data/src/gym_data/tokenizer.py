@@ -18,7 +18,7 @@ import tokenizers
 
 from gym_core import DataError
 from gym_data import loss_masks
-from gym_data.chat_rendering import Asked, Found, Words
+from gym_data.chat_rendering import Asked, ChatTemplateSpec, Found
 from gym_data.loss_masks import Rendered
 from gym_data.rows import Message
 from gym_data.special_tokens import NAME, Guard
@@ -202,7 +202,7 @@ class Tokenizer:
         """
         if asked:
             self._check_template()
-        return workers.learnable(self.words, asked, to_first)
+        return workers.learnable(self.template_spec, asked, to_first)
 
     def encode_rendered(self, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
         """Return tokens and mask of rendered texts; a token is learnt when any character of it is in a span.
@@ -230,7 +230,7 @@ class Tokenizer:
 
     def _rendered(self, asked: Asked) -> Rendered:
         self._check_template()
-        return WORKERS.chat(self.words, asked).sequences[0]
+        return WORKERS.chat(self.template_spec, asked).sequences[0]
 
     def _check_template(self) -> None:
         if "default" not in self.templates:
@@ -249,16 +249,16 @@ class Tokenizer:
         ]
 
     @cached_property
-    def words(self) -> Words:
+    def template_spec(self) -> ChatTemplateSpec:
         """What chat templates are told."""
         further = [token["content"] for token in self._files.tokenizer["added_tokens"] if not token["special"]]
         quoted = self.special if self.split_special_tokens else []
-        return Words(self.templates, self._values, quoted, further, self._files.stops, self.special)
+        return ChatTemplateSpec(self.templates, self._values, quoted, further, self._files.stops, self.special)
 
     @cached_property
     def _guard(self) -> Guard:
-        quoted = self.words.special
-        return Guard(quoted, WORKERS.control(self.words) if quoted and self.templates else ())
+        quoted = self.template_spec.special
+        return Guard(quoted, WORKERS.control(self.template_spec) if quoted and self.templates else ())
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:

@@ -29,7 +29,7 @@ from gym_core.errors import PluginError, Problem
 from gym_core.loading import load, load_component
 from gym_core.metadata import MOST, read_file
 from gym_core.sections import nested_slots
-from gym_manage.words import default_of, type_of
+from gym_manage.option_text import default_of, type_of
 
 TEXT = 20_000  #: characters of one text of a plugin that are kept
 SCHEMA = 2**20  #: characters of the schema of one component

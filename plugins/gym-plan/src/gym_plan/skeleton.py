@@ -27,7 +27,7 @@ from gym_torch.model.empty_model import NoDrawing
 from gym_torch.model.gradient_checkpointing import every, recompute_layers
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.rope_scaling import longest
-from gym_torch.model.value_head import keep_words
+from gym_torch.model.value_head import freeze_lm_head
 from gym_torch.packing import Layout
 from gym_torch.reference import left_out
 
@@ -119,7 +119,7 @@ def built_alone(
         frozen = further is not None and not further.trains
         adapted = Full(None, model, trained=lambda name: False) if frozen else adapt(model, recipe)
         if further is not None:
-            keep_words(model)
+            freeze_lm_head(model)
     repeat = repeat if early else _shortened(model, every(policy))
     recompute_layers(model, policy)
     model.train()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from gym_rl.config.base import ClippedPolicyGradient, PolicyGradient
+from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.config.ppo import PPO
 from gym_rl.config.reinforce_plus_plus import ReinforcePP
 from gym_rl.config.reinforce_plus_plus_baseline import ReinforcePPBaseline
 from gym_rl.config.rloo import RLOO
-from gym_rl.rollout_engine import Engine, Local
+from gym_rl.rollout_engine import RolloutEngineConfig
 
 __version__ = "0.1.0"
 __all__ = [
     "PPO",
     "RLOO",
     "ClippedPolicyGradient",
-    "Engine",
-    "Local",
+    "LocalEngineConfig",
     "PolicyGradient",
     "ReinforcePP",
     "ReinforcePPBaseline",
+    "RolloutEngineConfig",
 ]

@@ -20,7 +20,7 @@ from gym_torch.batch import Batch
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.further_models import TrainedFurther
 from gym_torch.model.hidden_states import hidden_states
-from gym_torch.model.value_head import ScalarHead, head_of, keep_words
+from gym_torch.model.value_head import ScalarHead, freeze_lm_head, head_of
 from gym_torch.policy import Policy
 from gym_torch.trained_part import FirstStepBatch
 
@@ -66,7 +66,7 @@ class SeparateCritic(Critic):
         self.base, self.path, self.adapted = critic.loaded.name, critic.loaded.path, critic.adapted
         self.head = head_of(critic.loaded)
         self.model: PreTrainedModel = self.adapted.model
-        keep_words(self.model)
+        freeze_lm_head(self.model)
 
     def forward(self, batch: Batch, states: Callable[[], Tensor]) -> Tensor:
         """Run the model, whose routers choose for themselves, and apply the head."""

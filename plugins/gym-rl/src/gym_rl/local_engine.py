@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from gym_data.tokenizer import Tokenizer
-from gym_rl.rollout_engine import Local
+from gym_rl.config.local_engine import LocalEngineConfig
 from gym_torch.generation.generator import Completion, Generator
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.expert_routing import Routers
@@ -15,7 +15,7 @@ from gym_torch.model.layout_support import in_small
 from gym_torch.packing import ALONE
 
 
-class LocalSampler:
+class LocalEngine:
     """Answers in the precision that is trained in.
 
     In fp32 its log-probabilities are the trainer's, unless those of a token follow from the length of the whole text, which
@@ -24,16 +24,16 @@ class LocalSampler:
 
     def __init__(
         self,
-        config: Local,
+        config: LocalEngineConfig,
         *,
         adapted: AdaptedModel,
-        words: Tokenizer,
+        tokenizer: Tokenizer,
         precision: str,
         routers: Routers | None = None,
         **_: object,
     ) -> None:
         """Use the model as it is at each call."""
-        self.generator = Generator(adapted.model, words, config.max_batch, routers)
+        self.generator = Generator(adapted.model, tokenizer, config.max_batch, routers)
         self.rounds = precision != "fp32"
         self.exact = not self.rounds and in_small(adapted.model, None, packs=False).layout is not ALONE
 

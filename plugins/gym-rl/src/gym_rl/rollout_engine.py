@@ -1,11 +1,9 @@
-"""What a rollout engine is: a component that answers prompts. It knows no algorithm, and imports nothing heavy."""
+"""The kind `rollouts`: rollout engines, which generate completions, and their options. Imports nothing heavy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
-
-from pydantic import PositiveInt
 
 from gym_core.component import Component
 
@@ -13,8 +11,8 @@ if TYPE_CHECKING:
     from gym_torch.generation.generator import Completion
 
 
-class Sampler(Protocol):
-    """What an engine builds: every process of a run has one, and asks it for its share of the answers."""
+class RolloutEngine(Protocol):
+    """Generates completions: every process of a run has one, and asks it for its share of them."""
 
     @property
     def exact(self) -> bool:
@@ -22,7 +20,7 @@ class Sampler(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Answer with the weights as they are now, from the next call on. Every process calls it, at the same place."""
+        """Generate with the weights as they are now, from the next call on. Every process calls it, at the same place."""
         ...
 
     def generate(
@@ -36,10 +34,10 @@ class Sampler(Protocol):
     ) -> list[Completion]:
         """Return a completion for each prompt, in order: at least one token each, the one that ended it included.
 
-        An answer is a function of the weights, its prompt, `seed` and its stream (by default its index), whatever else is
-        asked with it, as far as the engine can have it so. A log-probability is that of the distribution that is drawn
+        A completion is a function of the weights, its prompt, `seed` and its stream (by default its index), whatever else
+        is asked with it, as far as the engine can have it so. A log-probability is that of the distribution that is drawn
         from: at this temperature, over the tokens that `top_p` leaves; at temperature 0 that of temperature 1, uncut.
-        Raises GymError when there are no answers to be had.
+        Raises GymError where it cannot generate.
         """
         ...
 
@@ -48,24 +46,16 @@ class Sampler(Protocol):
         ...
 
 
-class Engine(Component):
-    """Answers prompts. Named by an algorithm's `rollouts`.
+class RolloutEngineConfig(Component):
+    """Base of the options of rollout engines. Named by an algorithm's `rollouts`.
 
-    `build(adapted=..., words=Tokenizer, path=Path, precision=str, output=Path, ranks=Ranks, routers=...)` returns a
-    `gym_rl.rollout_engine.Sampler` for the weights of `adapted` (`gym_torch.model.adapted.AdaptedModel`). `path` is the directory
-    of the model that was adapted, `precision` what the trainer computes in (`fp32` or `bf16`), `output` the directory of the run;
-    `routers` (`gym_torch.model.expert_routing.Routers`) is None, or asks for the experts of each token in `Completion.routed`.
+    `build(adapted=..., tokenizer=Tokenizer, path=Path, precision=str, output=Path, ranks=Ranks, routers=...)` returns a
+    `gym_rl.rollout_engine.RolloutEngine` for the weights of `adapted` (`gym_torch.model.adapted.AdaptedModel`). `path` is the
+    directory of the model that was adapted, `precision` what the trainer computes in (`fp32` or `bf16`), `output` the directory
+    of the run; `routers` (`gym_torch.model.expert_routing.Routers`) is None, or asks for the experts of each token in
+    `Completion.routed`.
     """
 
     kind: ClassVar[str] = "rollouts"
     outside: ClassVar[str] = ""
     """What it needs that no package brings, such as a GPU; where there is something, its laws and recipes are not run."""
-
-
-class Local(Engine):
-    """Answers with the model that is trained, in its own process. Prompts that several answers share are computed once."""
-
-    target: ClassVar[str] = "gym_rl.local_engine:LocalSampler"
-
-    max_batch: PositiveInt = 64
-    """Most answers under way at once: more is faster, and takes memory for their keys and values."""

@@ -17,7 +17,7 @@ from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
 from gym_rl.config.base import PolicyGradient
 from gym_rl.objective import PolicyObjective
-from gym_rl.rollout_engine import Sampler
+from gym_rl.rollout_engine import RolloutEngine
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
 from gym_rl.rollout_log.from_experience import samples
 from gym_rl.rollouts import mismatch
@@ -66,26 +66,26 @@ def scored_rollouts(parts: Parts[Any, Any, Any], more: Mapping[str, Pass]) -> Co
         judged = named(config.judges())
         rewards = RewardManager(judged, config.reward_timeout, config.on_error, config.filter_metric, state)
         stack.enter_context(closing(rewards))
-        sampler = stack.enter_context(closing(sampler_of(parts, tokenizer)))
+        engine = stack.enter_context(closing(build_engine(parts, tokenizer)))
         log, seed = CompletionLog(parts, tokenizer), parts.train.seed
-        generator = RolloutGenerator(config, parts.data.train, sampler, tokenizer, rewards, seed)
-        scores = RoundScores(parts, {**passes(parts, sampler), **more})
+        generator = RolloutGenerator(config, parts.data.train, engine, tokenizer, rewards, seed)
+        scores = RoundScores(parts, {**passes(parts, engine), **more})
         fingerprint = parts.data.fingerprint
         source = Rollouts(generator, parts.train, parts.layout, fingerprint, scores.columns, log.round, scores.sampled)
         evaluation, held_out = None, parts.data.validation
         if held_out:
-            generator = RolloutGenerator(evaluation_options(config), held_out, sampler, tokenizer, rewards, seed)
+            generator = RolloutGenerator(evaluation_options(config), held_out, engine, tokenizer, rewards, seed)
             evaluation = RewardEvaluation(generator, partial(log.held_out, held_out))
         resources = [stack.pop_all()]
     return Contribution(parts.objective, source, evaluation, [FailedRewards(source)], resources)
 
 
-def sampler_of(parts: RLParts, tokenizer: Tokenizer) -> Sampler:
+def build_engine(parts: RLParts, tokenizer: Tokenizer) -> RolloutEngine:
     """Return what answers prompts, as the recipe names it."""
     config, adapted = parts.config, parts.adapted
-    built: Sampler = config.rollouts.build(
+    built: RolloutEngine = config.rollouts.build(
         adapted=adapted,
-        words=tokenizer,
+        tokenizer=tokenizer,
         path=parts.model.path,
         precision=parts.model.precision,
         output=parts.run.output,
@@ -95,10 +95,10 @@ def sampler_of(parts: RLParts, tokenizer: Tokenizer) -> Sampler:
     return built
 
 
-def passes(parts: RLParts, sampler: Sampler) -> dict[str, Pass]:
+def passes(parts: RLParts, engine: RolloutEngine) -> dict[str, Pass]:
     """Return what fills columns of a round before it is learnt from, by their names. Nothing is computed where there is none."""
     found = dict[str, Pass]()
-    if parts.config.num_mini_batches > 1 and not sampler.exact:  # else the policy that learns is the one that answered
+    if parts.config.num_mini_batches > 1 and not engine.exact:  # else the policy that learns is the one that answered
         found["old_log_probs"] = Scorer(parts.policy)
     for score in parts.references:
         found["ref_log_probs"] = reference_pass(score)

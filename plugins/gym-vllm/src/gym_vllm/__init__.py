@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from gym_rl import Engine
+from gym_rl import RolloutEngineConfig
 
 __version__ = "0.1.0"
 __all__ = ["VLLM", "Colocated"]
 
 
-class VLLMEngine(Engine):
+class VLLMConfig(RolloutEngineConfig):
     """Base of both engines: what vLLM is told about the model."""
 
     outside: ClassVar[str] = "vLLM and a GPU"
@@ -25,10 +25,10 @@ class VLLMEngine(Engine):
     """Most tokens of a prompt and its answer together; by default what the model can, which may take much memory."""
 
 
-class VLLM(VLLMEngine):
+class VLLM(VLLMConfig):
     """Answers with a vLLM server, which gets the weights before each round. It is started for the run unless one is named."""
 
-    target: ClassVar[str] = "gym_vllm.server:ServerSampler"
+    target: ClassVar[str] = "gym_vllm.server:ServerEngine"
 
     memory: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Share of the memory of its GPUs that a server started here may take."""
@@ -56,10 +56,10 @@ class VLLM(VLLMEngine):
     log-probabilities of a text, and by a name, for one that was restarted in between has old ones."""
 
 
-class Colocated(VLLMEngine):
+class Colocated(VLLMConfig):
     """Answers with a vLLM engine in the training process, on the same GPU: one of them works while the other sleeps."""
 
-    target: ClassVar[str] = "gym_vllm.colocated:ColocatedSampler"
+    target: ClassVar[str] = "gym_vllm.colocated:ColocatedEngine"
 
     memory: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of the memory of the GPU that vLLM may take while it answers."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gym_vllm import Colocated
 
 
-class ColocatedSampler:
+class ColocatedEngine:
     """Answers with an engine of its own. What it holds on the GPU while it sleeps is next to nothing."""
 
     exact = False
@@ -34,7 +34,7 @@ class ColocatedSampler:
         config: Colocated,
         *,
         adapted: AdaptedModel,
-        words: Tokenizer,
+        tokenizer: Tokenizer,
         path: Path,
         routers: object = None,
         **_: object,
@@ -49,9 +49,9 @@ class ColocatedSampler:
         refuse_routing(routers)
         refuse_files(adapted.model, path)
         self.config, self.adapted = config, adapted
-        self.stop = stop_ids(adapted.model, words)
+        self.stop = stop_ids(adapted.model, tokenizer)
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)
-        self.probe = Probe(words)
+        self.probe = Probe(tokenizer)
         self.llm, self._params = _start(config, path)
         self._awake, self._stale = True, True
         self._rest()

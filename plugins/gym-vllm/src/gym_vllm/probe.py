@@ -25,9 +25,9 @@ REPEATED = 0.05  #: what the same engine makes of them at another time, among ot
 class Probe:
     """A text, and what weights make of it."""
 
-    def __init__(self, words: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         """Take the tokens of the text."""
-        self.tokens = words.encode(TEXT)
+        self.tokens = tokenizer.encode(TEXT)
 
     @torch.no_grad()
     def of(self, model: PreTrainedModel) -> list[float]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gym_vllm import VLLM
 
 
-class ServerSampler:
+class ServerEngine:
     """Answers with a server, one that runs already or one of its own on this machine."""
 
     exact = False
@@ -43,7 +43,7 @@ class ServerSampler:
         config: VLLM,
         *,
         adapted: AdaptedModel,
-        words: Tokenizer,
+        tokenizer: Tokenizer,
         path: Path,
         output: Path,
         ranks: Ranks,
@@ -54,7 +54,7 @@ class ServerSampler:
         refuse_routing(routers)
         refuse_files(adapted.model, path)
         self.config, self.adapted, self.ranks = config, adapted, ranks
-        self.stop = stop_ids(adapted.model, words)
+        self.stop = stop_ids(adapted.model, tokenizer)
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)
         run = hashlib.blake2b(str(output.resolve()).encode(), digest_size=8).hexdigest()
         self.folder = (
@@ -65,11 +65,11 @@ class ServerSampler:
         self.client = Client(url, token, config.timeout, config.retries)
         self.version = ""
         self.probe, self.computed = (
-            Probe(words),
+            Probe(tokenizer),
             list[float](),
         )  #: what the server made of a text when it got the weights
         try:
-            self.model = self._checked(words)
+            self.model = self._checked(tokenizer)
         except GymError:
             self.close()
             raise
@@ -187,7 +187,7 @@ class ServerSampler:
                     "let it serve one run, and run the recipe again: it goes on from its last checkpoint",
                 )
 
-    def _checked(self, words: Tokenizer) -> str:
+    def _checked(self, tokenizer: Tokenizer) -> str:
         """Return the name of the served model. Raises GymError unless the server does as training needs it."""
         name = str(self.client.get("/v1/models", "data", 0, "id"))
         mode = self.client.get("/server_info?config_format=json", "vllm_config", "model_config", "logprobs_mode")

@@ -19,7 +19,7 @@ from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Example
 from gym_torch.further_models import TrainedFurther
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.value_head import ScalarHead, head_of, keep_words
+from gym_torch.model.value_head import ScalarHead, freeze_lm_head, head_of
 from gym_torch.objective import Objective
 from gym_torch.policy import Policy
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
@@ -59,12 +59,12 @@ class RewardModelObjective(Objective[ScoredBatch]):
 
     def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return an untrained head."""
-        keep_words(model)
+        freeze_lm_head(model)
         return self._head(ScalarHead.of(model))
 
     def load_beside(self, model: LoadedModel, further: Sequence[TrainedFurther] = ()) -> Mapping[str, AuxiliaryModule]:
         """Return the head that lies beside the weights, to go on from it, or an untrained one."""
-        keep_words(model.model)
+        freeze_lm_head(model.model)
         return self._head(head_of(model))
 
     def _head(self, head: ScalarHead) -> Mapping[str, AuxiliaryModule]:

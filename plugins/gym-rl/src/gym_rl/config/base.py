@@ -10,7 +10,8 @@ from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 from gym_core import Slot
 from gym_rewards.reward import Reward
 from gym_rewards.reward_names import named
-from gym_rl.rollout_engine import Engine, Local
+from gym_rl.config.local_engine import LocalEngineConfig
+from gym_rl.rollout_engine import RolloutEngineConfig
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 
@@ -37,7 +38,7 @@ class PolicyGradient(TorchAlgorithm):
         Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),
     ]
     """Reward functions and reward models; the reward of a completion is the weighted sum of their scores."""
-    rollouts: Annotated[SerializeAsAny[Engine], Slot("rollouts", default="local")] = Local()
+    rollouts: Annotated[SerializeAsAny[RolloutEngineConfig], Slot("rollouts", default="local")] = LocalEngineConfig()
     """Rollout engine: generates the completions."""
     reward_timeout: Annotated[float, Field(gt=0)] = 300.0
     """Reward timeout: seconds that a reward may take for the completions of a round."""

@@ -62,7 +62,7 @@ class _Scorer(ABC):
     def __init__(self, config: Model) -> None:
         """Load the model. Raises GymError where there is none, or none that makes one number of a text."""
         opened = _open(config)
-        self.config, self.words, self.to_the_end = config, Tokenizer(opened.path), opened.to_the_end
+        self.config, self.tokenizer, self.to_the_end = config, Tokenizer(opened.path), opened.to_the_end
         self.layout = layout_for(opened.model)
         self.model = opened.model.to(precision_probe.device()).requires_grad_(False).eval()
         self.head = opened.head.to(precision_probe.device())
@@ -101,7 +101,7 @@ class ModelScore(_Scorer):
     def read(self, item: RewardInput) -> tuple[Tokens, list[int]]:
         """Return prompt and completion up to the token that is scored."""
         said = {"role": "assistant", "content": item.text}
-        tokens, own = self.words.chat([*map(dict, item.messages), said], self.tools(item))
+        tokens, own = self.tokenizer.chat([*map(dict, item.messages), said], self.tools(item))
         if not self.to_the_end:
             tokens = tokens[: int(np.flatnonzero(own)[-1]) + 1]
         return tokens, [len(tokens) - 1]
@@ -123,7 +123,7 @@ class ProcessScore(_Scorer):
     def read(self, item: RewardInput) -> tuple[Tokens, list[int]]:
         """Return prompt and steps, and where each step ends."""
         steps = [step for step in item.text.split(self.separator) if step.strip()]
-        tokens, ends = self.words.steps([*map(dict, item.messages)], self.tools(item), steps, self.separator)
+        tokens, ends = self.tokenizer.steps([*map(dict, item.messages)], self.tools(item), steps, self.separator)
         return tokens, ends.tolist()
 
 

@@ -12,7 +12,9 @@ from gym_rl.rollouts.experience import Experience
 from gym_torch.source import Examples
 
 
-def samples(experience: Experience, prompts: Examples, words: Tokenizer, steps: tuple[int, int]) -> Iterator[Sample]:
+def samples(
+    experience: Experience, prompts: Examples, tokenizer: Tokenizer, steps: tuple[int, int]
+) -> Iterator[Sample]:
     """Yield the answers of a round that these steps learn from; `prompts` are those of the whole data set."""
     rewards = [_known(value) for value in experience.rewards.tolist()]
     scores = {name: [_known(value) for value in said.tolist()] for name, said in experience.scores.items()}
@@ -23,8 +25,8 @@ def samples(experience: Experience, prompts: Examples, words: Tokenizer, steps: 
         yield Sample(
             steps,
             made.prompt.id,
-            words.decode(made.prompt.tokens),
-            words.decode(made.tokens[:-1] if finished[number] else made.tokens),
+            tokenizer.decode(made.prompt.tokens),
+            tokenizer.decode(made.tokens[:-1] if finished[number] else made.tokens),
             len(made.tokens),
             finished[number],
             rewards[number],

@@ -47,8 +47,8 @@ class Bound(Source):
 
 def _rollouts(config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> Rollouts:
     free = config.model_copy(update={"routing_replay": False})  # nothing is routed here
-    words = cast(Tokenizer, _Mute())
-    return Rollouts(RolloutGenerator(free, prompts, _Endless(), words, _judged), train, layout, scoring=_scored)
+    tokenizer = cast(Tokenizer, _Mute())
+    return Rollouts(RolloutGenerator(free, prompts, _Endless(), tokenizer, _judged), train, layout, scoring=_scored)
 
 
 class _Endless:

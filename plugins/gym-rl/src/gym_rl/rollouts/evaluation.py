@@ -32,7 +32,7 @@ class RewardEvaluation:
     def __call__(self, job: Job) -> Mapping[str, float] | None:
         """Return mean reward, that of each reward, and lengths; None where nothing was judged."""
         job.ranks.at("")  # answering and judging take their time
-        self.generator.sampler.refresh()
+        self.generator.engine.refresh()
         asked = np.repeat(np.arange(len(self.generator.prompts)), self.generator.config.group_size)
         ranks = job.accelerator.process_index, job.accelerator.num_processes
         found = self.generator(0, asked, range(len(asked)), *ranks)

@@ -16,7 +16,7 @@ from gym_rewards.reward import RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rewards.reward_names import called
 from gym_rl.config.base import PolicyGradient
-from gym_rl.rollout_engine import Sampler
+from gym_rl.rollout_engine import RolloutEngine
 from gym_rl.rollouts.completion_checks import check
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.routing_replay import recorded_experts
@@ -47,8 +47,8 @@ class RolloutGenerator:
 
     config: PolicyGradient
     prompts: Examples
-    sampler: Sampler  #: answers with the weights that it was told of last
-    words: Tokenizer
+    engine: RolloutEngine  #: answers with the weights that it was told of last
+    tokenizer: Tokenizer
     judge: Callable[[Sequence[RewardInput]], RewardResult]
     seed: int = 0
     told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed
@@ -94,7 +94,7 @@ class RolloutGenerator:
             **tables,
             columns={
                 "sampling_log_probs": sampled,
-                **({"old_log_probs": sampled.clone()} if self.sampler.exact else {}),
+                **({"old_log_probs": sampled.clone()} if self.engine.exact else {}),
                 **({"experts": experts} if experts is not None else {}),
             },
             prompt_experts=prompt_experts,
@@ -102,7 +102,7 @@ class RolloutGenerator:
 
     def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int]) -> list[Completion]:
         config = self.config
-        made = self.sampler.generate(
+        made = self.engine.generate(
             [prompt.tokens.tolist() for prompt in prompts],
             config.max_new_tokens,
             config.temperature,
@@ -114,7 +114,7 @@ class RolloutGenerator:
         return made
 
     def _read(self, prompt: Prompt, made: Completion) -> RewardInput:
-        text = self.words.decode(made.tokens[:-1] if made.finished else made.tokens)
+        text = self.tokenizer.decode(made.tokens[:-1] if made.finished else made.tokens)
         return RewardInput(text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished, made.tokens)
 
     def _tell(self, failed: Mapping[str, torch.Tensor], reasons: Mapping[str, str]) -> None:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_rewards.reward_names import called
-from gym_rl.rollout_engine import Engine
+from gym_rl.rollout_engine import RolloutEngineConfig
 
 
-def check(trainer: Tensor, sampled: Tensor, bound: float, engine: Engine) -> float:
+def check(trainer: Tensor, sampled: Tensor, bound: float, engine: RolloutEngineConfig) -> float:
     """Return the mean difference of log-probabilities `[n]` of sampled tokens; NaN where the trainer did not score them.
 
     Raises GymError where it is above `bound`, in nats: then answers of another policy would be learnt from.

@@ -107,7 +107,7 @@ class Rollouts(Source):
     def _round(self, number: int, rank: int, world: int) -> tuple[Experience, dict[str, float]]:
         """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
         self.first_step = number * self.config.num_mini_batches
-        self.generator.sampler.refresh()
+        self.generator.engine.refresh()
         drawn = self._drawn(number, rank, world)
         judged, self.carried_over = drawn.experience, drawn.carried_over
         scored = judged.with_columns(self.scoring(judged, lambda: self.mini_batches.own_share(judged, rank, world)))

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
-from gym_rl.rollout_engine import Engine, Sampler
+from gym_rl.rollout_engine import RolloutEngine, RolloutEngineConfig
 from gym_rl.rollouts.completion_checks import check
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
@@ -31,15 +31,15 @@ PROMPTS = [[5, 9, 17], [30], [5, 9, 17], [40, 41, 42, 43, 44, 45, 46], [30, 31]]
 class _Trial:
     """An engine under test and the model it answers for."""
 
-    sampler: Sampler
+    engine: RolloutEngine
     model: PreTrainedModel
-    words: Tokenizer
+    tokenizer: Tokenizer
 
     def ask(
         self, prompts: Sequence[Sequence[int]] = PROMPTS, temperature: float = 1.0, **more: Any
     ) -> list[Completion]:
         """Return answers that hold to what every engine promises."""
-        made = self.sampler.generate(prompts, LONGEST, temperature, **more)
+        made = self.engine.generate(prompts, LONGEST, temperature, **more)
         check(made, [str(number) for number in range(len(prompts))], LONGEST)
         return made
 
@@ -64,7 +64,7 @@ class _Trial:
     @property
     def rounding(self) -> float:
         """What may lie between the engine's log-probabilities and the model's."""
-        return 1e-3 if self.sampler.exact else 0.25
+        return 1e-3 if self.engine.exact else 0.25
 
 
 @contextmanager
@@ -72,18 +72,25 @@ def _trial(brought: Brought, bench: Bench) -> Iterator[_Trial]:
     path, output = bench.model(), bench.root / "run"
     output.mkdir(exist_ok=True)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    words = Tokenizer(path)
-    context = {"words": words, "path": path, "precision": "fp32", "output": output, "ranks": Ranks(), "routers": None}
-    sampler = cast(Sampler, brought.sample().build(adapted=Full(None, model), **context))
+    tokenizer = Tokenizer(path)
+    context = {
+        "tokenizer": tokenizer,
+        "path": path,
+        "precision": "fp32",
+        "output": output,
+        "ranks": Ranks(),
+        "routers": None,
+    }
+    engine = cast(RolloutEngine, brought.sample().build(adapted=Full(None, model), **context))
     try:
-        sampler.refresh()
-        yield _Trial(sampler, model, words)
+        engine.refresh()
+        yield _Trial(engine, model, tokenizer)
     finally:
-        sampler.close()
+        engine.close()
 
 
 def _inside(brought: Brought) -> bool:
-    return not cast(type[Engine], brought.cls).outside
+    return not cast(type[RolloutEngineConfig], brought.cls).outside
 
 
 @laws("an answer for each prompt, in their order", _inside)
@@ -101,7 +108,7 @@ def each(brought: Brought, bench: Bench) -> None:
 def ends(brought: Brought, bench: Bench) -> None:
     """The token that ended it is part of the answer, and nothing stands behind it."""
     with _trial(brought, bench) as trial:
-        stop = stop_ids(trial.model, trial.words)
+        stop = stop_ids(trial.model, trial.tokenizer)
         for answer in trial.ask([[30]] * 64, temperature=2.0):
             assert not stop & {*answer.tokens[:-1]}, "tokens behind the one that ends a turn"
             assert answer.finished == (answer.tokens[-1] in stop), (
@@ -164,7 +171,7 @@ def follows(brought: Brought, bench: Bench) -> None:
         with torch.no_grad():
             for weight in trial.model.parameters():
                 weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.05)
-        trial.sampler.refresh()
+        trial.engine.refresh()
         after = trial.ask(temperature=0.0)
         assert [answer.log_probs for answer in after] != [answer.log_probs for answer in before]
         for prompt, answer in zip(PROMPTS, after, strict=True):

@@ -100,11 +100,11 @@ class Safetensors:
         config.save_pretrained(building)
         if empty.can_generate() and model.generation_config is not None:
             model.generation_config.save_pretrained(building)
-        words = model.get_output_embeddings()
+        lm_head = model.get_output_embeddings()
         spare = [
             f"{path}.{part}"
             for path, module in model.named_modules()
-            if module is words and whole.head is not None
+            if module is lm_head and whole.head is not None
             for part in ("weight", "bias")
         ]
         with torch.no_grad():

@@ -48,8 +48,8 @@ def _tried(model: PreTrainedModel, longest: int, decode: Decode) -> Way:
     try:
         small = miniature(model, longest)
         steady(small)
-        words = small.config.get_text_config().vocab_size - 4
-        texts = [[3 + (7 * place + length) % words for place in range(length)] for length in (*PROMPTS, *LONG)]
+        vocabulary = small.config.get_text_config().vocab_size - 4
+        texts = [[3 + (7 * place + length) % vocabulary for place in range(length)] for length in (*PROMPTS, *LONG)]
         found = _differs(small, texts[: len(PROMPTS)], decode)
         if found > 1e-3:
             return Way(False, why=f"with a cache its log-probabilities differ by {found:.2g}")

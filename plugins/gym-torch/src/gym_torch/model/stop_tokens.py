@@ -27,10 +27,10 @@ def stops(model: PreTrainedModel) -> list[int]:
     return [] if ends is None else ends if isinstance(ends, list) else [ends]
 
 
-def stop_where_turns_end(model: PreTrainedModel, words: Tokenizer) -> bool:
+def stop_where_turns_end(model: PreTrainedModel, tokenizer: Tokenizer) -> bool:
     """Have generation stop at the tokens that end a turn, besides those of the model; return whether any was new."""
     own = stops(model)
-    new = [token for token in words.turn_ends if token not in own]
+    new = [token for token in tokenizer.turn_ends if token not in own]
     if not new or model.generation_config is None:
         return False
     together = [*new, *own]
@@ -38,7 +38,7 @@ def stop_where_turns_end(model: PreTrainedModel, words: Tokenizer) -> bool:
     return True
 
 
-def write(model: PreTrainedModel, words: Tokenizer, into: Path) -> None:
+def write(model: PreTrainedModel, tokenizer: Tokenizer, into: Path) -> None:
     """Write where the model stops beside the tokenizer files of a model directory.
 
     The tokenizer's `eos_token` becomes the token that ends a turn, unless the chat template writes `eos_token` for something
@@ -46,13 +46,13 @@ def write(model: PreTrainedModel, words: Tokenizer, into: Path) -> None:
     """
     assert model.generation_config is not None
     model.generation_config.save_pretrained(into)
-    if any("eos_token" in template for template in words.templates.values()):
+    if any("eos_token" in template for template in tokenizer.templates.values()):
         return
     for file in (into / name for name in TOKENIZER_FILES):
         if file.is_file():
             config = json.loads(file.read_text(encoding="utf-8"))
             if file.name == TOKENIZER_FILES[0] or "eos_token" in config:
-                config["eos_token"] = words.written(words.turn_ends[0])
+                config["eos_token"] = tokenizer.written(tokenizer.turn_ends[0])
                 file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -61,5 +61,5 @@ def of_chats(recipe: Recipe, model: LoadedModel) -> Tokenizer | None:
     data = part(recipe, Data)
     if data is None or torch_algorithm(recipe).rows == "text":
         return None
-    words: Tokenizer | None = data.tokenizer(model.path)
-    return words if words and stop_where_turns_end(model.model, words) else None
+    tokenizer: Tokenizer | None = data.tokenizer(model.path)
+    return tokenizer if tokenizer and stop_where_turns_end(model.model, tokenizer) else None

@@ -98,7 +98,7 @@ def answers(ask: Callable[[PreTrainedModel, Tensor], Tensor], model: PreTrainedM
 
 
 def headed(plain: Plain, task: Task, head: ScalarHead | None) -> Plain:
-    """Return a language model with a head in the place of its map from states to words; without a head, as it is.
+    """Return a language model with a head in the place of its language-model head; without a head, as it is.
 
     Raises GymError where transformers' head has no room for what ours says.
     """

@@ -70,8 +70,8 @@ def head_of(model: LoadedModel) -> ScalarHead:
     return ScalarHead.read(model.path) if (model.path / FILE).is_file() else ScalarHead.of(model.model)
 
 
-def keep_words(model: PreTrainedModel) -> None:
-    """Freeze the map from states to words, unless it is that from words to states.
+def freeze_lm_head(model: PreTrainedModel) -> None:
+    """Freeze the language-model head, unless its weights are the input embeddings.
 
     Where states are looked at by a head of numbers alone it has no gradient, and processes would wait for one.
     """

@@ -25,11 +25,11 @@ def check_vocabulary(model: PreTrainedModel, path: Path, resize: bool, seed: int
     if not file.is_file():
         return
     try:
-        words = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises no other class
         why = f"not a tokenizer: {str(error).splitlines()[0][:200]}"
         raise GymError(why, where=str(file), key="model.path", fix="fetch the model again") from error
-    tokens = 1 + max(words.get_vocab().values(), default=-1)  # some numbers may be left out
+    tokens = 1 + max(tokenizer.get_vocab().values(), default=-1)  # some numbers may be left out
     rows = model.get_input_embeddings().weight.shape[0]
     if tokens <= rows:
         return

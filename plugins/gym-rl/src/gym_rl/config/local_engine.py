@@ -1,0 +1,18 @@
+"""Options of the local engine, which generates with the model in training. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PositiveInt
+
+from gym_rl.rollout_engine import RolloutEngineConfig
+
+
+class LocalEngineConfig(RolloutEngineConfig):
+    """Answers with the model that is trained, in its own process. Prompts that several answers share are computed once."""
+
+    target: ClassVar[str] = "gym_rl.local_engine:LocalEngine"
+
+    max_batch: PositiveInt = 64
+    """Most answers under way at once: more is faster, and takes memory for their keys and values."""
