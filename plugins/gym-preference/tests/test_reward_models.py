@@ -82,10 +82,10 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, shape
         assert layout_for(model) is PACKED
     exact, data = load(bench.model(), torch.float64), examples(bench, rows, shape)
     objective = objective_class(config, layout)
-    head = drawn(objective.beside(model)["head"]).double().requires_grad_()
+    head = drawn(objective.auxiliary_modules(model)["head"]).double().requires_grad_()
     precise = copy.deepcopy(head)
     batch = objective.collate(data)
-    loss, _ = objective.loss(RewardModelPolicy(model, beside={"head": head}), batch)
+    loss, _ = objective.loss(RewardModelPolicy(model, auxiliary={"head": head}), batch)
     wanted = oracle(config, exact, data, {"head": precise})
     loss.backward()
     wanted.backward()
@@ -141,7 +141,7 @@ def test_what_a_reward_says_is_what_was_trained(bench: Bench, adapter: dict[str,
     found = reward([answer for pair in asked for answer in pair])
     objective = RewardLoss(RewardModel(), PADDED)
     batch = objective.collate(examples(bench, PAIRS, "preference"))
-    policy = RewardModelPolicy(reward.model, beside={"head": reward.head})
+    policy = RewardModelPolicy(reward.model, auxiliary={"head": reward.head})
     reward.model.set_attn_implementation("sdpa")
     with torch.no_grad():
         assert found == pytest.approx(policy(batch).tolist(), abs=1e-5)
@@ -157,7 +157,7 @@ def test_what_a_process_reward_says_is_what_was_trained(bench: Bench) -> None:
     batch = objective.collate(examples(bench, every, "stepwise"))
     model = rewards["min"]
     policy = RewardModelPolicy(
-        AutoModelForCausalLM.from_pretrained(Path(output) / "model"), beside={"head": model.head}
+        AutoModelForCausalLM.from_pretrained(Path(output) / "model"), auxiliary={"head": model.head}
     )
     with torch.no_grad():
         trained = policy(batch).double().sigmoid().tolist()

@@ -79,7 +79,7 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(path: Path, layout:
     head = copy.deepcopy(critic.head).double()
     objective = PPOLoss(config, layout)
     batch = objective.collate(answers())
-    loss, metrics = objective.loss(ActorCritic(model, beside={"critic": critic}), batch)
+    loss, metrics = objective.loss(ActorCritic(model, auxiliary={"critic": critic}), batch)
     wanted, value_loss = (torch.zeros((), dtype=torch.float64) for _ in range(2))
     for answer in answers():
         text = torch.tensor([answer.prompt.tokens.tolist() + answer.tokens.tolist()])

@@ -24,13 +24,13 @@ from gym_torch.policy import Policy
 class Guesses(Policy):
     def forward(self, batch: Batch) -> Tensor:
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            return cast(ScalarHead, self.beside["head"])(self.hidden(batch))
+            return cast(ScalarHead, self.auxiliary["head"])(self.hidden(batch))
 
 
 class SquaredError(Objective[Batch]):
     policy: ClassVar[type[Policy[Any]]] = Guesses
 
-    def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
+    def auxiliary_modules(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         return {"head": ScalarHead.of(model)}
 
     def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:

@@ -103,4 +103,4 @@ def test_what_is_no_adapted_model_is_refused_by_name(tmp_path: Path) -> None:
 def test_what_is_no_auxiliary_module_is_refused_by_name(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(base_model(tmp_path / "base", torch.float32))
     with pytest.raises(PluginError, match="`head` is trained beside the model, and is a Linear"):
-        Policy(model, beside={"head": torch.nn.Linear(16, 1)})  # type: ignore[dict-item]
+        Policy(model, auxiliary={"head": torch.nn.Linear(16, 1)})  # type: ignore[dict-item]

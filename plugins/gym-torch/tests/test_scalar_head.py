@@ -52,7 +52,7 @@ def test_it_learns_with_the_model_and_lies_beside_it(whole: Path, model_path: Pa
 def test_it_is_no_part_of_the_model(whole: Path, model_path: Path) -> None:
     assert weights(whole).keys() == load_file(model_path / "model.safetensors").keys()
     adapted = open_artifact(train(make_run(model_path, whole, Memory(), Guessing(), **SETTINGS)))
-    assert not any("head.summary" in name or "beside" in name for name, _ in adapted.merged().named_parameters())
+    assert not any("head.summary" in name or "auxiliary" in name for name, _ in adapted.merged().named_parameters())
     AutoModelForCausalLM.from_pretrained(whole / "model")
 
 
@@ -83,7 +83,7 @@ def test_a_crash_changes_nothing(model_path: Path, whole: Path, tmp_path: Path, 
 def test_its_bias_does_not_decay(whole: Path) -> None:
     _, optimizer = state(whole, 9)
     decay = {name: group["weight_decay"] for group in optimizer["groups"] for name in group["params"]}
-    assert decay["beside.head.weight"] == 0.1 and decay["beside.head.bias"] == 0
+    assert decay["auxiliary.head.weight"] == 0.1 and decay["auxiliary.head.bias"] == 0
 
 
 def test_a_damaged_head_is_noticed(model_path: Path, whole: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_damaged_head_is_noticed(model_path: Path, whole: Path, tmp_path: Path
 def test_another_algorithm_does_not_take_up_the_checkpoint(model_path: Path, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         train(make_run(model_path, tmp_path, Memory(), Guessing(), {"callbacks": (Event(step=8),)}, **SETTINGS))
-    with pytest.raises(GymError, match=r"beside\.head\.bias was \[1\], is absent"):
+    with pytest.raises(GymError, match=r"auxiliary\.head\.bias was \[1\], is absent"):
         train(make_run(model_path, tmp_path, Memory(), **SETTINGS))
 
 

@@ -70,10 +70,10 @@ def objective_of(recipe: Recipe, layout: Layout) -> Objective[Any]:
 def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
     """Return the memory and the work of one batch of a recipe."""
     objective, optimizer = objective_of(recipe, built.layout), part(recipe, Optimizer) or AdamW()
-    groups = [*built.groups, *(group for other in built.beside for group in other.named("beside"))]
+    groups = [*built.groups, *(group for other in built.further for group in other.named("further"))]
     held = None if optimizer.keeps_gradients() else optimizer.gradient_bytes(groups)
     timeline = _timeline(built, objective, batch, held is not None)
-    every, state = [built, *built.beside], optimizer.declared_bytes(groups)
+    every, state = [built, *built.further], optimizer.declared_bytes(groups)
     weights, gradients = sum(each.weights for each in every), sum(each.gradients for each in every)
     peak, activations, flops = timeline.peak, _activations(timeline), timeline.flops
     for other in built.kept[1:]:
@@ -120,8 +120,8 @@ def _trace(built: Skeleton, objective: Objective[Any], batch: Batch, passing: bo
     model, trace = built.model, Trace()
     with built.mode:
         with built.device:
-            beside = objective.beside(model)
-        policy = objective.policy(model, built.precision == "bf16", declared_head(model), beside=beside)
+            auxiliary = objective.auxiliary_modules(model)
+        policy = objective.policy(model, built.precision == "bf16", declared_head(model), auxiliary=auxiliary)
         trace.ignore([*policy.parameters(), *policy.buffers()])
         hooks = [
             weight.register_post_accumulate_grad_hook(_let_go)

@@ -49,12 +49,12 @@ class Skeleton:
     weights: int  #: bytes of weights and buffers, tied ones once
     gradients: int  #: bytes of all gradients
     layout: Layout
-    beside: tuple[Skeleton, ...] = ()  #: further models that are in memory in every step
+    further: tuple[Skeleton, ...] = ()  #: further models that are in memory in every step
 
     @property
     def kept(self) -> list[Skeleton]:
         """The models that a run makes: this one, and those beside it that train."""
-        return [self, *(other for other in self.beside if other.gradients)]
+        return [self, *(other for other in self.further if other.gradients)]
 
     @property
     def trained(self) -> list[tuple[int, ...]]:
@@ -85,15 +85,15 @@ def skeleton(recipe: Recipe, precision: str, device: torch.device) -> Skeleton:
     """
     own, algorithm = part(recipe, TorchBackend), torch_algorithm(recipe)
     assert own is not None  # such algorithms need one
-    built, beside = built_alone(recipe, own, precision, device), list[Skeleton]()
+    built, others = built_alone(recipe, own, precision, device), list[Skeleton]()
     for further in algorithm.further():
         if not further.stays:
             continue
         if further.path is not None:
-            beside.append(built_alone(recipe, own.other(further.path), precision, device, further))
+            others.append(built_alone(recipe, own.other(further.path), precision, device, further))
         elif left_out(built.adapted, recipe) is None:
-            beside.append(built_alone(recipe, own, precision, device, further))
-    return replace(built, beside=tuple(beside))
+            others.append(built_alone(recipe, own, precision, device, further))
+    return replace(built, further=tuple(others))
 
 
 def built_alone(

@@ -115,4 +115,4 @@ class ActorCritic(Policy[Any]):
 
     @property
     def _critic(self) -> Critic:
-        return cast(Critic, self.beside["critic"])
+        return cast(Critic, self.auxiliary["critic"])

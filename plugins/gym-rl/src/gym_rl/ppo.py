@@ -46,11 +46,13 @@ class PPOLoss(ClippedTokens):
     policy: ClassVar[type[Policy[Any]]] = ActorCritic
     aggregate: LossAggregation = TokenMean()
 
-    def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
+    def auxiliary_modules(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return a critic on the states of the policy."""
         return {"critic": SharedCritic(ScalarHead.of(model))}
 
-    def load_beside(self, model: LoadedModel, further: Sequence[TrainedFurther] = ()) -> Mapping[str, AuxiliaryModule]:
+    def load_auxiliary_modules(
+        self, model: LoadedModel, further: Sequence[TrainedFurther] = ()
+    ) -> Mapping[str, AuxiliaryModule]:
         """Return the critic that the options name, with the value head that lies beside its weights."""
         separate = [SeparateCritic(other) for other in further]
         return {"critic": separate[0] if separate else SharedCritic(head_of(model))}

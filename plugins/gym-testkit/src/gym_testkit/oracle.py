@@ -29,27 +29,27 @@ def compare(recipe: Recipe, bench: Bench) -> tuple[float, float]:
     precise = deepcopy(model).double()
 
     objective = load_object(config.objective)(config, layout_for(model))
-    beside = _drawn(objective.beside(model))
-    exactly = {name: deepcopy(module).double() for name, module in beside.items()}
-    loss, _ = objective.loss(objective.policy(model, beside=beside), objective.collate(examples))
+    auxiliary = _drawn(objective.auxiliary_modules(model))
+    exactly = {name: deepcopy(module).double() for name, module in auxiliary.items()}
+    loss, _ = objective.loss(objective.policy(model, auxiliary=auxiliary), objective.collate(examples))
     loss.backward()
     oracle = load_object(type(config).oracle)
-    wanted = oracle(config, precise, examples, **({"beside": exactly} if exactly else {}))
+    wanted = oracle(config, precise, examples, **({"auxiliary": exactly} if exactly else {}))
     wanted.backward()
 
     found, right = (
         torch.cat([p.grad.double().flatten() for each in whole for p in each.parameters() if p.grad is not None])
-        for whole in ([model, *beside.values()], [precise, *exactly.values()])
+        for whole in ([model, *auxiliary.values()], [precise, *exactly.values()])
     )
     value = abs(loss.item() - wanted.item()) / abs(wanted.item())
     return value, ((found - right).norm() / right.norm()).item()
 
 
 @torch.no_grad()
-def _drawn(beside: Mapping[str, AuxiliaryModule]) -> Mapping[str, AuxiliaryModule]:
+def _drawn(auxiliary: Mapping[str, AuxiliaryModule]) -> Mapping[str, AuxiliaryModule]:
     """Return what is trained beside the model with weights as if it had been: some begin at zero, where gradients vanish."""
     generator = torch.Generator().manual_seed(0)
-    for module in beside.values():
+    for module in auxiliary.values():
         for weight in module.parameters():
             weight.normal_(0, 0.5, generator=generator)
-    return beside
+    return auxiliary

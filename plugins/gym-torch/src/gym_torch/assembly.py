@@ -84,12 +84,14 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
 
     objective: Objective[Any] = load_object(config.objective)(config, model.layout)
     further = config.further()
-    beside = objective.load_beside(model, [adapt_further(each, recipe, model) for each in further if each.trains])
+    auxiliary = objective.load_auxiliary_modules(
+        model, [adapt_further(each, recipe, model) for each in further if each.trains]
+    )
     recompute_layers(adapted.model, train.gradient_checkpointing)
     spread = spread_of(recipe, accelerator)
     spread.place(adapted.model)
     bf16 = model.precision == "bf16"
-    policy: Policy[Any] = objective.policy(adapted.model, bf16, temperature=objective.temperature, beside=beside)
+    policy: Policy[Any] = objective.policy(adapted.model, bf16, temperature=objective.temperature, auxiliary=auxiliary)
 
     checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
     found = checkpoints.to_go_on_from(run)
@@ -138,7 +140,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         measure=config.measure,
         better=config.better,
         balance=balance_of(adapted.model, model.router_aux_loss_coef),
-        parts=(adapted, *policy.companions),
+        parts=(adapted, *policy.auxiliary_modules),
     )
     policy.noise = Noise.of(adapted.model, model, train.seed, lambda: job.progress.step)
     policy.balance = job.balance

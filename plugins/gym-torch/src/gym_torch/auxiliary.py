@@ -15,7 +15,7 @@ from gym_torch.trained_part import TrainedPart
 
 
 class AuxiliaryModule(nn.Module, TrainedPart, ABC):
-    """Base of the modules that `gym_torch.objective.Objective.beside` returns; what trains is fp32."""
+    """Base of the modules that `gym_torch.objective.Objective.auxiliary_modules` returns; what trains is fp32."""
 
     @abstractmethod
     def save(self, path: Path, exact: bool = False) -> None:

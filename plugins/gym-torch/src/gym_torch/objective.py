@@ -42,13 +42,15 @@ class Objective(ABC, Generic[B]):
         """Hold the options of the algorithm, the component that names this class in its `objective`, and the layout."""
         self.config, self.layout = config, layout
 
-    def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
+    def auxiliary_modules(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return what is trained beside the model, by name, before any training; `self.policy` uses it. Default: nothing."""
         return {}
 
-    def load_beside(self, model: LoadedModel, further: Sequence[TrainedFurther] = ()) -> Mapping[str, AuxiliaryModule]:
-        """Return it as a run begins with it. Override it where weights are there already; a plan asks `beside` alone."""
-        return self.beside(model.model)
+    def load_auxiliary_modules(
+        self, model: LoadedModel, further: Sequence[TrainedFurther] = ()
+    ) -> Mapping[str, AuxiliaryModule]:
+        """Return it as a run begins with it. Override it where weights are there already; a plan asks `auxiliary_modules` alone."""
+        return self.auxiliary_modules(model.model)
 
     def collate(self, examples: Sequence[Example]) -> B:
         """Lay examples out as a batch on the CPU.

@@ -34,16 +34,16 @@ class Policy(nn.Module, Generic[B]):
         bf16: bool = False,
         head: Head | None = None,
         temperature: float = 1.0,
-        beside: Mapping[str, AuxiliaryModule] | None = None,
+        auxiliary: Mapping[str, AuxiliaryModule] | None = None,
     ) -> None:
         """Wrap a causal language model; with `bf16` its matrix products run in bf16 over fp32 weights.
 
-        `head` is found out and checked against the model unless it is given. `temperature` divides the logits. `beside`
-        is what is trained beside the model, by name.
+        `head` is found out and checked against the model unless it is given. `temperature` divides the logits. `auxiliary`
+        are the modules trained beside the model, by name.
         """
         super().__init__()
         self.model = model
-        self.beside = nn.ModuleDict({name: _checked(name, module) for name, module in (beside or {}).items()})
+        self.auxiliary = nn.ModuleDict({name: _checked(name, module) for name, module in (auxiliary or {}).items()})
         self.bf16 = bf16
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             self.head = replace(head or head_of(model), temperature=temperature)
@@ -52,9 +52,9 @@ class Policy(nn.Module, Generic[B]):
         self.balance: Balance | None = None  #: of experts in training
 
     @property
-    def companions(self) -> list[AuxiliaryModule]:
+    def auxiliary_modules(self) -> list[AuxiliaryModule]:
         """What is trained beside the model."""
-        return [cast(AuxiliaryModule, module) for module in self.beside.values()]
+        return [cast(AuxiliaryModule, module) for module in self.auxiliary.values()]
 
     def forward(self, batch: B) -> Tensor:
         """Return what the objective is given; here log-probabilities, see `log_probs`."""

@@ -16,7 +16,7 @@ from gym_torch.batch import Example
 
 
 def reward_model(
-    config: RewardModel, model: PreTrainedModel, examples: Sequence[Example], beside: Mapping[str, AuxiliaryModule]
+    config: RewardModel, model: PreTrainedModel, examples: Sequence[Example], auxiliary: Mapping[str, AuxiliaryModule]
 ) -> Tensor:
     """Return `-log sigmoid(r(chosen) - r(rejected) - margin) + center_rewards_coefficient (r(chosen) + r(rejected))^2`, summed
     over pairs.
@@ -29,7 +29,7 @@ def reward_model(
         for start, stop in ((example.shared, end), (end, len(tokens))):
             text = tokens[: example.shared] + tokens[start:stop]
             last = max(place for place in range(start, stop) if trained[place])
-            rewards.append(_score(model, beside, text)[example.shared + last - start])
+            rewards.append(_score(model, auxiliary, text)[example.shared + last - start])
         better, worse = rewards
         total = total - torch.log(1 / (1 + torch.exp(-(better - worse - example.margin))))
         total = total + config.center_rewards_coefficient * (better + worse) ** 2
@@ -40,12 +40,12 @@ def process_reward_model(
     config: ProcessRewardModel,
     model: PreTrainedModel,
     examples: Sequence[Example],
-    beside: Mapping[str, AuxiliaryModule],
+    auxiliary: Mapping[str, AuxiliaryModule],
 ) -> Tensor:
     """Return the cross-entropy of each judged step, summed."""
     total = torch.zeros((), dtype=torch.float64)
     for example in cast(Sequence[Steps], examples):
-        scores = _score(model, beside, example.tokens.tolist())
+        scores = _score(model, auxiliary, example.tokens.tolist())
         ends = [place for place, judged in enumerate(example.trained.tolist()) if judged]
         for place, label in zip(ends, example.labels, strict=True):
             right = 1 / (1 + torch.exp(-scores[place]))
@@ -53,8 +53,8 @@ def process_reward_model(
     return total
 
 
-def _score(model: PreTrainedModel, beside: Mapping[str, AuxiliaryModule], tokens: list[int]) -> Tensor:
+def _score(model: PreTrainedModel, auxiliary: Mapping[str, AuxiliaryModule], tokens: list[int]) -> Tensor:
     """Return the number that the head makes of every state, `[length]`."""
     states = model.base_model(input_ids=torch.tensor([tokens])).last_hidden_state[0]
-    weight, bias = beside["head"].parameters()
+    weight, bias = auxiliary["head"].parameters()
     return states @ weight[0] + bias[0]

@@ -38,7 +38,7 @@ class RewardModelPolicy(Policy[ScoredBatch]):
     def forward(self, batch: ScoredBatch) -> Tensor:
         """Return the scores `[n]` at `batch.scored`, in fp32."""
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            scores: Tensor = self.beside["head"](self.hidden(batch, batch.scored))
+            scores: Tensor = self.auxiliary["head"](self.hidden(batch, batch.scored))
         return scores
 
 
@@ -57,12 +57,14 @@ class RewardModelObjective(Objective[ScoredBatch]):
     def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
         """Return what is known of the answers, and its name in `batch.columns`."""
 
-    def beside(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
+    def auxiliary_modules(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return an untrained head."""
         freeze_lm_head(model)
         return self._head(ScalarHead.of(model))
 
-    def load_beside(self, model: LoadedModel, further: Sequence[TrainedFurther] = ()) -> Mapping[str, AuxiliaryModule]:
+    def load_auxiliary_modules(
+        self, model: LoadedModel, further: Sequence[TrainedFurther] = ()
+    ) -> Mapping[str, AuxiliaryModule]:
         """Return the head that lies beside the weights, to go on from it, or an untrained one."""
         freeze_lm_head(model.model)
         return self._head(head_of(model))

@@ -48,7 +48,7 @@ def _shows_what_is_good(brought: Brought) -> bool:
     from gym_torch import TorchAlgorithm
     from gym_torch.objective import Objective
 
-    return load_object(cast(type[TorchAlgorithm], cls).objective).beside is Objective.beside
+    return load_object(cast(type[TorchAlgorithm], cls).objective).auxiliary_modules is Objective.auxiliary_modules
 
 
 @laws("what its rows show as good becomes likelier", _shows_what_is_good)

@@ -60,7 +60,7 @@ def write(
 def save(path: Path, adapted: AdaptedModel, policy: Policy[Any], base: str, exact: bool = False) -> Artifact:
     """Write the weights of the model, and beside them those of what is trained beside it; return what that makes."""
     made = adapted.save(path, base, exact)
-    for module in policy.companions:
+    for module in policy.auxiliary_modules:
         module.save(path, exact)
     return made
 
@@ -78,7 +78,7 @@ def load(path: Path, adapted: AdaptedModel, policy: Policy[Any]) -> None:
 def put_weights(path: Path, adapted: AdaptedModel, policy: Policy[Any]) -> None:
     """Put back the weights of a checkpoint of this very run."""
     adapted.load(adapted.read(path))
-    for module in policy.companions:
+    for module in policy.auxiliary_modules:
         module.restore(path)
 
 

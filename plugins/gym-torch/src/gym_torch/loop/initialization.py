@@ -28,7 +28,7 @@ def initialize(adapted: AdaptedModel, policy: Policy[Any], first: Callable[[], I
 
     `first` is what `first_step` does; nothing of it happens where nobody looks at the first step. Raises what they raise.
     """
-    for part in (adapted, *policy.companions):
+    for part in (adapted, *policy.auxiliary_modules):
         with torch.random.fork_rng():
             part.initialize(first())
     policy.zero_grad()  # a part that looked at gradients of its own left some at the others

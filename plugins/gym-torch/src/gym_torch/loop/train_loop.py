@@ -144,7 +144,7 @@ def backward(job: Job, step: Step, whole: StepBatches, number: int, metrics: Ste
     with job.spread.backward(job.policy, last=last):
         loss, found = job.loss(batch)
         if job.balance:
-            loss, found = job.balance.beside(loss, found, job.objective.weight(batch))
+            loss, found = job.balance.add_to(loss, found, job.objective.weight(batch))
         total: Tensor = loss * (share * world)  # gradients are averaged over processes, hence `world`
         if last:
             total = total + sum(part.penalty() for part in job.parts)

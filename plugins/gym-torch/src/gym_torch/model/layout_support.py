@@ -91,8 +91,8 @@ def _tried(model: PreTrainedModel, samples: int | None, packs: bool) -> Fit:
         if not why:
             return Fit(PACKED)
         small.set_attn_implementation(own)
-    beside = _differs(small, PADDED, LENGTHS, PREFIXES)
-    return Fit(ALONE, f"{why}; beside others {beside}") if beside else Fit(PADDED, why)
+    padded = _differs(small, PADDED, LENGTHS, PREFIXES)
+    return Fit(ALONE, f"{why}; beside others {padded}") if padded else Fit(PADDED, why)
 
 
 @torch.no_grad()

@@ -58,7 +58,7 @@ class Balance:
         finally:
             self._real = None
 
-    def beside(self, loss: Tensor, metrics: Metrics, weight: float) -> tuple[Tensor, Metrics]:
+    def add_to(self, loss: Tensor, metrics: Metrics, weight: float) -> tuple[Tensor, Metrics]:
         """Return the loss of a batch, a sum that is divided by the `weight` of all, with this one added; and its metrics."""
         own = self.loss()
         return loss + self.coefficient * own * weight, {**metrics, "aux_loss": Mean(own * weight)}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Parts of names of weights that text does not go through: other senses, drafts of further tokens, tables that follow from
 #: the configuration.
-_BESIDE = frozenset(
+_OTHER_MODALITIES = frozenset(
     {"visual", "vision_tower", "vision_model", "audio_tower", "multi_modal_projector", "mtp", "inv_freq", "masked_bias"}
 )
 
@@ -196,11 +196,11 @@ def read_weights(
     )
     logging.set_verbosity(verbosity)
     left = sorted(report["unexpected_keys"])
-    beside = [name for name in left if any(part in _BESIDE for part in name.split("."))]
-    if beside:
-        say(f"{len(beside)} weights are not loaded, which text does not need: {', '.join(beside[:3])}")
+    others = [name for name in left if any(part in _OTHER_MODALITIES for part in name.split("."))]
+    if others:
+        say(f"{len(others)} weights are not loaded, which text does not need: {', '.join(others[:3])}")
     wrong = {
-        "weights that config.json has no place for": [name for name in left if name not in beside],
+        "weights that config.json has no place for": [name for name in left if name not in others],
         "missing weights": sorted(report["missing_keys"]),
         "weights of another shape than config.json says": sorted(key for key, *_ in report["mismatched_keys"]),
         "weights that are not finite": [key for key, held in model.named_parameters() if not finite(held)],
