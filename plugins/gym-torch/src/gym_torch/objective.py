@@ -49,7 +49,7 @@ class Objective(ABC, Generic[B]):
     def load_auxiliary_modules(
         self, model: LoadedModel, further: Sequence[TrainedFurther] = ()
     ) -> Mapping[str, AuxiliaryModule]:
-        """Return it as a run begins with it. Override it where weights are there already; a plan asks `auxiliary_modules` alone."""
+        """Return them as a run begins with them. Override it where weights are there already; a plan asks `auxiliary_modules`."""
         return self.auxiliary_modules(model.model)
 
     def collate(self, examples: Sequence[Example]) -> B:
