@@ -25,8 +25,19 @@ ADAPTERS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entri
 ALGORITHMS: dict[str, type[TorchAlgorithm]] = {
     entry.name: kind for entry in entries("algorithms") if (kind := load(entry)).disable_dropout
 }
-SMALL: dict[str, Any] = {"rank": 4, "dropout": 0.5, "target_rank": 2, "block": 4, "blocks": 2, "layers": 1}
-TOKENS: dict[str, Any] = {"trainable_tokens": [97, 98], "prompt_tuning": 4, "prefix_tuning": 4}
+SMALL: dict[str, Any] = {
+    "rank": 4,
+    "dropout": 0.5,
+    "target_rank": 2,
+    "block_size": 4,
+    "blocks": 2,
+    "trainable_layers": 1,
+}
+TOKENS: dict[str, Any] = {
+    "trainable_tokens": {"tokens": [97, 98]},
+    "prompt_tuning": {"num_virtual_tokens": 4},
+    "prefix_tuning": {"num_virtual_tokens": 4},
+}
 FORMS: dict[str, Any] = {"live": {"precompute_ref_log_probs": False}, "cached": {"precompute_ref_log_probs": True}}
 ROLLOUTS = {"max_new_tokens": 8, "group_size": 4, "rewards": [{"name": "regex", "pattern": "[ -7]"}]}
 #: One algorithm for each way of comparing: pairs, judged answers, whole distributions, answers of its own.
@@ -69,8 +80,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 def options_of(adapter: str) -> dict[str, Any]:
     fields = ADAPTERS[adapter].model_fields
-    found = {name: value for name, value in SMALL.items() if name in fields and (name, adapter) != ("blocks", "oft")}
-    return found | ({"tokens": TOKENS[adapter]} if adapter in TOKENS else {})
+    found = {name: value for name, value in SMALL.items() if name in fields and (name, adapter) != ("rank", "oft")}
+    return found | TOKENS.get(adapter, {})
 
 
 @pytest.mark.parametrize(("adapter", "algorithm", "options"), cases())

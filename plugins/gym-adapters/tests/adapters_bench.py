@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
 ADAPTERS: dict[str, dict[str, Any]] = {  #: every one, small
     "full": {},
-    "freeze": {"layers": 1},
+    "freeze": {"trainable_layers": 1},
     "lora": {"rank": 4, "dropout": 0.1},
     "rslora": {"rank": 4},
     "dora": {"rank": 4},
@@ -30,16 +30,16 @@ ADAPTERS: dict[str, dict[str, Any]] = {  #: every one, small
     "loha": {"rank": 2},
     "lokr": {"rank": 2},
     "vera": {"rank": 8, "dropout": 0.2},
-    "oft": {"block": 8},
-    "boft": {"block": 4},
+    "oft": {"block_size": 8},
+    "boft": {"block_size": 4},
     "ia3": {},
     "ln_tuning": {},
     "trainable_tokens": {"tokens": [97, 98, "<|im_end|>"]},
-    "prompt_tuning": {"tokens": 4},
-    "prefix_tuning": {"tokens": 4},
+    "prompt_tuning": {"num_virtual_tokens": 4},
+    "prefix_tuning": {"num_virtual_tokens": 4},
     "llama_pro": {"blocks": 2},
     "longlora": {"rank": 2, "dropout": 0.1},
-    "expert_lora": {"rank": 2, "modules": "q_proj"},
+    "expert_lora": {"rank": 2, "target_modules": "q_proj"},
 }
 
 

@@ -38,7 +38,7 @@ def ranks(adapted: Adalora) -> list[int]:
 @pytest.mark.proves("adalora")
 @pytest.mark.parametrize(("warmup", "final"), [(0.1, 0.3), (3, 4), (0, 0)])
 def test_the_ranks_left_are_those_asked_for(bench: Any, warmup: float, final: float) -> None:
-    adapted = AdaLoRA(rank=4, target_rank=2, warmup=warmup, final=final).build(model=bench.base(), seed=0)
+    adapted = AdaLoRA(rank=4, target_rank=2, tinit=warmup, tfinal=final).build(model=bench.base(), seed=0)
     optimizer = optimizer_of(adapted)
     steps(bench, adapted, optimizer, range(3), 12)
     early = ranks(adapted)
@@ -49,7 +49,7 @@ def test_the_ranks_left_are_those_asked_for(bench: Any, warmup: float, final: fl
 
 @pytest.mark.proves("adalora")
 def test_the_penalty_is_the_mean_distance_from_orthogonal(bench: Any) -> None:
-    adapted = AdaLoRA(rank=4, target_rank=2, orthogonality=0.3).build(model=bench.base(), seed=0)
+    adapted = AdaLoRA(rank=4, target_rank=2, orth_reg_weight=0.3).build(model=bench.base(), seed=0)
     distances = []
     for name, tensor in adapted.trained().items():
         matrix = tensor.double().numpy()
@@ -64,7 +64,7 @@ def test_the_penalty_is_the_mean_distance_from_orthogonal(bench: Any) -> None:
 @pytest.mark.parametrize("stop", [2, 6, 11])
 def test_it_goes_on_to_the_bit_from_any_step(bench: Any, tmp_path: Path, stop: int) -> None:
     """Before, while and after ranks go."""
-    config = AdaLoRA(rank=4, target_rank=2, warmup=3, final=4)
+    config = AdaLoRA(rank=4, target_rank=2, tinit=3, tfinal=4)
     whole = config.build(model=bench.base(), seed=0)
     optimizer = optimizer_of(whole)
     steps(bench, whole, optimizer, range(stop), 14)
@@ -94,7 +94,7 @@ def test_peft_loads_what_is_left(bench: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_too_short_to_let_ranks_go_is_an_error(bench: Any) -> None:
-    adapted = AdaLoRA(rank=4, target_rank=2, warmup=5, final=5).build(model=bench.base(), seed=0)
+    adapted = AdaLoRA(rank=4, target_rank=2, tinit=5, tfinal=5).build(model=bench.base(), seed=0)
     with pytest.raises(GymError, match="of 10 steps none is left"):
         steps(bench, adapted, optimizer_of(adapted), range(1), 10)
 

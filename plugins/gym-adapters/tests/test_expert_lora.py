@@ -23,7 +23,11 @@ from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 
 TOKENS = torch.arange(3, 35).view(2, 16)
-KINDS = [ExpertLoRA(rank=2), ExpertLoRA(rank=2, parameters="down_proj"), ExpertLoRA(rank=2, modules="q_proj,v_proj")]
+KINDS = [
+    ExpertLoRA(rank=2),
+    ExpertLoRA(rank=2, target_parameters="down_proj"),
+    ExpertLoRA(rank=2, target_modules="q_proj,v_proj"),
+]
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def test_unchanged_merged_saved_and_restored(config: ExpertLoRA, stored: Path, t
 
 @pytest.mark.proves("expert_lora")
 def test_each_expert_has_its_own_update(stored: Path) -> None:
-    adapted = trained(ExpertLoRA(rank=2, alpha=6, parameters="experts.down_proj"), stored)
+    adapted = trained(ExpertLoRA(rank=2, alpha=6, target_parameters="experts.down_proj"), stored)
     (place,) = {name.rpartition(".lora_")[0] for name in adapted.state() if ".layers.1." in name}
     lower, upper = (adapted.state()[f"{place}.lora_{part}.weight"] for part in "AB")
     assert lower.shape == (4 * 2, 16) and upper.shape == (32, 2 * 4)
@@ -106,11 +110,11 @@ def test_packed_and_checkpointed(stored: Path) -> None:
 
 
 def test_one_layer_can_be_named(stored: Path) -> None:
-    config = ExpertLoRA(rank=2, parameters="layers.1.mlp.experts.down_proj")
+    config = ExpertLoRA(rank=2, target_parameters="layers.1.mlp.experts.down_proj")
     adapted = config.build(model=base(stored), seed=0)
     assert {name.split(".")[4] for name in adapted.state()} == {"1"} and not config.uniform_layers()
     assert adapted.describe() == "rank 2, alpha 4: experts.down_proj"
-    both = ExpertLoRA(rank=2, modules="q_proj", extra="norm").build(model=base(stored), seed=0)
+    both = ExpertLoRA(rank=2, target_modules="q_proj", modules_to_save="norm").build(model=base(stored), seed=0)
     assert both.describe() == "rank 2, alpha 4: experts.gate_up_proj, experts.down_proj, q_proj, norm whole"
 
 
@@ -134,4 +138,4 @@ def test_what_is_not_there_is_named(bench: Any, stored: Path) -> None:
     with pytest.raises(GymError, match="no experts in tensors of their own"):
         ExpertLoRA().build(model=bench.base(), seed=0)
     with pytest.raises(GymError, match=r"no experts `w1`[^\n]*\n.*experts.down_proj, experts.gate_up_proj"):
-        ExpertLoRA(parameters="w1").build(model=base(stored), seed=0)
+        ExpertLoRA(target_parameters="w1").build(model=base(stored), seed=0)

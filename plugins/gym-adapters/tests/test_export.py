@@ -17,7 +17,13 @@ from gym_torch.kinds import Adapter
 
 
 @pytest.mark.parametrize(
-    "config", [LoRA(rank=3), LoRA(modules="embed_tokens,lm_head,q_proj"), LoRA(extra="embed_tokens"), Freeze(layers=1)]
+    "config",
+    [
+        LoRA(rank=3),
+        LoRA(target_modules="embed_tokens,lm_head,q_proj"),
+        LoRA(modules_to_save="embed_tokens"),
+        Freeze(trainable_layers=1),
+    ],
 )
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.05)])
 def test_merged_export(bench: Any, config: Adapter, dtype: torch.dtype, bound: float, tmp_path: Path) -> None:

@@ -33,14 +33,14 @@ def test_full_trains_everything(bench: Any) -> None:
 @pytest.mark.proves("freeze")
 @pytest.mark.parametrize(("layers", "numbers"), [(2, {1, 2}), (1, {2}), (-2, {0, 1}), (3, {0, 1, 2})])
 def test_last_or_first_layers(bench: Any, layers: int, numbers: set[int]) -> None:
-    moved = changed(bench, Freeze(layers=layers))
+    moved = changed(bench, Freeze(trainable_layers=layers))
     assert {int(name.split(".")[2]) for name in moved} == numbers
     assert any("self_attn" in name for name in moved) and any("layernorm" in name for name in moved)
 
 
 @pytest.mark.proves("freeze")
 def test_some_modules_and_some_outside(bench: Any) -> None:
-    moved = changed(bench, Freeze(layers=1, modules="mlp, q_proj", extra=("embed_tokens",)))
+    moved = changed(bench, Freeze(trainable_layers=1, trainable_modules="mlp, q_proj", extra_modules=("embed_tokens",)))
     assert {name.split(".")[-2] for name in moved} == {
         "gate_proj",
         "up_proj",
@@ -52,7 +52,7 @@ def test_some_modules_and_some_outside(bench: Any) -> None:
 
 def test_the_head_of_a_tied_model_can_be_named(bench: Any) -> None:
     tied = bench.base().config.tie_word_embeddings
-    moved = changed(bench, Freeze(layers=1, modules="mlp", extra="lm_head"))
+    moved = changed(bench, Freeze(trainable_layers=1, trainable_modules="mlp", extra_modules="lm_head"))
     assert ("model.embed_tokens.weight" if tied else "lm_head.weight") in moved
 
 
@@ -71,7 +71,7 @@ def test_saved_restored_and_merged(bench: Any, tmp_path: Path) -> None:
 
 @pytest.mark.proves("freeze")
 def test_bf16_is_kept_where_frozen_and_trains_under_autocast(bench: Any, tmp_path: Path) -> None:
-    adapted = Freeze(layers=1).build(model=bench.base(dtype=torch.bfloat16), seed=0)
+    adapted = Freeze(trainable_layers=1).build(model=bench.base(dtype=torch.bfloat16), seed=0)
     assert {weight.dtype for weight in adapted.state().values()} == {torch.float32}
     assert adapted.model.base_model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
     with torch.autocast("cpu", torch.bfloat16):
@@ -83,9 +83,9 @@ def test_bf16_is_kept_where_frozen_and_trains_under_autocast(bench: Any, tmp_pat
 @pytest.mark.parametrize(
     ("config", "error"),
     [
-        (Freeze(modules="mlp,attn"), r"no module `attn`[^\n]*\n.*self_attn"),
-        (Freeze(extra="mlp"), r"no module `mlp`[^\n]*\n.*embed_tokens"),
-        (Freeze(layers=-9), "the model has 3 layers, not 9"),
+        (Freeze(trainable_modules="mlp,attn"), r"no module `attn`[^\n]*\n.*self_attn"),
+        (Freeze(extra_modules="mlp"), r"no module `mlp`[^\n]*\n.*embed_tokens"),
+        (Freeze(trainable_layers=-9), "the model has 3 layers, not 9"),
     ],
 )
 def test_what_is_not_there_is_named(bench: Any, config: Freeze, error: str) -> None:
@@ -94,7 +94,7 @@ def test_what_is_not_there_is_named(bench: Any, config: Freeze, error: str) -> N
 
 
 @pytest.mark.proves("full")
-@pytest.mark.parametrize("config", [Full(), Freeze(layers=1)])
+@pytest.mark.parametrize("config", [Full(), Freeze(trainable_layers=1)])
 def test_quantized_weights_cannot_be_trained(bench: Any, config: Adapter) -> None:
     model = bench.base()
     layer = model.get_submodule("model.layers.2.mlp.up_proj")

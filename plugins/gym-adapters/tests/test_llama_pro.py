@@ -57,12 +57,14 @@ def test_what_is_saved_is_a_larger_plain_model(bench: Any, tmp_path: Path) -> No
 @pytest.mark.proves("freeze", "llama_pro")
 def test_freeze_goes_on_training_the_new_blocks(bench: Any, tmp_path: Path) -> None:
     LLaMAPro(blocks=3).build(model=bench.base(), seed=0).save(tmp_path / "larger", "base")
-    adapted = Freeze(layers=3, spread=True).build(
+    adapted = Freeze(trainable_layers=3, spread=True).build(
         model=AutoModelForCausalLM.from_pretrained(tmp_path / "larger"), seed=0
     )
     assert {int(name.split(".")[2]) for name in adapted.state()} == {1, 3, 5}
     with pytest.raises(GymError, match="6 layers are not 4 equal parts"):
-        Freeze(layers=4, spread=True).build(model=AutoModelForCausalLM.from_pretrained(tmp_path / "larger"), seed=0)
+        Freeze(trainable_layers=4, spread=True).build(
+            model=AutoModelForCausalLM.from_pretrained(tmp_path / "larger"), seed=0
+        )
 
 
 @pytest.mark.proves("llama_pro")

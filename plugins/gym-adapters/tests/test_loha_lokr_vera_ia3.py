@@ -28,7 +28,7 @@ def update(bench: Any, config: Adapter) -> tuple[dict[str, torch.Tensor], torch.
 
 @pytest.mark.proves("loha")
 def test_loha_is_a_product_by_element(bench: Any) -> None:
-    parts, found = update(bench, LoHa(rank=2, alpha=6, modules="q_proj"))
+    parts, found = update(bench, LoHa(rank=2, alpha=6, target_modules="q_proj"))
     wanted = 3 * (parts["hada_w1_a"] @ parts["hada_w1_b"]) * (parts["hada_w2_a"] @ parts["hada_w2_b"])
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
     first, second, third, fourth = (parts[f"hada_{name}"].double() for name in ("w1_a", "w1_b", "w2_a", "w2_b"))
@@ -37,14 +37,14 @@ def test_loha_is_a_product_by_element(bench: Any) -> None:
 
 @pytest.mark.proves("lokr")
 def test_lokr_is_a_kronecker_product(bench: Any) -> None:
-    parts, found = update(bench, LoKr(rank=1, alpha=2, modules="q_proj"))
+    parts, found = update(bench, LoKr(rank=1, alpha=2, target_modules="q_proj"))
     second = parts["lokr_w2"] if "lokr_w2" in parts else parts["lokr_w2_a"] @ parts["lokr_w2_b"]
     torch.testing.assert_close(found, 2 * torch.kron(parts["lokr_w1"], second), atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.proves("vera")
 def test_vera_scales_matrices_that_all_layers_share(bench: Any, tmp_path: Path) -> None:
-    adapted = VeRA(rank=4, modules="q_proj").build(model=bench.base(), seed=0)
+    adapted = VeRA(rank=4, target_modules="q_proj").build(model=bench.base(), seed=0)
     bench.train(adapted.model)
     adapted.save(tmp_path / "adapter", "base")
     saved = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
@@ -61,7 +61,7 @@ def test_vera_with_other_matrices_is_refused(bench: Any, tmp_path: Path) -> None
     adapted = VeRA(rank=4).build(model=bench.base(), seed=0)
     adapted.save(tmp_path / "adapter", "base")
     with pytest.raises(GymError, match="not those that this machine draws"):
-        VeRA(rank=4, draw=1).build(model=bench.base(), seed=0).read(tmp_path / "adapter")
+        VeRA(rank=4, projection_prng_key=1).build(model=bench.base(), seed=0).read(tmp_path / "adapter")
 
 
 @pytest.mark.proves("vera")
@@ -92,7 +92,7 @@ def test_ia3_asks_for_names_it_does_not_know(bench: Any) -> None:
     with pytest.raises(GymError, match=r"no projections to keys and values[^\n]*\n.*modules"):
         IA3().build(model=AutoModelForCausalLM.from_config(config), seed=0)
     with pytest.raises(GymError, match="`up_proj` is not among the modules"):
-        IA3(modules="q_proj", inputs="up_proj").build(model=bench.base(), seed=0)
+        IA3(target_modules="q_proj", feedforward_modules="up_proj").build(model=bench.base(), seed=0)
 
 
 @pytest.mark.proves("ln_tuning")

@@ -99,7 +99,7 @@ def test_no_token_sees_a_later_one_or_another_sample() -> None:
 def test_in_training_packed_rows_are_texts_by_themselves(name: str) -> None:
     model = family(name)
     assert layout_for(model) is PACKED
-    adapted = LongLoRA(rank=2, modules="q_proj,v_proj").build(model=model, seed=0)
+    adapted = LongLoRA(rank=2, target_modules="q_proj,v_proj").build(model=model, seed=0)
     adapted.model.train()
     policy = Policy(adapted.model).train()
     for module in policy.modules():

@@ -17,12 +17,12 @@ from gym_core import GymError
 
 KINDS = [
     LoRA(),
-    LoRA(rank=3, alpha=5.0, modules="q_proj, v_proj"),
-    LoRA(modules=("mlp.up_proj", "embed_tokens")),
-    LoRA(modules="o_proj,lm_head"),
-    LoRA(modules="embed_tokens,lm_head"),
-    LoRA(extra="embed_tokens"),
-    LoRA(extra=("lm_head",)),
+    LoRA(rank=3, alpha=5.0, target_modules="q_proj, v_proj"),
+    LoRA(target_modules=("mlp.up_proj", "embed_tokens")),
+    LoRA(target_modules="o_proj,lm_head"),
+    LoRA(target_modules="embed_tokens,lm_head"),
+    LoRA(modules_to_save="embed_tokens"),
+    LoRA(modules_to_save=("lm_head",)),
 ]
 names = [f"{kind.modules}+{kind.extra}" for kind in KINDS]
 
@@ -110,7 +110,7 @@ def test_the_seed_is_the_adapter(bench: Any) -> None:
 
 
 def test_a_bf16_base_has_an_fp32_adapter(bench: Any) -> None:
-    adapted = LoRA(extra="lm_head").build(model=bench.base(dtype=torch.bfloat16), seed=0)
+    adapted = LoRA(modules_to_save="lm_head").build(model=bench.base(dtype=torch.bfloat16), seed=0)
     assert all(weight.dtype == torch.float32 for weight in adapted.state().values())
     with torch.autocast("cpu", torch.bfloat16):
         bench.train(adapted.model)
@@ -133,7 +133,7 @@ def test_alpha_is_twice_the_rank(bench: Any) -> None:
     assert torch.equal(bench.logits(default.model), bench.logits(doubled.model))
 
 
-@pytest.mark.parametrize("config", [LoRA(modules="q_proj,w_pack"), LoRA(extra="w_pack")])
+@pytest.mark.parametrize("config", [LoRA(target_modules="q_proj,w_pack"), LoRA(modules_to_save="w_pack")])
 def test_a_module_that_is_not_there_is_named(bench: Any, config: LoRA) -> None:
     with pytest.raises(GymError, match=r"no module `w_pack`[^\n]*\n.*down_proj"):
         config.build(model=bench.base(), seed=0)

@@ -16,16 +16,16 @@ from gym_torch.kinds import Adapter
 FAMILY: list[LoRA] = [
     RsLoRA(rank=3, alpha=5.0),
     DoRA(rank=3),
-    DoRA(rank=3, modules="embed_tokens,q_proj", extra="lm_head"),
+    DoRA(rank=3, target_modules="embed_tokens,q_proj", modules_to_save="lm_head"),
     PiSSA(rank=3),
     PiSSA(rank=3, alpha=5.0, iterations=-1, dropout=0.1),
-    PiSSA(rank=3, modules="q_proj,lm_head", extra="embed_tokens"),
+    PiSSA(rank=3, target_modules="q_proj,lm_head", modules_to_save="embed_tokens"),
     OLoRA(rank=3),
     LoRAGA(rank=3),
-    LoRAGA(rank=3, modules="q_proj,v_proj", gamma=64),
+    LoRAGA(rank=3, target_modules="q_proj,v_proj", stable_gamma=64),
     EVA(rank=3),
     AdaLoRA(rank=4, target_rank=2),
-    AdaLoRA(rank=4, target_rank=2, modules="q_proj,up_proj", extra="embed_tokens"),
+    AdaLoRA(rank=4, target_rank=2, target_modules="q_proj,up_proj", modules_to_save="embed_tokens"),
 ]
 LOFTQ = [LoftQ(rank=3), LoftQ(rank=3, alpha=5.0, bits=2, iterations=2)]
 names = [f"{type(kind).__name__}-{number}" for number, kind in enumerate(FAMILY + LOFTQ)]
@@ -82,7 +82,7 @@ def test_loftq_cannot_be_left_out(bench: Bench) -> None:
     assert LoftQ(rank=3).build(model=bench.base(), seed=0).disable_adapter is None
 
 
-@pytest.mark.parametrize("config", [LoRA(rank=3), DoRA(rank=3), AdaLoRA(rank=4, target_rank=2), BOFT(block=4)])
+@pytest.mark.parametrize("config", [LoRA(rank=3), DoRA(rank=3), AdaLoRA(rank=4, target_rank=2), BOFT(block_size=4)])
 def test_merging_into_a_quantized_base_is_refused_by_name(bench: Bench, config: Adapter) -> None:
     adapted = bench.begun(config)
     layer = adapted.model.get_submodule("model.layers.1.mlp.up_proj")

@@ -77,7 +77,7 @@ def test_a_bf16_base_keeps_its_weights_and_the_output_stays(bench: Any) -> None:
 
 @pytest.mark.proves("lora_ga")
 def test_lora_ga_begins_along_the_gradient(bench: Any) -> None:
-    adapted = bench.begun(LoRAGA(rank=3, gamma=25.0))
+    adapted = bench.begun(LoRAGA(rank=3, stable_gamma=25.0))
     wanted = gradients(bench, list(adapted.layers()))
     for name, layer in adapted.layers().items():
         u, s, vh = np.linalg.svd(wanted[name].double().numpy(), full_matrices=False)

@@ -19,14 +19,14 @@ from gym_torch.model.adapted import AdaptedModel
 
 KINDS: dict[str, Adapter] = {
     "loha": LoHa(rank=3),
-    "loha+extra": LoHa(rank=2, alpha=5, modules="q_proj,mlp.up_proj", extra="embed_tokens"),
+    "loha+extra": LoHa(rank=2, alpha=5, target_modules="q_proj,mlp.up_proj", modules_to_save="embed_tokens"),
     "lokr": LoKr(rank=2),
     "vera": VeRA(rank=6),
-    "oft": OFT(block=8),
-    "oft exact": OFT(block=4, exact=True, extra="lm_head"),
-    "boft": BOFT(block=4, factors=2),
-    "boft one": BOFT(block=8, factors=1, modules="v_proj,down_proj"),
-    "boft three": BOFT(block=2, factors=3),
+    "oft": OFT(block_size=8),
+    "oft exact": OFT(block_size=4, exact=True, modules_to_save="lm_head"),
+    "boft": BOFT(block_size=4, n_butterfly_factor=2),
+    "boft one": BOFT(block_size=8, n_butterfly_factor=1, target_modules="v_proj,down_proj"),
+    "boft three": BOFT(block_size=2, n_butterfly_factor=3),
     "ia3": IA3(),
     "ln_tuning": LNTuning(),
     "trainable_tokens": TrainableTokens(tokens=(5, 9, 2)),
@@ -137,8 +137,10 @@ def test_a_bf16_base_has_an_fp32_adapter(bench: Any, config: Adapter) -> None:
 @pytest.mark.parametrize("kind", [LoHa, LoKr, VeRA, OFT, BOFT, LNTuning, IA3])
 def test_a_module_that_is_not_there_is_named(bench: Any, kind: type[Adapter]) -> None:
     with pytest.raises(GymError, match=r"no module `w_pack`[^\n]*\n.*down_proj|no module `w_pack`[^\n]*\n.*norm"):
-        size = {"block": 8} if kind is OFT else {}
-        kind(modules="q_proj,w_pack" if kind is not LNTuning else "w_pack", **size).build(model=bench.base(), seed=0)
+        size = {"block_size": 8} if kind is OFT else {}
+        kind(target_modules="q_proj,w_pack" if kind is not LNTuning else "w_pack", **size).build(
+            model=bench.base(), seed=0
+        )
 
 
 def count(bench: Any, config: Adapter) -> int:
@@ -160,8 +162,10 @@ def test_trainable_counts_are_those_of_the_papers(bench: Any) -> None:
     linear = shapes.values()
     assert count(bench, LoHa(rank=3)) == 3 * sum(2 * 3 * (out + into) for out, into in linear)
     assert count(bench, VeRA(rank=6)) == 3 * sum(out + 6 for out, _ in linear)
-    assert count(bench, OFT(block=8)) == 3 * sum(into // 8 * (8 * 7 // 2) for _, into in linear)
-    assert count(bench, BOFT(block=4, factors=2)) == 3 * sum(2 * into // 4 * 4 * 4 + out for out, into in linear)
+    assert count(bench, OFT(block_size=8)) == 3 * sum(into // 8 * (8 * 7 // 2) for _, into in linear)
+    assert count(bench, BOFT(block_size=4, n_butterfly_factor=2)) == 3 * sum(
+        2 * into // 4 * 4 * 4 + out for out, into in linear
+    )
     assert count(bench, IA3()) == 3 * (8 + 8 + 32)
     by_head = 3 * (8 + 8) if bench.base().config.model_type == "qwen3" else 0
     assert count(bench, LNTuning()) == 3 * (16 + 16) + 16 + by_head

@@ -16,7 +16,11 @@ from gym_core import GymError, RecipeError, load_recipe
 from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.kinds import Adapter
 
-KINDS = {"one": LoRA(rank=3), "two": RsLoRA(rank=2, alpha=5.0, modules="q_proj,embed_tokens"), "three": PiSSA(rank=2)}
+KINDS = {
+    "one": LoRA(rank=3),
+    "two": RsLoRA(rank=2, alpha=5.0, target_modules="q_proj,embed_tokens"),
+    "three": PiSSA(rank=2),
+}
 
 
 @pytest.fixture
@@ -122,7 +126,9 @@ def test_an_adapter_whose_base_was_changed_is_refused(bench: Bench, tmp_path: Pa
     options = LoraConfig(r=3, target_modules=["q_proj"], init_lora_weights=theirs, task_type="CAUSAL_LM")
     get_peft_model(bench.base(), options).save_pretrained(str(tmp_path / "theirs"))
     with pytest.raises(GymError, match="belongs to a base that was changed") as caught:
-        LoRA(rank=3, modules="q_proj", adapters=str(tmp_path / "theirs")).build(model=bench.base(), seed=0)
+        LoRA(rank=3, target_modules="q_proj", adapter_name_or_path=str(tmp_path / "theirs")).build(
+            model=bench.base(), seed=0
+        )
     assert "path_initial_model_for_weight_conversion" in caught.value.problems[0].fix
     bench.begun(LoftQ(rank=3)).save(tmp_path / "rounded", "base")
     with pytest.raises(GymError, match="belongs to a base that was changed"):
@@ -136,10 +142,14 @@ def test_a_new_one_trains_beside_those_that_are_there(
 ) -> None:
     """At first it computes what they do, they stay as they are, and the file needs none of them."""
     named = (str(folders["one"]), str(folders["two"]))
-    config = kind(rank=3, modules="all")
+    config = kind(rank=3, target_modules="all")
     with pytest.raises(GymError, match=r"changes model\.embed_tokens"):
-        config.model_copy(update={"adapters": named, "anew": True}).build(model=bench.base(), seed=0)
-    config = config.model_copy(update={"adapters": (str(folders["one"]), str(folders["three"])), "anew": True})
+        config.model_copy(update={"adapter_name_or_path": named, "create_new_adapter": True}).build(
+            model=bench.base(), seed=0
+        )
+    config = config.model_copy(
+        update={"adapter_name_or_path": (str(folders["one"]), str(folders["three"])), "create_new_adapter": True}
+    )
     both = MultiAdapter(bench.base(), {"one": folders["one"], "three": folders["three"]})
     adapted = bench.begun(config)
     assert close(bench.logits(adapted.model), bench.logits(both.model))
@@ -157,7 +167,7 @@ def test_a_new_one_trains_beside_those_that_are_there(
 
 
 def test_the_last_one_goes_on(bench: Bench, folders: dict[str, Path], tmp_path: Path) -> None:
-    config = LoRA(rank=3, adapters=f"{folders['three']},{folders['one']}")
+    config = LoRA(rank=3, adapter_name_or_path=f"{folders['three']},{folders['one']}")
     adapted = bench.begun(config)
     both = MultiAdapter(bench.base(), {"one": folders["one"], "three": folders["three"]})
     assert close(bench.logits(adapted.model), bench.logits(both.model))
@@ -169,16 +179,16 @@ def test_the_last_one_goes_on(bench: Bench, folders: dict[str, Path], tmp_path: 
     assert close(alone(bench, tmp_path / "saved"), bench.logits(adapted.model))
     assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["r"] == 3 + 4
     with pytest.raises(GymError, match=r"has rank 3 and scaling 2, the recipe has 4 and 2[^\n]*(\n.*)*rank: 3"):
-        LoRA(rank=4, adapters=str(folders["one"])).build(model=bench.base(), seed=0)
+        LoRA(rank=4, adapter_name_or_path=str(folders["one"])).build(model=bench.base(), seed=0)
     for kind in (PiSSA, EVA):
         with pytest.raises(GymError, match="has begun already"):
-            kind(rank=3, adapters=str(folders["one"])).build(model=bench.base(), seed=0)
+            kind(rank=3, adapter_name_or_path=str(folders["one"])).build(model=bench.base(), seed=0)
 
 
 @pytest.mark.proves("dora")
 @pytest.mark.parametrize("kind", [DoRA, AdaLoRA, LoftQ])
 def test_what_cannot_stand_beside_others_has_no_option_for_them(kind: type[Adapter]) -> None:
-    assert not {"adapters", "anew"} & kind.model_fields.keys()
+    assert not {"adapter_name_or_path", "create_new_adapter"} & kind.model_fields.keys()
     recipe = {"model": "tiny", "data": "some.jsonl", "algorithm": "sft"}
-    with pytest.raises(RecipeError, match="adapters"):
-        load_recipe(recipe | {"adapter": {"name": kind.__name__.lower(), "adapters": "somewhere"}})
+    with pytest.raises(RecipeError, match="adapter_name_or_path"):
+        load_recipe(recipe | {"adapter": {"name": kind.__name__.lower(), "adapter_name_or_path": "somewhere"}})

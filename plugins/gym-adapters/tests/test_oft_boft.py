@@ -20,7 +20,7 @@ def matrices(model: Any) -> list[torch.Tensor]:
 
 @pytest.mark.proves("oft")
 def test_trained_rotations_are_orthogonal_and_keep_angles(bench: Any) -> None:
-    adapted = OFT(block=8).build(model=bench.base(), seed=0)
+    adapted = OFT(block_size=8).build(model=bench.base(), seed=0)
     bench.train(adapted.model, steps=1)
     found = matrices(adapted.model)
     errors = [float((each.T @ each - torch.eye(len(each))).abs().max()) for each in found]
@@ -37,7 +37,7 @@ def test_trained_rotations_are_orthogonal_and_keep_angles(bench: Any) -> None:
 def test_rotations_that_became_large_are_reported_unless_exact(
     bench: Any, exact: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    adapted = OFT(block=8, exact=exact).build(model=bench.base(), seed=0)
+    adapted = OFT(block_size=8, exact=exact).build(model=bench.base(), seed=0)
     bench.train(adapted.model, steps=20)  # at a rate that turns them far
     errors = [float((each.T @ each - torch.eye(len(each))).abs().max()) for each in matrices(adapted.model)]
     adapted.save(tmp_path / "adapter", "base")
@@ -100,10 +100,13 @@ def test_it_is_the_butterfly_of_peft() -> None:
 @pytest.mark.parametrize(
     ("config", "error"),
     [
-        (OFT(block=5), "blocks of 5 do not divide the 16 inputs of .*q_proj"),
+        (OFT(block_size=5), "blocks of 5 do not divide the 16 inputs of .*q_proj"),
         (OFT(), "blocks of 32 do not divide the 16 inputs"),
-        (OFT(blocks=3), "3 blocks do not divide"),
-        (BOFT(block=8, factors=3), "3 factors of blocks of 8 need a multiple of 32 inputs, and .*q_proj has 16"),
+        (OFT(rank=3), "3 blocks do not divide"),
+        (
+            BOFT(block_size=8, n_butterfly_factor=3),
+            "3 factors of blocks of 8 need a multiple of 32 inputs, and .*q_proj has 16",
+        ),
     ],
 )
 def test_blocks_that_do_not_fit_are_refused(bench: Any, config: Any, error: str) -> None:

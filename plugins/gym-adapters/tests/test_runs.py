@@ -81,7 +81,7 @@ def test_a_plan_of_many_layers_takes_adapters_of_all_of_them(small: Bench, tmp_p
     adapter = {"name": "lora", "rank": 4}
     recipe = small.recipe("sft") | {"model": str(deep), "output": str(tmp_path / "x")}
     plain = plan(load_recipe(recipe | {"adapter": adapter}))
-    found = plan(load_recipe(recipe | {"adapter": adapter | {"adapters": [str(tmp_path / "first")]}}))
+    found = plan(load_recipe(recipe | {"adapter": adapter | {"adapter_name_or_path": [str(tmp_path / "first")]}}))
     assert found.trainable == plain.trainable
 
 

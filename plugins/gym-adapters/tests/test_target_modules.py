@@ -47,22 +47,22 @@ def adapted(config: Adapter, model: PreTrainedModel) -> set[str]:
 
 @pytest.mark.parametrize("kind", [LoRA, PiSSA, LoHa, OFT])
 def test_what_is_in_a_module_that_is_named_is_adapted(bench: Any, kind: type[Adapter]) -> None:
-    options: dict[str, Any] = {"block": 8} if kind is OFT else {"rank": 2}
-    found = adapted(kind(modules="mlp", **options), bench.base())
+    options: dict[str, Any] = {"block_size": 8} if kind is OFT else {"rank": 2}
+    found = adapted(kind(target_modules="mlp", **options), bench.base())
     assert found == {f"model.layers.{n}.mlp.{name}_proj" for n in range(3) for name in ("gate", "up", "down")}
-    found = adapted(kind(modules="layers.1.self_attn,layers.2.mlp.up_proj", **options), bench.base())
+    found = adapted(kind(target_modules="layers.1.self_attn,layers.2.mlp.up_proj", **options), bench.base())
     assert found == {f"model.layers.1.self_attn.{name}" for name in ATTENTION} | {"model.layers.2.mlp.up_proj"}
 
 
 @pytest.mark.proves("ln_tuning")
 def test_a_layer_is_no_norm(bench: Any) -> None:
     with pytest.raises(GymError, match=r"no module `mlp`[^\n]*\n.*input_layernorm"):
-        LNTuning(modules="mlp").build(model=bench.base(), seed=0)
+        LNTuning(target_modules="mlp").build(model=bench.base(), seed=0)
 
 
 @pytest.mark.proves("ia3")
 def test_inputs_of_feed_forward_layers_are_found_by_any_name(bench: Any) -> None:
-    state = IA3(modules="k_proj,mlp.down_proj").build(model=bench.base(), seed=0).state()
+    state = IA3(target_modules="k_proj,mlp.down_proj").build(model=bench.base(), seed=0).state()
     assert {tuple(weight.shape) for name, weight in state.items() if "down_proj" in name} == {(1, 32)}
 
 
@@ -103,9 +103,11 @@ def test_names_that_peft_takes_for_experts_are_those_of_layers(shared: Path) -> 
     attending = {name for name in layers if ".self_attn." in name}
     for kind in (LoRA, DoRA, PiSSA, EVA):
         assert adapted(kind(rank=2), model()) == DENSE | attending
-    assert adapted(LoRA(rank=2, modules="mlp.shared_experts"), model()) == {name for name in DENSE if "shared" in name}
+    assert adapted(LoRA(rank=2, target_modules="mlp.shared_experts"), model()) == {
+        name for name in DENSE if "shared" in name
+    }
     experts = {"model.layers.1.mlp.experts", "model.layers.1.mlp.experts.base_layer"}
-    assert adapted(ExpertLoRA(rank=2, modules="all"), model()) == DENSE | attending | experts
+    assert adapted(ExpertLoRA(rank=2, target_modules="all"), model()) == DENSE | attending | experts
 
 
 @torch.no_grad()
@@ -127,12 +129,12 @@ def test_what_peft_misreads_is_opened_merged_and_stacked_here(
         capsys.readouterr().err.split()
     )
     assert torch.equal(open_artifact(artifact).model(tokens).logits, wanted)
-    plain = LoRA(rank=2, modules="self_attn").build(model=model(), seed=0)
+    plain = LoRA(rank=2, target_modules="self_attn").build(model=model(), seed=0)
     plain.save(tmp_path / "plain", str(shared), exact=True)
     stack = MultiAdapter(model(), {"plain": tmp_path / "plain", "first": artifact.path})
     stack.use(first=1.0)
     assert torch.equal(stack.model(tokens).logits, wanted)
-    both = LoRA(rank=2, adapters=str(artifact.path), anew=True).build(model=model(), seed=0)
+    both = LoRA(rank=2, adapter_name_or_path=str(artifact.path), create_new_adapter=True).build(model=model(), seed=0)
     assert torch.equal(both.model(tokens).logits, wanted)
 
 
@@ -141,12 +143,12 @@ def test_layers_that_peft_knows_to_be_read_past_it_are_named() -> None:
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("nemotron_h", **SHAPE, **options))
     with pytest.raises(GymError, match="'out_proj' is incompatible") as caught:
         LoRA(rank=2).build(model=model, seed=0)
-    assert caught.value.problems[0].key == "adapter.modules"
+    assert caught.value.problems[0].key == "adapter.target_modules"
 
 
 def test_the_layers_of_gpt2_are_taken_by_lora_and_refused_by_name_elsewhere() -> None:
     tokens = torch.tensor([[5, 9, 7, 5]])
-    for config in (LoRA(rank=2), LoRA(rank=2, modules="c_attn"), RsLoRA(rank=2), DoRA(rank=2), LongLoRA(rank=2)):
+    for config in (LoRA(rank=2), LoRA(rank=2, target_modules="c_attn"), RsLoRA(rank=2), DoRA(rank=2), LongLoRA(rank=2)):
         model = config.build(model=family("gpt2"), seed=0)
         with torch.no_grad():
             for weight in model.state().values():
@@ -154,6 +156,6 @@ def test_the_layers_of_gpt2_are_taken_by_lora_and_refused_by_name_elsewhere() ->
             torch.testing.assert_close(model.merged()(tokens).logits, model.model(tokens).logits, atol=1e-4, rtol=1e-4)
         kinds = {"c_attn", "c_proj", "c_fc"} if config.modules == "all" else {"c_attn"}
         assert {name.split(".")[-3] for name in model.state() if "lora_A" in name} == kinds
-    for config in (PiSSA(rank=2), LoftQ(rank=2), EVA(rank=2), LoHa(rank=2), OFT(block=8), BOFT(block=8)):
+    for config in (PiSSA(rank=2), LoftQ(rank=2), EVA(rank=2), LoHa(rank=2), OFT(block_size=8), BOFT(block_size=8)):
         with pytest.raises(GymError, match="has no layers that this adapter can change"):
             config.build(model=family("gpt2"), seed=0)

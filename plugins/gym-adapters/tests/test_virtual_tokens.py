@@ -26,7 +26,10 @@ from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 
-KINDS: dict[str, PromptTuning | PrefixTuning] = {"prompt": PromptTuning(tokens=3), "prefix": PrefixTuning(tokens=3)}
+KINDS: dict[str, PromptTuning | PrefixTuning] = {
+    "prompt": PromptTuning(num_virtual_tokens=3),
+    "prefix": PrefixTuning(num_virtual_tokens=3),
+}
 PROMPTS = [[number % 49 + 1 for number in range(start, start * 2 + 3)] for start in (1, 7, 3, 12, 3)]
 
 
@@ -181,7 +184,7 @@ def test_a_model_with_windows_is_refused(name: str, config: Any) -> None:
 
 
 def test_prefixes_may_begin_as_noise() -> None:
-    adapted = PrefixTuning(tokens=2, init="random").build(model=family("qwen3"), seed=0)
+    adapted = PrefixTuning(num_virtual_tokens=2, init="random").build(model=family("qwen3"), seed=0)
     values = adapted.state()["prompt_embeddings"]
     assert values.shape == (2, 2 * 2 * 2 * 8) and 0.7 < float(values.std()) < 1.3
 
@@ -192,7 +195,7 @@ def test_prefixes_begin_as_what_the_model_computes() -> None:
     torch.manual_seed(7)
     ids = torch.randint(VOCABULARY, (3,))
     cache = model(ids[None], use_cache=True).past_key_values
-    adapted = PrefixTuning(tokens=3).build(model=model, seed=7)
+    adapted = PrefixTuning(num_virtual_tokens=3).build(model=model, seed=7)
     for (key, value), layer in zip(adapted.keys_and_values(), cache.layers, strict=True):
         torch.testing.assert_close(key, layer.keys)
         torch.testing.assert_close(value, layer.values)

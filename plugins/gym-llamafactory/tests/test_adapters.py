@@ -25,11 +25,14 @@ def adapter(**keys: Any) -> Any:
     [
         ({}, LoRA()),
         ({"use_rslora": True, "lora_rank": 16, "lora_alpha": 32}, RsLoRA(rank=16, alpha=32.0)),
-        ({"use_rslora": False, "use_dora": True, "lora_target": "q_proj,v_proj"}, DoRA(modules="q_proj,v_proj")),
+        ({"use_rslora": False, "use_dora": True, "lora_target": "q_proj,v_proj"}, DoRA(target_modules="q_proj,v_proj")),
         ({"pissa_init": True, "pissa_iter": -1, "pissa_convert": True}, PiSSA(iterations=-1)),
-        ({"pissa_init": True, "additional_target": "embed_tokens"}, PiSSA(extra="embed_tokens")),
-        ({"adapter_name_or_path": "a,b", "create_new_adapter": True}, LoRA(adapters="a,b", anew=True)),
-        ({"adapter_name_or_path": "saves/one", "use_rslora": True}, RsLoRA(adapters="saves/one")),
+        ({"pissa_init": True, "additional_target": "embed_tokens"}, PiSSA(modules_to_save="embed_tokens")),
+        (
+            {"adapter_name_or_path": "a,b", "create_new_adapter": True},
+            LoRA(adapter_name_or_path="a,b", create_new_adapter=True),
+        ),
+        ({"adapter_name_or_path": "saves/one", "use_rslora": True}, RsLoRA(adapter_name_or_path="saves/one")),
         ({"shift_attn": True}, LongLoRA()),
     ],
 )
@@ -59,23 +62,23 @@ def test_oft() -> None:
     found = adapter(
         finetuning_type="oft", oft_block_size=16, oft_rank=0, oft_target="q_proj,v_proj", additional_target="lm_head"
     )
-    assert found == OFT(block=16, modules="q_proj,v_proj", extra="lm_head")
-    assert adapter(finetuning_type="oft", oft_rank=4, oft_block_size=0) == OFT(blocks=4)
+    assert found == OFT(block_size=16, target_modules="q_proj,v_proj", modules_to_save="lm_head")
+    assert adapter(finetuning_type="oft", oft_rank=4, oft_block_size=0) == OFT(rank=4)
     with pytest.raises(RecipeError, match="set block or blocks, not both"):
         adapter(finetuning_type="oft", oft_rank=4, oft_block_size=8)
 
 
 def test_llama_pro_trains_blocks_that_were_put_in_before() -> None:
     found = adapter(finetuning_type="freeze", use_llama_pro=True, freeze_trainable_layers=8)
-    assert found == Freeze(layers=8, spread=True)
+    assert found == Freeze(trainable_layers=8, spread=True)
 
 
 def test_shifted_attention_is_longlora() -> None:
     keys = {"finetuning_type": "lora", "lora_rank": 4, "lora_target": "q_proj,v_proj", "additional_target": "norm"}
     found = adapter(shift_attn=True, **keys)
-    assert found == LongLoRA(rank=4, modules="q_proj,v_proj", extra="norm")
+    assert found == LongLoRA(rank=4, target_modules="q_proj,v_proj", modules_to_save="norm")
     assert adapter(shift_attn=True) == LongLoRA()
-    assert adapter(shift_attn=False, **keys) == LoRA(rank=4, modules="q_proj,v_proj", extra="norm")
+    assert adapter(shift_attn=False, **keys) == LoRA(rank=4, target_modules="q_proj,v_proj", modules_to_save="norm")
     with pytest.raises(RecipeError, match="contradicts `finetuning_type`"):
         adapter(shift_attn=True, finetuning_type="full")
     with pytest.raises(RecipeError, match="contradicts `shift_attn`"):

@@ -25,7 +25,7 @@ class Mine(LoRA):
 class MineKeys(Keys):
     """Its keys."""
     choices = (Choice("finetuning_type", "adapter", {"mine": "mine"}), Choice("use_dora", "adapter", {"true": "mine"}))
-    keys = (Key("mine_rank", "adapter.rank", "mine", default=3), Key("lora_target", "adapter.modules", "mine"))
+    keys = (Key("mine_rank", "adapter.rank", "mine", default=3), Key("lora_target", "adapter.target_modules", "mine"))
 '''
 
 
@@ -72,9 +72,9 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_strangers_table_counts_as_ours_do() -> None:
     base = {"model_name_or_path": "tiny", "dataset": "identity", "stage": "sft"}
     found = load_recipe(base | {"finetuning_type": "mine", "lora_target": "q_proj"})
-    assert found.adapter is not None and found.adapter.model_dump(include={"rank", "modules"}) == {
+    assert found.adapter is not None and found.adapter.model_dump(include={"rank", "target_modules"}) == {
         "rank": 3,
-        "modules": "q_proj",
+        "target_modules": "q_proj",
     }
     assert load_recipe(base | {"finetuning_type": "mine", "mine_rank": 5}).adapter.rank == 5  # type: ignore[union-attr]
     with pytest.raises(RecipeError, match="belongs to adapter `mine` \\(gym-mine\\)"):

@@ -29,12 +29,12 @@ def in_full(folder: Path, config: dict[str, Any], adapter: Any, **options: Any) 
     [
         (QWEN, "full", False, Repeat(0, 1, 5)),
         (WINDOWS, "full", False, Repeat(0, 2, 2)),
-        (EXPERTS, {"name": "lora", "modules": "self_attn"}, True, Repeat(2, 1, 4)),
-        (EXPERTS, {"name": "lora", "modules": "layers.3.self_attn.q_proj"}, False, Repeat(4, 1, 2)),
-        (QWEN, {"name": "freeze", "layers": 2}, False, Repeat(0, 1, 3)),
-        (QWEN, {"name": "freeze", "layers": -1}, True, Repeat(1, 1, 4)),
+        (EXPERTS, {"name": "lora", "target_modules": "self_attn"}, True, Repeat(2, 1, 4)),
+        (EXPERTS, {"name": "lora", "target_modules": "layers.3.self_attn.q_proj"}, False, Repeat(4, 1, 2)),
+        (QWEN, {"name": "freeze", "trainable_layers": 2}, False, Repeat(0, 1, 3)),
+        (QWEN, {"name": "freeze", "trainable_layers": -1}, True, Repeat(1, 1, 4)),
         (QWEN | {"num_hidden_layers": 10}, "full", 2, Repeat(0, 2, 3)),
-        (EXPERTS | {"num_hidden_layers": 14}, {"name": "lora", "modules": "self_attn"}, 3, Repeat(2, 3, 2)),
+        (EXPERTS | {"num_hidden_layers": 14}, {"name": "lora", "target_modules": "self_attn"}, 3, Repeat(2, 3, 2)),
         (QWEN, "lora", "selective", Repeat(0, 1, 5)),
     ],
 )

@@ -123,7 +123,7 @@ def test_what_is_no_model_is_refused_by_the_key_that_names_it(path: Path, tmp_pa
 
 def test_modules_trained_whole_are_left_out_too(path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    adapted = LoRA(modules="q_proj", extra="norm").build(model=model, seed=0)
+    adapted = LoRA(target_modules="q_proj", modules_to_save="norm").build(model=model, seed=0)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.requires_grad:

@@ -23,14 +23,14 @@ class LowRankAdapter(PeftAdapter[Low]):
     more: ClassVar[Mapping[str, Any]] = {}
     """What peft is told beside rank, alpha and dropout."""
 
-    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of LoRA, and what is told beside."""
         return LoraConfig(
             r=self.config.rank,
             lora_alpha=self.config.scaled_by,  # type: ignore[arg-type] # peft only divides by it
             lora_dropout=self.config.dropout,
-            target_modules=modules,
-            modules_to_save=extra,
+            target_modules=target_modules,
+            modules_to_save=modules_to_save,
             task_type="CAUSAL_LM",
             **self.more,
         )

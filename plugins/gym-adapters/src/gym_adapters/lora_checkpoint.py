@@ -63,7 +63,7 @@ def read_lora(path: Path) -> LoraFile:
         raise GymError(
             f"only a plain LoRA can stand beside another; this one {kind}",
             where=str(path),
-            key="adapter.adapters",
+            key="adapter.adapter_name_or_path",
             fix="merge it into the model first: gym export",
         )
     first = str(config.get("init_lora_weights")).lower()
@@ -71,7 +71,7 @@ def read_lora(path: Path) -> LoraFile:
         raise GymError(
             "this adapter belongs to a base that was changed for it, not to the model as it was",
             where=str(path),
-            key="adapter.adapters",
+            key="adapter.adapter_name_or_path",
             fix="merge it: gym export; one of peft, convert: save_pretrained(path_initial_model_for_weight_conversion=...)",
         )
     pairs: dict[str, dict[str, Tensor]] = {}

@@ -36,7 +36,7 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
     """A model with layers of peft inside. A subclass says with `peft_config` which; the rest is the same for all."""
 
     target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
-    """Kinds of module that `modules` may name."""
+    """Kinds of module that `target_modules` may name."""
 
     def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the layers into `model`, in place; `seed` alone determines their first values.
@@ -46,10 +46,10 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
 
         """
         self.config = config
-        modules, extra = split(config.modules), split(config.extra)
+        modules, extra = split(config.target_modules), split(config.modules_to_save)
         fitting = self.matching(model)
-        require(() if modules == ("all",) else modules, fitting, "adapter.modules")
-        require(extra, [name for name, _ in model.named_modules() if name], "adapter.extra")
+        require(() if modules == ("all",) else modules, fitting, "adapter.target_modules")
+        require(extra, [name for name, _ in model.named_modules() if name], "adapter.modules_to_save")
         targets = self.all_modules(model) if modules == ("all",) else ends(modules, fitting)
         options = self.peft_config(targets, list(extra) or None)
         with torch.random.fork_rng(), quiet(), targets_of(model, options) as modules:
@@ -59,7 +59,7 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
             except ValueError as error:  # of layers that peft knows to be read past it
                 why = f"peft: {' '.join(str(error).split())}"
                 raise GymError(
-                    why, key="adapter.modules", fix="name other layers, such as modules: self_attn"
+                    why, key="adapter.target_modules", fix="name other layers, such as target_modules: self_attn"
                 ) from error
         # The layers now sit inside the model itself, so whatever works on a transformers model works on this one.
         self.model: PreTrainedModel = model
@@ -68,15 +68,17 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
                 weight.data = weight.data.float()
 
     @abstractmethod
-    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
-        """Return what peft is to put into modules whose paths end so; the modules named `extra` train whole beside it."""
+    def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
+        """Return what peft is to put into modules whose paths end so; the modules named `modules_to_save` train whole beside
+        it.
+        """
 
     def matching(self, model: PreTrainedModel) -> list[str]:
-        """Return the paths of what `modules` may name. Default: what is of a kind in `target_types`."""
+        """Return the paths of what `target_modules` may name. Default: what is of a kind in `target_types`."""
         return [name for name, module in model.named_modules() if isinstance(module, self.target_types)]
 
     def all_modules(self, model: PreTrainedModel) -> list[str]:
-        """Return what `modules: all` means. Default: all linear layers but the head. Raises GymError where there is none.
+        """Return what `target_modules: all` means. Default: all linear layers but the head. Raises GymError where there is none.
 
         peft's own `all-linear` would take routers and experts of some mixtures too, and experts with twice the rank.
         """
@@ -90,7 +92,7 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
             kinds = " or ".join(kind.__name__ for kind in self.target_types)
             raise GymError(
                 f"{type(model).__name__} has no layers that this adapter can change: none is {kinds}",
-                key="adapter.modules",
+                key="adapter.target_modules",
                 fix="set adapter: lora, or freeze",
             )
         return found
@@ -171,7 +173,7 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         tuned = [
             name.rpartition(".")[2] for name, layer in self.model.named_modules() if isinstance(layer, BaseTunerLayer)
         ]
-        whole = [f"{name} whole" for name in split(self.config.extra)]
+        whole = [f"{name} whole" for name in split(self.config.modules_to_save)]
         return ", ".join(dict.fromkeys(tuned + whole))
 
     @contextmanager

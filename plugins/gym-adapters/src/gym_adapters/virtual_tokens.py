@@ -106,7 +106,7 @@ class VirtualTokenAdapter(HookAdapter[Config], Generic[Config]):
         return [self.model.base_model.register_forward_pre_hook(self._enter, with_kwargs=True)]
 
     def _enter(self, backbone: nn.Module, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        positions, spans, count = options.get("position_ids"), options.get("spans"), self.config.tokens
+        positions, spans, count = options.get("position_ids"), options.get("spans"), self.config.num_virtual_tokens
         if positions is None:
             cache = options.get("past_key_values")
             seen = cache.get_seq_length() if cache is not None else 0
@@ -131,7 +131,7 @@ class VirtualTokenAdapter(HookAdapter[Config], Generic[Config]):
 
     def describe(self) -> str:
         """Return the number of virtual tokens."""
-        return f"{self.config.tokens} virtual tokens"
+        return f"{self.config.num_virtual_tokens} virtual tokens"
 
     def state(self) -> dict[str, Tensor]:
         """Return what trains, by peft's name."""
@@ -139,12 +139,16 @@ class VirtualTokenAdapter(HookAdapter[Config], Generic[Config]):
 
     def _shape(self) -> dict[str, Any]:
         """Return what peft's configuration of both methods holds."""
-        return {"num_virtual_tokens": self.config.tokens, "num_transformer_submodules": 1, "task_type": "CAUSAL_LM"}
+        return {
+            "num_virtual_tokens": self.config.num_virtual_tokens,
+            "num_transformer_submodules": 1,
+            "task_type": "CAUSAL_LM",
+        }
 
     def _drawn(self) -> Tensor:
         """Return the embeddings of tokens drawn from the vocabulary, `[tokens, dim]`."""
         embedding = self.model.get_input_embeddings()
-        ids = torch.randint(embedding.num_embeddings, (self.config.tokens,))
+        ids = torch.randint(embedding.num_embeddings, (self.config.num_virtual_tokens,))
         return embedding(ids.to(embedding.weight.device)).detach()
 
     def _compute(self, embeddings: Tensor) -> list[Pair]:

@@ -19,12 +19,13 @@ def numbered(names: Names) -> bool:
 class TargetOptions(Adapter):
     """The option of everything that adapts linear layers."""
 
-    modules: Names = "all"
-    """Linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the language-model head."""
+    target_modules: Names = "all"
+    """Target modules: linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the
+    language-model head."""
 
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
-        return not numbered(self.modules)
+        return not numbered(self.target_modules)
 
 
 class PeftOptions(TargetOptions):
@@ -34,12 +35,12 @@ class PeftOptions(TargetOptions):
     `gym_adapters:LoRA`. What it makes says so, and is opened again by it.
     """
 
-    extra: Names = ()
-    """Modules trained whole beside the adapter and saved in it, such as `embed_tokens`."""
+    modules_to_save: Names = ()
+    """Modules to save: trained whole beside the adapter and saved in it, such as `embed_tokens`."""
 
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
-        return super().uniform_layers() and not numbered(self.extra)
+        return super().uniform_layers() and not numbered(self.modules_to_save)
 
 
 class RankOptions(PeftOptions):
@@ -48,7 +49,7 @@ class RankOptions(PeftOptions):
     rank: PositiveInt = 8
     """Rank of the update."""
     alpha: PositiveFloat | None = None
-    """The update is scaled by alpha / rank; without it alpha is twice the rank."""
+    """LoRA alpha: the update is scaled by alpha / rank; without it alpha is twice the rank."""
 
     @property
     def scaled_by(self) -> float:
@@ -60,7 +61,7 @@ class LowRankOptions(RankOptions):
     """The options that every low-rank update of linear layers has."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of a layer's inputs that the update does not see in a training step."""
+    """Dropout: share of a layer's inputs that the update does not see in a training step."""
 
 
 class VirtualTokenOptions(Adapter):
@@ -69,5 +70,5 @@ class VirtualTokenOptions(Adapter):
     starts_unchanged: ClassVar[bool] = False
     merges: ClassVar[bool] = False
 
-    tokens: Annotated[PositiveInt, Field(examples=[4])] = 20
+    num_virtual_tokens: Annotated[PositiveInt, Field(examples=[4])] = 20
     """Number of virtual tokens."""

@@ -29,7 +29,8 @@ class EVA(LoRA):
     leaves the base to the bit, so the base is its own reference.
 
     Not with: a first step whose inputs have fewer directions than the rank (`train.batch_size` or `train.accumulate` show it
-    more); GPT-2's layers and embeddings; an adapter of `adapters` that is to go on (`anew` stands beside it).
+    more); GPT-2's layers and embeddings; an adapter of `adapter_name_or_path` that is to go on (`create_new_adapter` stands
+    beside it).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.eva:Eva"

@@ -14,16 +14,16 @@ class ExpertLoRA(RankOptions):
 
     The tensor W `[experts, out, in]`, in which transformers keeps the matrices of all experts of a layer, stays as it is; A_e
     `[rank, in]` and B_e `[out, rank]` train. Every A_e begins uniform within 1 / sqrt(in) of zero, every B_e as zeros.
-    `parameters` names some tensors (`experts.down_proj`, or `layers.3.mlp.experts.down_proj` for those of one layer), `modules`
-    linear layers beside them, which are adapted as by `lora`.
+    `target_parameters` names some tensors (`experts.down_proj`, or `layers.3.mlp.experts.down_proj` for those of one layer),
+    `target_modules` linear layers beside them, which are adapted as by `lora`.
 
     Trains: `experts rank (out + in)` numbers for a tensor `[experts, out, in]`.
 
     Code: peft's for first values, files and merging; ours runs the experts, for peft adds the update to all of them before
     every pass, which takes their size in memory again, and in bf16 loses what is smaller than the rounding of the weights.
 
-    Differs: routers and linear layers are left alone unless `modules` names them. Experts that transformers does not run by its
-    interface for them (Llama 4, JetMoe) run in peft's way. There is no dropout.
+    Differs: routers and linear layers are left alone unless `target_modules` names them. Experts that transformers does not run
+    by its interface for them (Llama 4, JetMoe) run in peft's way. There is no dropout.
 
     On the disk: the A of all experts in one matrix `[experts rank, in]`, and their B in one `[out, rank experts]`, by peft's
     names, which peft loads. Merges; left out, it leaves the base to the bit, so the base is its own reference.
@@ -34,11 +34,11 @@ class ExpertLoRA(RankOptions):
     target: ClassVar[str] = "gym_adapters.tuners.expert_lora:Experts"
     needs_experts: ClassVar[bool] = True
 
-    parameters: Names = "all"
+    target_parameters: Names = "all"
     """Tensors of experts to adapt, such as `experts.down_proj`; `all` is every one."""
-    modules: Names = ()
+    target_modules: Names = ()
     """Linear layers to adapt beside them, such as `q_proj,v_proj`; none by default, `all` is every one but the head."""
 
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
-        return super().uniform_layers() and not numbered(self.parameters)
+        return super().uniform_layers() and not numbered(self.target_parameters)

@@ -13,11 +13,11 @@ from gym_torch.kinds import Adapter
 class Freeze(Adapter):
     """Trains some layers of the model and freezes the rest.
 
-        layers: N                                 the last N layers train; -N: the first N
-        layers: N, spread: true                   the last of each of N equal parts
+        trainable_layers: N                       the last N layers train; -N: the first N
+        trainable_layers: N, spread: true         the last of each of N equal parts
 
-    Trains: the weights of `modules` in these layers, and of `extra` outside of them, in fp32; everything else stays as it is,
-    in its own precision. So below fp32 it needs `train: {precision: bf16}`.
+    Trains: the weights of `trainable_modules` in these layers, and of `extra_modules` outside of them, in fp32; everything else
+    stays as it is, in its own precision. So below fp32 it needs `train: {precision: bf16}`.
 
     Code: ours.
 
@@ -33,17 +33,17 @@ class Freeze(Adapter):
 
     target: ClassVar[str] = "gym_adapters.tuners.freeze:Freeze"
 
-    layers: int = 2
+    trainable_layers: int = 2
     """How many layers train: the last ones, or the first ones where it is negative."""
-    modules: Names = "all"
+    trainable_modules: Names = "all"
     """Modules of those layers that train, such as `mlp,self_attn`, or `all`."""
-    extra: Names = ()
+    extra_modules: Names = ()
     """Modules outside the layers that train too, such as `embed_tokens`."""
 
     spread: bool = False
     """Whether they are the last of as many equal parts of the model, as the blocks are that LLaMA-Pro put in, not its end."""
 
-    @field_validator("layers")
+    @field_validator("trainable_layers")
     @classmethod
     def _some_layers(cls, layers: int) -> int:
         if layers == 0:

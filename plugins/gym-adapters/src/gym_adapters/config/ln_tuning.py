@@ -19,7 +19,7 @@ class LNTuning(PeftOptions):
     Code: peft's, which is right; the layers are found by what they are, modules of a class with `norm` in its name that hold
     vectors alone, not by the name of the family.
 
-    Differs: every norm trains, those of heads (q_norm, k_norm) and the last one too; `modules` names fewer.
+    Differs: every norm trains, those of heads (q_norm, k_norm) and the last one too; `target_modules` names fewer.
 
     On the disk: the copies by peft's names, which peft loads. Merges, to the bit: the copies take the place of the norms. Left
     out, it leaves the base, so the base is its own reference.
@@ -29,5 +29,5 @@ class LNTuning(PeftOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.ln_tuning:LnTuning"
 
-    modules: Names = "all"
+    target_modules: Names = "all"
     """Normalization layers to train, such as `input_layernorm`; `all` is every one."""

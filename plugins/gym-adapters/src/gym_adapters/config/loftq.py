@@ -17,8 +17,8 @@ class LoftQ(LowRankOptions):
         scaling B A = the best of this rank for W - Q, from its singular values, shared between A and B
 
     Q takes the place of W `[out, in]`; A `[rank, in]` and B `[out, rank]` train. Rounding is to the levels of NormalFloat
-    (2305.14314, appendix E), times the largest magnitude of each `block`. That changes with every turn, which can therefore be
-    worse than the one before: the best of `iterations` turns by the norm of W - Q - scaling B A is taken.
+    (2305.14314, appendix E), times the largest magnitude of each `block_size`. That changes with every turn, which can
+    therefore be worse than the one before: the best of `iterations` turns by the norm of W - Q - scaling B A is taken.
 
     Trains: `rank (out + in)` numbers for a layer `[out, in]`.
 
@@ -41,7 +41,7 @@ class LoftQ(LowRankOptions):
 
     bits: Literal[2, 3, 4] = 4
     """Bits of a weight: NormalFloat, with a scale for each block."""
-    block: PositiveInt = 64
+    block_size: PositiveInt = 64
     """Weights that share a scale."""
     iterations: PositiveInt = 5
     """Turns of rounding and correcting; the best is taken."""

@@ -13,12 +13,12 @@ class LoKr(PeftOptions):
     """Trains an update that is a Kronecker product of a small matrix and a low-rank one.
 
         y = W x + scaling (C (x) D) x             scaling = alpha / rank, (x): the Kronecker product
-        out = l k,  in = m n                      l, m: `factor`, or the next divisor below it and the root
+        out = l k,  in = m n                      l, m: `decompose_factor`, or the next divisor below it and the root
         D = B A                                   or one matrix, where the rank is at least half of the larger of k and n
 
     W `[out, in]` stays as it is; C `[l, m]`, B `[k, rank]` and A `[rank, n]` train. C begins as zeros, B and A uniform, within
-    1 / sqrt(rank) and 1 / sqrt(n). With `both`, C is a product of this rank too, where the larger of l and m is more than twice
-    the rank. The matrix that is added is built whole in every pass.
+    1 / sqrt(rank) and 1 / sqrt(n). With `decompose_both`, C is a product of this rank too, where the larger of l and m is more
+    than twice the rank. The matrix that is added is built whole in every pass.
 
     Trains: `l m + rank (k + n)` numbers for a layer `[out, in]`, or `l m + k n`: about `sqrt(out in)`.
 
@@ -39,12 +39,12 @@ class LoKr(PeftOptions):
     """Rank of the second matrix, where it is large enough for that; a small one is trained whole."""
     alpha: PositiveInt | None = None
     """The update is scaled by alpha / rank; without it alpha is the rank."""
-    factor: int = -1
+    decompose_factor: int = -1
     """Largest size of a side of the first matrix; -1 divides a side as near to its square root as it can be divided."""
-    both: bool = False
+    decompose_both: bool = False
     """Whether the first matrix is of this rank too, where it is large enough."""
 
-    @field_validator("factor")
+    @field_validator("decompose_factor")
     @classmethod
     def _a_size(cls, factor: int) -> int:
         if factor < 1 and factor != -1:

@@ -23,7 +23,7 @@ class LongLoRA(LoRA):
     with embeddings and norms whole (section 3). Outside of training every token sees all before it. The longer context itself
     is made by the model's RoPE options.
 
-    Trains: `rank (out + in)` numbers for a layer `[out, in]`, the embeddings and every norm; `extra` names others.
+    Trains: `rank (out + in)` numbers for a layer `[out, in]`, the embeddings and every norm; `modules_to_save` names others.
 
     Code: ours, over peft's LoRA; peft has no such attention.
 
@@ -42,5 +42,5 @@ class LongLoRA(LoRA):
 
     groups: PositiveInt = 4
     """Parts of a sample within which it attends in training; 1 is full attention, which is what inference does in any case."""
-    extra: Names = "all"
+    modules_to_save: Names = "all"
     """Modules trained whole beside the adapter and saved in it; `all` is the embeddings and every norm."""

@@ -18,7 +18,7 @@ class LoRA(LowRankOptions):
 
     Trains: `rank (out + in)` numbers for a layer `[out, in]`, in fp32 whatever the precision of the base.
 
-    Code: peft's, which is right; several adapters beside one another (`adapters`, `anew`) are ours.
+    Code: peft's, which is right; several adapters beside one another (`adapter_name_or_path`, `create_new_adapter`) are ours.
 
     Differs: the paper draws A from a normal distribution, its code and peft from a uniform one. The paper adapts projections of
     attention alone; `all` is every linear layer but the head. peft adds the update of an input embedding to the head too where
@@ -33,11 +33,11 @@ class LoRA(LowRankOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.lora:Lora"
 
-    adapters: Names = ()
+    adapter_name_or_path: Names = ()
     """Folders with plain LoRA adapters of the model: the last goes on training, those before it work and stay as they are."""
-    anew: bool = False
+    create_new_adapter: bool = False
     """Whether all of them stay as they are, and a new one trains beside them."""
 
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number, and no file holds all of them."""
-        return super().uniform_layers() and not self.adapters
+        return super().uniform_layers() and not self.adapter_name_or_path

@@ -14,7 +14,7 @@ class LoRAGA(LoRA):
 
         y = W x + scaling (B A - B0 A0) x         scaling = alpha / sqrt(rank)
         G = U S V^T                               the gradient of W in the first step
-        A0 = c V_(1..rank)^T                      c = out^(1/4) / sqrt(gamma)
+        A0 = c V_(1..rank)^T                      c = out^(1/4) / sqrt(stable_gamma)
         B0 = c U_(rank+1..2 rank)
 
     W `[out, in]` stays as it is, and so do A0 `[rank, in]` and B0 `[out, rank]`; A and B begin as they are and train. G is
@@ -32,12 +32,13 @@ class LoRAGA(LoRA):
     Merges; left out, it leaves the base to the bit, so the base is its own reference.
 
     Not with: a model that has no gradient yet, under a value head that says 0 everywhere; GPT-2's layers, embeddings and
-    quantized weights; a rank above what a weight has; an adapter of `adapters` that is to go on (`anew` stands beside it).
+    quantized weights; a rank above what a weight has; an adapter of `adapter_name_or_path` that is to go on
+    (`create_new_adapter` stands beside it).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.lora_ga:LoraGA"
 
     alpha: PositiveFloat | None = None
     """The update is scaled by alpha / sqrt(rank); without it alpha is twice the rank."""
-    gamma: PositiveFloat = 16.0
-    """A and B begin with rows and columns of length `out^(1/4) / sqrt(gamma)`."""
+    stable_gamma: PositiveFloat = 16.0
+    """Stable gamma: A and B begin with rows and columns of length `out^(1/4) / sqrt(stable_gamma)`."""

@@ -12,7 +12,7 @@ from gym_adapters.config.base import PeftOptions
 class OFT(PeftOptions):
     """Trains a rotation of the inputs of each linear layer, block by block (OFTv2: the inputs are turned, not the weights).
 
-        y = W R^T x                               R: block-diagonal, a block for each `block` inputs
+        y = W R^T x                               R: block-diagonal, a block for each `block_size` inputs
         block = 1 + 2 Q + 2 Q^2 + 2 Q^3 + Q^4     five terms of (1 + Q)(1 - Q)^-1 (equation 6)
         block = (1 - Q)(1 + Q)^-1                 with `exact`
 
@@ -36,20 +36,20 @@ class OFT(PeftOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.oft:Oft"
 
-    block: Annotated[PositiveInt | None, Field(examples=[8])] = None
-    """Inputs that are rotated together, 32 without it and `blocks`; must divide the inputs of every adapted layer."""
-    blocks: PositiveInt | None = None
-    """Number of blocks of each layer, in place of their size."""
+    block_size: Annotated[PositiveInt | None, Field(examples=[8])] = None
+    """Block size: inputs that are rotated together, 32 without it and `rank`; must divide the inputs of every adapted layer."""
+    rank: PositiveInt | None = None
+    """OFT rank: number of blocks of each layer, in place of their size."""
     exact: bool = False
     """Whether rotations are exact, by solving a system, rather than five terms of a series: right where they become large."""
 
     @property
-    def block_size(self) -> int | None:
+    def effective_block_size(self) -> int | None:
         """Return the size of the blocks; None where their number is given."""
-        return None if self.blocks else self.block or 32
+        return None if self.rank else self.block_size or 32
 
     @model_validator(mode="after")
     def _one_of_both(self) -> OFT:
-        if self.block and self.blocks:
-            raise ValueError("set block or blocks, not both")
+        if self.block_size and self.rank:
+            raise ValueError("set block_size or rank, not both")
         return self

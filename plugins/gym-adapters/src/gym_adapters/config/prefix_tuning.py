@@ -13,8 +13,8 @@ class PrefixTuning(VirtualTokenOptions):
         token t attends to [K; its own keys up to t], [V; its own values up to t]          in each layer
         position of token t of a text = n + t     t from 0
 
-    K and V `[n, kv_heads, head_dim]` of each layer, n = `tokens`, train; the model stays as it is. They begin as the keys and
-    values that the model computes for n tokens drawn from its vocabulary, or as normal noise.
+    K and V `[n, kv_heads, head_dim]` of each layer, n = `num_virtual_tokens`, train; the model stays as it is. They begin as
+    the keys and values that the model computes for n tokens drawn from its vocabulary, or as normal noise.
 
     Trains: `2 tokens kv_heads head_dim` numbers for each layer.
 
@@ -33,5 +33,5 @@ class PrefixTuning(VirtualTokenOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.prefix_tuning:Prefix"
 
-    init: Literal["words", "random"] = "words"
+    init: Literal["sample_vocab", "random"] = "sample_vocab"
     """First values: what the model computes for tokens drawn from its vocabulary (as the paper advises), or normal noise."""

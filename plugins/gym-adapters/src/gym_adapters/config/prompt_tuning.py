@@ -14,9 +14,9 @@ class PromptTuning(VirtualTokenOptions):
         token t attends to [k_1..n; its own keys up to t], [v_1..n; its own values up to t]
         position of token t of a text = n + t     t from 0
 
-    P `[n, hidden]`, n = `tokens`, trains; the model stays as it is. P begins as the embeddings of tokens drawn from the
-    vocabulary, or those of `text`, repeated or cut. What P becomes in a layer depends on no text, so it is computed once a
-    pass, and without gradients once for many passes.
+    P `[n, hidden]`, n = `num_virtual_tokens`, trains; the model stays as it is. P begins as the embeddings of tokens drawn from
+    the vocabulary, or those of `init_text`, repeated or cut. What P becomes in a layer depends on no text, so it is computed
+    once a pass, and without gradients once for many passes.
 
     Trains: `tokens hidden` numbers, once for the model.
 
@@ -34,5 +34,5 @@ class PromptTuning(VirtualTokenOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.prompt_tuning:Prompt"
 
-    text: str | None = None
+    init_text: str | None = None
     """Text whose tokens the virtual ones begin as, repeated or cut; without it, tokens drawn from the vocabulary."""

@@ -14,9 +14,9 @@ class VeRA(PeftOptions):
 
         y = W x + diag(b) B diag(d) A x           equation 2
 
-    W `[out, in]` stays as it is, and so do A and B, drawn once from `draw` for all layers: A `[rank, most in]` uniform within
-    sqrt(6 / most in), B `[most out, rank]` within sqrt(6 / rank); a layer takes the first rows and columns that it needs. b
-    `[out]` begins as zeros, d `[rank]` as `scale`; both train.
+    W `[out, in]` stays as it is, and so do A and B, drawn once from `projection_prng_key` for all layers: A `[rank, most in]`
+    uniform within sqrt(6 / most in), B `[most out, rank]` within sqrt(6 / rank); a layer takes the first rows and columns that
+    it needs. b `[out]` begins as zeros, d `[rank]` as `d_initial`; both train.
 
     Trains: `out + rank` numbers for a layer `[out, in]`.
 
@@ -28,17 +28,17 @@ class VeRA(PeftOptions):
     On the disk: b and d by peft's names, with A and B, so that peft draws nothing. Gym draws them, and refuses a folder with
     others. Merges; left out, it leaves the base, so the base is its own reference.
 
-    Not with: a folder whose A and B another `draw`, or another kind of machine, made (peft takes it); GPT-2's layers and
-    embeddings; quantized weights, where it is merged.
+    Not with: a folder whose A and B another `projection_prng_key`, or another kind of machine, made (peft takes it); GPT-2's
+    layers and embeddings; quantized weights, where it is merged.
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.vera:Vera"
 
     rank: PositiveInt = 256
     """Rank of the random matrices; each layer trains this many numbers, and one for each of its outputs."""
-    scale: PositiveFloat = 0.1
-    """First value of the vector between the two matrices; the one after them is zero at first."""
+    d_initial: PositiveFloat = 0.1
+    """Initial d: first value of the vector between the two matrices; the one after them is zero at first."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of a layer's inputs that the update does not see in a training step."""
-    draw: Annotated[int, Field(ge=0)] = 0
-    """Seed of the random matrices, which are no part of what trains: another one is another adapter."""
+    projection_prng_key: Annotated[int, Field(ge=0)] = 0
+    """Projection PRNG key: seed of the random matrices, which are no part of what trains: another one is another adapter."""

@@ -38,7 +38,7 @@ class Adalora(PeftAdapter[AdaLoRA]):
         for kept in (self._allocator.ipt, self._allocator.exp_avg_ipt, self._allocator.exp_avg_unc):
             kept |= {name: torch.zeros_like(weight) for name, weight in self._scored().items()}
 
-    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of AdaLoRA, for a run of unknown length."""
         config = self.config
         return AdaLoraConfig(
@@ -48,11 +48,11 @@ class Adalora(PeftAdapter[AdaLoRA]):
             lora_dropout=config.dropout,
             beta1=config.beta1,
             beta2=config.beta2,
-            orth_reg_weight=config.orthogonality,
-            deltaT=config.every,
+            orth_reg_weight=config.orth_reg_weight,
+            deltaT=config.delta_t,
             total_step=UNKNOWN,
-            target_modules=modules,
-            modules_to_save=extra,
+            target_modules=target_modules,
+            modules_to_save=modules_to_save,
             task_type="CAUSAL_LM",
         )
 
@@ -69,14 +69,14 @@ class Adalora(PeftAdapter[AdaLoRA]):
             if "lora_E" not in name.split("."):
                 gram = weight @ weight.T if "lora_A" in name.split(".") else weight.T @ weight
                 distances.append((gram - torch.eye(len(gram), device=gram.device)).norm())
-        return self.config.orthogonality * torch.stack(distances).mean()
+        return self.config.orth_reg_weight * torch.stack(distances).mean()
 
     def after_step(self, step: int, total: int) -> None:
         """Weigh what the gradients say, and let ranks go where it is time."""
         config, options = self.config, self._options
         options.tinit, options.tfinal, options.total_step = (
-            _steps(config.warmup, total),
-            _steps(config.final, total),
+            _steps(config.tinit, total),
+            _steps(config.tfinal, total),
             total,
         )
         if options.tinit + options.tfinal >= total:

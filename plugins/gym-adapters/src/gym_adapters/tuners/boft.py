@@ -24,9 +24,9 @@ class Boft(HookAdapter[BOFT]):
 
     def add_parameters(self) -> None:
         """Register `boft_R` `[factors, blocks, block, block]` and `boft_s` `[outputs, 1]` on each layer."""
-        config, modules = self.config, split(self.config.modules)
+        config, modules = self.config, split(self.config.target_modules)
         linear = {name: layer for name, layer in self.model.named_modules() if isinstance(layer, nn.Linear)}
-        require(() if modules == ("all",) else modules, linear, "adapter.modules")
+        require(() if modules == ("all",) else modules, linear, "adapter.target_modules")
         head = self.model.get_output_embeddings()
         self._names = [
             name
@@ -36,20 +36,26 @@ class Boft(HookAdapter[BOFT]):
         if not self._names:
             raise GymError(
                 f"{type(self.model).__name__} has no layers that this adapter can change: none is Linear",
-                key="adapter.modules",
+                key="adapter.target_modules",
                 fix="set adapter: lora, or freeze",
             )
-        least = config.block * 2 ** (config.factors - 1)
+        least = config.block_size * 2 ** (config.n_butterfly_factor - 1)
         for name in self._names:
             layer = linear[name]
             if layer.in_features % least:
                 raise GymError(
-                    f"{config.factors} factors of blocks of {config.block} need a multiple of {least} inputs, and {name} has "
+                    f"{config.n_butterfly_factor} factors of blocks of {config.block_size} need a multiple of {least} inputs, "
+                    f"and {name} has "
                     f"{layer.in_features}",
-                    key="adapter.factors",
-                    fix="set fewer factors, a smaller block, or fewer `modules`",
+                    key="adapter.n_butterfly_factor",
+                    fix="set fewer factors, a smaller block, or fewer `target_modules`",
                 )
-            shape = (config.factors, layer.in_features // config.block, config.block, config.block)
+            shape = (
+                config.n_butterfly_factor,
+                layer.in_features // config.block_size,
+                config.block_size,
+                config.block_size,
+            )
             device = layer.weight.device
             layer.register_parameter("boft_R", nn.Parameter(torch.zeros(shape, device=device)))
             layer.register_parameter("boft_s", nn.Parameter(torch.ones(layer.out_features, 1, device=device)))
@@ -63,13 +69,13 @@ class Boft(HookAdapter[BOFT]):
     def describe(self) -> str:
         """Return the shape of the butterfly and the kinds of layer it stands before."""
         kinds = dict.fromkeys(name.rpartition(".")[2] for name in self._names)
-        return f"{self.config.factors} factors of blocks of {self.config.block}: {', '.join(kinds)}"
+        return f"{self.config.n_butterfly_factor} factors of blocks of {self.config.block_size}: {', '.join(kinds)}"
 
     def peft_config(self) -> PeftConfig:
         """Return peft's options of the same adapter."""
         return BOFTConfig(
-            boft_block_size=self.config.block,
-            boft_n_butterfly_factor=self.config.factors,
+            boft_block_size=self.config.block_size,
+            boft_n_butterfly_factor=self.config.n_butterfly_factor,
             target_modules=sorted(self._names),
             task_type="CAUSAL_LM",
         )

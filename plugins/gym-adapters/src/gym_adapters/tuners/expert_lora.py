@@ -20,7 +20,7 @@ class Experts(PeftAdapter[ExpertLoRA]):
 
     def __init__(self, config: ExpertLoRA, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the updates in. Raises GymError where the model has no such tensors."""
-        wanted = split(config.parameters)
+        wanted = split(config.target_parameters)
         fused = [
             f"{place}.{name}"
             for place, module in model.named_modules()
@@ -37,7 +37,7 @@ class Experts(PeftAdapter[ExpertLoRA]):
                 f"the model has no experts `{missing[0]}`"
                 if missing
                 else "the model has no experts in tensors of their own",
-                key="adapter.parameters" if missing else "adapter",
+                key="adapter.target_parameters" if missing else "adapter",
                 fix=f"it has: {', '.join(have)}" if have else "set adapter: lora",
             )
         super().__init__(config, model, seed)
@@ -46,15 +46,15 @@ class Experts(PeftAdapter[ExpertLoRA]):
             if layer is not None and runs_beside(layer) and not name.endswith("base_layer"):  # the outermost of a layer
                 model.set_submodule(name, LowRankExperts.of(module, self.peft_model.peft_config["default"]))
 
-    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of LoRA on parameters."""
         config = self.config
         return LoraConfig(
             r=config.rank,
             lora_alpha=config.scaled_by,
-            target_modules=modules,
+            target_modules=target_modules,
             target_parameters=self._tensors,
-            modules_to_save=extra,
+            modules_to_save=modules_to_save,
             task_type="CAUSAL_LM",
         )
 
@@ -64,5 +64,5 @@ class Experts(PeftAdapter[ExpertLoRA]):
         tensors = dict.fromkeys(".".join(name.split(".")[-2:]) for name in self._tensors)
         layers = [name for name, layer in self.model.named_modules() if isinstance(layer, Linear)]
         kinds = [*tensors, *dict.fromkeys(name.rpartition(".")[2] for name in layers)]
-        whole = [f"{name} whole" for name in split(config.extra)]
+        whole = [f"{name} whole" for name in split(config.modules_to_save)]
         return f"rank {config.rank}, alpha {config.scaled_by:g}: {', '.join(kinds + whole)}"

@@ -18,22 +18,24 @@ class Freeze(gym_torch.model.adapted.Full):
         """Freeze all but the named modules. Raises `GymError` when a name is not in the model."""
         layers = layers_of(model)[2]
         count, prefix = len(layers), next(name for name, module in model.named_modules() if module is layers)
-        if abs(config.layers) > count:
+        if abs(config.trainable_layers) > count:
             raise GymError(
-                f"the model has {count} layers, not {abs(config.layers)}",
-                key="adapter.layers",
+                f"the model has {count} layers, not {abs(config.trainable_layers)}",
+                key="adapter.trainable_layers",
                 fix=f"set at most {count}, or adapter: full",
             )
-        numbers = range(count)[-config.layers :] if config.layers > 0 else range(-config.layers)
+        numbers = (
+            range(count)[-config.trainable_layers :] if config.trainable_layers > 0 else range(-config.trainable_layers)
+        )
         if config.spread:
-            numbers = _spread(count, abs(config.layers))
+            numbers = _spread(count, abs(config.trainable_layers))
         chosen = [f"{prefix}.{number}." for number in numbers]
-        modules, extra = split(config.modules), split(config.extra)
+        modules, extra = split(config.trainable_modules), split(config.extra_modules)
         paths = [name.rpartition(".")[0] for name, _ in model.named_parameters(remove_duplicate=False)]
         inside = [path.removeprefix(chosen[0]) for path in paths if path.startswith(chosen[0])]
         outside = [path for path in paths if not path.startswith(f"{prefix}.")]
-        require(() if modules == ("all",) else modules, inside, "adapter.modules")
-        require(extra, outside, "adapter.extra")
+        require(() if modules == ("all",) else modules, inside, "adapter.trainable_modules")
+        require(extra, outside, "adapter.extra_modules")
 
         def in_layers(name: str) -> bool:
             start = next((layer for layer in chosen if name.startswith(layer)), None)
@@ -54,5 +56,5 @@ def _spread(count: int, parts: int) -> range:
     """Return the numbers of the last layers of equal parts."""
     if count % parts:
         why = f"{count} layers are not {parts} equal parts"
-        raise GymError(why, key="adapter.layers", fix="set the number of blocks that were put in")
+        raise GymError(why, key="adapter.trainable_layers", fix="set the number of blocks that were put in")
     return range(count // parts - 1, count, count // parts)

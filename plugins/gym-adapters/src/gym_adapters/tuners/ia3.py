@@ -28,23 +28,27 @@ class Ia3(PeftAdapter[IA3]):
         if not found & KEYS_VALUES:
             raise GymError(
                 f"{type(model).__name__} has no projections to keys and values by a name known here",
-                key="adapter.modules",
-                fix="name the layers to scale, such as `modules: qkv_proj`",
+                key="adapter.target_modules",
+                fix="name the layers to scale, such as `target_modules: qkv_proj`",
             )
         return sorted(found)
 
-    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of (IA)3."""
-        inputs = split(self.config.inputs)
+        inputs = split(self.config.feedforward_modules)
         wanted = FEED_FORWARD if inputs == ("all",) else inputs
-        chosen = [path for path in modules if any(within(path, name) for name in wanted)]
-        outside = [name for name in inputs if name != "all" and not any(within(path, name) for path in modules)]
+        chosen = [path for path in target_modules if any(within(path, name) for name in wanted)]
+        outside = [name for name in inputs if name != "all" and not any(within(path, name) for path in target_modules)]
         if outside:
-            raise GymError(f"`{outside[0]}` is not among the modules", key="adapter.inputs", fix=", ".join(modules))
+            raise GymError(
+                f"`{outside[0]}` is not among `target_modules`",
+                key="adapter.feedforward_modules",
+                fix=", ".join(target_modules),
+            )
         return IA3Config(
-            target_modules=modules,
+            target_modules=target_modules,
             feedforward_modules=chosen,
-            modules_to_save=extra,
+            modules_to_save=modules_to_save,
             task_type="CAUSAL_LM",
         )
 

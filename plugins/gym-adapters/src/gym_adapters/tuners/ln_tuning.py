@@ -21,6 +21,6 @@ class LnTuning(PeftAdapter[LNTuning]):
         """Return their names."""
         return norm_names(model)
 
-    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of LN-tuning."""
-        return LNTuningConfig(target_modules=modules, modules_to_save=extra, task_type="CAUSAL_LM")
+        return LNTuningConfig(target_modules=target_modules, modules_to_save=modules_to_save, task_type="CAUSAL_LM")

@@ -35,11 +35,11 @@ class LongLora(Lora[LongLoRA]):
 
     def __init__(self, config: LongLoRA, model: PreTrainedModel, seed: int = 0) -> None:
         """Put LoRA and the attention in. Raises what LoRA raises."""
-        if split(config.extra) == ("all",):
+        if split(config.modules_to_save) == ("all",):
             embedding = model.get_input_embeddings()
             name = next(name for name, module in model.named_modules() if module is embedding)
             extra = (name.rpartition(".")[2], *norm_names(model))
-            config = config.model_copy(update={"extra": extra})
+            config = config.model_copy(update={"modules_to_save": extra})
         super().__init__(config, model, seed)
         self._groups, self._own = config.groups, model.config._attn_implementation
         attend_by(model, NAME)

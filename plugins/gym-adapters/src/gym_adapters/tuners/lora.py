@@ -38,7 +38,7 @@ Plain = TypeVar("Plain", bound=LoRA)
 
 
 class Lora(LowRankAdapter[Plain]):
-    """A low-rank update beside others that stay as they are: those that `adapters` of the options names."""
+    """A low-rank update beside others that stay as they are: those that `adapter_name_or_path` of the options names."""
 
     initializes: ClassVar[bool] = False
     """Whether it finds first values of its own, in `initialize`."""
@@ -48,17 +48,19 @@ class Lora(LowRankAdapter[Plain]):
 
         Raises GymError where a module is not in the model, or an adapter is no LoRA that fits, or has begun already.
         """
-        if self.initializes and config.adapters and not config.anew:
+        if self.initializes and config.adapter_name_or_path and not config.create_new_adapter:
             raise GymError(
-                "an adapter that goes on has begun already", key="adapter.anew", fix="set anew: true, or adapter: lora"
+                "an adapter that goes on has begun already",
+                key="adapter.create_new_adapter",
+                fix="set create_new_adapter: true, or adapter: lora",
             )
         super().__init__(config, model, seed)
         self._parts: dict[str, int] = {}
         """The adapters beside the one that trains, by peft's name, and their ranks."""
         self._stay: list[str] = []
         """Those that still work when training is left out."""
-        folders = [Path(name).expanduser() for name in split(config.adapters)]
-        kept = folders if config.anew else folders[:-1]
+        folders = [Path(name).expanduser() for name in split(config.adapter_name_or_path)]
+        kept = folders if config.create_new_adapter else folders[:-1]
         for number, folder in enumerate(kept):
             name, given = f"{BEFORE}{number}", read_lora(folder)
             self.attach(name, given.rank)
@@ -137,10 +139,10 @@ class Lora(LowRankAdapter[Plain]):
 
     def artifact(self, path: Path, base: str) -> Artifact:
         """Return what a directory is that holds this adapter; one that holds others too is a LoRA like any."""
-        if not self.config.adapters:
+        if not self.config.adapter_name_or_path:
             return super().artifact(path, base)
         rank = self.config.rank + sum(self._parts.values())
-        shared = self.config.model_dump(mode="json", include={"modules", "extra"})
+        shared = self.config.model_dump(mode="json", include={"target_modules", "modules_to_save"})
         details = {"adapter": "gym_adapters:LoRA", "options": shared | {"rank": rank, "alpha": self.scaling * rank}}
         return Artifact(path, "adapter", base=base, details=details)
 
@@ -180,7 +182,7 @@ class Lora(LowRankAdapter[Plain]):
                 f"{self.config.rank} and {self.scaling:g}",
                 where=str(given.path),
                 key="adapter.rank",
-                fix=f"set rank: {given.rank} and alpha: {given.scaling * given.rank:g}, or anew: true",
+                fix=f"set rank: {given.rank} and alpha: {given.scaling * given.rank:g}, or create_new_adapter: true",
             )
         self._fill(TRAINED, given)
         self.attach(AGAIN, given.rank, works=False)
@@ -196,8 +198,8 @@ class Lora(LowRankAdapter[Plain]):
             raise GymError(
                 f"an adapter to begin with changes {strange[0]}, which this one does not",
                 where=str(given.path),
-                key="adapter.modules",
-                fix=f"add {strange[0].rpartition('.')[2]} to the modules",
+                key="adapter.target_modules",
+                fix=f"add {strange[0].rpartition('.')[2]} to `target_modules`",
             )
         for name, layer in layers.items():
             for half, weight in pair(layer, part).items():

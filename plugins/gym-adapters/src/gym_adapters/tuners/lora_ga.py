@@ -39,7 +39,7 @@ class LoraGA(InitializedLora[LoRAGA]):
             most = min(weight.shape)
             u, _, v = torch.svd_lowrank(gradients[name].to(weight.device), q=min(4 * rank, most), niter=4)
             last = min(2 * rank, most)  # narrow layers have fewer than two times the rank
-            size = weight.shape[0] ** 0.25 / self.config.gamma**0.5
+            size = weight.shape[0] ** 0.25 / self.config.stable_gamma**0.5
             found[name] = size * v[:, :rank].T, size * u[:, last - rank : last]
         return found
 

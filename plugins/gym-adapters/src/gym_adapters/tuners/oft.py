@@ -33,29 +33,29 @@ class Oft(PeftAdapter[OFT]):
 
     def __init__(self, config: OFT, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the rotations in. Raises GymError where blocks do not divide the inputs of a layer, or a layer is not there."""
-        size = config.blocks or config.block_size or 0
-        modules = split(config.modules)
+        size = config.rank or config.effective_block_size or 0
+        modules = split(config.target_modules)
         head = model.get_output_embeddings()
         for name, layer in model.named_modules():
             chosen = modules == ("all",) or any(within(name, module) for module in modules)
             if isinstance(layer, nn.Linear) and layer is not head and chosen and layer.in_features % size:
-                what = f"{size} blocks" if config.blocks else f"blocks of {size}"
+                what = f"{size} blocks" if config.rank else f"blocks of {size}"
                 raise GymError(
                     f"{what} do not divide the {layer.in_features} inputs of {name}",
-                    key="adapter.blocks" if config.blocks else "adapter.block",
-                    fix="name a number that divides the inputs of every adapted layer, or fewer `modules`",
+                    key="adapter.rank" if config.rank else "adapter.block_size",
+                    fix="name a number that divides the inputs of every adapted layer, or fewer `target_modules`",
                 )
         super().__init__(config, model, seed)
 
-    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of OFTv2."""
         config = self.config
         return OFTConfig(
-            r=config.blocks or 0,
-            oft_block_size=config.block_size or 0,
+            r=config.rank or 0,
+            oft_block_size=config.effective_block_size or 0,
             use_cayley_neumann=not config.exact,
-            target_modules=modules,
-            modules_to_save=extra,
+            target_modules=target_modules,
+            modules_to_save=modules_to_save,
             task_type="CAUSAL_LM",
         )
 

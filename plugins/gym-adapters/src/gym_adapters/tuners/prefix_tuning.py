@@ -18,7 +18,7 @@ class Prefix(VirtualTokenAdapter[PrefixTuning]):
         pairs = self._compute(self._drawn())
         self._layers, (_, self._heads, _, self._dim) = len(pairs), pairs[0][0].shape
         made = torch.stack([torch.cat(pair) for pair in pairs]).permute(3, 0, 1, 2, 4).flatten(1)
-        return made if self.config.init == "words" else torch.randn_like(made)
+        return made if self.config.init == "sample_vocab" else torch.randn_like(made)
 
     def keys_and_values(self) -> list[Pair]:
         """Return what trains, layer by layer."""

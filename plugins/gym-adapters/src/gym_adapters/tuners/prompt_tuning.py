@@ -21,13 +21,13 @@ class Prompt(VirtualTokenAdapter[PromptTuning]):
 
     def start(self) -> Tensor:
         """Return the embeddings of the tokens of a text, or of some that are drawn, `[tokens, dim]`."""
-        text, count = self.config.text, self.config.tokens
+        text, count = self.config.init_text, self.config.num_virtual_tokens
         if text is None:
             return self._drawn()
         tokenizer = AutoTokenizer.from_pretrained(Path(self.model.name_or_path), local_files_only=True)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         if not ids:
-            raise GymError("the text has no tokens", key="adapter.text", fix="write one, or leave it out")
+            raise GymError("the text has no tokens", key="adapter.init_text", fix="write one, or leave it out")
         embedding = self.model.get_input_embeddings()
         return embedding(torch.tensor((ids * count)[:count], device=embedding.weight.device))
 

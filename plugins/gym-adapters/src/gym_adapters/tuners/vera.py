@@ -25,17 +25,17 @@ class Vera(PeftAdapter[VeRA]):
     A and B are saved beside what trains, so that plain peft need not draw them anew, which differs between machines.
     """
 
-    def peft_config(self, modules: list[str], extra: list[str] | None) -> PeftConfig:
+    def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of VeRA."""
         config = self.config
         return VeraConfig(
             r=config.rank,
-            projection_prng_key=config.draw,
+            projection_prng_key=config.projection_prng_key,
             save_projection=True,
             vera_dropout=config.dropout,
-            d_initial=config.scale,
-            target_modules=modules,
-            modules_to_save=extra,
+            d_initial=config.d_initial,
+            target_modules=target_modules,
+            modules_to_save=modules_to_save,
             task_type="CAUSAL_LM",
         )
 

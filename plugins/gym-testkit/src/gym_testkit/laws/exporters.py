@@ -130,7 +130,7 @@ def _lora(bench: Bench) -> tuple[Artifact, dict[str, weights.Tensor]]:
     weights.write(path / "adapter_model.safetensors", factors)
     told = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": ALPHA, "target_modules": ["q_proj"]}
     (path / "adapter_config.json").write_text(json.dumps({**told, "base_model_name_or_path": str(base)}))
-    options = {"rank": RANK, "alpha": ALPHA, "modules": "q_proj"}
+    options = {"rank": RANK, "alpha": ALPHA, "target_modules": "q_proj"}
     return Artifact(path, "adapter", str(base), {"adapter": "gym_adapters:LoRA", "options": options}), merged
 
 
