@@ -9,7 +9,7 @@ from data_cases import MARKED, UNMARKED, chat
 
 from gym_core.discovery import entries
 from gym_core.loading import load_component
-from gym_data.chat_rendering import Asked, Chats, ChatTemplateSpec
+from gym_data.chat_rendering import ChatRenderer, ChatTemplateSpec, RenderRequest
 from gym_data.template_omissions import ANSWER, CALLS, RESULT, THOUGHTS
 
 VALUES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -79,7 +79,7 @@ CASES = {
 
 
 def chats(template, **more):
-    return Chats(
+    return ChatRenderer(
         ChatTemplateSpec(
             {"default": template}, VALUES, **{"special": [], "further": [], "stops": [], "every_special": []} | more
         )
@@ -92,7 +92,7 @@ def test_every_word_is_learnt_or_counted_or_refused(name):
     for case, (messages, tools, words) in CASES.items():
         wanted = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         try:
-            found = ours.learnable(Asked(messages, tools, wanted))
+            found = ours.learnable(RenderRequest(messages, tools, wanted))
         except ValueError:
             continue
         learnt = "\0".join(each.text[start:end] for each in found.sequences for start, end in each.spans)
@@ -120,7 +120,7 @@ def test_published_templates_show_calls_however_their_arguments_are_written():
             pytest.skip("trl is not installed")
         for arguments in ({"argkey": "argword"}, json.dumps({"argkey": "argword"})):
             found = chats(TEMPLATES[name]).learnable(
-                Asked(
+                RenderRequest(
                     [user("a"), said("", **call(arguments))],
                     TOOLS if "deepseek" not in name and "glm" not in name else (),
                     [1],
@@ -136,7 +136,8 @@ def test_arguments_stay_as_they_were_where_the_template_takes_them_so():
     template = TEMPLATES["qwen3"].replace("call.function.arguments | tojson", "call.function.arguments")
     for shown, given in ((text, text), ('{"argkey": "argword"}', {"argkey": "argword"})):
         assert (
-            shown in chats(template).learnable(Asked([user("a"), said("", **call(given))], (), [1])).sequences[0].text
+            shown
+            in chats(template).learnable(RenderRequest([user("a"), said("", **call(given))], (), [1])).sequences[0].text
         )
 
 
@@ -152,7 +153,7 @@ def test_an_answer_that_nothing_ends_learns_whose_turn_is_next_where_the_model_s
     messages = chat("a", "one", "b", "two")
 
     def learnt(stops):
-        found = chats(HANDING_OVER, stops=stops, **known).learnable(Asked(messages, (), [1, 3])).sequences
+        found = chats(HANDING_OVER, stops=stops, **known).learnable(RenderRequest(messages, (), [1, 3])).sequences
         return ["|".join(each.text[start:end] for start, end in each.spans) for each in found]
 
     assert learnt([]) == ["one|two"]
@@ -165,9 +166,9 @@ def test_glm_ends_answers_and_calls_with_whose_turn_is_next():
     tokens = ["<|user|>", "<|assistant|>", "<|observation|>", "<|endoftext|>", "<|system|>"]
     glm = chats(TEMPLATES["trl-glm4moe"], special=tokens, every_special=tokens, stops=[tokens[0], tokens[2], tokens[3]])
     messages = [user("a"), said("", **call({"argkey": "argword"})), RESULTS, said("two")]
-    (both,) = glm.learnable(Asked(messages, (), [1, 3])).sequences
+    (both,) = glm.learnable(RenderRequest(messages, (), [1, 3])).sequences
     assert [both.text[start:end].rpartition("<|")[2] for start, end in both.spans] == ["observation|>", "user|>"]
-    (first,) = glm.learnable(Asked(messages[:2], (), [1])).sequences
+    (first,) = glm.learnable(RenderRequest(messages[:2], (), [1])).sequences
     assert first.text.endswith("<|observation|>") and first.spans[-1][1] == len(first.text)
 
 
@@ -175,7 +176,7 @@ def test_glm_ends_answers_and_calls_with_whose_turn_is_next():
 def test_an_answer_whose_whole_text_is_left_out_is_refused(template):
     with pytest.raises(ValueError, match=r"leaves out the text of message 2 .assistant"):
         chats(template.replace("m.content +", "(m.content if m.role == 'user' else '') +")).learnable(
-            Asked(chat("a", "b"), (), [1])
+            RenderRequest(chat("a", "b"), (), [1])
         )
 
 
@@ -183,4 +184,4 @@ def test_an_answer_whose_whole_text_is_left_out_is_refused(template):
 def test_prompts_whose_system_message_is_left_out_are_refused(template):
     hiding = template.replace("for m in messages", "for m in messages if m.role != 'system'")
     with pytest.raises(ValueError, match=r"leaves out message 1 .system"):
-        chats(hiding).learnable(Asked(chat("a", system="Be kind."), (), prompt=True))
+        chats(hiding).learnable(RenderRequest(chat("a", system="Be kind."), (), prompt=True))

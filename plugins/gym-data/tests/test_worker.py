@@ -12,8 +12,8 @@ from data_cases import MARKED, chat
 
 from gym_core import GymError
 from gym_data import render, template_worker
-from gym_data.chat_rendering import Asked, ChatTemplateSpec
-from gym_data.template_pool import Workers
+from gym_data.chat_rendering import ChatTemplateSpec, RenderRequest
+from gym_data.template_pool import WorkerPool
 from gym_data.template_worker import MEMORY, Worker
 
 WORKER = Worker()
@@ -36,7 +36,7 @@ def spec(template):
 
 
 def asked(question):
-    return Asked(chat(question, "yo"), (), [1])
+    return RenderRequest(chat(question, "yo"), (), [1])
 
 
 def children_peak():
@@ -118,7 +118,7 @@ def test_a_row_that_nobody_thought_of_ends_no_process():
 
 
 def test_as_many_processes_are_started_as_are_asked_at_once_and_one_stays():
-    workers, asking = Workers(), Barrier(3)
+    workers, asking = WorkerPool(), Barrier(3)
 
     def ask(question):
         asking.wait()

@@ -23,7 +23,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Kept:
+class CacheEntry:
     """One thing that a cache holds under a name."""
 
     path: Path
@@ -44,7 +44,7 @@ def size_of(text: str, key: str) -> int:
     return int(float(found[1]) * UNITS[found[2].upper()])
 
 
-def kept(root: Path) -> Iterator[Kept]:
+def kept(root: Path) -> Iterator[CacheEntry]:
     """Yield what a cache holds, the least recently used first; what is being written is not yet among it."""
     found = []
     for path in root.iterdir() if root.is_dir() else ():
@@ -54,7 +54,7 @@ def kept(root: Path) -> Iterator[Kept]:
                 size = sum(file.st_size for file in files)
                 told = path / token_cache.MANIFEST
                 used = (told if told.is_file() else path).stat().st_mtime
-                found.append(Kept(path, size, used))
+                found.append(CacheEntry(path, size, used))
     yield from sorted(found, key=lambda each: (each.used, each.path.name))
 
 
@@ -64,7 +64,7 @@ def written(size: float) -> str:
     return f"{size / 1000**steps:.{min(steps, 1)}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[steps]}"
 
 
-def described(held: Kept) -> dict[str, Any]:
+def described(held: CacheEntry) -> dict[str, Any]:
     """Return what a folder of the token cache holds, as plain data."""
     try:
         manifest = json.loads((held.path / token_cache.MANIFEST).read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def described(held: Kept) -> dict[str, Any]:
     return {"key": held.path.name, **about, "bytes": held.size, "used": used}
 
 
-def evict(root: Path, most: int, last: str = "") -> list[Kept]:
+def evict(root: Path, most: int, last: str = "") -> list[CacheEntry]:
     """Take the least recently used away until no more than `most` bytes stay, or only the one named `last`; return what went.
 
     A run that reads something keeps it until it ends: its files stay on the disk as long as they are open.

@@ -16,7 +16,7 @@ from gym_data import loss_masks, template_omissions
 from gym_data.loss_masks import Rendered
 from gym_data.render import ChatTemplate
 from gym_data.rows import Message
-from gym_data.special_tokens import Guard
+from gym_data.special_tokens import SpecialTokenQuoter
 from gym_data.tool_calls import Calls, calls_of_template
 
 CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "f", "arguments": {"a": "b"}}}
@@ -45,7 +45,7 @@ class ChatTemplateSpec:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RenderRequest:
     """A conversation and what is wanted of it."""
 
     messages: Sequence[Message]
@@ -56,14 +56,14 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Found:
+class RenderResult:
     """What became of a conversation."""
 
     sequences: list[Rendered]
     lost: Sequence[str] = ()  #: what the template leaves out, see `gym_data.template_omissions`
 
 
-class Chats:
+class ChatRenderer:
     """Renders conversations. Methods raise ValueError where a template refuses them or leaves out what it must not."""
 
     def __init__(self, spec: ChatTemplateSpec) -> None:
@@ -80,63 +80,63 @@ class Chats:
         return [token for token in self.spec.further if token in literals and not token.isspace()]
 
     @cached_property
-    def guard(self) -> Guard:
+    def quoter(self) -> SpecialTokenQuoter:
         """What keeps special-token text in contents text."""
-        return Guard(self.spec.special, self.control if self.spec.special else (), self.spec.every_special)
+        return SpecialTokenQuoter(self.spec.special, self.control if self.spec.special else (), self.spec.every_special)
 
-    def chat(self, asked: Asked) -> Found:
+    def chat(self, request: RenderRequest) -> RenderResult:
         """Render a whole conversation, or a prompt, as transformers does, the answers marked; nothing is checked."""
-        messages, render = self._renderer(asked)
-        whole = loss_masks.unmark(render(messages, asked.prompt))
+        messages, render = self._renderer(request)
+        whole = loss_masks.unmark(render(messages, request.prompt))
         answers = _answers(messages)
-        if answers and not asked.prompt:
-            found = self._find(messages, render, answers, asked)[-1]
+        if answers and not request.prompt:
+            found = self._find(messages, render, answers, request)[-1]
             whole = Rendered(whole.text, found.spans if whole.text.startswith(found.text) else ())
-        return Found([whole])
+        return RenderResult([whole])
 
-    def learnable(self, asked: Asked) -> Found:
+    def learnable(self, request: RenderRequest) -> RenderResult:
         """Return the sequences in which the wanted answers are learnt, or with `everything` all but unwanted answers.
 
         With `prompt` it is the one sequence that asks for an answer.
         """
-        messages, render = self._renderer(asked)
-        if asked.prompt:
+        messages, render = self._renderer(request)
+        if request.prompt:
             found = [Rendered(loss_masks.unmark(render(messages, True)).text, ())]
-        elif asked.everything:
-            unwanted = set(_answers(messages)) - set(asked.wanted)
-            spans = self._find(messages, render, unwanted, asked)[-1].spans if unwanted else ()
+        elif request.everything:
+            unwanted = set(_answers(messages)) - set(request.wanted)
+            spans = self._find(messages, render, unwanted, request)[-1].spans if unwanted else ()
             found = [loss_masks.subtract(loss_masks.unmark(render(messages, False)).text, spans)]
         else:
-            found = self._find(messages, render, asked.wanted, asked) if asked.wanted else []
-            found = [self._closed(sequence, messages, asked) for sequence in found]
+            found = self._find(messages, render, request.wanted, request) if request.wanted else []
+            found = [self._closed(sequence, messages, request) for sequence in found]
         if not found:
-            return Found(found)
+            return RenderResult(found)
         learnt = "\0".join(each.text[start:end] for each in found for start, end in each.spans)
-        template_omissions.refuse(found[-1].text, learnt, messages, asked.tools, asked.wanted)
-        return Found(found, template_omissions.lost(found[-1].text, learnt, messages, asked.wanted))
+        template_omissions.refuse(found[-1].text, learnt, messages, request.tools, request.wanted)
+        return RenderResult(found, template_omissions.lost(found[-1].text, learnt, messages, request.wanted))
 
-    def _renderer(self, asked: Asked) -> tuple[list[Message], loss_masks.Render]:
+    def _renderer(self, request: RenderRequest) -> tuple[list[Message], loss_masks.Render]:
         """Quote the messages and return them with a function that renders some of them."""
-        name = self._name(bool(asked.tools))
-        template, tools = self._templates[name], self.guard.quote(list(asked.tools)) if asked.tools else None
+        name = self._name(bool(request.tools))
+        template, tools = self._templates[name], self.quoter.quote(list(request.tools)) if request.tools else None
 
         def render(some: Sequence[Message], generation_prompt: bool) -> str:
             return template.render(some, tools, generation_prompt, self.spec.values)
 
-        messages = [_aliased(message) for message in asked.messages]
+        messages = [_aliased(message) for message in request.messages]
         if any(message.get("tool_calls") for message in messages):
             messages = self._calls_of(name).written(messages)
-        return self.guard.quote_messages(messages), render
+        return self.quoter.quote_messages(messages), render
 
     def _find(
-        self, messages: Sequence[Message], render: loss_masks.Render, wanted: Collection[int], asked: Asked
+        self, messages: Sequence[Message], render: loss_masks.Render, wanted: Collection[int], request: RenderRequest
     ) -> list[Rendered]:
         find = (
             loss_masks.by_marks
-            if self._templates[self._name(bool(asked.tools))].marks_generation
+            if self._templates[self._name(bool(request.tools))].marks_generation
             else loss_masks.by_prefixes
         )
-        return find(render, messages, wanted, self.guard)
+        return find(render, messages, wanted, self.quoter)
 
     def _name(self, tools: bool) -> str:
         return "tool_use" if tools and "tool_use" in self._templates else "default"
@@ -149,7 +149,7 @@ class Chats:
     def _plainly(self, name: str, messages: Sequence[Message]) -> str:
         return loss_masks.unmark(self._templates[name].render(messages, None, False, self.spec.values)).text
 
-    def _closed(self, sequence: Rendered, messages: Sequence[Message], asked: Asked) -> Rendered:
+    def _closed(self, sequence: Rendered, messages: Sequence[Message], request: RenderRequest) -> Rendered:
         """Have an answer that no special token ends learn the token at which the next turn begins, if the model stops there.
 
         So do GLM-4.5 and its relatives: they end their turn by writing whose is next.
@@ -158,8 +158,8 @@ class Chats:
             return sequence
         text, spans = sequence.text, []
         for start, end in sequence.spans:
-            if not self.guard.ends_special(text[start:end]):
-                name = self._name(bool(asked.tools))
+            if not self.quoter.ends_special(text[start:end]):
+                name = self._name(bool(request.tools))
                 last = not text[end:].strip()
                 calling = bool(messages[sequence.last].get("tool_calls"))
                 tokens = {self._handover(name, calling)} if last else set(self.spec.stops)

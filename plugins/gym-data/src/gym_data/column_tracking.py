@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-class Watched(Mapping[str, Any]):
+class TrackedRow(Mapping[str, Any]):
     """A row, and the names that somebody asked it for."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:

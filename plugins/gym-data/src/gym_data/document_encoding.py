@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from gym_data.chat_rendering import Asked
+from gym_data.chat_rendering import RenderRequest
 from gym_data.encoding import BATCH, Piece, batches, cut, rendered
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Text
@@ -29,13 +29,13 @@ def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield texts closed by the end-of-text token, and conversations as their template writes them; all of it is learnt."""
     end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
 
-    def asked(record: Record) -> tuple[Record, None, list[Asked]]:
+    def requests(record: Record) -> tuple[Record, None, list[RenderRequest]]:
         row = record.row
         if not isinstance(row, Conversation):
             return record, None, []
-        return record, None, [Asked(row.messages, row.tools, row.answers, everything=True)]
+        return record, None, [RenderRequest(row.messages, row.tools, row.answers, everything=True)]
 
-    for batch in rendered(reader, tokenizer, (map(asked, batch) for batch in batches(reader.records(), BATCH))):
+    for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
         rows = [record.row for record, _, _ in batch]
         for record, _, _ in batch:
             if isinstance(record.row, Text):

@@ -11,7 +11,7 @@ from itertools import groupby, islice
 from typing import Any, TypeVar
 
 from gym_core import GymError
-from gym_data.chat_rendering import Asked, Found
+from gym_data.chat_rendering import RenderRequest, RenderResult
 from gym_data.loss_masks import Rendered
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured
@@ -76,11 +76,11 @@ class _Told:
 
 
 def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured], list[_Told]]) -> Iterator[Piece]:
-    def asked(record: Record) -> tuple[Record, list[_Told], list[Asked]]:
+    def requests(record: Record) -> tuple[Record, list[_Told], list[RenderRequest]]:
         several = told(record.row)
-        return record, several, [_asked(reader, each.conversation, each.train_on) for each in several]
+        return record, several, [_request(reader, each.conversation, each.train_on) for each in several]
 
-    for batch in rendered(reader, tokenizer, (map(asked, batch) for batch in batches(reader.records(), BATCH))):
+    for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
         owners: list[tuple[Record, int, Mapping[str, Any] | None]] = []
         texts: list[Rendered] = []
         for record, several, found in batch:
@@ -117,15 +117,17 @@ def _branched(pieces: Iterable[Piece], reader: Reader) -> Iterator[Piece]:
 
 
 def rendered(
-    reader: Reader, tokenizer: Tokenizer, asked: Iterable[Iterable[tuple[Record, _More, Sequence[Asked]]]]
-) -> Iterator[list[tuple[Record, _More, list[Found]]]]:
+    reader: Reader, tokenizer: Tokenizer, asked: Iterable[Iterable[tuple[Record, _More, Sequence[RenderRequest]]]]
+) -> Iterator[list[tuple[Record, _More, list[RenderResult]]]]:
     """Yield the records of each batch whose conversations the chat template takes, all of each, and what it makes of them.
 
     The others are bad rows. What the template leaves out is counted. Batches are rendered in `data.processes` processes while
     the ones before are used; neither the order nor the first error depends on how many.
     """
     count = reader.config.rendering_processes
-    pending: deque[tuple[list[tuple[Record, _More, Sequence[Asked]]], Future[list[Found | ValueError]]]] = deque()
+    pending: deque[
+        tuple[list[tuple[Record, _More, Sequence[RenderRequest]]], Future[list[RenderResult | ValueError]]]
+    ] = deque()
     broken: GymError | None = None
     coming, ended = iter(asked), False
     found = partial(tokenizer.found, to_first=reader.config.bad_rows == "stop")
@@ -151,9 +153,9 @@ def rendered(
 def _kept(
     reader: Reader,
     tokenizer: Tokenizer,
-    asked: list[tuple[Record, _More, Sequence[Asked]]],
-    answers: Iterator[Found | ValueError],
-) -> list[tuple[Record, _More, list[Found]]]:
+    asked: list[tuple[Record, _More, Sequence[RenderRequest]]],
+    answers: Iterator[RenderResult | ValueError],
+) -> list[tuple[Record, _More, list[RenderResult]]]:
     kept = []
     for record, more, conversations in asked:
         found, refused = [], None
@@ -175,11 +177,11 @@ def _kept(
 def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield prompts as they stand before an answer, with their rows; nothing of them is learnt, nothing cut off."""
 
-    def asked(record: Record) -> tuple[Record, Asked, list[Asked]]:
+    def requests(record: Record) -> tuple[Record, RenderRequest, list[RenderRequest]]:
         prompt = _prompt(reader, record)
         return record, prompt, [prompt]
 
-    for batch in rendered(reader, tokenizer, (map(asked, batch) for batch in batches(reader.records(), BATCH))):
+    for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
         kept = [(record, prompt, found[0].sequences[0]) for record, prompt, found in batch]
         encoded = tokenizer.encode_rendered([text for _, _, text in kept])
         for (record, prompt, _), (tokens, none) in zip(kept, encoded, strict=True):
@@ -191,18 +193,18 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
             yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
 
 
-def _prompt(reader: Reader, record: Record) -> Asked:
+def _prompt(reader: Reader, record: Record) -> RenderRequest:
     assert isinstance(record.row, Prompt)
     conversation = record.row.conversation
-    return Asked(with_system(conversation.messages, reader.config.system), conversation.tools, prompt=True)
+    return RenderRequest(with_system(conversation.messages, reader.config.system), conversation.tools, prompt=True)
 
 
-def _asked(reader: Reader, conversation: Conversation, train_on: str) -> Asked:
+def _request(reader: Reader, conversation: Conversation, train_on: str) -> RenderRequest:
     messages = with_system(conversation.messages, reader.config.system)
     muted = frozenset(index + len(messages) - len(conversation.messages) for index in conversation.muted)
     answers = replace(conversation, messages=tuple(messages)).answers
     wanted = [index for index in (answers[-1:] if train_on == "last" else answers) if index not in muted]
-    return Asked(messages, conversation.tools, wanted, everything=train_on == "all")
+    return RenderRequest(messages, conversation.tools, wanted, everything=train_on == "all")
 
 
 def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:

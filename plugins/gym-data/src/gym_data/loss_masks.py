@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from gym_data.render import GENERATION_END, GENERATION_START
 from gym_data.rows import Message
-from gym_data.special_tokens import Guard
+from gym_data.special_tokens import SpecialTokenQuoter
 
 Render = Callable[[Sequence[Message], bool], str]
 Span = tuple[int, int]
@@ -49,7 +49,9 @@ def unmark(text: str) -> Rendered:
     return Rendered("".join(pieces), tuple(spans))
 
 
-def by_marks(render: Render, messages: Sequence[Message], wanted: Collection[int], guard: Guard) -> list[Rendered]:
+def by_marks(
+    render: Render, messages: Sequence[Message], wanted: Collection[int], quoter: SpecialTokenQuoter
+) -> list[Rendered]:
     """Return the one sequence in which the marked answers are learnt, each with its closing token.
 
     Raises ValueError when the marks cannot be told apart by answer.
@@ -65,10 +67,12 @@ def by_marks(render: Render, messages: Sequence[Message], wanted: Collection[int
     for index, first, last in zip(answers, [0, *counts], counts, strict=False):
         if index in wanted:
             spans.extend(whole.spans[first:last])
-    return [Rendered(whole.text, tuple(_close(span, whole, guard) for span in spans))]
+    return [Rendered(whole.text, tuple(_close(span, whole, quoter) for span in spans))]
 
 
-def by_prefixes(render: Render, messages: Sequence[Message], wanted: Collection[int], guard: Guard) -> list[Rendered]:
+def by_prefixes(
+    render: Render, messages: Sequence[Message], wanted: Collection[int], quoter: SpecialTokenQuoter
+) -> list[Rendered]:
     """Return the fewest sequences in which every wanted answer is learnt as the model will meet it.
 
     Raises ValueError when rendering an answer does not continue its prompt.
@@ -85,7 +89,7 @@ def by_prefixes(render: Render, messages: Sequence[Message], wanted: Collection[
             if span is None:
                 rest.append(index)
             else:
-                spans.append(_trim(span, whole, guard))
+                spans.append(_trim(span, whole, quoter))
         if last in rest:
             raise ValueError(f"the chat template does not show message {last + 1} as a continuation of its prompt")
         sequences.append(Rendered(whole, tuple(spans), last))
@@ -120,17 +124,17 @@ def _added(render: Render, messages: Sequence[Message], index: int, after: str, 
     return (len(prompt), len(after)) if len(prompt) < len(after) else None
 
 
-def _trim(span: Span, text: str, guard: Guard) -> Span:
+def _trim(span: Span, text: str, quoter: SpecialTokenQuoter) -> Span:
     """Take blanks after the closing token off: generation has stopped before them."""
     start, end = span
-    if guard.ends_special(text[start:end]):
-        end = start + guard.special_spans(text[start:end])[-1][1]
+    if quoter.ends_special(text[start:end]):
+        end = start + quoter.special_spans(text[start:end])[-1][1]
     return start, end
 
 
-def _close(span: Span, whole: Rendered, guard: Guard) -> Span:
+def _close(span: Span, whole: Rendered, quoter: SpecialTokenQuoter) -> Span:
     """Extend a marked span over the token that closes the turn, if the template writes it after the mark."""
-    tokens = guard.special_spans(whole.text)
+    tokens = quoter.special_spans(whole.text)
     closing = whole.text[tokens[-1][0] : tokens[-1][1]] if tokens else ""
     ends_text = bool(tokens) and not whole.text[tokens[-1][1] :].strip()
     if ends_text and whole.text.startswith(closing, span[1]):

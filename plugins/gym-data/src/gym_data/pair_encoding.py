@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gym_data.chat_rendering import Asked
+from gym_data.chat_rendering import RenderRequest
 from gym_data.encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, rendered, with_system
-from gym_data.formats.parsing import Unlearnable
+from gym_data.formats.parsing import UntrainableRowError
 from gym_data.loss_masks import Rendered
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Preference
@@ -41,7 +41,7 @@ def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
             yield from _paired(record, _first(chosen, reader), _first(rejected, reader), reader)
 
 
-def _both(reader: Reader, batch: Sequence[Record]) -> Iterator[tuple[Record, None, list[Asked]]]:
+def _both(reader: Reader, batch: Sequence[Record]) -> Iterator[tuple[Record, None, list[RenderRequest]]]:
     """Yield pairs and what is wanted of their sides; those of which a side has no answer to learn are counted."""
     for record in batch:
         pair = record.row
@@ -52,16 +52,16 @@ def _both(reader: Reader, batch: Sequence[Record]) -> Iterator[tuple[Record, Non
             reader.refused(record, error)
 
 
-def _side(reader: Reader, conversation: Conversation, start: int) -> Asked:
+def _side(reader: Reader, conversation: Conversation, start: int) -> RenderRequest:
     """Return a conversation of which the answers from message `start` on are to be learnt, or the last of them."""
     wanted = [index for index in conversation.answers if index >= start and index not in conversation.muted]
     if reader.config.train_on == "last":
         wanted = [index for index in wanted if index == conversation.answers[-1]]
     if not wanted:
-        raise Unlearnable("no answer is to be learnt")
+        raise UntrainableRowError("no answer is to be learnt")
     messages = with_system(conversation.messages, reader.config.system)
     added = len(messages) - len(conversation.messages)
-    return Asked(messages, conversation.tools, [index + added for index in wanted])
+    return RenderRequest(messages, conversation.tools, [index + added for index in wanted])
 
 
 def _first(side: tuple[Tokens, Mask], reader: Reader) -> tuple[Tokens, Mask]:

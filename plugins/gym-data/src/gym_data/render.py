@@ -35,14 +35,14 @@ CHARACTERS = 64_000_000  #: longest text a template may make, finished or on the
 WIDTH = 100_000  #: largest number a padding or repeating function may be given
 DAY = "gym_day"  #: value that says for which day a template is rendered, such as `2025-12-31`; without it, for now
 GENERATION_START, GENERATION_END = "\ufdd4", "\ufdd5"
-"""Noncharacters of Unicode around what `{% generation %}` holds; `Guard` keeps them out of contents."""
+"""Noncharacters of Unicode around what `{% generation %}` holds; `SpecialTokenQuoter` keeps them out of contents."""
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
 _WIDE_FILTERS = ("batch", "center", "format", "indent", "slice", "truncate", "wordwrap")
 _WIDE_FORMAT = re.compile(r"\d{6}|\{[^{}]*\{")
 
 
-class TooMuch(jinja2.TemplateError):
+class RenderLimitError(jinja2.TemplateError):
     """A template that takes too long or makes too much."""
 
 
@@ -105,15 +105,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super()._generate(Bounds().visit(source), *args, **kwargs)
 
     def tick(self) -> str:
-        """Raise TooMuch once the time is over."""
+        """Raise RenderLimitError once the time is over."""
         if time.monotonic() > _deadline.get():
-            raise TooMuch(f"the chat template did not end within {SECONDS:g} s")
+            raise RenderLimitError(f"the chat template did not end within {SECONDS:g} s")
         return ""
 
     def measured(self, value: Any) -> Any:
         """Return a value unless it is too long."""
         if isinstance(value, str | bytes | list | tuple) and len(value) > CHARACTERS:
-            raise TooMuch(f"the chat template made a text of more than {CHARACTERS} characters")
+            raise RenderLimitError(f"the chat template made a text of more than {CHARACTERS} characters")
         return value
 
     def joined(self, *values: Any) -> str:
@@ -147,7 +147,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Refuse `str.format` with a wide field or a computed width."""
         wrapped = super().wrap_str_format(value)
         if wrapped is not None and _WIDE_FORMAT.search(value.__self__):
-            raise TooMuch("the chat template formats into a field that is too wide")
+            raise RenderLimitError("the chat template formats into a field that is too wide")
         return wrapped
 
     def _replace(self, text: str, old: str, new: str, count: int | None = None) -> str:
@@ -254,7 +254,7 @@ def _environment_call(name: str, arguments: list[nodes.Expr]) -> nodes.Expr:
 
 def _small(number: Any, limit: int) -> None:
     if isinstance(number, int) and number > limit:
-        raise TooMuch(f"the chat template asked for {number} characters or repetitions, more than {limit}")
+        raise RenderLimitError(f"the chat template asked for {number} characters or repetitions, more than {limit}")
 
 
 def _narrow(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,11 +13,11 @@ import numpy as np
 
 from gym_core import Component, DataError, GymError, PluginError
 from gym_core.loading import load_component
-from gym_data.column_tracking import Watched
+from gym_data.column_tracking import TrackedRow
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
 from gym_data.formats.detect import detect, detect_prompt
-from gym_data.formats.parsing import Unlearnable
+from gym_data.formats.parsing import UntrainableRowError
 from gym_data.kinds import Format, Rows, Source
 from gym_data.provenance import answering, blamed, called, identity, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, content_key
@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
 @runtime_checkable
-class Asks(Protocol):
+class PromptReader(Protocol):
     """A reader of rows that hold a prompt, with an answer or without."""
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
@@ -36,7 +36,7 @@ class Asks(Protocol):
 
 
 @runtime_checkable
-class Registered(Protocol):
+class RegisteredRows(Protocol):
     """Rows of a source that was told more of them than its options say, such as by a registry of datasets."""
 
     format: Format | None  #: their format
@@ -161,7 +161,7 @@ class Reader:
             return convert
 
         def noting(row: Mapping[str, Any]) -> Structured:
-            watched = Watched(row)
+            watched = TrackedRow(row)
             structured = convert(watched)
             tally.read |= watched.read
             tally.unread |= watched.unread
@@ -175,7 +175,7 @@ class Reader:
         Raises DataError unless such rows are skipped, or the row is sound and only has nothing to compare.
         """
         why = str(error)
-        if isinstance(error, Unlearnable) and self.shape in JUDGED:
+        if isinstance(error, UntrainableRowError) and self.shape in JUDGED:
             self.tallies[source].dropped[error.reason] += 1
             return
         if self.config.bad_rows == "stop":
@@ -207,13 +207,13 @@ class Reader:
         if self.shape != "prompt":
             convert: Callable[[Mapping[str, Any]], Structured] = reader.convert
             return convert
-        if not isinstance(reader, Asks):
+        if not isinstance(reader, PromptReader):
             raise DataError(
                 f"rows of the format `{name_of(opened.format)}` ask nothing, and this algorithm answers",
                 where=opened.where,
                 fix="say which columns hold a prompt: read_as: {name: alpaca, prompt: question}",
             )
-        asks: Asks = reader
+        asks: PromptReader = reader
 
         def prompt(row: Mapping[str, Any]) -> Prompt:
             conversation, answer = asks.asked(row)
@@ -225,7 +225,7 @@ class Reader:
         name = source.title or name_of(source)
         with answering(source, "opening it", source.title):
             built = source.build()
-        told = built if isinstance(built, Registered) else None
+        told = built if isinstance(built, RegisteredRows) else None
         opened = Opened(name, source, built, Text(), source.samples or (told.samples if told else None))
         found = source.read_as or (told.format if told else None)
         if found is None and source.format:

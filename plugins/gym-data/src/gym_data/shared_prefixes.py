@@ -20,7 +20,7 @@ Segments = tuple[
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedSequences:
     """Some sequences, laid out segment after segment."""
 
     tokens: Tokens
@@ -37,7 +37,7 @@ class _Node:
     after: list[_Node] = field(default_factory=list)
 
 
-def joined(sequences: Sequence[Sequenced], most: int) -> Iterator[Joined]:
+def joined(sequences: Sequence[Sequenced], most: int) -> Iterator[JoinedSequences]:
     """Yield the sequences, neighbours joined as long as they take no more than `most` tokens together.
 
     A token is learnt where it is in any of the sequences that hold it after the same tokens: each of them learns its own.
@@ -93,7 +93,7 @@ def _insert(node: _Node, tokens: Tokens, trained: Mask) -> None:
         node, tokens, trained = child, tokens[common:], trained[common:]
 
 
-def _laid_out(root: _Node) -> Joined:
+def _laid_out(root: _Node) -> JoinedSequences:
     """Lay segments out, each after the one that it continues."""
     order: list[_Node] = []
     segments: list[tuple[int, int | None]] = []
@@ -104,4 +104,4 @@ def _laid_out(root: _Node) -> Joined:
         order.append(node)
         segments.append((len(node.tokens), before))
     tokens = np.concatenate([node.tokens for node in order])
-    return Joined(tokens, np.concatenate([node.trained for node in order]), tuple(segments))
+    return JoinedSequences(tokens, np.concatenate([node.trained for node in order]), tuple(segments))

@@ -21,7 +21,7 @@ _NO_TEXT = re.compile(f"[\ufdd0-\ufdd3{GENERATION_START}{GENERATION_END}\ud800-\
 _QUOTED = re.compile("\ufdd0(\\d+)\ufdd1")
 
 
-class Guard:
+class SpecialTokenQuoter:
     """Quotes and unquotes the special tokens of one tokenizer."""
 
     def __init__(self, special: Sequence[str], control: Sequence[str], closing: Sequence[str] | None = None) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from gym_data.chat_rendering import Asked, ChatTemplateSpec, Found
+from gym_data.chat_rendering import ChatTemplateSpec, RenderRequest, RenderResult
 from gym_data.template_worker import Worker
 
 
-class Workers:
+class WorkerPool:
     """As many such processes as are asked at the same time; which of them answers makes no difference."""
 
     def __init__(self) -> None:
@@ -23,22 +23,22 @@ class Workers:
         with self._one() as worker:
             return worker.control(spec)
 
-    def chat(self, spec: ChatTemplateSpec, asked: Asked) -> Found:
+    def chat(self, spec: ChatTemplateSpec, request: RenderRequest) -> RenderResult:
         """Return what `Worker.chat` does."""
         with self._one() as worker:
-            return worker.chat(spec, asked)
+            return worker.chat(spec, request)
 
     def learnable(
-        self, spec: ChatTemplateSpec, asked: Sequence[Asked], to_first: bool = False
-    ) -> list[Found | ValueError]:
+        self, spec: ChatTemplateSpec, requests: Sequence[RenderRequest], to_first: bool = False
+    ) -> list[RenderResult | ValueError]:
         """Return what `Worker.learnable` does."""
         with self._one() as worker:
-            return worker.learnable(spec, asked, to_first)
+            return worker.learnable(spec, requests, to_first)
 
     @contextmanager
-    def at_work(self) -> Iterator[Workers]:
+    def at_work(self) -> Iterator[WorkerPool]:
         """Yield processes for one piece of work, of which one stays; where it is broken off, they end at once."""
-        own = Workers()
+        own = WorkerPool()
         with suppress(IndexError):
             own.idle.append(self.idle.pop())
         try:
@@ -73,4 +73,4 @@ class Workers:
             self.idle.append(worker)
 
 
-WORKERS = Workers()
+WORKERS = WorkerPool()

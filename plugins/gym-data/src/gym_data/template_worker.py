@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from gym_core import GymError
 from gym_data import render
-from gym_data.chat_rendering import Asked, Chats, ChatTemplateSpec, Found
+from gym_data.chat_rendering import ChatRenderer, ChatTemplateSpec, RenderRequest, RenderResult
 from gym_data.loss_masks import Rendered
 
 try:
@@ -55,18 +55,20 @@ class Worker:
             raise ValueError(answer["error"])
         return list(answer["control"])
 
-    def chat(self, spec: ChatTemplateSpec, asked: Asked) -> Found:
-        """Return what `Chats.chat` does, and raise what it raises."""
-        found = _found(self._answers(spec, "chat", [vars(asked)])[0])
+    def chat(self, spec: ChatTemplateSpec, request: RenderRequest) -> RenderResult:
+        """Return what `ChatRenderer.chat` does, and raise what it raises."""
+        found = _found(self._answers(spec, "chat", [vars(request)])[0])
         if isinstance(found, ValueError):
             raise found
         return found
 
     def learnable(
-        self, spec: ChatTemplateSpec, asked: Sequence[Asked], to_first: bool = False
-    ) -> list[Found | ValueError]:
-        """Return what `Chats.learnable` returns or raises for each; with `to_first` none is tried after one that raises."""
-        answers = self._answers(spec, "learnable", [vars(each) for each in asked], to_first)
+        self, spec: ChatTemplateSpec, requests: Sequence[RenderRequest], to_first: bool = False
+    ) -> list[RenderResult | ValueError]:
+        """Return what `ChatRenderer.learnable` returns or raises for each; with `to_first` none is tried after one that
+        raises.
+        """
+        answers = self._answers(spec, "learnable", [vars(each) for each in requests], to_first)
         return [_found(answer) for answer in answers]
 
     def end(self) -> None:
@@ -172,13 +174,13 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, set | frozenset | tuple) else str(value)
 
 
-def _found(answer: Mapping[str, Any]) -> Found | ValueError:
+def _found(answer: Mapping[str, Any]) -> RenderResult | ValueError:
     if "error" in answer:
         return ValueError(answer["error"])
     sequences = [
         Rendered(text, tuple((start, end) for start, end in spans), last) for text, spans, last in answer["sequences"]
     ]
-    return Found(sequences, answer["lost"])
+    return RenderResult(sequences, answer["lost"])
 
 
 def _cannot_start(why: str) -> GymError:
@@ -197,12 +199,12 @@ def _why(code: int) -> str:
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer until nobody asks any more."""
-    known: dict[str, Chats] = {}
+    known: dict[str, ChatRenderer] = {}
     for line in requests:
         header = json.loads(line)
         render.SECONDS = header["seconds"]
         if "spec" in header:
-            known[header["of"]] = Chats(ChatTemplateSpec(**header["spec"]))
+            known[header["of"]] = ChatRenderer(ChatTemplateSpec(**header["spec"]))
         over = False
         for _ in range(header["jobs"]):
             job = requests.readline()
@@ -214,7 +216,9 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         answers.flush()
 
 
-def _answer(task: Callable[[Chats, dict[str, Any]], dict[str, Any]], chats: Chats, job: bytes) -> dict[str, Any]:
+def _answer(
+    task: Callable[[ChatRenderer, dict[str, Any]], dict[str, Any]], chats: ChatRenderer, job: bytes
+) -> dict[str, Any]:
     try:
         return task(chats, json.loads(job))
     except MemoryError:
@@ -225,14 +229,14 @@ def _answer(task: Callable[[Chats, dict[str, Any]], dict[str, Any]], chats: Chat
         return {"error": f"rendering it raised {type(error).__name__}: {str(error)[:200]}"}
 
 
-def _as_data(found: Found) -> dict[str, Any]:
+def _as_data(found: RenderResult) -> dict[str, Any]:
     return {"sequences": [[each.text, each.spans, each.last] for each in found.sequences], "lost": list(found.lost)}
 
 
-TASKS: dict[str, Callable[[Chats, dict[str, Any]], dict[str, Any]]] = {
+TASKS: dict[str, Callable[[ChatRenderer, dict[str, Any]], dict[str, Any]]] = {
     "control": lambda chats, job: {"control": chats.control},
-    "chat": lambda chats, job: _as_data(chats.chat(Asked(**job))),
-    "learnable": lambda chats, job: _as_data(chats.learnable(Asked(**job))),
+    "chat": lambda chats, job: _as_data(chats.chat(RenderRequest(**job))),
+    "learnable": lambda chats, job: _as_data(chats.learnable(RenderRequest(**job))),
 }
 
 

@@ -18,11 +18,11 @@ import tokenizers
 
 from gym_core import DataError
 from gym_data import loss_masks
-from gym_data.chat_rendering import Asked, ChatTemplateSpec, Found
+from gym_data.chat_rendering import ChatTemplateSpec, RenderRequest, RenderResult
 from gym_data.loss_masks import Rendered
 from gym_data.rows import Message
-from gym_data.special_tokens import NAME, Guard
-from gym_data.template_pool import WORKERS, Workers
+from gym_data.special_tokens import NAME, SpecialTokenQuoter
+from gym_data.template_pool import WORKERS, WorkerPool
 from gym_data.tokenizer_files import read_tokenizer, renamed
 
 Tokens = npt.NDArray[np.int32]  #: [length]
@@ -155,7 +155,7 @@ class Tokenizer:
         `generation_prompt` the text ends where the assistant is to write, and only templates with `{% generation %}`
         say which tokens it wrote before. Raises ValueError where the template refuses the messages.
         """
-        return self.encode_rendered([self._rendered(Asked(messages, tools or (), prompt=generation_prompt))])[0]
+        return self.encode_rendered([self._rendered(RenderRequest(messages, tools or (), prompt=generation_prompt))])[0]
 
     def steps(
         self,
@@ -169,7 +169,7 @@ class Tokenizer:
         A separator stands behind each step, and no token holds parts of two: what comes after a step cannot be told from where
         it ends. Raises ValueError where the template refuses the messages or leaves some of them out.
         """
-        found = self.found([Asked(messages, tools or (), prompt=True)])[0]
+        found = self.found([RenderRequest(messages, tools or (), prompt=True)])[0]
         if isinstance(found, ValueError):
             raise found
         prompt, _ = self.encode_rendered(found.sequences)[0]
@@ -188,29 +188,31 @@ class Tokenizer:
 
         Raises ValueError where the template refuses the messages or leaves some of them out.
         """
-        found = self.found([Asked(messages, tools, wanted, everything)])[0]
+        found = self.found([RenderRequest(messages, tools, wanted, everything)])[0]
         if isinstance(found, ValueError):
             raise found
         return found.sequences
 
     def found(
-        self, asked: Sequence[Asked], workers: Workers = WORKERS, to_first: bool = False
-    ) -> list[Found | ValueError]:
+        self, requests: Sequence[RenderRequest], workers: WorkerPool = WORKERS, to_first: bool = False
+    ) -> list[RenderResult | ValueError]:
         """Return for each of many conversations what of it is learnt and what the template leaves out, or why it cannot be.
 
         With `to_first` none is tried after the first that cannot be.
         """
-        if asked:
+        if requests:
             self._check_template()
-        return workers.learnable(self.template_spec, asked, to_first)
+        return workers.learnable(self.template_spec, requests, to_first)
 
     def encode_rendered(self, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
         """Return tokens and mask of rendered texts; a token is learnt when any character of it is in a span.
 
         The first token of a sequence is never learnt: nothing comes before it.
         """
-        odd = [self._guard.quoted(rendered.text) for rendered in batch]
-        texts = [_named(rendered, self._guard) if flag else rendered for rendered, flag in zip(batch, odd, strict=True)]
+        odd = [self._quoter.quoted(rendered.text) for rendered in batch]
+        texts = [
+            _named(rendered, self._quoter) if flag else rendered for rendered, flag in zip(batch, odd, strict=True)
+        ]
         plain = iter(self._encode(self._plain, [text for text, flag in zip(texts, odd, strict=True) if not flag]))
         named = iter(
             self._encode(self._renamed, [text for text, flag in zip(texts, odd, strict=True) if flag])
@@ -221,16 +223,16 @@ class Tokenizer:
 
     def quotes(self, rendered: Rendered) -> bool:
         """Whether messages of a rendered text spell out special tokens, which are split into those of their text."""
-        return self._guard.quoted(rendered.text)
+        return self._quoter.quoted(rendered.text)
 
     def closes(self, ids: Tokens, trained: Mask) -> bool:
         """Whether the last learnt token is a special one, so that the model learns where to stop."""
         places = np.flatnonzero(trained)
         return bool(places.size) and self._plain.id_to_token(int(ids[places[-1]])) in self.special
 
-    def _rendered(self, asked: Asked) -> Rendered:
+    def _rendered(self, request: RenderRequest) -> Rendered:
         self._check_template()
-        return WORKERS.chat(self.template_spec, asked).sequences[0]
+        return WORKERS.chat(self.template_spec, request).sequences[0]
 
     def _check_template(self) -> None:
         if "default" not in self.templates:
@@ -256,9 +258,9 @@ class Tokenizer:
         return ChatTemplateSpec(self.templates, self._values, quoted, further, self._files.stops, self.special)
 
     @cached_property
-    def _guard(self) -> Guard:
+    def _quoter(self) -> SpecialTokenQuoter:
         quoted = self.template_spec.special
-        return Guard(quoted, WORKERS.control(self.template_spec) if quoted and self.templates else ())
+        return SpecialTokenQuoter(quoted, WORKERS.control(self.template_spec) if quoted and self.templates else ())
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:
@@ -270,19 +272,19 @@ class Tokenizer:
     @cached_property
     def _renamed(self) -> tokenizers.Tokenizer:
         """The tokenizer that knows the guarded tokens under their other names."""
-        return renamed(self._plain, {token: NAME.format(number) for number, token in enumerate(self._guard.tokens)})
+        return renamed(self._plain, {token: NAME.format(number) for number, token in enumerate(self._quoter.tokens)})
 
     def _named(self, role: str) -> int | None:
         token = self._files.named.get(role)
         return self.token_id(token) if token is not None else None
 
 
-def _named(rendered: Rendered, guard: Guard) -> Rendered:
+def _named(rendered: Rendered, quoter: SpecialTokenQuoter) -> Rendered:
     """Give the template's own tokens their other names and undo the quotes; the spans move along."""
     edges = sorted({0, len(rendered.text), *(edge for span in rendered.spans for edge in span)})
     moved, pieces, length = {0: 0}, [], 0
     for start, end in pairwise(edges):
-        piece = guard.name(rendered.text[start:end])
+        piece = quoter.name(rendered.text[start:end])
         pieces.append(piece)
         length += len(piece)
         moved[end] = length

@@ -18,7 +18,7 @@ from gym_torch.generation.generator import Completion, stop_ids
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.rope_scaling import refuse_files
 from gym_vllm.probe import ARITHMETIC, Probe, apart
-from gym_vllm.request import LOGPROBS, Asked, refuse_routing
+from gym_vllm.request import LOGPROBS, SamplingOptions, refuse_routing
 
 if TYPE_CHECKING:
     from gym_vllm import Colocated
@@ -70,24 +70,24 @@ class ColocatedEngine:
         streams: Sequence[int] | None = None,
     ) -> list[Completion]:
         """Return the completions. Raises GymError where vLLM answers what cannot be."""
-        asked = Asked(max_new_tokens, temperature, top_p, seed, sorted(self.stop))
+        options = SamplingOptions(max_new_tokens, temperature, top_p, seed, sorted(self.stop))
         streams = range(len(prompts)) if streams is None else streams
         self._wake()
-        params = [self._params(**asked.params(stream)) for stream in streams]
+        params = [self._params(**options.params(stream)) for stream in streams]
         found = self.llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], params, use_tqdm=False)
         self._rest()
         if len(found) != len(prompts):
             raise GymError(f"vLLM gave {len(found)} answers to {len(prompts)} prompts", key="algorithm.rollouts")
-        return [self._read(asked, one.outputs[0]) for one in found]
+        return [self._read(options, one.outputs[0]) for one in found]
 
     def close(self) -> None:
         """Let go of the engine."""
         self.llm = None
 
-    def _read(self, asked: Asked, output: Any) -> Completion:
+    def _read(self, options: SamplingOptions, output: Any) -> Completion:
         tokens = list(output.token_ids)
         log_probs = [place[token].logprob for place, token in zip(output.logprobs, tokens, strict=True)]
-        return asked.completion(tokens, log_probs, self.vocabulary)
+        return options.completion(tokens, log_probs, self.vocabulary)
 
     def _wake(self) -> None:
         """Make room first for weights, fill them in, and only then make room for keys and values."""
@@ -106,7 +106,7 @@ class ColocatedEngine:
 
     def _verify(self, merged: PreTrainedModel) -> None:
         """Raise GymError where vLLM computes with other weights than it was just given."""
-        params = self._params(**Asked(1, 1.0, 1.0, 0, sorted(self.stop)).params(0), prompt_logprobs=0)
+        params = self._params(**SamplingOptions(1, 1.0, 1.0, 0, sorted(self.stop)).params(0), prompt_logprobs=0)
         (said,) = self.llm.generate([{"prompt_token_ids": self.probe.tokens}], [params], use_tqdm=False)
         found = apart(self.probe.read(said.prompt_logprobs, int), self.probe.of(merged))
         if not found <= ARITHMETIC:

@@ -14,7 +14,7 @@ LOGPROBS = "processed_logprobs"  #: vLLM's name for log-probabilities at the tem
 
 
 @dataclass(frozen=True)
-class Asked:
+class SamplingOptions:
     """How answers are sampled; everything is said, because a server fills gaps from files of the model."""
 
     max_new_tokens: int

@@ -27,7 +27,7 @@ from gym_torch.model.rope_scaling import refuse_files
 from gym_vllm.client import Client, Refused
 from gym_vllm.launch import Server
 from gym_vllm.probe import ARITHMETIC, REPEATED, TEXT, Probe, apart
-from gym_vllm.request import LOGPROBS, Asked, refuse_routing
+from gym_vllm.request import LOGPROBS, SamplingOptions, refuse_routing
 
 if TYPE_CHECKING:
     from gym_vllm import VLLM
@@ -88,10 +88,10 @@ class ServerEngine:
         streams: Sequence[int] | None = None,
     ) -> list[Completion]:
         """Return the completions. Raises GymError when the server fails, or no longer has the weights that it was given."""
-        asked = Asked(max_new_tokens, temperature, top_p, seed, sorted(self.stop))
+        options = SamplingOptions(max_new_tokens, temperature, top_p, seed, sorted(self.stop))
         streams = range(len(prompts)) if streams is None else streams
         with ThreadPoolExecutor(self.config.concurrency) as pool:
-            made = list(pool.map(lambda pair: self._answer(asked, *pair), zip(prompts, streams, strict=True)))
+            made = list(pool.map(lambda pair: self._answer(options, *pair), zip(prompts, streams, strict=True)))
         self._verify()
         return made
 
@@ -100,13 +100,13 @@ class ServerEngine:
         self.server.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _answer(self, asked: Asked, prompt: Sequence[int], stream: int) -> Completion:
+    def _answer(self, options: SamplingOptions, prompt: Sequence[int], stream: int) -> Completion:
         content = {
             "model": self.model,
             "prompt": list(prompt),
             "return_token_ids": True,
             "add_special_tokens": False,
-            **asked.params(stream),
+            **options.params(stream),
         }
         choices = self.client.post("/v1/completions", content, "choices")
         try:
@@ -124,7 +124,7 @@ class ServerEngine:
             )
         if list(read) != list(prompt):
             raise _refused("read other tokens than it was sent", "let it serve the model of the recipe")
-        return asked.completion(tokens, log_probs, self.vocabulary)
+        return options.completion(tokens, log_probs, self.vocabulary)
 
     def _send(self) -> str:
         """Write the weights as a checkpoint of the model, and return, as JSON, the name that the server then has for them and
@@ -171,7 +171,7 @@ class ServerEngine:
             "return_token_ids": True,
             "add_special_tokens": False,
             "prompt_logprobs": 0,
-            **Asked(1, 1.0, 1.0, 0, sorted(self.stop)).params(0),
+            **SamplingOptions(1, 1.0, 1.0, 0, sorted(self.stop)).params(0),
         }
         return self.probe.read(
             self.client.post("/v1/completions", content, "choices", 0, "prompt_logprobs"), str, "logprob"

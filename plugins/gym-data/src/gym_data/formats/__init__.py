@@ -37,10 +37,10 @@ class Alpaca(Format):
     """Column of the tools on offer."""
 
 
-class Turns(Format):
+class ConversationFormat(Format):
     """A list of messages, each with a role and a content."""
 
-    target: ClassVar[str] = "gym_data.formats.messages:TurnsReader"
+    target: ClassVar[str] = "gym_data.formats.messages:ConversationReader"
 
     messages: str = "messages"
     """Column of the messages."""
@@ -66,12 +66,12 @@ class Turns(Format):
     function: str = "function_call"
     """Role of a tool call written as JSON text: {"name": ..., "arguments": {...}}, or a list of them."""
 
-    def for_messages(self, column: str) -> Turns:
+    def for_messages(self, column: str) -> ConversationFormat:
         """Return the same format for another column."""
         return self.model_copy(update={"messages": column})
 
 
-class Messages(Turns):
+class Messages(ConversationFormat):
     """OpenAI's messages: `role`, `content`, `tool_calls`; `train: false` or `weight: 0` keeps an answer unlearnt."""
 
     example: ClassVar[Mapping[str, Any]] = {
@@ -85,7 +85,7 @@ class Messages(Turns):
     }
 
 
-class ShareGPT(Turns):
+class ShareGPT(ConversationFormat):
     """ShareGPT's conversations: `from` human, gpt, system, function_call or observation, and `value`."""
 
     example: ClassVar[Mapping[str, Any]] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import Alpaca
-from gym_data.formats.parsing import EMPTY, Unlearnable, check, column, no_media, text_of, tools_of
+from gym_data.formats.parsing import EMPTY, UntrainableRowError, check, column, no_media, text_of, tools_of
 from gym_data.rows import Conversation, Message
 
 
@@ -23,7 +23,7 @@ class AlpacaReader:
         what = f"the answer (column `{self.config.response}`)"
         answer = text_of(column(row, self.config.response), what)
         if not answer.strip():
-            raise Unlearnable(EMPTY, f"{what} is empty")
+            raise UntrainableRowError(EMPTY, f"{what} is empty")
         read = Conversation((*prompt.messages, {"role": "assistant", "content": answer}), prompt.tools)
         check(read.messages, answered=True)
         return read

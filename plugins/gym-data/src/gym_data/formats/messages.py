@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gym_data.formats import Turns
+from gym_data.formats import ConversationFormat
 from gym_data.formats.parsing import calls_of, check, column, load_json, no_media, text_of, tools_of
 from gym_data.rows import Conversation, Message
 
@@ -23,10 +23,10 @@ OTHER_NAMES = {
 READ = ("role", "content", "tool_calls", "train", "weight")
 
 
-class TurnsReader:
+class ConversationReader:
     """Makes a conversation of a row."""
 
-    def __init__(self, config: Turns) -> None:
+    def __init__(self, config: ConversationFormat) -> None:
         """Hold the column and role names; the usual names of the roles are understood beside the configured ones."""
         self.config = config
         self._roles = OTHER_NAMES | {

@@ -14,7 +14,7 @@ EMPTY = "an answer is empty"
 MEDIA = ("images", "videos", "audios", "image", "audio", "video")
 
 
-class Unlearnable(ValueError):
+class UntrainableRowError(ValueError):
     """A row that is as it should be, but has nothing to learn: an empty answer, or two that are the same."""
 
     def __init__(self, reason: str, why: str = "") -> None:
@@ -110,8 +110,8 @@ def load_json(text: str, what: str) -> Any:
 def check(messages: tuple[Message, ...], answered: bool) -> None:
     """Raise ValueError unless the messages take turns as chat templates expect, and end with an answer (or a prompt).
 
-    It is Unlearnable where all that is wrong is that the last answer is empty. The order is: perhaps a system message, then
-    user and assistant in turns; results of tools stand between a call and the next answer.
+    It is UntrainableRowError where all that is wrong is that the last answer is empty. The order is: perhaps a system message,
+    then user and assistant in turns; results of tools stand between a call and the next answer.
     """
     if not messages:
         raise ValueError("there are no messages")
@@ -132,7 +132,7 @@ def check(messages: tuple[Message, ...], answered: bool) -> None:
             raise ValueError(f"{what} follows a tool result that was not answered")
         if not message["content"].strip() and role != "tool" and not message.get("tool_calls"):
             if role == "assistant" and number == len(messages):
-                raise Unlearnable(EMPTY, f"{what} is empty")
+                raise UntrainableRowError(EMPTY, f"{what} is empty")
             raise ValueError(f"{what} is empty")
         called = bool(message.get("tool_calls")) or (called and role == "tool")
         before = role

@@ -8,7 +8,7 @@ from typing import Any
 
 from gym_data.formats import Feedback, Preference
 from gym_data.formats.detect import detect_prompt
-from gym_data.formats.parsing import Unlearnable, check, column
+from gym_data.formats.parsing import UntrainableRowError, check, column
 from gym_data.rows import Conversation
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
@@ -23,12 +23,14 @@ class PreferenceReader:
         self._reader = config.prompt.build() if config.prompt else None
 
     def convert(self, row: Mapping[str, Any]) -> Pair:
-        """Return the pair. Raises ValueError where an answer is missing, Unlearnable where one is empty or both are equal."""
+        """Return the pair. Raises ValueError where an answer is missing, UntrainableRowError where one is empty or both are
+        equal.
+        """
         chosen, rejected = sides = [self._side(row, name) for name in (self.config.chosen, self.config.rejected)]
         for side in sides:
             check(side.messages, answered=True)
         if chosen == rejected:
-            raise Unlearnable("both answers are the same")
+            raise UntrainableRowError("both answers are the same")
         return Pair(chosen, rejected, self._margin(row))
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gym_data.formats import Stepwise
 from gym_data.formats.detect import detect_prompt
-from gym_data.formats.parsing import Unlearnable, check, filled
+from gym_data.formats.parsing import UntrainableRowError, check, filled
 from gym_data.rows import Conversation
 from gym_data.rows import Stepwise as Steps
 
@@ -23,7 +23,7 @@ class StepwiseReader:
     def convert(self, row: Mapping[str, Any]) -> Steps:
         """Return the steps and how they are judged.
 
-        Raises ValueError where they do not fit each other, Unlearnable where there are none or nobody judged them.
+        Raises ValueError where they do not fit each other, UntrainableRowError where there are none or nobody judged them.
         """
         prompt, steps, labels = self._prompt(row), row.get(self.config.steps), row.get(self.config.labels)
         for name, value in ((self.config.steps, steps), (self.config.labels, labels)):
@@ -35,7 +35,7 @@ class StepwiseReader:
         texts = tuple(filled(step, f"step {number}") for number, step in enumerate(steps, 1))
         judged = tuple(_label(label, number) for number, label in enumerate(labels, 1))
         if all(label is None for label in judged):
-            raise Unlearnable("no step is judged")
+            raise UntrainableRowError("no step is judged")
         return Steps(prompt, texts, judged, self.config.separator)
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
