@@ -24,7 +24,7 @@ KINDS = [
     LoRA(modules_to_save="embed_tokens"),
     LoRA(modules_to_save=("lm_head",)),
 ]
-names = [f"{kind.modules}+{kind.extra}" for kind in KINDS]
+names = [f"{kind.target_modules}+{kind.modules_to_save}" for kind in KINDS]
 
 
 @pytest.fixture(params=KINDS, ids=names)

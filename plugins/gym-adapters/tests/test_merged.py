@@ -100,7 +100,7 @@ def test_merged_computes_the_same_and_is_plain(bench: Any, trained: AdaptedModel
 def test_plain_peft_loads_it(bench: Any, trained: AdaptedModel, config: Adapter, tmp_path: Path) -> None:
     artifact = trained.save(tmp_path / "adapter", str(bench.path))
     assert artifact.kind == "adapter" and artifact.details["adapter"] == f"gym_adapters:{type(config).__name__}"
-    if isinstance(config, BOFT) and config.factors > 1 and not torch.cuda.is_available():
+    if isinstance(config, BOFT) and config.n_butterfly_factor > 1 and not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="size mismatch"):  # without its CUDA extension peft has one factor only
             PeftModel.from_pretrained(bench.base(), str(tmp_path / "adapter"))
         return

@@ -154,7 +154,7 @@ def test_the_layers_of_gpt2_are_taken_by_lora_and_refused_by_name_elsewhere() ->
             for weight in model.state().values():
                 weight.add_(0.1)
             torch.testing.assert_close(model.merged()(tokens).logits, model.model(tokens).logits, atol=1e-4, rtol=1e-4)
-        kinds = {"c_attn", "c_proj", "c_fc"} if config.modules == "all" else {"c_attn"}
+        kinds = {"c_attn", "c_proj", "c_fc"} if config.target_modules == "all" else {"c_attn"}
         assert {name.split(".")[-3] for name in model.state() if "lora_A" in name} == kinds
     for config in (PiSSA(rank=2), LoftQ(rank=2), EVA(rank=2), LoHa(rank=2), OFT(block_size=8), BOFT(block_size=8)):
         with pytest.raises(GymError, match="has no layers that this adapter can change"):
