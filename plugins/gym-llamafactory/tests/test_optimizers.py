@@ -48,7 +48,7 @@ def factory(**keys: Any) -> Recipe:
             GaLore(
                 rank=64,
                 scale=2.0,
-                modules="mlp,self_attn",
+                target_modules="mlp,self_attn",
                 proj_type="reverse_std",
                 update_proj_gap=50,
                 in_backward=True,
@@ -158,7 +158,7 @@ def test_every_optim_of_transformers_means_the_same_or_is_refused(name: str) -> 
                 update_proj_gap=100,
                 scale=0.1,
                 proj_type="reverse_std",
-                modules=("mlp", "self_attn"),
+                target_modules=("mlp", "self_attn"),
                 epsilon=1e-6,
             ),
         ),

@@ -158,7 +158,7 @@ WRONG = {
 }
 
 
-FLAGS = {"modules", "nesterov", "scale_parameter", "include_embedding", "include_lm_head"}
+FLAGS = {"target_modules", "nesterov", "scale_parameter", "include_embedding", "include_lm_head"}
 
 
 @pytest.mark.parametrize("name", KINDS)

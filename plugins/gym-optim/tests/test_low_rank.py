@@ -78,9 +78,9 @@ def test_the_basis_is_that_of_the_leading_singular_vectors(shape: tuple[int, int
 
 def test_only_the_modules_named_are_projected() -> None:
     named = [("layers.0.q_proj.weight", weight(4, 6)), ("layers.0.up_proj.weight", weight(4, 6))]
-    optimizer = GaLore([{"params": named, "role": "matrix"}], rank=2, modules="q_proj, layers")
+    optimizer = GaLore([{"params": named, "role": "matrix"}], rank=2, target_modules="q_proj, layers")
     assert [group["own"] for group in optimizer.param_groups] == [True]
-    optimizer = GaLore([{"params": named, "role": "matrix"}], rank=2, modules=("q_proj",))
+    optimizer = GaLore([{"params": named, "role": "matrix"}], rank=2, target_modules=("q_proj",))
     assert [group["own"] for group in optimizer.param_groups] == [True, False]
     roles = GaLore([{"params": [weight(4, 6)], "role": "embedding"}, {"params": [weight(4, 6)]}], rank=2)
     assert [group["own"] for group in roles.param_groups] == [False, True]
@@ -91,10 +91,10 @@ def test_a_module_that_is_not_there_is_refused(kind: Any) -> None:
     """A part of a name is no module of a path: `attn` would silently leave `self_attn` out."""
     named = [("layers.0.self_attn.q_proj.weight", weight(4, 6)), ("layers.0.mlp.up_proj.weight", weight(4, 6))]
     with pytest.raises(GymError, match="no matrix inside the model has `attn` in its path") as caught:
-        kind([{"params": named, "role": "matrix"}], modules="mlp,attn")
+        kind([{"params": named, "role": "matrix"}], target_modules="mlp,attn")
     assert "q_proj, up_proj" in caught.value.problems[0].fix
     with pytest.raises(GymError, match="`mlp` in its path"):
-        kind([{"params": [weight(4, 6)], "role": "matrix"}], modules="mlp")
+        kind([{"params": [weight(4, 6)], "role": "matrix"}], target_modules="mlp")
 
 
 @pytest.mark.proves("galore")

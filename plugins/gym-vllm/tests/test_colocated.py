@@ -40,13 +40,13 @@ def build(path, **options):
 @pytest.mark.parametrize("sleeping", [True, False], ids=["sleeping", "awake"])
 def test_it_holds_to_the_laws_of_engines(bench, vllm, law, sleeping) -> None:
     class Engine(Colocated):
-        sleep: bool = sleeping
+        enable_sleep_mode: bool = sleeping
 
     law(Brought("rollouts", "vllm-colocated", Engine), bench)
 
 
 def test_it_sleeps_while_the_policy_trains(vllm, model_path) -> None:
-    engine = build(model_path, memory=0.4, max_length=128)
+    engine = build(model_path, gpu_memory_utilization=0.4, max_model_len=128)
     options = engine.llm.options
     assert options["gpu_memory_utilization"] == 0.4 and options["max_model_len"] == 128
     assert options["logprobs_mode"] == "processed_logprobs"
@@ -60,7 +60,7 @@ def test_it_sleeps_while_the_policy_trains(vllm, model_path) -> None:
 
 
 def test_awake_it_takes_weights_only_when_they_have_changed(vllm, model_path) -> None:
-    engine = build(model_path, sleep=False)
+    engine = build(model_path, enable_sleep_mode=False)
     for _ in range(2):
         engine.refresh()
         engine.generate([[5]], 2, 1.0)
@@ -69,7 +69,7 @@ def test_awake_it_takes_weights_only_when_they_have_changed(vllm, model_path) ->
 
 
 def test_weights_that_do_not_arrive_are_noticed(vllm, model_path) -> None:
-    engine = build(model_path, sleep=False)
+    engine = build(model_path, enable_sleep_mode=False)
     engine.llm.model.load = lambda weights: None
     engine.generate([[5]], 2, 1.0)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def test_it_answers_with_vllm_itself(bench, monkeypatch) -> None:
 
     class Engine(Colocated):
         memory: float = 0.2
-        max_length: int | None = 128
+        max_model_len: int | None = 128
         dtype: str = "float32"
 
     for law in LAWS:

@@ -99,7 +99,7 @@ def test_without_vllm(model_path, tmp_path, monkeypatch) -> None:
 
 
 def test_options_become_the_command_line(tmp_path) -> None:
-    config = VLLM(dtype="bfloat16", memory=0.8, max_length=4096, tensor_parallel=2)
+    config = VLLM(dtype="bfloat16", gpu_memory_utilization=0.8, max_model_len=4096, tensor_parallel_size=2)
     command = Server(config, Path("/model"), tmp_path / "log").command(8123)
     assert command[:3] == ["vllm", "serve", "/model"]
     options = dict(zip(command[3::2], command[4::2], strict=True))

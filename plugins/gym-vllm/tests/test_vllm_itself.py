@@ -21,7 +21,7 @@ def test_it_holds_to_the_laws_of_engines(bench, law) -> None:
 
     class Engine(VLLM):
         memory: float = 0.2
-        max_length: int | None = 128
+        max_model_len: int | None = 128
         dtype: str = "float32"
 
     law(Brought("rollouts", "vllm", Engine), bench)

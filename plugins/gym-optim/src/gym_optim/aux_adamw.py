@@ -90,6 +90,6 @@ def check_modules(optimizer: WithAuxAdamW, modules: Names) -> None:
             there = sorted({name.removesuffix(".weight").rpartition(".")[2] for name in held})
             raise GymError(
                 f"no matrix inside the model has `{module}` in its path",
-                key="optimizer.modules",
+                key="optimizer.target_modules",
                 fix=f"there are: {', '.join(there)}" if there else "give parameters with names",
             )

@@ -19,9 +19,9 @@ class VLLMConfig(RolloutEngineConfig):
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Precision of the answering model; `auto` is that of the files of the model."""
-    memory: Annotated[float, Field(gt=0, le=1)] = 0.9
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Share of the memory of a GPU that vLLM may take."""
-    max_length: PositiveInt | None = None
+    max_model_len: PositiveInt | None = None
     """Most tokens of a prompt and its answer together; by default what the model can, which may take much memory."""
 
 
@@ -30,7 +30,7 @@ class VLLM(VLLMConfig):
 
     target: ClassVar[str] = "gym_vllm.server:ServerEngine"
 
-    memory: Annotated[float, Field(gt=0, le=1)] = 0.9
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Share of the memory of its GPUs that a server started here may take."""
     url: str = ""
     """Address of a server that runs already, such as `http://127.0.0.1:8000`; empty to start one on this machine."""
@@ -38,7 +38,7 @@ class VLLM(VLLMConfig):
     """Environment variable that holds the key of a server that runs already."""
     devices: str = ""
     """GPUs of a server started here, such as `1` or `2,3`: not those that train. Empty for all."""
-    tensor_parallel: PositiveInt = 1
+    tensor_parallel_size: PositiveInt = 1
     """GPUs over which a server started here spreads each layer."""
     startup: Annotated[float, Field(gt=0)] = 600.0
     """Seconds that a server may take to start."""
@@ -61,7 +61,7 @@ class Colocated(VLLMConfig):
 
     target: ClassVar[str] = "gym_vllm.colocated:ColocatedEngine"
 
-    memory: Annotated[float, Field(gt=0, le=1)] = 0.5
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of the memory of the GPU that vLLM may take while it answers."""
-    sleep: bool = True
+    enable_sleep_mode: bool = True
     """Free vLLM's memory while the policy is trained."""

@@ -117,7 +117,7 @@ class ColocatedEngine:
             )
 
     def _rest(self) -> None:
-        if self.config.sleep:
+        if self.config.enable_sleep_mode:
             self.llm.sleep(level=2)  # drops the weights: the trainer has them
             self._awake = False
 
@@ -143,9 +143,9 @@ def _start(config: Colocated, path: Path) -> tuple[Any, Any]:
     engine = LLM(
         model=str(path),
         dtype=config.dtype,
-        gpu_memory_utilization=config.memory,
-        max_model_len=config.max_length,
-        enable_sleep_mode=config.sleep,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        max_model_len=config.max_model_len,
+        enable_sleep_mode=config.enable_sleep_mode,
         logprobs_mode=LOGPROBS,
         generation_config="vllm",
         seed=0,

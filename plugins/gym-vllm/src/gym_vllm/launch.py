@@ -67,11 +67,11 @@ class Server:
             "--logprobs-mode": LOGPROBS,
             "--generation-config": "vllm",
             "--dtype": config.dtype,
-            "--gpu-memory-utilization": str(config.memory),
-            "--tensor-parallel-size": str(config.tensor_parallel),
+            "--gpu-memory-utilization": str(config.gpu_memory_utilization),
+            "--tensor-parallel-size": str(config.tensor_parallel_size),
         }
-        if config.max_length:
-            options["--max-model-len"] = str(config.max_length)
+        if config.max_model_len:
+            options["--max-model-len"] = str(config.max_model_len)
         return ["vllm", "serve", str(self.model), *(part for option in options.items() for part in option)]
 
     def stop(self) -> None:
@@ -103,7 +103,7 @@ class Server:
             f"the vLLM server {why}" + (f": {said[-1][:200]}" if said else ""),
             where=str(self.log),
             key="algorithm.rollouts",
-            fix="read what it says there; `memory`, `max_length` and `devices` are what it most often fails of",
+            fix="read its log; `gpu_memory_utilization`, `max_model_len` and `devices` are the usual causes",
         )
 
 

@@ -58,7 +58,7 @@ class SamplingOptions:
             raise GymError(
                 f"vLLM ended an answer after {len(tokens)} of {self.max_new_tokens} tokens, and none that ends a turn",
                 key="algorithm.rollouts",
-                fix="raise `max_length`, or the server's --max-model-len: prompt and answer must fit into it",
+                fix="raise `max_model_len`, or the server's --max-model-len: prompt and answer must fit into it",
             )
         return Completion(list(tokens), list(log_probs), finished)
 

@@ -91,7 +91,7 @@ class OptimizerKeys(Keys):
         Key("galore_update_interval", "optimizer.update_proj_gap", "galore", chosen_by="use_galore"),
         Key("galore_scale", "optimizer.scale", "galore", None, 2.0, "use_galore"),
         Key("galore_proj_type", "optimizer.proj_type", "galore", chosen_by="use_galore"),
-        Key("galore_target", "optimizer.modules", "galore", chosen_by="use_galore"),
+        Key("galore_target", "optimizer.target_modules", "galore", chosen_by="use_galore"),
         Key("galore_layerwise", "optimizer.in_backward", "galore", chosen_by="use_galore"),
         Key("optim", "optimizer.in_backward", "galore", if_it_says("galore_adamw_layerwise"), None, "optim"),
         Key("optim_args.proj_type", "optimizer.proj_type", "galore", chosen_by="optim"),
@@ -104,7 +104,7 @@ class OptimizerKeys(Keys):
         Key("apollo_proj_type", "optimizer.scale_type", "apollo", only("std"), chosen_by="use_apollo"),
         # the limit is on a ratio of norms
         Key("apollo_scale_front", "optimizer.scale_type", "apollo", {True: None, False: None}, None, "use_apollo"),
-        Key("apollo_target", "optimizer.modules", _APOLLO, chosen_by="use_apollo"),
+        Key("apollo_target", "optimizer.target_modules", _APOLLO, chosen_by="use_apollo"),
         Key("apollo_layerwise", "optimizer.in_backward", _APOLLO, chosen_by="use_apollo"),
         Key("optim", "optimizer.in_backward", _APOLLO, if_it_says("apollo_adamw_layerwise"), None, "optim"),
         Key("optim_args.scale_type", "optimizer.scale_type", "apollo", chosen_by="optim"),
@@ -114,7 +114,7 @@ class OptimizerKeys(Keys):
         Key("optim_args.rank", "optimizer.rank", "apollo", int, 128, "optim"),
         Key("optim_args.update_proj_gap", "optimizer.update_proj_gap", f"galore {_APOLLO}", int, None, "optim"),
         Key("optim_args.scale", "optimizer.scale", "galore apollo", float, None, "optim"),
-        Key("optim_target_modules", "optimizer.modules", f"galore {_APOLLO}", _targets, None, "optim"),
+        Key("optim_target_modules", "optimizer.target_modules", f"galore {_APOLLO}", _targets, None, "optim"),
         # the others
         Key("badam_switch_interval", "optimizer.switch_interval", "badam"),
         Key("badam_verbose", "optimizer.switch_interval", "badam", unread),

@@ -23,7 +23,7 @@ class APOLLO(AdamOptions, PerParameter, WholeParameters):
 
     W, G and U are m x n with m <= n, else all is transposed; P is r x m, R, M, V and N are r x n, and r is `rank`, or m where
     that is less. sqrt(scale) is the alpha of the paper. Each expert of a stack is a matrix of its own. Embeddings, head,
-    norms, biases, single rows or columns and what `modules` does not name get AdamW.
+    norms, biases, single rows or columns and what `target_modules` does not name get AdamW.
 
     State: 8 r max + 4 bytes for a matrix whose long side is max; 8 a number of everything else.
 
@@ -45,7 +45,7 @@ class APOLLO(AdamOptions, PerParameter, WholeParameters):
     """The update is multiplied by its square root."""
     scale_type: Literal["channel", "tensor"] = "channel"
     """Whether each channel along the long side of a matrix is scaled by itself, or the whole matrix as one."""
-    modules: Names = "all"
+    target_modules: Names = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the projections."""
@@ -58,7 +58,7 @@ class APOLLO(AdamOptions, PerParameter, WholeParameters):
             parameters,
             lambda group, name, shape: (
                 prod(shape[:-2]) * (8 * min(self.rank, *shape[-2:]) * max(shape[-2:]) + 4)
-                if is_matrix(group, shape) and is_named(name, self.modules)
+                if is_matrix(group, shape) and is_named(name, self.target_modules)
                 else 8 * prod(shape)
             ),
         )

@@ -19,10 +19,10 @@ class APOLLOMini(APOLLO):
         U = s G,  U = U min(1, 1.01 |U of the step before| / |U|)
         W = (1 - eta lambda) W - eta sqrt(scale) U
 
-    W, G and U are m x n with m <= n, else all is transposed; p is a row of m, R, M, V and N are rows of n, s is one number.
-    It is `apollo` with `rank: 1`, `scale_type: tensor` and `scale: 128`, whose root is the alpha of the paper. Each expert of
-    a stack is a matrix of its own. Embeddings, head, norms, biases, single rows or columns and what `modules` does not name
-    get AdamW.
+    W, G and U are m x n with m <= n, else all is transposed; p is a row of m, R, M, V and N are rows of n, s is one number. It
+    is `apollo` with `rank: 1`, `scale_type: tensor` and `scale: 128`, whose root is the alpha of the paper. Each expert of a
+    stack is a matrix of its own. Embeddings, head, norms, biases, single rows or columns and what `target_modules` does not
+    name get AdamW.
 
     State: 8 max + 4 bytes for a matrix whose long side is max; 8 a number of everything else.
 

@@ -21,7 +21,7 @@ class Fira(ProjectedOptions):
     W, G and S are m x n with m <= n, else all is transposed, or as `proj_type` says; P holds the r leading left singular
     vectors of G, m x r; R, M, V and N are r x n, w as in GaLore. The limit is on the norm of the whole of S, and lets
     everything pass after a norm of zero. Each expert of a stack is a matrix of its own. Embeddings, head, norms, biases,
-    single rows or columns and what `modules` does not name get AdamW.
+    single rows or columns and what `target_modules` does not name get AdamW.
 
     State: 8 r max + 4 r min + 4 r + 4 bytes for a matrix of sides min and max, as GaLore and a norm; 8 a number of everything
     else.

@@ -31,7 +31,7 @@ class ProjectedOptions(AdamOptions, PerParameter, WholeParameters):
     """Of the update of a projected matrix."""
     proj_type: ProjType = "std"
     """Side that is projected: the shorter (`std`), the longer (`reverse_std`), the rows (`left`) or the columns (`right`)."""
-    modules: Names = "all"
+    target_modules: Names = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
 
     def declared_bytes(self, parameters: Groups) -> int:
@@ -39,7 +39,9 @@ class ProjectedOptions(AdamOptions, PerParameter, WholeParameters):
         return total_bytes(
             parameters,
             lambda group, name, shape: (
-                self.projected(shape) if is_matrix(group, shape) and is_named(name, self.modules) else 8 * prod(shape)
+                self.projected(shape)
+                if is_matrix(group, shape) and is_named(name, self.target_modules)
+                else 8 * prod(shape)
             ),
         )
 
@@ -69,7 +71,7 @@ class GaLore(ProjectedOptions):
     W and G are m x n with m <= n, else all is transposed, or as `proj_type` says; P is m x r, R, M and V are r x n, r is
     `rank` or m where that is less; ^2 is number by number. w has a number for each row of V: what the weights of the squares
     in it sum to, 1 - beta2^t as long as P stays. Each expert of a stack is a matrix of its own. Embeddings, head, norms,
-    biases, single rows or columns and what `modules` does not name get AdamW.
+    biases, single rows or columns and what `target_modules` does not name get AdamW.
 
     State: 8 r max + 4 r min + 4 r bytes for a matrix of sides min and max (8 r min + 4 r max + 4 r where the long side is
     projected); 8 a number of everything else.

@@ -24,7 +24,7 @@ class QGaLore(ProjectedOptions):
     W and G are m x n with m <= n, else all is transposed, or as `proj_type` says; P is m x r, M and V are r x n, w has a
     number for each row of V, as in GaLore. T begins at `update_proj_gap` and is each matrix's own, as each expert of a stack
     is one. round4 takes 15 even values between plus and minus the largest of 256 numbers, encode is that of `adamw_8bit`.
-    Embeddings, head, norms, biases, single rows or columns and what `modules` does not name get AdamW in fp32.
+    Embeddings, head, norms, biases, single rows or columns and what `target_modules` does not name get AdamW in fp32.
 
     State: 2.03 r max + 0.52 r min + 4 r bytes for a matrix of sides min and max: codes, a scale for 256, w; 8 a number
     elsewhere.

@@ -29,15 +29,15 @@ class APOLLO(WithAuxAdamW):
     default_lr: ClassVar[float] = 1e-2
 
     def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
-        """Hold parameters. Raises GymError too where `modules` names what there is not."""
+        """Hold parameters. Raises GymError too where `target_modules` names what there is not."""
         self._numbers: dict[Tensor, int] = {}
         self._count = 0
         super().__init__(params, lr, **options)
-        check_modules(self, self.defaults["modules"])
+        check_modules(self, self.defaults["target_modules"])
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
-        """Take the matrices inside the model that `modules` names."""
-        return is_matrix(group, tuple(parameter.shape)) and is_named(name, group["modules"])
+        """Take the matrices inside the model that `target_modules` names."""
+        return is_matrix(group, tuple(parameter.shape)) and is_named(name, group["target_modules"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, and number their matrices, each of which has projections of its own."""

@@ -30,13 +30,13 @@ class GaLore(WithAuxAdamW):
     default_lr: ClassVar[float] = 1e-2
 
     def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
-        """Hold parameters. Raises GymError too where `modules` names what there is not."""
+        """Hold parameters. Raises GymError too where `target_modules` names what there is not."""
         super().__init__(params, lr, **options)
-        check_modules(self, self.defaults["modules"])
+        check_modules(self, self.defaults["target_modules"])
 
     def owns(self, group: dict[str, Any], name: str, parameter: Tensor) -> bool:
-        """Take the matrices inside the model that `modules` names."""
-        return is_matrix(group, tuple(parameter.shape)) and is_named(name, group["modules"])
+        """Take the matrices inside the model that `target_modules` names."""
+        return is_matrix(group, tuple(parameter.shape)) and is_named(name, group["target_modules"])
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
         """Take a step."""
