@@ -64,7 +64,7 @@ def test_oft() -> None:
     )
     assert found == OFT(block_size=16, target_modules="q_proj,v_proj", modules_to_save="lm_head")
     assert adapter(finetuning_type="oft", oft_rank=4, oft_block_size=0) == OFT(rank=4)
-    with pytest.raises(RecipeError, match="set block or blocks, not both"):
+    with pytest.raises(RecipeError, match="set block_size or rank, not both"):
         adapter(finetuning_type="oft", oft_rank=4, oft_block_size=8)
 
 
