@@ -45,7 +45,7 @@ class DAPO(ClippedPolicyGradient):
     by up to 1, where no reward of the recipe measures length; 0 is off."""
 
     def judges(self) -> list[Reward]:
-        """Return the rewards of the recipe, and the punishment of long answers."""
+        """Return the rewards of the recipe, and the punishment of long completions."""
         buffer = round(self.overlong_buffer * self.max_new_tokens)
         if not buffer or any(reward.judges_length for reward in self.rewards):
             return self.rewards

@@ -11,7 +11,7 @@ from gym_rl.rollouts.experience import Experience
 
 
 def beta(experience: Experience, config: BNPO) -> dict[str, Tensor]:
-    """Give every token the advantage of its answer. Raises GymError for a reward that is not between the bounds."""
+    """Give every token the advantage of its completion. Raises GymError for a reward that is not between the bounds."""
     low, high = config.min_reward, config.max_reward
     outside = [reward for reward in experience.rewards.tolist() if not low <= reward <= high and reward == reward]
     if outside:

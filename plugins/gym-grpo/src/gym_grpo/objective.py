@@ -17,16 +17,16 @@ from gym_torch.packing import PADDED, Layout
 
 
 class GRPOLoss(ClippedTokens):
-    """Every answer counts the same, and its tokens share it."""
+    """Every completion counts the same, and its tokens share it."""
 
     aggregate: LossAggregation = SequenceMeanTokenMean()
 
 
 class DrGRPOLoss(ClippedTokens):
-    """Every token counts the same, and as much as if all answers were as long as they may be."""
+    """Every token counts the same, and as much as if all completions were as long as they may be."""
 
     def __init__(self, config: DrGRPO, layout: Layout = PADDED) -> None:
-        """Take the longest answer from the options."""
+        """Take the longest completion from the options."""
         super().__init__(config, layout)
         self.aggregate = SequenceMeanTokenSumNorm(config.max_new_tokens)
 

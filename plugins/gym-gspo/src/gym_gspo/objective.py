@@ -1,4 +1,4 @@
-"""The losses of answers, every answer alike."""
+"""The losses of completions, every completion alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gym_rl.rollouts.batch import RolloutBatch
 
 
 class GSPOLoss(ClippedSequences):
-    """The clipped loss of each answer."""
+    """The clipped loss of each completion."""
 
     aggregate: LossAggregation = SequenceMeanTokenMean()
 

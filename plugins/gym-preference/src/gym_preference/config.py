@@ -12,7 +12,7 @@ from gym_torch.config import Further
 
 
 class PreferenceAlgorithm(TorchAlgorithm):
-    """Base of the algorithms that make some answers more likely than others; an example is a pair, or a judged answer.
+    """Base of the algorithms that make some responses more likely than others; an example is a pair, or a labelled response.
 
     The fields that a subclass adds are further arguments of its `loss`.
     """
@@ -20,9 +20,9 @@ class PreferenceAlgorithm(TorchAlgorithm):
     contribution: ClassVar[str] = "gym_preference.workflow:preferences"
     disable_dropout: ClassVar[bool] = True
     referenced: ClassVar[bool] = False
-    """Whether answers are measured by how much likelier they are than under a reference."""
+    """Whether responses are measured by how much likelier they are than under a reference."""
     loss: ClassVar[str] = ""
-    """`module:function` to the losses of pairs, or of judged answers: from their log-ratios, `beta` and the fields that a
+    """`module:function` to the losses of pairs, or of labelled responses: from their log-ratios, `beta` and the fields that a
     subclass adds."""
 
     beta: Annotated[float, Field(gt=0)] = 0.1
@@ -32,7 +32,7 @@ class PreferenceAlgorithm(TorchAlgorithm):
 
 
 class WithReference(PreferenceAlgorithm):
-    """Base of those that measure answers against a reference: the model as it was before training, or another one."""
+    """Base of those that measure responses against a reference: the model as it was before training, or another one."""
 
     referenced: ClassVar[bool] = True
 
@@ -48,12 +48,12 @@ class WithReference(PreferenceAlgorithm):
 
 
 class PairwisePreference(PreferenceAlgorithm):
-    """Base of the algorithms that learn from pairs of answers. A loss is a function of two numbers for each pair, `[pairs]`.
+    """Base of the algorithms that learn from pairs of responses. A loss is a function of two numbers for each pair, `[pairs]`.
 
-    These are the log-probabilities of the chosen and of the rejected answer, less those under the reference where there is one.
+    These are the log-probabilities of the chosen and of the rejected response, less those under the reference where there is one.
     """
 
     rows: ClassVar[str] = "preference"
     objective: ClassVar[str] = "gym_preference.pairwise.objective:PairObjective"
     per_token: ClassVar[bool] = False
-    """Whether log-ratios are means over the tokens of an answer rather than sums."""
+    """Whether log-ratios are means over the tokens of a response rather than sums."""

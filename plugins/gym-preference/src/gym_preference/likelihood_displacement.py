@@ -1,4 +1,4 @@
-"""Notices when learning makes the chosen answers unlikely too."""
+"""Notices when learning makes the chosen responses unlikely too."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from gym_torch.console import warn
 from gym_torch.observer import Observer, Progress, Record
 
-FALL = 1.0  #: nats for each token: what was learnt to be better is then e times less likely than it was
+FALL = 1.0  #: nats for each token: what was trained to be better is then e times less likely than it was
 
 
 class LikelihoodDisplacement(Observer):
-    """Warns, once, when the chosen answers have become much less likely than they were at first.
+    """Warns, once, when the chosen responses have become much less likely than they were at first.
 
-    A loss of differences falls as long as the rejected answers lose more. What gains instead is neither.
+    A loss of differences falls as long as the rejected responses lose more. What gains instead is neither.
     """
 
     def __init__(self, measure: str, ftx: float) -> None:
-        """Begin with nothing seen; `measure` is the metric of the mean log-probability of a token of these answers.
+        """Begin with nothing seen; `measure` is the metric of the mean log-probability of a token of these responses.
 
         `ftx` is what learning them counts already.
         """

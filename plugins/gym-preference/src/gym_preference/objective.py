@@ -20,10 +20,10 @@ NOT_ARGUMENTS = WithReference.model_fields.keys() - {"beta"}  #: fields that are
 
 
 class PreferenceObjective(Objective[ResponseBatch]):
-    """Base of the objectives over answers: write `prompt_responses` and `loss`, which applies `losses` to `arguments` and what it
-    knows.
+    """Base of the objectives over responses: write `prompt_responses` and `loss`, which applies `losses` to `arguments` and
+    what it knows.
 
-    The trainer says what the reference is, by `reference` or by `cached_log_probs`. Without either, as in a plan, every answer
+    The trainer says what the reference is, by `reference` or by `cached_log_probs`. Without either, as in a plan, every response
     has the log-probability 0 under it.
     """
 
@@ -40,10 +40,10 @@ class PreferenceObjective(Objective[ResponseBatch]):
 
     @abstractmethod
     def prompt_responses(self, example: Example) -> PromptResponses:
-        """Return the prompt and the answers of an example; the tokens of the answers are what the reference scores."""
+        """Return the prompt and the responses of an example; the tokens of the responses are what the reference scores."""
 
     def collate(self, examples: Sequence[Example]) -> ResponseBatch:
-        """Lay out the answers of all examples, those to one prompt behind a single copy of it."""
+        """Lay out the responses of all examples, those to one prompt behind a single copy of it."""
         groups = [self.prompt_responses(example) for example in examples]
         columns = (
             {}

@@ -1,4 +1,4 @@
-"""What a reference said of answers, kept by content: asked once, read again by every later run over the same tokens."""
+"""What a reference said of responses, kept by content: asked once, read again by every later run over the same tokens."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from gym_torch.prompt_responses import PromptResponses
 
 KEY_BYTES = 16
 COMPUTES_NOTHING = {"architectures", "dtype", "transformers_version", "use_cache"}  #: parts of a configuration
-Scores = Mapping[bytes, npt.NDArray[np.float32]]  #: by `key_of`, log-probabilities of the trained tokens of answers
+Scores = Mapping[bytes, npt.NDArray[np.float32]]  #: by `key_of`, log-probabilities of the trained tokens of responses
 
 
 class CachedLogProbs:
-    """Log-probabilities of the tokens of answers under a reference."""
+    """Log-probabilities of the tokens of responses under a reference."""
 
     def __init__(self, scores: Scores) -> None:
         """Take them, by `key_of`."""
         self.scores = scores
 
     def of(self, group: PromptResponses) -> Tensor:
-        """Return those of the answers to one prompt, one answer after another: `[n]` fp32."""
+        """Return those of the responses to one prompt, one response after another: `[n]` fp32."""
         return torch.from_numpy(self.scores[key_of(group)])
 
     def write(self, path: Path, name: str) -> None:
@@ -76,7 +76,7 @@ class CachedLogProbs:
 
 
 def key_of(group: PromptResponses) -> bytes:
-    """Return bytes that are equal for equal tokens of which the same are learnt."""
+    """Return bytes that are equal for equal tokens of which the same are trained."""
     digest = hashlib.blake2b(digest_size=KEY_BYTES)
     for part in (group.prompt, *(array for each in group.responses for array in (each.tokens, each.trained))):
         digest.update(len(part).to_bytes(8, "little"))
@@ -85,7 +85,7 @@ def key_of(group: PromptResponses) -> bytes:
 
 
 def name_of(weights: str, how: Sequence[Any], keys: Sequence[bytes]) -> str:
-    """Return the name of the scores of answers by weights: of what they are made from, and of how they are computed.
+    """Return the name of the scores of responses by weights: of what they are made from, and of how they are computed.
 
     `how` is plain data; by which version of which code is named as well.
     """

@@ -1,4 +1,4 @@
-"""The reference of a run: asked for each batch, or once for all answers before training."""
+"""The reference of a run: asked for each batch, or once for all responses before training."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ReferenceLogProbs:
 
         Raises GymError where the reference is not the one that the run began with.
         """
-        again = int(self.order.bounds[-1]) > len(self.parts.data.train)  # whether answers come more than once
+        again = int(self.order.bounds[-1]) > len(self.parts.data.train)  # whether responses come more than once
         asked, further = self.parts.config.precompute_ref_log_probs, self._named or not self.reference.without
         if not ((further or again) if asked == "auto" else asked):
             return
@@ -85,7 +85,7 @@ class ReferenceLogProbs:
         return scorer
 
     def _kept(self, job: Job, objective: PreferenceObjective, steps: Sequence[Step]) -> CachedLogProbs:
-        """Return what the reference says of all answers: what was kept, or what it says now."""
+        """Return what the reference says of all responses: what was kept, or what it says now."""
         self.run.ranks.at("")  # it may take its time
         mine = {key_of(objective.prompt_responses(each)) for step in steps for batch in step.batches for each in batch}
         keys = sorted(set(gathered(self.accelerator, list(mine))))
@@ -126,7 +126,7 @@ class ReferenceLogProbs:
                     scores = scores[size:]
 
     def _file(self, weights: str, keys: Sequence[bytes]) -> Path:
-        # How answers are cut into batches changes the last bits: a run is then what its recipe says, whoever ran before.
+        # How responses are cut into batches changes the last bits: a run is then what its recipe says, whoever ran before.
         train, world = self.parts.train, self.parts.world
         how: list[Any] = [
             self.parts.model.precision,

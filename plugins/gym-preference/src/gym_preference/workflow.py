@@ -47,5 +47,5 @@ def used(parts: Parts[Any, Any, Any], order: Dataset) -> Iterable[Used]:
 
 
 def likelihood_watch(config: PreferenceAlgorithm) -> Observer:
-    """Return what notices when learning makes the chosen answers unlikely too."""
+    """Return what notices when learning makes the chosen responses unlikely too."""
     return LikelihoodDisplacement("logps/chosen", config.ftx)

@@ -1,4 +1,4 @@
-"""Policy losses that hold the ratio to the policy that answered within bounds."""
+"""Policy losses that hold the ratio to the policy that sampled within bounds."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ClippedTokens(PolicyObjective):
 
 
 class ClippedSequences(PolicyObjective):
-    """GSPO's loss of each answer, as that of each of its tokens: their mean is the answer's."""
+    """GSPO's loss of each completion, as that of each of its tokens: their mean is the completion's."""
 
     config: ClippedPolicyGradient
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
-        """Return the loss of each token's answer, and whether clipping takes its gradient away."""
+        """Return the loss of each token's completion, and whether clipping takes its gradient away."""
         (low, high), each = self.config.clip_range(), batch.sequence_advantages
         ratio = mean_ratio(log_probs, batch.old_log_probs, batch.owner, batch.responses)
         held = policy_losses.is_clipped(ratio.detach(), each, low, high)

@@ -1,4 +1,4 @@
-"""`gym rollouts`: looking at what a model answered while it learnt."""
+"""`gym rollouts`: the completions of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
 
 @click.group()
 def rollouts() -> None:
-    """Look at the answers of a run of reinforcement learning."""
+    """Look at the completions of a run of reinforcement learning."""
 
 
 @rollouts.command()
@@ -24,7 +24,7 @@ def rollouts() -> None:
 @click.option("--worst", default=3, show_default=True, type=click.IntRange(min=0), help="How many of the worst.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(run: Path, step: int | None, held_out: bool, best: int, worst: int, as_json: bool) -> None:
-    """Print the best and the worst answers of a step, with what judged them; RUN is an output directory."""
+    """Print the best and the worst completions of a step, with their scores; RUN is an output directory."""
     from gym_rl.rollout_log.ranking import rank
 
     found = rank(RolloutLog(run).read(HELD_OUT if held_out else TRAINING, step), best, worst)

@@ -1,4 +1,4 @@
-"""Critics: what says, before each token of an answer, how much reward is still to come.
+"""Critics: what says, before each token of a completion, how much reward is still to come.
 
 A critic is a head on the states of the policy, or a model of its own under a head. Either is trained beside the policy.
 """

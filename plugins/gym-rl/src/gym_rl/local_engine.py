@@ -16,7 +16,7 @@ from gym_torch.packing import ALONE
 
 
 class LocalEngine:
-    """Answers in the precision that is trained in.
+    """Generates in the precision that is trained in.
 
     In fp32 its log-probabilities are the trainer's, unless those of a token follow from the length of the whole text, which
     is not known when the token is sampled.

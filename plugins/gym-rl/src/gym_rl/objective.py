@@ -1,4 +1,4 @@
-"""From answers to a batch in which each prompt stands once, and from a batch to what an algorithm's loss is made of."""
+"""From completions to a batch in which each prompt stands once, and from a batch to what an algorithm's loss is made of."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PolicyObjective(Objective[RolloutBatch]):
     aggregate: LossAggregation = TokenMean()
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
-        """Hold the options; the temperature that answers are drawn at is the one they are scored at."""
+        """Hold the options; the temperature that completions are drawn at is the one they are scored at."""
         super().__init__(config, layout)
         self.temperature = config.temperature
         self.penalty = (
@@ -50,7 +50,7 @@ class PolicyObjective(Objective[RolloutBatch]):
         """
 
     def collate(self, examples: Sequence[Example]) -> RolloutBatch:
-        """Lay out answers, those to one prompt behind a single copy of it."""
+        """Lay out completions, those to one prompt behind a single copy of it."""
         rollouts = list(cast(Sequence[Rollout], examples))
         members = [tuple(group) for _, group in groupby(rollouts, key=lambda rollout: rollout.group)]
         groups = [PromptResponses(own[0].prompt.tokens, own, own[0].prompt.id) for own in members]
@@ -92,7 +92,7 @@ class PolicyObjective(Objective[RolloutBatch]):
 
 
 def ratio_metrics(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:
-    """Return, for each token, how far the policy is from the one that answered and from itself when the round began."""
+    """Return, for each token, how far the policy is from the one that sampled and from itself when the round began."""
     apart, ratio = log_ratio(log_probs, batch.sampling_log_probs), token_ratio(log_probs, batch.old_log_probs)
     found = {"approx_kl": apart.exp() - 1 - apart, "ratio/mean": ratio, "ratio/abs_dev": (ratio - 1).abs()}
     return found | ({"sampling/sampling_logp_difference/mean": apart.abs()} if batch.fresh else {})

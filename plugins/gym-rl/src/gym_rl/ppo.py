@@ -72,7 +72,7 @@ class PPOLoss(ClippedTokens):
 def gae_advantages(experience: Experience, config: PPO) -> dict[str, Tensor]:
     """Return whitened advantages and the returns that the critic learns: generalized advantage estimates over the round.
 
-    What an answer earns is `gym_rl.rollouts.compute_advantages.token_rewards`. One that nothing judged has advantages of 0 and
+    What a completion earns is `gym_rl.rollouts.compute_advantages.token_rewards`. One without a reward has advantages of 0 and
     returns of NaN.
     """
     owner, values = experience.owner, experience.columns["values"].double()

@@ -1,4 +1,4 @@
-"""RLOO and the like: the score function weighted by an advantage of whole answers."""
+"""RLOO and the like: the score function weighted by an advantage of whole completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gym_rl.rollouts.batch import RolloutBatch
 
 
 class Reinforce(PolicyObjective):
-    """-A sg[ratio of the answer] log pi(answer): on the policy that answered, REINFORCE."""
+    """-A sg[ratio of the completion] log pi(completion): on the policy that sampled, REINFORCE."""
 
     aggregate: LossAggregation = SequenceMeanTokenSum()
 

@@ -45,7 +45,7 @@ def rollouts(parts: RLParts) -> Contribution:
 
 
 def scored_rollouts(parts: Parts[Any, Any, Any], more: Mapping[str, Pass]) -> Contribution:
-    """Return rollouts whose rounds have further columns: `more` fills each, by its name, before a round is learnt from.
+    """Return rollouts whose rounds have further columns: `more` fills each, by its name, before a round is trained on.
 
     Raises RecipeError where a step cannot be cut into groups, or where no process has a whole model to sample from.
     """
@@ -81,7 +81,7 @@ def scored_rollouts(parts: Parts[Any, Any, Any], more: Mapping[str, Pass]) -> Co
 
 
 def build_engine(parts: RLParts, tokenizer: Tokenizer) -> RolloutEngine:
-    """Return what answers prompts, as the recipe names it."""
+    """Return what samples completions, as the recipe names it."""
     config, adapted = parts.config, parts.adapted
     built: RolloutEngine = config.rollouts.build(
         adapted=adapted,
@@ -96,9 +96,9 @@ def build_engine(parts: RLParts, tokenizer: Tokenizer) -> RolloutEngine:
 
 
 def passes(parts: RLParts, engine: RolloutEngine) -> dict[str, Pass]:
-    """Return what fills columns of a round before it is learnt from, by their names. Nothing is computed where there is none."""
+    """Return what fills columns of a round before it is trained on, by their names. Nothing is computed where there is none."""
     found = dict[str, Pass]()
-    if parts.config.num_mini_batches > 1 and not engine.exact:  # else the policy that learns is the one that answered
+    if parts.config.num_mini_batches > 1 and not engine.exact:  # else the policy that learns is the one that sampled
         found["old_log_probs"] = Scorer(parts.policy)
     for score in parts.references:
         found["ref_log_probs"] = reference_pass(score)
@@ -123,7 +123,7 @@ class RoundScores:
         return self._scored(experience, batches(), self.passes)
 
     def sampled(self, experience: Experience, shares: Shares) -> Experience:
-        """Return answers that were just given with the tokens that could be drawn, where not all could.
+        """Return completions that were just given with the tokens that could be drawn, where not all could.
 
         Raises GymError where the first of them were not sampled by the policy that is trained.
         """

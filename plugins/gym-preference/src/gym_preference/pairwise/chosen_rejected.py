@@ -1,4 +1,4 @@
-"""Pairs as answers over what both sides begin with."""
+"""Pairs as responses over what both sides begin with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gym_torch.prompt_responses import PromptResponses
 
 
 def prompt_responses(pair: Example) -> PromptResponses:
-    """Return the tokens that both sides begin with, then the chosen and the rejected answer."""
+    """Return the tokens that both sides begin with, then the chosen and the rejected response."""
     pair = cast(Pair, pair)
     middle = pair.shared + pair.chosen
     sides = slice(pair.shared, middle), slice(middle, None)

@@ -1,8 +1,8 @@
 """Losses of pairs. All are pure functions: no model, no loop, no options object.
 
-`chosen` (w) and `rejected` (l), `[n]`, say how much more likely the policy finds each answer than the reference does, in nats:
-`log p(answer) - log p_reference(answer)`, or `log p(answer)` where an algorithm has no reference; summed over the tokens of the
-answer, or their mean where the configuration says `per_token`. What comes back is `[n]`.
+`chosen` (w) and `rejected` (l), `[n]`, say how much more likely the policy finds each response than the reference does, in
+nats: `log p(response) - log p_reference(response)`, or `log p(response)` where an algorithm has no reference; summed over the
+tokens of the response, or their mean where the configuration says `per_token`. What comes back is `[n]`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-CERTAIN = -1e-12  #: log-probability above which an answer counts as that likely: at 0 its odds have no logarithm
+CERTAIN = -1e-12  #: log-probability above which a response counts as that likely: at 0 its odds have no logarithm
 
 
 def dpo(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
@@ -45,12 +45,12 @@ def hinge(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
 
 
 def bco_pair(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
-    """Return `-log sigmoid(beta w) - log sigmoid(-beta l)`: BCO on both answers, arXiv:2404.04656, with no shift."""
+    """Return `-log sigmoid(beta w) - log sigmoid(-beta l)`: BCO on both responses, arXiv:2404.04656, with no shift."""
     return -logsigmoid(beta * chosen) - logsigmoid(-beta * rejected)
 
 
 def exo_pair(chosen: Tensor, rejected: Tensor, beta: float, label_smoothing: float) -> Tensor:
-    """Return KL(policy || labels) over the two answers: EXO, arXiv:2402.00856, equation 16."""
+    """Return KL(policy || labels) over the two responses: EXO, arXiv:2402.00856, equation 16."""
     margin = beta * (chosen - rejected)
     better, worse = logsigmoid(margin), logsigmoid(-margin)
     label = margin.new_tensor(label_smoothing)

@@ -1,6 +1,6 @@
 """The same losses once more, slow and obvious, for tests to compare with. Shares no code with `losses` or `objective`.
 
-Without a trainer there is no reference: the log-probability of every answer under it is 0, here and there.
+Without a trainer there is no reference: the log-probability of every response under it is 0, here and there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from gym_data.examples import Pair
 
 Oracle = Callable[[Any, PreTrainedModel, Sequence[Pair]], Tensor]
-Tokens = list[Tensor]  #: log-probability of each token of an answer
+Tokens = list[Tensor]  #: log-probability of each token of a response
 
 
 def _over(pairs: Callable[[Any, Tokens, Tokens], Tensor]) -> Oracle:
@@ -33,7 +33,7 @@ def _over(pairs: Callable[[Any, Tokens, Tokens], Tensor]) -> Oracle:
 
 
 def _log_probs(model: PreTrainedModel, pair: Pair) -> tuple[Tokens, Tokens]:
-    """Return the log-probabilities of the learnt tokens of both sides, each read alone from its first token on."""
+    """Return the log-probabilities of the trained tokens of both sides, each read alone from its first token on."""
     middle = pair.shared + pair.chosen
     found = []
     for start, end in ((pair.shared, middle), (middle, len(pair.tokens))):

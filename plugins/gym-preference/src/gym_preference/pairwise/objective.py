@@ -23,7 +23,7 @@ class PairObjective(PreferenceObjective):
     config: PairwisePreference
 
     def prompt_responses(self, example: Example) -> PromptResponses:
-        """Return what both sides begin with, the chosen and the rejected answer."""
+        """Return what both sides begin with, the chosen and the rejected response."""
         return chosen_rejected.prompt_responses(example)
 
     def weight(self, batch: ResponseBatch) -> float:
@@ -31,7 +31,7 @@ class PairObjective(PreferenceObjective):
         return batch.responses / 2
 
     def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
-        """Return the summed losses of the pairs, and how far apart their answers are."""
+        """Return the summed losses of the pairs, and how far apart their responses are."""
         log_probs, log_ratios = self.log_ratios(policy, batch)
         chosen, rejected = self.sides(log_ratios, batch)
         return self.summed(self.losses(chosen, rejected, **self.arguments), log_probs, log_ratios, batch)
@@ -39,14 +39,14 @@ class PairObjective(PreferenceObjective):
     def summed(
         self, losses: Tensor, log_probs: Tensor, log_ratios: Tensor, batch: ResponseBatch
     ) -> tuple[Tensor, dict[str, Metric]]:
-        """Return the sum of losses `[pairs]`, with the chosen answers learnt beside them, and what is logged."""
+        """Return the sum of losses `[pairs]`, with the SFT loss of the chosen responses, and what is logged."""
         if self.config.ftx:
             losses = losses - self.config.ftx * (batch.sums(log_probs) / batch.lengths)[0::2]
         log_ratios = log_ratios.detach()
         return losses.sum(), self.measures(log_probs.detach(), log_ratios, *self.sides(log_ratios, batch), batch)
 
     def sides(self, log_ratios: Tensor, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
-        """Return what is compared of the chosen and of the rejected answers, `[pairs]` each, from `[n]` log-ratios."""
+        """Return what is compared of the chosen and of the rejected responses, `[pairs]` each, from `[n]` log-ratios."""
         totals = batch.sums(log_ratios)
         each = totals / batch.lengths if type(self.config).per_token else totals
         return each[0::2], each[1::2]
@@ -59,7 +59,7 @@ class PairObjective(PreferenceObjective):
         right = accuracies(margins)
         lengths, totals = batch.lengths, batch.sums(log_probs)
         longer = (lengths[0::2] - lengths[1::2]).sign()
-        taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer answer
+        taken = torch.where(longer > 0, right, 1 - right)  # whether the policy prefers the longer response
         biased = (taken - (longer > 0).float()) * longer.abs()
         found: dict[str, Metric] = {
             "rewards/accuracies": Mean(right.sum()),
@@ -76,7 +76,7 @@ class PairObjective(PreferenceObjective):
 
 
 class LengthDesensitized(PairObjective):
-    """Tokens of an answer that lie beyond the length of the other one count less."""
+    """Tokens of a response that lie beyond the length of the other one count less."""
 
     config: LDDPO
 
@@ -86,7 +86,7 @@ class LengthDesensitized(PairObjective):
         del self.arguments["ld_alpha"]
 
     def sides(self, log_ratios: Tensor, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
-        """Return the weighted sums of the chosen and of the rejected answers, `[pairs]` each."""
+        """Return the weighted sums of the chosen and of the rejected responses, `[pairs]` each."""
         lengths = batch.lengths.long()
         place = torch.arange(len(log_ratios), device=log_ratios.device) - (lengths.cumsum(0) - lengths)[batch.owner]
         common = lengths.view(-1, 2).amin(1)[batch.owner // 2]

@@ -1,1 +1,1 @@
-"""Models that give numbers to answers, or to their steps."""
+"""Models that give numbers to responses, or to their steps."""

@@ -1,4 +1,4 @@
-"""Reward models as a recipe sees them: algorithms that learn to give numbers to answers. Nothing heavy."""
+"""Reward models as a recipe sees them: algorithms that learn to give numbers to responses. Nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gym_torch import TorchAlgorithm
 
 
 class RewardModel(TorchAlgorithm):
-    """A reward model of outcomes: gives each answer a number, higher for the chosen one of two (Bradley-Terry).
+    """A reward model of outcomes: gives each response a number, higher for the chosen one of two (Bradley-Terry).
 
     What it makes is a model, or an adapter, with `value_head.safetensors` beside it: the reward `model` of gym-rl.
 
         loss = -log sigmoid(w - l - margin) + center_rewards_coefficient (w + l)^2
 
-    w, l: what the head says of the chosen and of the rejected answer, at its last token; margin: what the row
+    w, l: what the head says of the chosen and of the rejected response, at its last token; margin: what the row
     says, else 0.
 
-    Use it for: a reward for reinforcement learning, or to rank answers by, from pairs.
+    Use it for: a reward for reinforcement learning, or to rank responses by, from pairs.
     """
 
     rows: ClassVar[str] = "preference"
@@ -32,7 +32,7 @@ class RewardModel(TorchAlgorithm):
 
 
 class ProcessRewardModel(TorchAlgorithm):
-    """A reward model of steps: says how likely each step of an answer is right, from answers judged step by step.
+    """A reward model of steps: says how likely each step of a response is right, from responses labelled step by step.
 
     What it makes is a model, or an adapter, with `value_head.safetensors` beside it: the reward `process-model` of gym-rl.
 
@@ -40,7 +40,7 @@ class ProcessRewardModel(TorchAlgorithm):
 
     s: what the head says at the last token of a step; y: how likely the row says that it is right.
 
-    Use it for: answers of several steps that were judged one by one: it finds the step that went wrong.
+    Use it for: responses of several steps that were labelled one by one: it finds the step that went wrong.
     """
 
     rows: ClassVar[str] = "stepwise"

@@ -42,7 +42,7 @@ def process_reward_model(
     examples: Sequence[Example],
     auxiliary: Mapping[str, AuxiliaryModule],
 ) -> Tensor:
-    """Return the cross-entropy of each judged step, summed."""
+    """Return the cross-entropy of each labelled step, summed."""
     total = torch.zeros((), dtype=torch.float64)
     for example in cast(Sequence[Steps], examples):
         scores = _score(model, auxiliary, example.tokens.tolist())

@@ -1,6 +1,6 @@
-"""Models that give numbers to places of answers: what reward models of outcomes and of steps share.
+"""Models that give numbers to places of responses: what reward models of outcomes and of steps share.
 
-The trained tokens of an answer are those at which it is scored. What is learnt from the scores is not known here.
+The trained tokens of a response are those at which it is scored. What is trained on the scores is not known here.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBatch(ResponseBatch):
-    """A batch of answers, and the tokens at which they are scored."""
+    """A batch of responses, and the tokens at which they are scored."""
 
-    scored: Tensor  #: [n] int64, flat positions (of rows * length), answer after answer
+    scored: Tensor  #: [n] int64, flat positions (of rows * length), response after response
 
 
 class RewardModelPolicy(Policy[ScoredBatch]):
@@ -51,11 +51,11 @@ class RewardModelObjective(Objective[ScoredBatch]):
 
     @abstractmethod
     def prompt_responses(self, example: Example) -> PromptResponses:
-        """Return the prompt and the answers of an example, trained where they are scored."""
+        """Return the prompt and the responses of an example, trained where they are scored."""
 
     @abstractmethod
     def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
-        """Return what is known of the answers, and its name in `batch.columns`."""
+        """Return what is known of the responses, and its name in `batch.columns`."""
 
     def auxiliary_modules(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return an untrained head."""
@@ -74,7 +74,7 @@ class RewardModelObjective(Objective[ScoredBatch]):
         return {"head": head}
 
     def collate(self, examples: Sequence[Example]) -> ScoredBatch:
-        """Lay out the answers of all examples, those to one prompt behind a single copy of it."""
+        """Lay out the responses of all examples, those to one prompt behind a single copy of it."""
         groups = [self.prompt_responses(example) for example in examples]
         name, values = self.column(examples)
         batch = lay_out(self.layout, groups, {name: torch.tensor(values, dtype=torch.float32)})

@@ -1,4 +1,4 @@
-"""Reward models of outcomes (arXiv:2203.02155, equation 1): one number for a whole answer, read at the token that ends it."""
+"""Reward models of outcomes (arXiv:2203.02155, equation 1): one number for a whole response, read at the token that ends it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gym_torch.prompt_responses import PromptResponses
 
 
 class RewardLoss(RewardModelObjective):
-    """The chosen answer earns more than the rejected one, by a margin where the rows name one; every pair alike."""
+    """The chosen response earns more than the rejected one, by a margin where the rows name one; every pair alike."""
 
     config: RewardModel
     task: ClassVar[str] = "sequence-classification"
     bias: ClassVar[bool] = False  # it is in no difference of rewards, and the classifiers of transformers have none
 
     def prompt_responses(self, example: Example) -> PromptResponses:
-        """Return what both sides begin with, and both answers, scored at their last learnt tokens."""
+        """Return what both sides begin with, and both responses, scored at their last trained tokens."""
         found = chosen_rejected.prompt_responses(example)
         answers = [Piece(answer.id, answer.tokens, _last(answer.trained)) for answer in found.responses]
         return found._replace(responses=tuple(answers))
@@ -44,7 +44,7 @@ class RewardLoss(RewardModelObjective):
 
     def loss(self, policy: Scores[ScoredBatch], batch: ScoredBatch) -> tuple[Tensor, Metrics]:
         """Return the sum over pairs of `-log sigmoid(w - l - margin) + center_rewards_coefficient (w + l)^2`, and what the
-        answers earn.
+        responses earn.
         """
         scores, margins = policy(batch), batch.columns["margin"]
         chosen, rejected = scores[0::2], scores[1::2]

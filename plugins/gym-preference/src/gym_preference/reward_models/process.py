@@ -1,4 +1,4 @@
-"""Process reward models (arXiv:2305.20050): how likely each step of an answer is right, read at the token that ends it."""
+"""Process reward models (arXiv:2305.20050): how likely each step of a response is right, read at the token that ends it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ NO_PROMPT = np.zeros(0, dtype=np.int32)
 
 
 class ProcessLoss(RewardModelObjective):
-    """Binary cross-entropy of the judged steps, each alike whatever answer it is of."""
+    """Binary cross-entropy of the labelled steps, each alike whatever response it is of."""
 
     config: ProcessRewardModel
     task: ClassVar[str] = "token-classification"
 
     def prompt_responses(self, example: Example) -> PromptResponses:
-        """Return the whole of it as an answer: what is trained of it are the tokens that end judged steps."""
+        """Return the whole of it as a response: what is trained of it are the tokens that end labelled steps."""
         return PromptResponses(NO_PROMPT, (example,))
 
     def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
-        """Return how likely each judged step is right, `[n]`."""
+        """Return how likely each labelled step is right, `[n]`."""
         return "labels", [label for example in examples for label in cast(Steps, example).labels]
 
     def weight(self, batch: ScoredBatch) -> float:
-        """Return the number of judged steps."""
+        """Return the number of labelled steps."""
         return float(len(batch.scored))
 
     def loss(self, policy: Scores[ScoredBatch], batch: ScoredBatch) -> tuple[Tensor, Metrics]:

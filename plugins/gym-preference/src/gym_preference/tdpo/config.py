@@ -12,12 +12,12 @@ from gym_torch.config import Further
 
 
 class TDPO1(PairwisePreference):
-    """Token-level DPO: the chosen answer may take the policy as far from its reference as the rejected one does.
+    """Token-level DPO: the chosen response may take the policy as far from its reference as the rejected one does.
 
         loss = -log sigmoid(beta (w - l - (K_l - K_w)))
 
-    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens; K: KL(reference ||
-    policy) over the vocabulary, summed over the tokens of that answer.
+    w, l: log-ratios to the reference of the chosen and the rejected response, summed over their tokens; K: KL(reference ||
+    policy) over the vocabulary, summed over the tokens of that response.
 
     Use it for: a policy that departs too far from its reference under `dpo`, as `kl` in the log tells.
     """
@@ -37,14 +37,14 @@ class TDPO1(PairwisePreference):
 
 
 class TDPO2(TDPO1):
-    """Token-level DPO in which the rejected answer alone is held to the reference.
+    """Token-level DPO in which the rejected response alone is held to the reference.
 
         loss = -log sigmoid(beta (w - l - alpha (K_l - sg(K_w))))
 
-    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens; K: KL(reference ||
-    policy) over the vocabulary, summed over the tokens of that answer; sg: no gradient.
+    w, l: log-ratios to the reference of the chosen and the rejected response, summed over their tokens; K: KL(reference ||
+    policy) over the vocabulary, summed over the tokens of that response; sg: no gradient.
 
-    Use it for: what `tdpo1` is for; the chosen answer is free to move here, which the paper found better.
+    Use it for: what `tdpo1` is for; the chosen response is free to move here, which the paper found better.
     """
 
     loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo2"

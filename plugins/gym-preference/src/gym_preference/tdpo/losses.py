@@ -1,6 +1,6 @@
 """Losses of pairs that hold the policy to its reference token by token (TDPO, arXiv:2404.11999). Pure functions of tensors.
 
-A log-ratio is `log p(answer) - log p_reference(answer)`, and a KL is the sum over the tokens of an answer of
+A log-ratio is `log p(response) - log p_reference(response)`, and a KL is the sum over the tokens of a response of
 KL(reference || policy) over the vocabulary: `[pairs]`, in nats.
 """
 
@@ -27,12 +27,12 @@ def compared(logits: Tensor, reference: Tensor, targets: Tensor) -> Tensor:
 
 
 def tdpo1(chosen: Tensor, rejected: Tensor, chosen_kl: Tensor, rejected_kl: Tensor, beta: float) -> Tensor:
-    """Return the losses `[pairs]` of TDPO1: the chosen answer may depart as far as the rejected one does.
+    """Return the losses `[pairs]` of TDPO1: the chosen response may depart as far as the rejected one does.
 
     Args:
-        chosen: `[pairs]`, log-ratios of the chosen answers.
+        chosen: `[pairs]`, log-ratios of the chosen responses.
         rejected: `[pairs]`, log-ratios of the rejected ones.
-        chosen_kl: `[pairs]`, KL over the chosen answers.
+        chosen_kl: `[pairs]`, KL over the chosen responses.
         rejected_kl: `[pairs]`, KL over the rejected ones.
         beta: what a nat counts.
 
@@ -43,7 +43,7 @@ def tdpo1(chosen: Tensor, rejected: Tensor, chosen_kl: Tensor, rejected_kl: Tens
 def tdpo2(
     chosen: Tensor, rejected: Tensor, chosen_kl: Tensor, rejected_kl: Tensor, beta: float, alpha: float
 ) -> Tensor:
-    """Return the losses `[pairs]` of TDPO2: the KL of the chosen answers is a constant, and both count `alpha`.
+    """Return the losses `[pairs]` of TDPO2: the KL of the chosen responses is a constant, and both count `alpha`.
 
     With an `alpha` of 0 it is DPO. The arguments are those of `tdpo1`.
     """

@@ -38,7 +38,7 @@ def tdpo2(config: TDPO2, model: PreTrainedModel, examples: Sequence[Pair]) -> Te
 
 
 def _sides(model: PreTrainedModel, pair: Pair) -> tuple[Side, Side]:
-    """Return of both sides the log-ratio and the KL divergence over the learnt tokens, and their mean surprise."""
+    """Return of both sides the log-ratio and the KL divergence over the trained tokens, and their mean surprise."""
     middle = pair.shared + pair.chosen
     return _side(model, pair, pair.shared, middle), _side(model, pair, middle, len(pair.tokens))
 

@@ -45,13 +45,13 @@ class TokenKLPolicy(Policy[Batch]):
 
 
 class TDPOObjective(PairObjective):
-    """A loss of the log-ratios and of the KL divergences of both answers of each pair."""
+    """A loss of the log-ratios and of the KL divergences of both responses of each pair."""
 
     config: TDPO1
     policy: ClassVar[type[Policy[Any]]] = TokenKLPolicy
 
     def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
-        """Return the summed losses of the pairs, how far apart their answers are, and how far from the reference."""
+        """Return the summed losses of the pairs, how far apart their responses are, and how far from the reference."""
         log_probs, known, kl = policy(batch)
         log_ratios = log_probs - known
         chosen, rejected = self.sides(log_ratios, batch)

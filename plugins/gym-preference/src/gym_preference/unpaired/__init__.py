@@ -1,1 +1,1 @@
-"""Learning from judged answers: one answer to a prompt, and whether it is desirable."""
+"""Learning from labelled responses: one response to a prompt, and whether it is desirable."""

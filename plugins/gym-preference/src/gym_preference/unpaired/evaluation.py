@@ -19,12 +19,12 @@ from gym_torch.source import Examples, once
 
 
 class UnpairedEvaluation:
-    """Measures what the objective measures in training, on all answers that are held out."""
+    """Measures what the objective measures in training, on all responses that are held out."""
 
     def __init__(
         self, examples: Examples, train: Train, layout: Layout, reference_point: ReferencePoint, measure: Measure
     ) -> None:
-        """Take the answers, what they are measured from, and what asks the policy for that."""
+        """Take the responses, what they are measured from, and what asks the policy for that."""
         self.examples, self.train, self.layout, self.reference_point, self.measure = (
             examples,
             train,

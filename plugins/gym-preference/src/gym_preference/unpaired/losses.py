@@ -1,6 +1,6 @@
-"""Losses of judged answers: one answer to a prompt, and whether it is desirable. Pure functions of tensors.
+"""Losses of labelled responses: one response to a prompt, and whether it is desirable. Pure functions of tensors.
 
-A log-ratio is `log p(answer) - log p_reference(answer)`, summed over the tokens of the answer: `[samples]`, in nats.
+A log-ratio is `log p(response) - log p_reference(response)`, summed over the tokens of the response: `[samples]`, in nats.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ def kto(
 ) -> Tensor:
     """Return the losses `[samples]` of Kahneman-Tversky optimization (arXiv:2402.01306).
 
-    A desirable answer costs `desirable_weight * (1 - sigmoid(beta * (ratio - reference_point)))`, an undesirable one
+    A desirable response costs `desirable_weight * (1 - sigmoid(beta * (ratio - reference_point)))`, an undesirable one
     `undesirable_weight * (1 - sigmoid(beta * (reference_point - ratio)))`.
 
     Args:
         ratios: `[samples]`.
-        desirable: `[samples]` bool, whether each answer is desirable.
+        desirable: `[samples]` bool, whether each response is desirable.
         reference_point: `[]` or `[samples]`, where gains turn into losses: how far the policy is from the reference.
         beta: what a nat counts.
-        desirable_weight: what the good answers count.
+        desirable_weight: what the good responses count.
         undesirable_weight: what the others count.
 
     """
@@ -38,14 +38,14 @@ def kto(
 
 
 def bco(ratios: Tensor, desirable: Tensor, reference_point: Tensor, beta: float) -> Tensor:
-    """Return the losses `[samples]` of a binary classifier whose logit is the reward of an answer, less the mean reward.
+    """Return the losses `[samples]` of a binary classifier whose logit is the reward of a response, less the mean reward.
 
-    Binary classifier optimization (arXiv:2404.04656): a good answer costs `-log sigmoid(reward - shift)`, another
+    Binary classifier optimization (arXiv:2404.04656): a good response costs `-log sigmoid(reward - shift)`, another
     `-log sigmoid(shift - reward)`, where the reward is `beta * ratio` and the shift `beta * reference_point`.
 
     Args:
         ratios: `[samples]`.
-        desirable: `[samples]` bool, whether each answer is desirable.
+        desirable: `[samples]` bool, whether each response is desirable.
         reference_point: `[]` or `[samples]`, the mean log-ratio.
         beta: what a nat counts.
 

@@ -12,22 +12,22 @@ from gym_data.examples import UnpairedExample
 from gym_torch.batch import Example
 from gym_torch.source import Examples, order
 
-EPOCH = -1  #: whose order says which answer is put to which prompt; no run comes past it
+EPOCH = -1  #: whose order says which response is put to which prompt; no run comes past it
 
 
 def _start(example: Example) -> int:
-    """Return the tokens before the first one that is learnt."""
+    """Return the tokens before the first one that is trained."""
     return int(np.argmax(example.trained))
 
 
 class MismatchedResponses:
-    """Prompts, each with the answer to another one, for a mismatched KL: drawn once for a run, each answer once.
+    """Prompts, each with the response to another one, for a mismatched KL: drawn once for a run, each response once.
 
-    None is longer than the longest sample, for the model may have no more positions: the ends of answers are cut off.
+    None is longer than the longest sample, for the model may have no more positions: the ends of responses are cut off.
     """
 
     def __init__(self, examples: Examples, seed: int) -> None:
-        """Draw them. Raises DataError for a single sample, whose prompt would meet its own answer."""
+        """Draw them. Raises DataError for a single sample, whose prompt would meet its own response."""
         if len(examples) < 2:
             raise DataError(
                 "answers are measured by answers to other prompts, and there is one sample alone",
@@ -53,7 +53,7 @@ class MismatchedResponses:
         return len(self.partners)
 
     def __getitem__(self, index: int, /) -> UnpairedExample:
-        """Return one prompt with its answer."""
+        """Return one prompt with its response."""
         asked, said = self.examples[index], cast(UnpairedExample, self.examples[int(self.partners[index])])
         read, start = _start(asked), _start(said)
         learnt = slice(start, start + self.longest - read)

@@ -1,4 +1,4 @@
-"""The losses of judged answers once more, slow and obvious, for tests to compare with. Shares no code with `unpaired.losses`.
+"""The losses of labelled responses once more, slow and obvious, for tests to compare with. Shares no code with `unpaired.losses`.
 
 Without a trainer there is no reference, and nothing to measure from: both are 0 here and there.
 """
@@ -17,7 +17,7 @@ from gym_preference.unpaired.config.kto import KTO
 
 
 def kto(config: KTO, model: PreTrainedModel, examples: Sequence[UnpairedExample]) -> Tensor:
-    """Return the sum of what the values of answers lack to the most they can be."""
+    """Return the sum of what the values of responses lack to the most they can be."""
     total = torch.zeros((), dtype=torch.float64)
     for one in examples:
         reward = config.beta * _log_prob(model, one)
@@ -39,7 +39,7 @@ def bco(config: BCO, model: PreTrainedModel, examples: Sequence[UnpairedExample]
 
 
 def _log_prob(model: PreTrainedModel, one: UnpairedExample) -> Tensor:
-    """Return the log-probability of the learnt tokens."""
+    """Return the log-probability of the trained tokens."""
     tokens = one.tokens.tolist()
     probabilities = torch.softmax(model(input_ids=torch.tensor([tokens])).logits[0], dim=1)
     return sum(
@@ -49,5 +49,5 @@ def _log_prob(model: PreTrainedModel, one: UnpairedExample) -> Tensor:
 
 
 def _nll(model: PreTrainedModel, one: UnpairedExample) -> Tensor:
-    """Return the mean negative log-likelihood of the learnt tokens."""
+    """Return the mean negative log-likelihood of the trained tokens."""
     return -_log_prob(model, one) / int(one.trained.sum())

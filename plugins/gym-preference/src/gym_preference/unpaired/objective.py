@@ -1,4 +1,4 @@
-"""From judged answers to a loss."""
+"""From labelled responses to a loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gym_torch.source import Step
 
 
 class UnpairedObjective(PreferenceObjective):
-    """A loss for each answer, and each answer of a step alike."""
+    """A loss for each response, and each response of a step alike."""
 
     config: UnpairedPreference
 
@@ -31,7 +31,7 @@ class UnpairedObjective(PreferenceObjective):
         return PromptResponses(example.tokens[:0], (Piece(example.id, example.tokens, example.trained),))
 
     def collate(self, examples: Sequence[Example]) -> ResponseBatch:
-        """Lay the answers out, with how they were judged and what their log-ratios are measured from; 0 where nobody says."""
+        """Lay the responses out, with their labels and what their log-ratios are measured from; 0 where nobody says."""
         batch = super().collate(examples)
         told = [
             one if isinstance(one, UnpairedSample) else UnpairedSample(**vars(one))
@@ -44,11 +44,11 @@ class UnpairedObjective(PreferenceObjective):
         return replace(batch, columns={**batch.columns, **columns})
 
     def weight(self, batch: ResponseBatch) -> float:
-        """Return the number of answers."""
+        """Return the number of responses."""
         return float(batch.responses)
 
     def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
-        """Return the summed losses of the answers, and how far apart the good ones are from the others."""
+        """Return the summed losses of the responses, and how far apart the good ones are from the others."""
         log_probs, log_ratios = self.log_ratios(policy, batch)
         ratios, desirable, reference_point = (
             batch.sums(log_ratios),
@@ -63,7 +63,7 @@ class UnpairedObjective(PreferenceObjective):
 
     @torch.no_grad()
     def total(self, policy: Scores[ResponseBatch], step: Step, device: torch.device) -> tuple[float, float]:
-        """Return the sum of the log-ratios of the answers of this process's part of a step, and how many they are."""
+        """Return the sum of the log-ratios of the responses of this process's part of a step, and how many they are."""
         total, count = 0.0, 0.0
         for number, examples in enumerate(step.batches, start=1):
             batch = self.collate(examples).to(device)
@@ -73,7 +73,7 @@ class UnpairedObjective(PreferenceObjective):
         return total, count
 
     def measures(self, log_probs: Tensor, ratios: Tensor, batch: ResponseBatch) -> dict[str, Metric]:
-        """Return what is logged of a batch: of each kind of answer where the step has one, and the margin where it has both."""
+        """Return what is logged of a batch: of each kind of response where the step has one, and the margin where it has both."""
         rewards, totals, lengths = self.config.beta * ratios, batch.sums(log_probs), batch.lengths
         desirable, reference_point, share = (batch.columns[name] for name in ("desirable", "reference_point", "share"))
         gains = torch.where(desirable, ratios - reference_point, reference_point - ratios)

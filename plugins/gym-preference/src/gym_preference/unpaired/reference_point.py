@@ -1,6 +1,6 @@
-"""What the log-ratios of judged answers are measured from: one number for all answers of a step.
+"""What the log-ratios of labelled responses are measured from: one number for all responses of a step.
 
-It is known before the step is learnt from, so how a step is cut into batches and shared by processes does not change it.
+It is known before the step is trained on, so how a step is cut into batches and shared by processes does not change it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gym_torch.source import Examples
 
 
 class ReferencePoint(ABC):
-    """Learns the log-ratios of some answers under the policy as a step begins, and makes one number of their sum."""
+    """Learns the log-ratios of some responses under the policy as a step begins, and makes one number of their sum."""
 
     name: str  #: that it is logged by
     measured: Examples | None
-    """What these answers are, for each sample one with its number; None where none are asked for."""
+    """What these responses are, for each sample one with its number; None where none are asked for."""
 
     @abstractmethod
     def __init__(self, examples: Examples, seed: int) -> None:
@@ -42,12 +42,12 @@ class ReferencePoint(ABC):
 
 
 class MismatchedKL(ReferencePoint):
-    """How far the policy has gone from the reference, told by answers to prompts that they do not belong to (KTO)."""
+    """How far the policy has gone from the reference, told by responses to prompts that they do not belong to (KTO)."""
 
     name = "kl"
 
     def __init__(self, examples: Examples, seed: int) -> None:
-        """Draw which answer is put to which prompt."""
+        """Draw which response is put to which prompt."""
         self.measured = MismatchedResponses(examples, seed)
 
     def of(self, step: int, total: float, count: float) -> float:
@@ -55,24 +55,26 @@ class MismatchedKL(ReferencePoint):
         return max(0.0, total / count)
 
     def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
-        """Return the same over those samples; 0 over a single one, whose prompt has no other answer to meet."""
+        """Return the same over those samples; 0 over a single one, whose prompt has no other response to meet."""
         return MismatchedKL(examples, seed) if len(examples) > 1 else _Known(self.name, lambda: 0.0)
 
 
 class MeanReward(ReferencePoint):
-    """The mean log-ratio of all answers of all steps so far, each as it was when its step began (BCO)."""
+    """The mean log-ratio of all responses of all steps so far, each as it was when its step began (BCO)."""
 
     name = "delta"
 
     def __init__(self, examples: Examples, seed: int) -> None:
-        """Begin with no answers."""
+        """Begin with no responses."""
         self.measured = examples
-        # A step may be asked for again: a signal can come before it is learnt from, and a checkpoint then holds its answers.
+        # A step may be asked for again: a signal can come before it is trained on, and a checkpoint then holds its responses.
         self.step = -1
         self.before = self.after = (0.0, 0.0)  #: sum and number of all log-ratios, without and with those of `step`
 
     def of(self, step: int, total: float, count: float) -> float:
-        """Return the mean with these answers; without them where their sum is no number, which ends this step, not all others."""
+        """Return the mean with these responses; without them where their sum is no number, which ends this step, not all
+        others.
+        """
         if step != self.step:
             self.step, self.before = step, self.after
         self.after = (self.before[0] + total, self.before[1] + count) if isfinite(total) else self.before
@@ -84,7 +86,7 @@ class MeanReward(ReferencePoint):
         return self.after[0] / self.after[1] if self.after[1] else 0.0
 
     def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
-        """Return the mean of what was learnt from."""
+        """Return the mean of what was trained on."""
         return _Known(self.name, lambda: self.mean)
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from gym_torch.packing import Ints
 from gym_torch.source import Dataset, Examples, Source, Step
 
 Measure = Callable[[Examples | None, Ints], tuple[float, float]]
-"""Returns the sum of the log-ratios of the chosen ones of some answers under the policy as it is, and how many they are."""
+"""Returns the sum of the log-ratios of the chosen ones of some responses under the policy as it is, and how many they are."""
 
 
 class UnpairedSource(Source):

@@ -12,22 +12,23 @@ from gym_torch.source import Step
 
 @dataclass(frozen=True)
 class UnpairedSample(UnpairedExample):
-    """A judged answer in its step."""
+    """A labelled response in its step."""
 
     reference_point: float = 0.0  #: what its log-ratio is measured from, in nats
     share: float = 0.0
-    """What its reward counts in the margin of the step, times the answers in the step; 0 where all of them are judged alike."""
+    """What its reward counts in the margin of the step, times the responses in the step; 0 where all of them have the same
+    label."""
     ftx_scale: float = 1.0
-    """What its negative log-likelihood counts: the squared number of answers in the step to each good one."""
+    """What its negative log-likelihood counts: the squared number of responses in the step to each good one."""
 
 
 def with_reference_point(step: Step, whole: Sequence[UnpairedExample], reference_point: float) -> Step:
-    """Return this process's part of a step as answers that know what they are measured from; `whole` is all of the step."""
+    """Return this process's part of a step as responses that know what they are measured from; `whole` is all of the step."""
     desirable = sum(one.desirable for one in whole)
     counts = {
         True: desirable,
         False: desirable - len(whole),
-    }  # the answers that are not desirable count against the margin
+    }  # the responses that are not desirable count against the margin
     shares = {side: len(whole) / count if desirable * counts[False] else 0.0 for side, count in counts.items()}
     scale = (len(whole) / desirable) ** 2 if desirable else 0.0
     batches = [

@@ -1,4 +1,4 @@
-"""What learning from judged answers contributes to a run: the policy is measured on a whole step before it is learnt from."""
+"""What learning from labelled responses contributes to a run: the policy is measured on a whole step before it is trained on."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from gym_torch.source import Examples, share
 
 
 def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any]]) -> Contribution:
-    """Return judged answers, with what their log-ratios are measured from in training and in evaluation."""
+    """Return labelled responses, with what their log-ratios are measured from in training and in evaluation."""
     examples, validation, seed = parts.data.train, parts.data.validation, parts.train.seed
     order = dataset(parts)
     reference_point: ReferencePoint = load_object(type(parts.config).reference_point)(examples, seed)
     held_out = reference_point.held_out(validation, seed) if validation else None
 
     def measure(measured: Examples | None, chosen: Ints) -> tuple[float, float]:
-        """Return the sum of the log-ratios of answers, over all processes, and how many they are."""
+        """Return the sum of the log-ratios of responses, over all processes, and how many they are."""
         if measured is None:
             return 0.0, 0.0
         step = share(measured, chosen, parts.train, parts.layout, parts.rank, parts.world, 0.0)
@@ -40,7 +40,7 @@ def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any]]) -
         return total, count
 
     def asked() -> Iterable[Used]:
-        """Add what the policy is measured on to what is learnt from and evaluated on."""
+        """Add what the policy is measured on to what is trained on and evaluated on."""
         for (samples, places), mine in zip(used(parts, order), (reference_point, held_out), strict=False):
             yield samples, places
             measured = mine.measured if mine else None
@@ -57,7 +57,7 @@ def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any]]) -
 
 
 def advise(config: UnpairedPreference, examples: Examples) -> None:
-    """Say what the algorithm advises for so many good and bad answers."""
+    """Say what the algorithm advises for so many good and bad responses."""
     judged = cast(Sequence[UnpairedExample], examples)
     desirable = sum(one.desirable for one in judged)
     advice = config.advice(desirable, len(judged) - desirable)

@@ -29,7 +29,7 @@ class PolicyGradient(TorchAlgorithm):
     better: ClassVar[str] = "higher"
     disable_dropout: ClassVar[bool] = True
     advantage: ClassVar[str] = ""
-    """`module:function` from rewards `[answers]` and groups `[answers]` to advantages `[answers]`."""
+    """`module:function` from rewards `[completions]` and groups `[completions]` to advantages `[completions]`."""
     credit: ClassVar[str] = "gym_rl.rollouts.compute_advantages:advantages_of_completions"
     """`module:function` from a round to what each of its tokens earned; see `gym_rl.rollouts.compute_advantages`."""
 
@@ -86,7 +86,7 @@ class PolicyGradient(TorchAlgorithm):
     """Log completions of every n-th round and of each evaluation, for `gym rollouts show`; 0 logs none."""
 
     def judges(self) -> list[Reward]:
-        """Return all that judges the answers: `rewards`, and what an algorithm adds."""
+        """Return all rewards: `rewards`, and what an algorithm adds."""
         return self.rewards
 
     def further(self) -> Sequence[Further]:
@@ -94,7 +94,7 @@ class PolicyGradient(TorchAlgorithm):
         return (Further(self.ref_model),) if self.beta else ()
 
     def generated(self) -> int:
-        """Return the most tokens of an answer."""
+        """Return the most tokens of a completion."""
         return self.max_new_tokens
 
     @model_validator(mode="after")

@@ -10,9 +10,9 @@ from gym_rl.rollout_engine import RolloutEngineConfig
 
 
 class LocalEngineConfig(RolloutEngineConfig):
-    """Answers with the model that is trained, in its own process. Prompts that several answers share are computed once."""
+    """Generates with the model that is trained, in its own process. A prompt that several completions share is computed once."""
 
     target: ClassVar[str] = "gym_rl.local_engine:LocalEngine"
 
     max_batch: PositiveInt = 64
-    """Most answers under way at once: more is faster, and takes memory for their keys and values."""
+    """Most completions under way at once: more is faster, and takes memory for their keys and values."""

@@ -1,7 +1,8 @@
-"""How much better than expected an answer was: from rewards to what a policy loss multiplies.
+"""How much better than expected a completion was: from rewards to what a policy loss multiplies.
 
-Rewards are `[answers]`; `group` `[answers]` numbers the prompt that each answers, so that groups may differ in size. A reward
-of NaN means that the answer was not judged: it counts in no mean, and its advantage is 0. Nothing here has a gradient.
+Rewards are `[completions]`; `group` `[completions]` numbers the prompt of each, so that groups may differ in
+size. A reward of NaN means that the completion was not scored: it counts in no mean, and its advantage is 0. Nothing here has a
+gradient.
 """
 
 from __future__ import annotations
@@ -50,18 +51,18 @@ def reinforce_pp_baseline(rewards: Tensor, group: Tensor, epsilon: float = EPSIL
 
 
 def remax(rewards: Tensor, greedy: Tensor) -> Tensor:
-    """Return reward minus that of the greedy answer to the same prompt, `[answers]`: ReMax, arXiv:2310.10505."""
+    """Return reward minus that of the greedy completion to the same prompt, `[completions]`: ReMax, arXiv:2310.10505."""
     return (rewards - greedy).nan_to_num(0.0)
 
 
 def opo(rewards: Tensor, group: Tensor, tokens: Tensor) -> Tensor:
-    """Return reward minus the mean of its group weighted by length, `tokens` `[answers]`: OPO, arXiv:2505.23585."""
+    """Return reward minus the mean of its group weighted by length, `tokens` `[completions]`: OPO, arXiv:2505.23585."""
     judged = _Judged.of(rewards, group)
     return judged.all(judged.values - judged.mean(tokens))
 
 
 def gdpo(rewards: Tensor, weights: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
-    """Normalize each of several rewards `[answers, kinds]` in its group, add them up by `weights` and whiten: GDPO.
+    """Normalize each of several rewards `[completions, kinds]` in its group, add them up by `weights` and whiten: GDPO.
 
     arXiv:2601.05242: a reward of small deviation is not drowned by one of large deviation.
     """
@@ -86,7 +87,7 @@ def bnpo(rewards: Tensor, group: Tensor, lowest: float = 0.0, highest: float = 1
 
 
 def rewards_to_go(rewards: Tensor, owner: Tensor, count: int, gamma: float = 1.0) -> Tensor:
-    """Return for each token the discounted sum of the rewards `[n]` from it to the end of its answer."""
+    """Return for each token the discounted sum of the rewards `[n]` from it to the end of its completion."""
     return gae(rewards, torch.zeros_like(rewards), owner, count, gamma, 1.0)
 
 
@@ -99,10 +100,10 @@ def gae(
     token that the policy chose: tokens of tools and prompts do not stand in the list.
 
     Args:
-        rewards: of each token, `[n]`; most are zero but the last of an answer.
+        rewards: of each token, `[n]`; most are zero but the last of a completion.
         values: what the critic expected before each token, `[n]`.
-        owner: number of the answer of each token, `[n]`; the tokens of an answer are in their order.
-        count: answers.
+        owner: number of the completion of each token, `[n]`; the tokens of a completion are in their order.
+        count: completions.
         gamma: gamma.
         gae_lambda: lambda; 0 is the one-step error, 1 the return minus the value.
 
@@ -114,7 +115,7 @@ def gae(
     value, _ = rows(values, owner, count)
     advantage = torch.zeros_like(reward)
     after = following = reward.new_zeros(count)
-    for step in reversed(range(reward.shape[1])):  # behind the end of an answer all is zero and stays so
+    for step in reversed(range(reward.shape[1])):  # behind the end of a completion all is zero and stays so
         delta = reward[:, step] + gamma * following - value[:, step]
         after = delta + gamma * gae_lambda * after
         advantage[:, step], following = after, value[:, step]
@@ -144,9 +145,9 @@ def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
 class _Judged:
     """The rewards that are numbers, and their groups."""
 
-    known: Tensor  #: [answers] bool
-    values: Tensor  #: [judged]
-    group: Tensor  #: [judged]
+    known: Tensor  #: [completions] bool
+    values: Tensor  #: [scored]
+    group: Tensor  #: [scored]
     count: int  #: groups
 
     @classmethod
@@ -156,21 +157,21 @@ class _Judged:
 
     @property
     def sizes(self) -> Tensor:
-        """Judged answers of each group."""
+        """Scored completions of each group."""
         return lengths(self.group, self.count)
 
     def mean(self, weight: Tensor | None = None) -> Tensor:
-        """Return the mean of its group for every judged answer, perhaps weighted by `weight` `[answers]`."""
+        """Return the mean of its group for every scored completion, perhaps weighted by `weight` `[completions]`."""
         share = torch.ones_like(self.values) if weight is None else weight[self.known].to(self.values.dtype)
         total = sums(share * self.values, self.group, self.count)
         tiny = torch.finfo(self.values.dtype).tiny  # a group that weighs nothing has the mean 0
         return (total / sums(share, self.group, self.count).clamp(min=tiny))[self.group]
 
     def means(self) -> Tensor:
-        """Return the mean of each group in which anything was judged."""
+        """Return the mean of each group in which anything was scored."""
         total = sums(self.values, self.group, self.count)
         return (total / self.sizes.clamp(min=1))[self.sizes > 0]
 
     def all(self, values: Tensor) -> Tensor:
-        """Return values of the judged answers as those of all answers, `[answers]`."""
+        """Return values of the scored completions as those of all completions, `[completions]`."""
         return torch.zeros_like(self.known, dtype=values.dtype).masked_scatter(self.known, values)

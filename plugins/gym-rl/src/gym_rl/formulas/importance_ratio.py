@@ -1,4 +1,4 @@
-"""How much more likely the policy is than the one that sampled, for tokens and for whole answers."""
+"""How much more likely the policy is than the one that sampled, for tokens and for whole completions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def token_ratio(log_probs: Tensor, old: Tensor) -> Tensor:
 
 
 def sequence_ratio(log_probs: Tensor, old: Tensor, owner: Tensor, count: int) -> Tensor:
-    """Return pi / old of each answer, `[count]`: the product over its tokens."""
+    """Return pi / old of each completion, `[count]`: the product over its tokens."""
     return sums(log_ratio(log_probs, old), owner, count).clamp(-LIMIT, LIMIT).exp()
 
 
 def mean_ratio(log_probs: Tensor, old: Tensor, owner: Tensor, count: int) -> Tensor:
-    """Return the geometric mean of pi / old over the tokens of each answer, `[count]`: GSPO, arXiv:2507.18071, equation 7."""
+    """Return the geometric mean of pi / old over the tokens of each completion, `[count]`: GSPO, arXiv:2507.18071, equation 7."""
     return means(log_ratio(log_probs, old), owner, count).exp()

@@ -1,7 +1,7 @@
-"""How the losses of tokens or answers become one number: a sum, and what the whole optimizer step divides it by.
+"""How the losses of tokens or completions become one number: a sum, and what the whole optimizer step divides it by.
 
 A step adds up `total` and `weight` over all its batches and processes before it divides, so that how it is cut changes
-nothing. An answer without tokens weighs as any other and adds nothing.
+nothing. A completion without tokens weighs as any other and adds nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gym_rl.formulas.segment_sums import means
 class LossAggregation(Protocol):
     """A way to add up.
 
-    `share` is the number of answers that a step had for these `count`: those that are not learnt from are not among them.
+    `share` is the number of completions that a step had for these `count`: those that are not trained on are not among them.
     """
 
     def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
-        """Return the sum of the losses `[n]` of the tokens of `count` answers, a scalar."""
+        """Return the sum of the losses `[n]` of the tokens of `count` completions, a scalar."""
         ...
 
     def weight(self, owner: Tensor, count: int, share: float) -> float:
-        """Return the share of these answers in the denominator."""
+        """Return the share of these completions in the denominator."""
         ...
 
 
@@ -44,27 +44,27 @@ class TokenMean:
 
 @dataclass(frozen=True)
 class SequenceMeanTokenMean:
-    """Every answer counts the same, and its tokens share it: GRPO, arXiv:2402.03300, equation 3."""
+    """Every completion counts the same, and its tokens share it: GRPO, arXiv:2402.03300, equation 3."""
 
     def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
-        """Return the sum over answers of the mean over tokens."""
+        """Return the sum over completions of the mean over tokens."""
         return means(losses, owner, count).sum()
 
     def weight(self, owner: Tensor, count: int, share: float) -> float:
-        """Return the number of answers."""
+        """Return the number of completions."""
         return float(count)
 
 
 @dataclass(frozen=True)
 class SequenceMeanTokenSum:
-    """Mean over answers of the sum over tokens: REINFORCE on whole answers, RLOO."""
+    """Mean over completions of the sum over tokens: REINFORCE on whole completions, RLOO."""
 
     def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
         """Return the sum over tokens."""
         return losses.sum()
 
     def weight(self, owner: Tensor, count: int, share: float) -> float:
-        """Return the number of answers."""
+        """Return the number of completions."""
         return float(count)
 
 
@@ -72,15 +72,15 @@ class SequenceMeanTokenSum:
 class SequenceMeanTokenSumNorm:
     """Sum over tokens, divided by a number that no length changes: Dr. GRPO, arXiv:2503.20783, appendix C.
 
-    Nor does how many answers were too long to be learnt from.
+    Nor does how many completions were too long to be trained on.
     """
 
-    longest: int  #: most tokens that an answer may have
+    longest: int  #: most tokens that a completion may have
 
     def total(self, losses: Tensor, owner: Tensor, count: int) -> Tensor:
         """Return the sum over tokens."""
         return losses.sum()
 
     def weight(self, owner: Tensor, count: int, share: float) -> float:
-        """Return the number of answers of the step times the longest that one may be."""
+        """Return the number of completions of the step times the longest that one may be."""
         return share * self.longest

@@ -1,4 +1,4 @@
-"""What makes up for answers that another engine or an older policy sampled: a weight for each token, without a gradient.
+"""What makes up for completions that another engine or an older policy sampled: a weight for each token, without a gradient.
 
 `ratio` is `log pi_trainer - log pi_sampler` of each sampled token, `[n]`, measured before the update. The weights multiply
 the losses of tokens. With no cap they are the ratios themselves, and the gradient is unbiased.
@@ -22,7 +22,7 @@ def tis(ratio: Tensor, cap: float = 2.0) -> Tensor:
 
 
 def sequence_tis(ratio: Tensor, owner: Tensor, count: int, cap: float = 2.0) -> Tensor:
-    """Return the ratio of the whole answer, at most `cap`, for each of its tokens."""
+    """Return the ratio of the whole completion, at most `cap`, for each of its tokens."""
     return tis(sums(ratio, owner, count), cap)[owner]
 
 
@@ -33,19 +33,19 @@ def icepop(ratio: Tensor, low: float = 0.5, high: float = 5.0) -> Tensor:
 
 
 def mis(ratio: Tensor, owner: Tensor, count: int, cap: float = 2.0) -> Tensor:
-    """Return the ratio of the whole answer for each of its tokens, 0 where it is above `cap`: masked importance sampling."""
+    """Return the ratio of the whole completion for each of its tokens, 0 where it is above `cap`: masked importance sampling."""
     whole = tis(sums(ratio, owner, count), math.inf)
     return torch.where(whole <= cap, whole, 0.0)[owner]
 
 
 def geo(ratio: Tensor, owner: Tensor, count: int, low: float = 0.99, high: float = 1.01) -> Tensor:
-    """Return 1 for tokens of answers whose mean ratio (geometric) lies between the bounds, else 0."""
+    """Return 1 for tokens of completions whose mean ratio (geometric) lies between the bounds, else 0."""
     whole = tis(means(ratio, owner, count), math.inf)
     return ((whole >= low) & (whole <= high)).to(ratio.dtype)[owner]
 
 
 def off_policy_mask(ratio: Tensor, advantages: Tensor, owner: Tensor, count: int, bound: float) -> Tensor:
-    """Return 0 for tokens of bad answers that the policy left behind, else 1: DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
+    """Return 0 for tokens of bad completions that the policy left behind, else 1: DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
 
     Bad: a negative advantage `[count]`; left behind: `mean_t log(pi_sampler / pi_trainer)` above `bound`.
     """
@@ -58,8 +58,8 @@ def none(ratio: Tensor, owner: Tensor, count: int) -> Tensor:
     return torch.ones_like(ratio)
 
 
-#: What the key `importance_sampling_correction` names: from log-ratios `[n]`, owners `[n]` and the number of answers to weights
-#: `[n]`.
+#: What the key `importance_sampling_correction` names: from log-ratios `[n]`, owners `[n]` and the number of completions to
+#: weights `[n]`.
 CORRECTIONS: Mapping[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "none": none,
     "tis": lambda ratio, owner, count: tis(ratio),

@@ -1,4 +1,4 @@
-"""Policy losses, to minimise, one number for each token or answer; `aggregate` makes one number of them.
+"""Policy losses, to minimise, one number for each token or completion; `aggregate` makes one number of them.
 
 `log_probs` and `old` `[n]` are log-probabilities of the sampled tokens under the policy and under the one that is fixed
 while it is updated; `advantages` do not depend on the policy. Metrics of clipping come from `is_clipped`.
@@ -38,7 +38,7 @@ def ppo(
 def gspo(
     log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int, low: float, high: float
 ) -> Tensor:
-    """Return the clipped loss of each answer, `[count]`, for advantages `[count]`: GSPO, arXiv:2507.18071, equation 5."""
+    """Return the clipped loss of each completion, `[count]`, for advantages `[count]`: GSPO, arXiv:2507.18071, equation 5."""
     return clipped_surrogate(mean_ratio(log_probs, old, owner, count), advantages, low, high)
 
 
@@ -47,7 +47,7 @@ def gspo_token(
 ) -> Tensor:
     """Return the loss of each token, `[n]`, for advantages `[n]`: GSPO-token, arXiv:2507.18071, equation 13.
 
-    The ratio has the value of the answer's and the gradient of the token's; where all tokens of an answer have one
+    The ratio has the value of the completion's and the gradient of the token's; where all tokens of a completion have one
     advantage, the mean over its tokens is GSPO's loss in value and gradient.
     """
     whole = mean_ratio(log_probs, old, owner, count).detach()[owner]
@@ -79,7 +79,7 @@ def sapo(log_probs: Tensor, old: Tensor, advantages: Tensor, rising: float = 1.0
 def gmpo(
     log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int, low: float, high: float
 ) -> Tensor:
-    """Return the loss of each answer, `[count]`, for advantages `[count]`: GMPO, arXiv:2507.20673, equation 4.
+    """Return the loss of each completion, `[count]`, for advantages `[count]`: GMPO, arXiv:2507.20673, equation 4.
 
     The geometric mean of the ratios, each clipped in its logarithm to `-low .. high` on the side that its advantage asks for.
     """

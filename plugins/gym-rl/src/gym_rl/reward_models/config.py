@@ -34,6 +34,6 @@ class ProcessModel(Model):
     target: ClassVar[str] = "gym_rl.reward_models.scores:ProcessScore"
 
     separator: Annotated[str, Field(min_length=1)] = "\n"
-    """What ends a step, as in the rows that it learnt from; blank steps do not count."""
+    """What ends a step, as in the rows that it trained on; blank steps do not count."""
     combine: Literal["min", "product", "last", "mean"] = "min"
     """What the completion earns: the chance of its weakest step, of all steps together, of the last one, or the mean."""

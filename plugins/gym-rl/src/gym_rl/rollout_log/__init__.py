@@ -1,1 +1,1 @@
-"""Answers kept for people: written, read, ranked and shown."""
+"""Completions kept for people: written, read, ranked and shown."""

@@ -1,4 +1,4 @@
-"""Answers on the disk, to be read by people: a file of JSON lines for each round that is kept, and for each evaluation.
+"""Completions on the disk, to be read by people: a file of JSON lines for each round that is kept, and for each evaluation.
 
 A file is written whole before the steps that learn from it. A run that was killed writes the files of the rounds it makes
 again once more, the same: none is lost, and none is there twice. Nothing here knows tensors or an algorithm.
@@ -21,7 +21,7 @@ TRAINING, HELD_OUT = "step", "eval"  #: how the names of files begin; the number
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer, as it is kept."""
+    """One completion, as it is kept."""
 
     steps: tuple[
         int, int
@@ -29,9 +29,9 @@ class Sample:
     id: str  #: row of the prompt
     prompt: str  #: as the model is given it
     answer: str  #: without the token that ended it
-    tokens: int  #: of the answer
+    tokens: int  #: of the completion
     finished: bool  #: whether the model ended it
-    reward: float | None  #: None where nothing judged it
+    reward: float | None  #: None where it was not scored
     rewards: Mapping[str, float | None]  #: by name, before their weights
     advantage: float | None  #: mean over its tokens; None of a held-out one
 

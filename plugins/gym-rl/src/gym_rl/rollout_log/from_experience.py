@@ -15,7 +15,7 @@ from gym_torch.source import Examples
 def samples(
     experience: Experience, prompts: Examples, tokenizer: Tokenizer, steps: tuple[int, int]
 ) -> Iterator[Sample]:
-    """Yield the answers of a round that these steps learn from; `prompts` are those of the whole data set."""
+    """Yield the completions of a round that these steps learn from; `prompts` are those of the whole data set."""
     rewards = [_known(value) for value in experience.rewards.tolist()]
     scores = {name: [_known(value) for value in said.tolist()] for name, said in experience.scores.items()}
     earned = experience.columns.get("advantages")

@@ -1,4 +1,4 @@
-"""The best and the worst answers of a round, and what there is to say of all of them."""
+"""The best and the worst completions of a round, and what there is to say of all of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Ranking:
     steps: tuple[int, int]
     answers: int
     prompts: int
-    judged: int  #: answers that have a reward
+    judged: int  #: completions that have a reward
     reward: float | None  #: mean over these
-    truncated: int  #: answers that the model did not end
+    truncated: int  #: completions that the model did not end
     best: list[Sample]  #: the best first
     worst: list[Sample]  #: the worst first
 

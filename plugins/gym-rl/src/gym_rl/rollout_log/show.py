@@ -1,4 +1,4 @@
-"""Answers as people read them in a terminal."""
+"""Completions as people read them in a terminal."""
 
 from __future__ import annotations
 

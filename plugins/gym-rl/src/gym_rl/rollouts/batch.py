@@ -1,4 +1,4 @@
-"""A batch of answers, each with what was recorded where it was sampled."""
+"""A batch of completions, each with what was recorded where it was sampled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gym_torch.prompt_responses import ResponseBatch
 class RolloutBatch(ResponseBatch):
     """A batch of completions; its targets are their tokens. For `columns` see `gym_rl.rollouts.experience`."""
 
-    share: float  #: of the answers of the step, see `gym_rl.rollouts.experience.Rollout`
-    fresh: bool  #: whether the policy is still the one that answered
+    share: float  #: of the completions of the step, see `gym_rl.rollouts.experience.Rollout`
+    fresh: bool  #: whether the policy is still the one that sampled
 
     @property
     def sampling_log_probs(self) -> Tensor:
@@ -36,7 +36,7 @@ class RolloutBatch(ResponseBatch):
 
     @property
     def sequence_advantages(self) -> Tensor:
-        """Mean advantage of each answer, `[answers]`; where its tokens have one in common, exactly that."""
+        """Mean advantage of each completion, `[completions]`; where its tokens have one in common, exactly that."""
         # In fp64 a sum of equal fp32 numbers is exact, and so is their mean.
         return means(self.advantages.double(), self.owner, self.responses).to(self.advantages.dtype)
 

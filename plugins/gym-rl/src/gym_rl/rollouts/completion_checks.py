@@ -1,4 +1,4 @@
-"""What an engine returned is what it promised, or the run stops: nothing is learnt from what cannot be true."""
+"""What an engine returned is what it promised, or the run stops: nothing is trained on what cannot be true."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ROUNDING = 1e-3  #: by which the logarithm of a probability may be above 0
 
 
 def check(made: Sequence[Completion], asked: Sequence[str], longest: int, engine: str = "") -> None:
-    """Raise GymError unless there is an answer for each row of `asked` (its name), made of tokens and probabilities.
+    """Raise GymError unless there is a completion for each row of `asked` (its name), made of tokens and probabilities.
 
-    `longest` is the most tokens an answer may have; `engine` what it is called.
+    `longest` is the most tokens a completion may have; `engine` what it is called.
     """
 
     def wrong(why: str, name: str) -> GymError:

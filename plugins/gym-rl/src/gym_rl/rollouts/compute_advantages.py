@@ -22,14 +22,16 @@ Credit = Callable[[Experience, PolicyGradient], Mapping[str, Tensor]]
 
 
 def advantages_of_completions(experience: Experience, config: PolicyGradient) -> dict[str, Tensor]:
-    """Give every token the advantage of its answer, which `config.advantage` makes of rewards and groups."""
+    """Give every token the advantage of its completion, which `config.advantage` makes of rewards and groups."""
     advantage: Callable[[Tensor, Tensor], Tensor] = load_object(config.advantage)
     rewards = experience.rewards - sums(kl_penalties(experience, config), experience.owner, len(experience.lengths))
     return {"advantages": advantage(rewards, experience.groups).float()[experience.owner]}
 
 
 def whitened_returns(experience: Experience, config: PolicyGradient) -> dict[str, Tensor]:
-    """Give every token the rewards from it to the end of its answer, whitened over all tokens: REINFORCE++, arXiv:2501.03262."""
+    """Give every token the rewards from it to the end of its completion, whitened over all tokens: REINFORCE++,
+    arXiv:2501.03262.
+    """
     count, owner = len(experience.lengths), experience.owner
     judged = ~experience.rewards.isnan()[owner]
     earned = advantages.rewards_to_go(token_rewards(experience, config), owner, count)
@@ -39,7 +41,7 @@ def whitened_returns(experience: Experience, config: PolicyGradient) -> dict[str
 
 
 def token_rewards(experience: Experience, config: PolicyGradient) -> Tensor:
-    """Return what each token earns, `[sum of lengths]` fp64: the last one its answer's reward (0 where nothing judged it).
+    """Return what each token earns, `[sum of lengths]` fp64: the last one its completion's reward (0 where it has none).
 
     Less what its departure from the reference costs, where that counts in the reward.
     """

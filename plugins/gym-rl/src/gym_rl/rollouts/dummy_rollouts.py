@@ -1,4 +1,4 @@
-"""Steps as large as those of a run may be, for a plan: the longest prompts there are, with answers as long as they may be.
+"""Steps as large as those of a run may be, for a plan: the longest prompts there are, with completions as long as they may be.
 
 They go through the stages of a real round, so that nothing is said twice about how a round becomes batches.
 """
@@ -52,7 +52,7 @@ def _rollouts(config: PolicyGradient, prompts: Examples, train: Train, layout: L
 
 
 class _Endless:
-    """Answers as long as it may."""
+    """Generates completions as long as they may be."""
 
     exact = True
 

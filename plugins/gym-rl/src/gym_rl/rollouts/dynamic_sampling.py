@@ -1,8 +1,8 @@
-"""Dynamic sampling: groups whose answers are all as right teach nothing, so other prompts are asked in their place.
+"""Dynamic sampling: groups whose completions are all as right teach nothing, so other prompts are asked in their place.
 
-Answers are told apart by the rewards that look at what they say, or by one that is named: a punishment of length alone does not
-make a prompt worth learning from. DAPO, arXiv:2503.14476, section 3.2. Everything here follows from rewards that every process
-knows, so all of them decide alike.
+Completions are told apart by the rewards that look at what they say, or by one that is named: a punishment of length alone does
+not make a prompt worth learning from. DAPO, arXiv:2503.14476, section 3.2. Everything here follows from rewards that every
+process knows, so all of them decide alike.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class DynamicSample:
     experience: Experience  #: as many groups as were wanted
     metrics: dict[
         str, float
-    ]  #: of all that was asked, which says how good the policy is; what is learnt from is a selection
+    ]  #: of all that was asked, which says how good the policy is; what is trained on is a selection
     carried_over: tuple[Experience, ...] = ()  #: groups too many, for the next round
 
 
 def dynamic_sample(
     number: int, wanted: int, attempts: int, carried_over: Sequence[Experience], ask: Callable[[int], Experience]
 ) -> DynamicSample:
-    """Return groups whose answers can be told apart for round `number`: those carried over, then of prompts that are asked now.
+    """Return groups whose completions can be told apart for round `number`: those carried over, then of prompts that are asked
+    now.
 
     Each attempt asks as many prompts as are likely to give what is missing. Where the attempts are used up, the
     other groups make up the number; `in_loss` leaves them out.
@@ -45,7 +46,7 @@ def dynamic_sample(
         wanted: groups.
         attempts: how often prompts may be asked, at least once.
         carried_over: groups too many of the round before.
-        ask: answers so many of the next prompts.
+        ask: samples completions of so many of the next prompts.
 
     """
     asked: list[Experience] = []
@@ -73,8 +74,8 @@ def dynamic_sample(
 
 
 def in_loss(experience: Experience, config: PolicyGradient) -> Tensor:
-    """Return which answers are learnt from, `[answers]` bool: not those that nothing judged, nor, where asked for, those cut
-    off and those of groups whose answers cannot be told apart.
+    """Return which completions are trained on, `[completions]` bool: not those without a reward, nor, where asked for, those cut
+    off and those of groups whose completions cannot be told apart.
     """
     chosen = ~experience.rewards.isnan()
     if config.mask_truncated_completions:
@@ -133,7 +134,7 @@ def concatenate(rounds: Sequence[Experience]) -> Experience:
 
 
 def _below(tables: Sequence[Mapping[str, Tensor]], lengths: Sequence[int]) -> dict[str, Tensor]:
-    """Join tables of answers; what only some of them have is unknown of the others."""
+    """Join tables of completions; what only some of them have is unknown of the others."""
     kinds = {name: column.dtype for table in tables for name, column in table.items()}
 
     def unknown(name: str, length: int) -> Tensor:

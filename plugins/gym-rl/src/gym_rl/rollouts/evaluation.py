@@ -1,4 +1,4 @@
-"""Evaluation by reward: held-out prompts are answered and the answers judged, as they are in training."""
+"""Evaluation by reward: completions of held-out prompts are sampled and scored as in training."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_torch.loop.job import Job
 
-#: what is said of held-out answers, beside each reward: the rest of a round's metrics matters where something is learnt
+#: what is said of held-out completions, beside each reward: the rest of a round's metrics matters in training
 LOGGED = ("reward", "completions/mean_length", "completions/clipped_ratio")
 
 
 def evaluation_options(config: PolicyGradient) -> PolicyGradient:
-    """Return the options under which held-out prompts are answered."""
+    """Return the options under which completions of held-out prompts are sampled."""
     options = {"group_size": config.eval_samples, "temperature": config.eval_temperature, "routing_replay": False}
     return config.model_copy(update=options)
 
@@ -26,11 +26,11 @@ class RewardEvaluation:
     """Asks every held-out prompt, with the same random numbers each time."""
 
     def __init__(self, generator: RolloutGenerator, keep: Callable[[Experience, int], None]) -> None:
-        """Take what answers and judges; `keep` is told of the answers, and after which step they were given."""
+        """Take what samples and scores; `keep` is told of the completions, and after which step they were given."""
         self.generator, self.keep = generator, keep
 
     def __call__(self, job: Job) -> Mapping[str, float] | None:
-        """Return mean reward, that of each reward, and lengths; None where nothing was judged."""
+        """Return mean reward, that of each reward, and lengths; None where nothing was scored."""
         job.ranks.at("")  # answering and judging take their time
         self.generator.engine.refresh()
         asked = np.repeat(np.arange(len(self.generator.prompts)), self.generator.config.group_size)

@@ -31,38 +31,42 @@ from gym_torch.source import Examples
 
 @dataclass(frozen=True)
 class Rollout:
-    """One answer, an `Example` of which every token is learnt from."""
+    """One completion, an `Example` of which every token is trained on."""
 
-    id: str  #: row of the prompt, and number of the answer
-    group: int  #: answers of one group answer one prompt
+    id: str  #: row of the prompt, and number of the completion
+    group: int  #: completions of one group have one prompt
     prompt: Example
-    tokens: npt.NDArray[np.int32]  #: of the answer alone, `[length]`, the one that ends it included
+    tokens: npt.NDArray[np.int32]  #: of the completion alone, `[length]`, the one that ends it included
     trained: npt.NDArray[np.bool_]  #: all of them, `[length]`
     columns: Mapping[str, npt.NDArray[Any]]  #: by name, what is known of each token, `[length, ...]`
     prompt_experts: npt.NDArray[np.int16] | None = None  #: those of the prompt, `[prompt, layers, k]`
-    nucleus: npt.NDArray[np.int32] | None = None  #: tokens that could be drawn, one token of the answer after another
-    number: int = 0  #: of the answer in its round
+    nucleus: npt.NDArray[np.int32] | None = (
+        None  #: tokens that could be drawn, one token of the completion after another
+    )
+    number: int = 0  #: of the completion in its round
     fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
-    share: float = 1.0  #: of the answers of its step: itself, and its part in those that are not learnt from
+    share: float = 1.0  #: of the completions of its step: itself, and its part in those that are not trained on
 
 
 @dataclass(frozen=True)
 class Experience:
-    """All answers to the prompts of one round, group after group; what a checkpoint keeps of them is tensors."""
+    """All completions to the prompts of one round, group after group; what a checkpoint keeps of them is tensors."""
 
     number: Tensor  #: [] int64, of the round, from 0
-    groups: Tensor  #: [answers] int64, number of the group, from 0
-    prompts: Tensor  #: [answers] int64, index of the prompt that each answers
-    lengths: Tensor  #: [answers] int64
+    groups: Tensor  #: [completions] int64, number of the group, from 0
+    prompts: Tensor  #: [completions] int64, index of the prompt of each completion
+    lengths: Tensor  #: [completions] int64
     tokens: Tensor  #: [sum of lengths] int32
-    finished: Tensor  #: [answers] bool, whether the model ended it
-    rewards: Tensor  #: [answers] fp64, weighted sums; NaN where nothing judged it
+    finished: Tensor  #: [completions] bool, whether the model ended it
+    rewards: Tensor  #: [completions] fp64, weighted sums; NaN where it was not scored
     compared: Tensor | None = None
-    """[answers] fp64, what answers to one prompt are told apart by, NaN where nothing judged it; None: by the rewards."""
-    scores: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [answers] fp64; NaN where it says nothing
-    failed: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [answers] bool, whether it failed
+    """[completions] fp64, what completions to one prompt are told apart by, NaN where it was not scored; None: by the rewards."""
+    scores: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  #: by reward, [completions] fp64; NaN where it says nothing
+    failed: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [completions] bool, whether it failed
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
-    """By `reward/metric`, [answers] fp64, what rewards had logged when they judged each answer; NaN for nothing."""
+    """By `reward/metric`, [completions] fp64, what rewards had logged when they scored each completion; NaN for nothing."""
     columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
     nucleus: Tensor | None = (
         None  #: [sum of the column `nucleus_size`] int32, with `top_p` the tokens that could be drawn at each token
@@ -71,17 +75,17 @@ class Experience:
 
     @property
     def owner(self) -> Tensor:
-        """Number of the answer of each token, `[sum of lengths]` int64."""
+        """Number of the completion of each token, `[sum of lengths]` int64."""
         return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
 
     @property
     def nonzero_std(self) -> Tensor:
-        """Whether the answers of each group earned different rewards, `[groups]` bool; only then can they be compared."""
+        """Whether the completions of each group earned different rewards, `[groups]` bool; only then can they be compared."""
         return self._apart(self.rewards)
 
     @property
     def informative(self) -> Tensor:
-        """Whether the answers of each group differ in what dynamic sampling looks at, `[groups]` bool."""
+        """Whether the completions of each group differ in what dynamic sampling looks at, `[groups]` bool."""
         return self._apart(self.rewards if self.compared is None else self.compared)
 
     def _apart(self, values: Tensor) -> Tensor:
@@ -113,7 +117,7 @@ class Experience:
         return cls(**plain, **tables)  # type: ignore[arg-type]  # names of fields, each with its type
 
     def rollouts(self, prompts: Examples, fresh: bool = True) -> list[Rollout]:
-        """Return the answers as examples; `prompts` are those of the whole data set, `fresh` holds for all of them."""
+        """Return the completions as examples; `prompts` are those of the whole data set, `fresh` holds for all of them."""
         bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
         tokens, columns = self.tokens.numpy(), {name: column.numpy() for name, column in self.columns.items()}
         experts = None if self.prompt_experts is None else self.prompt_experts.numpy()
@@ -146,5 +150,5 @@ class Experience:
         return [part.numpy() for part in self.nucleus.split(counts.tolist())]
 
 
-OF_ANSWERS = ("scores", "failed", "metrics")  #: tables with a value for each answer
+OF_ANSWERS = ("scores", "failed", "metrics")  #: tables with a value for each completion
 _TABLES = (*OF_ANSWERS, "columns")

@@ -1,4 +1,4 @@
-"""The first stage of a round: prompts are answered, each process its share, and the answers judged."""
+"""The first stage of a round: completions are sampled, each process its share, and scored."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ class Prompt(Example, Protocol):
 
 @dataclass(frozen=True)
 class RolloutGenerator:
-    """What answers prompts and judges the answers."""
+    """Samples completions and scores them."""
 
     config: PolicyGradient
     prompts: Examples
-    engine: RolloutEngine  #: answers with the weights that it was told of last
+    engine: RolloutEngine  #: generates with the weights that it was told of last
     tokenizer: Tokenizer
     judge: Callable[[Sequence[RewardInput]], RewardResult]
     seed: int = 0
     told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed
 
     def __call__(self, number: int, asked: Ints, streams: Sequence[int], rank: int = 0, world: int = 1) -> Experience:
-        """Return the answers of round `number`, judged, the same in every process; each process gives its share.
+        """Return the completions of round `number`, scored, the same in every process; each process gives its share.
 
         Args:
             number: of the round, from 0.
-            asked: indices of the prompts, `[answers]`; `group_size` equal ones in a row are a group.
-            streams: of the random numbers of each answer, `[answers]`.
+            asked: indices of the prompts, `[completions]`; `group_size` equal ones in a row are a group.
+            streams: of the random numbers of each completion, `[completions]`.
             rank: of this process.
             world: how many there are.
 
@@ -118,7 +118,7 @@ class RolloutGenerator:
         return RewardInput(text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished, made.tokens)
 
     def _tell(self, failed: Mapping[str, torch.Tensor], reasons: Mapping[str, str]) -> None:
-        """Say once of each reward that it failed. Raises GymError where it did on every answer: it is broken."""
+        """Say once of each reward that it failed. Raises GymError where it did on every completion: it is broken."""
         for name, where in failed.items():
             if where.all():
                 raise GymError(
@@ -133,7 +133,7 @@ class RolloutGenerator:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What the rewards say about one answer, by their names."""
+    """What the rewards say about one completion, by their names."""
 
     scores: dict[str, float | None]
     failed: dict[str, bool]
@@ -141,7 +141,7 @@ class _Verdict:
 
     @classmethod
     def of(cls, judged: RewardResult, number: int) -> _Verdict:
-        """Return that of the answer of this number."""
+        """Return that of the completion of this number."""
         return cls(
             {name: scores[number] for name, scores in judged.scores.items()},
             {name: number in places for name, places in judged.failed.items()},
@@ -161,5 +161,5 @@ class _Verdict:
 
 
 def _numbers(values: Sequence[float | None]) -> torch.Tensor:
-    """Return `[answers]` fp64, NaN for None."""
+    """Return `[completions]` fp64, NaN for None."""
     return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)

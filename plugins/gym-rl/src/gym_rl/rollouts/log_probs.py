@@ -1,4 +1,4 @@
-"""What models say about every token of a round before it is learnt from: passes without a graph, over the batches of the update.
+"""What models say about every token of a round before it is trained on: passes without a graph, over the batches of the update.
 
 A pass sees the same batches as the update, laid out alike, so that what it computes is what the update would.
 """
@@ -17,9 +17,9 @@ from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import Experience, Rollout
 
 Pass = Callable[[RolloutBatch], Tensor]
-"""From a batch of answers to a number for each of their tokens, `[n]`."""
+"""From a batch of completions to a number for each of their tokens, `[n]`."""
 Batches = Callable[[], Iterator[Sequence[Rollout]]]
-"""Begins anew with this process's batches of a round, each answer in one batch of one process."""
+"""Begins anew with this process's batches of a round, each completion in one batch of one process."""
 Scoring = Callable[[Experience, Batches], Mapping[str, Tensor]]
 """From a round and its batches to more columns of it, the same in every process."""
 
@@ -35,7 +35,7 @@ def scored(
 ) -> dict[str, Tensor]:
     """Return a column `[sum of lengths]` fp32 for each pass, the same in every process.
 
-    Answers that are in no process's `batches` have NaN; without passes nobody looks at `batches`.
+    Completions that are in no process's `batches` have NaN; without passes nobody looks at `batches`.
     """
     if not passes:
         return {}

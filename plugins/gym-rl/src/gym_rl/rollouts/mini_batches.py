@@ -32,7 +32,7 @@ class MiniBatches:
         return self.train.batch_size * self.train.accumulate
 
     def own_share(self, experience: Experience, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
-        """Yield this process's batches of a whole round, as its steps will have them, each answer once."""
+        """Yield this process's batches of a whole round, as its steps will have them, each completion once."""
         for part in range(math.ceil(len(experience.prompts) / self.size)):
             batches, spare = self._batches(self._part(experience, part), rank, world)
             yield from batches[: len(batches) - spare]
@@ -48,12 +48,12 @@ class MiniBatches:
         return Step(batches, epoch, spare, {UNLEARNT: float(not some)}, idle=not some)
 
     def _part(self, experience: Experience, part: int) -> list[Rollout]:
-        """Return the answers of mini-batch `part` of a round."""
+        """Return the completions of mini-batch `part` of a round."""
         chosen = slice(part * self.size, (part + 1) * self.size)
         return experience.rollouts(self.prompts, fresh=part == 0)[chosen]
 
     def _batches(self, rollouts: Sequence[Rollout], rank: int, world: int) -> tuple[list[list[Rollout]], int]:
-        """Cut answers into batches; those to one prompt stay together as far as they fit.
+        """Cut completions into batches; those to one prompt stay together as far as they fit.
 
         Returns those of this process, and how many of them at the end count for nothing.
         """
@@ -69,7 +69,7 @@ class MiniBatches:
 
 
 def prompts_in(train: Train, config: PolicyGradient) -> int:
-    """Return the number of prompts in a round. Raises RecipeError where its answers do not make groups."""
+    """Return the number of prompts in a round. Raises RecipeError where its completions do not make groups."""
     if train.batch_tokens is not None:
         raise RecipeError(
             "a step is counted in answers here, whose tokens nobody knows before",

@@ -1,7 +1,7 @@
-"""How far the trained policy is from the one that sampled, before anything is learnt: by other arithmetic, or by mistake.
+"""How far the trained policy is from the one that sampled, before any training: by other arithmetic, or by mistake.
 
-Asked of the first answers of every round: weights that do not reach the sampler are like those that do as long as nothing was
-learnt.
+Asked of the first completions of every round: weights that do not reach the sampler are like those that do before the first
+update.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gym_rl.rollout_engine import RolloutEngineConfig
 def check(trainer: Tensor, sampled: Tensor, bound: float, engine: RolloutEngineConfig) -> float:
     """Return the mean difference of log-probabilities `[n]` of sampled tokens; NaN where the trainer did not score them.
 
-    Raises GymError where it is above `bound`, in nats: then answers of another policy would be learnt from.
+    Raises GymError where it is above `bound`, in nats: then completions of another policy would be trained on.
     """
     found = float((trainer - sampled).abs().nanmean())
     if not found <= bound:

@@ -28,7 +28,7 @@ from gym_torch.packing import Layout
 from gym_torch.source import Dataset, Source, Step
 
 Shares = Callable[[Experience], Iterator[Sequence[Rollout]]]
-"""From a round to this process's batches of it, each answer in one batch of one process."""
+"""From a round to this process's batches of it, each completion in one batch of one process."""
 CARRIED_OVER = "carried over "  #: how the names of tensors begin that belong to the next round
 
 
@@ -47,9 +47,9 @@ class Rollouts(Source):
     ) -> None:
         """Plan the whole run.
 
-        `fingerprint` names the prompts, `scoring` adds columns to the answers of a round, `keep` is told of each finished round
-        before it is learnt from, and in which steps it is: the first and the last. `sampled` gets answers as soon as they are
-        there, while the policy is still the one that gave them, and returns them with what is known of them then.
+        `fingerprint` names the prompts, `scoring` adds columns to the completions of a round, `keep` is told of each finished
+        round before it is trained on, and in which steps it is: the first and the last. `sampled` gets completions as soon as
+        they are there, while the policy is still the one that gave them, and returns them with what is known of them then.
         """
         config = generator.config
         self.generator, self.config, self.prompts = generator, config, generator.prompts
@@ -67,10 +67,10 @@ class Rollouts(Source):
         self.first_step = 0  #: step at which the round under way begins
         self.first_prompt = self.next_prompt = 0  #: prompts asked before the round under way, and up to its end
         self.metrics: dict[str, float] = {}  #: of the round, logged with each of its steps
-        self.failures: dict[str, int] = {}  #: by reward, answers of the whole run that it failed on
+        self.failures: dict[str, int] = {}  #: by reward, completions of the whole run that it failed on
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
-        """Yield the steps from number `start` on; where a round begins, its prompts are answered first."""
+        """Yield the steps from number `start` on; where a round begins, its completions are sampled first."""
         for step in range(start, self.total):
             number, part = divmod(step, self.config.num_mini_batches)
             if self.experience is None or int(self.experience.number) != number:
@@ -117,7 +117,9 @@ class Rollouts(Source):
         return made, rollout_metrics(made) | drawn.metrics
 
     def _drawn(self, number: int, rank: int, world: int) -> DynamicSample:
-        """Return the answers to the prompts whose turn it is, judged, and those to others in place of what teaches nothing."""
+        """Return the completions to the prompts whose turn it is, scored, and those to others in place of what teaches
+        nothing.
+        """
         first, end = map(int, self.order.bounds[number : number + 2])
         again = self.config.max_resample
         self.first_prompt = self.next_prompt = self.next_prompt if again else first

@@ -1,6 +1,7 @@
 """Routing replay: the experts that a mixture sent each token to when it was sampled, kept with a round and forced in its update.
 
-`gym_torch.model.expert_routing` forces them; here they are carried from the answers of an engine to the batches of an objective.
+`gym_torch.model.expert_routing` forces them; here they are carried from the completions of an engine to the batches of an
+objective.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from gym_torch.packing import Layout
 
 
 def recorded_experts(made: Sequence[Completion], group_size: int) -> tuple[Tensor, Tensor]:
-    """Return the experts of answers `[sum of lengths, layers, k]` and of their groups' prompts `[groups, longest, layers, k]`.
+    """Return the experts of completions `[sum of lengths, layers, k]` and of their groups' prompts `[groups, longest, layers,
+    k]`.
 
-    The last token of an answer, which predicts nothing, is FREE. Raises GymError where an engine did not record them.
+    The last token of a completion, which predicts nothing, is FREE. Raises GymError where an engine did not record them.
     """
     if not all(len(answer.routed) == len(answer.tokens) for answer in made):
         raise GymError(

@@ -1,8 +1,8 @@
-"""The tokens that could be drawn: with `top_p`, the set that each token of an answer was drawn from.
+"""The tokens that could be drawn: with `top_p`, the set that each token of a completion was drawn from.
 
 What samples draws from a distribution that is cut and scaled up again. It is the one that is trained: the policy, the policy when
 the round began and the reference are compared over the very set that was drawn from (DeepSeek-V3.2, arXiv:2512.02556, section
-3.1). The set follows from the policy that answered, so it is found before anything is learnt, and stays with the round.
+3.1). The set follows from the policy that sampled, so it is found before any training, and stays with the round.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def with_top_p_sets(
     """Return a round that knows the tokens that could be drawn, the same in every process.
 
     `tokens` returns those of a batch as `gym_torch.policy.Policy.nucleus` does. Together the `batches` of all processes hold each
-    answer once.
+    completion once.
     """
     found: list[tuple[int, np.ndarray, np.ndarray]] = []
     for answers in batches:
@@ -49,7 +49,7 @@ def with_top_p_sets(
 
 
 def top_p_sets(answers: Sequence[Rollout]) -> Tensor | None:
-    """Return the tokens that could be drawn at the targets of a batch of answers, as `gym_torch.batch.Batch.nucleus`."""
+    """Return the tokens that could be drawn at the targets of a batch of completions, as `gym_torch.batch.Batch.nucleus`."""
     sets = [answer.nucleus for answer in answers if answer.nucleus is not None]
     if not sets:
         return None

@@ -8,13 +8,13 @@ from gym_preference.config import PairwisePreference, WithReference
 
 
 class BCOPair(WithReference, PairwisePreference):
-    """Binary classifier optimization of pairs: the chosen answer is good and the rejected one bad, each by itself.
+    """Binary classifier optimization of pairs: the chosen response is good and the rejected one bad, each by itself.
 
         loss = -log sigmoid(beta w) - log sigmoid(-beta l)
 
-    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens.
+    w, l: log-ratios to the reference of the chosen and the rejected response, summed over their tokens.
 
-    Use it for: pairs of which the chosen answer is good in itself and the rejected one bad, and not only better and worse.
+    Use it for: pairs of which the chosen response is good in itself and the rejected one bad, and not only better and worse.
 
     Differs: the paper measures rewards from their running mean; pairs have none here. Single labels have it: `bco`.
     """

@@ -10,11 +10,11 @@ from gym_preference.config import PairwisePreference, WithReference
 
 
 class CDPO(WithReference, PairwisePreference):
-    """Conservative DPO: some labels are wrong, so no answer is ever surely the better one.
+    """Conservative DPO: some labels are wrong, so no response is ever surely the better one.
 
         loss = -(1 - e) log sigmoid(beta (w - l)) - e log sigmoid(beta (l - w))
 
-    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens; e: `label_smoothing`.
+    w, l: log-ratios to the reference of the chosen and the rejected response, summed over their tokens; e: `label_smoothing`.
 
     Use it for: labels of which a known share is wrong. The margin has an aim, log((1 - e) / e) / beta, and does not grow past
     it.

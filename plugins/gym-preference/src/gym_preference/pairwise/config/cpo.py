@@ -10,14 +10,14 @@ from gym_preference.config import PairwisePreference
 
 
 class CPO(PairwisePreference):
-    """Contrastive preference optimization: DPO with no reference, held in place by learning the chosen answer.
+    """Contrastive preference optimization: DPO with no reference, held in place by training on the chosen response.
 
         loss = -log sigmoid(beta (w - l)) + ftx nll
 
-    w, l: log-probabilities of the chosen and the rejected answer, summed over their tokens; nll: the mean of -log p over the
+    w, l: log-probabilities of the chosen and the rejected response, summed over their tokens; nll: the mean of -log p over the
     tokens of the chosen one.
 
-    Use it for: no memory for a reference, and chosen answers that are good enough to be learnt by themselves.
+    Use it for: no memory for a reference, and chosen responses that are good enough to be trained on by themselves.
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:dpo"

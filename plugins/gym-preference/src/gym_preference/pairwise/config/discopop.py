@@ -14,7 +14,7 @@ class DiscoPOP(WithReference, PairwisePreference):
 
         loss = (1 - g) f(m) + g exp(-m),  m = beta (w - l),  f(m) = -log sigmoid(m),  g = sigmoid(m / discopop_tau)
 
-    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens.
+    w, l: log-ratios to the reference of the chosen and the rejected response, summed over their tokens.
 
     Use it for: what `dpo` is for, to be tried beside it.
     """

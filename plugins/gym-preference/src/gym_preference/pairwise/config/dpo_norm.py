@@ -10,13 +10,13 @@ from gym_preference.config import PairwisePreference, WithReference
 
 
 class DPONorm(WithReference, PairwisePreference):
-    """Length-normalised DPO: answers are compared token for token, so that a long one is not moved further.
+    """Length-normalised DPO: responses are compared token for token, so that a long one is not moved further.
 
         loss = -log sigmoid(beta (w - l))
 
-    w, l: mean log-ratios to the reference of a token of the chosen and of the rejected answer.
+    w, l: mean log-ratios to the reference of a token of the chosen and of the rejected response.
 
-    Use it for: pairs whose answers differ much in length, or where `dpo` makes answers longer and longer.
+    Use it for: pairs whose responses differ much in length, or where `dpo` makes responses longer and longer.
 
     Differs: `beta` is larger than DPO's, for a mean over tokens is smaller than their sum.
     """

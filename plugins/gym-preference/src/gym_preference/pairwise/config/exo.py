@@ -14,9 +14,9 @@ class EXO(WithReference, PairwisePreference):
 
         loss = p log(p / (1 - e)) + (1 - p) log((1 - p) / e),  p = sigmoid(beta (w - l))
 
-    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens; e: `label_smoothing`.
+    w, l: log-ratios to the reference of the chosen and the rejected response, summed over their tokens; e: `label_smoothing`.
 
-    Use it for: a policy that should settle on the better answers (reverse KL) rather than cover all that the labels allow, as
+    Use it for: a policy that should settle on the better responses (reverse KL) rather than cover all that the labels allow, as
     DPO's does.
 
     Differs: the labels are a pair's, and no reward model's.

@@ -8,11 +8,11 @@ from gym_preference.config import PairwisePreference, WithReference
 
 
 class Hinge(WithReference, PairwisePreference):
-    """SLiC: nothing is learnt from pairs whose margin is large enough.
+    """SLiC: pairs whose margin is large enough no longer train.
 
         loss = max(0, 1 - beta (w - l))
 
-    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens.
+    w, l: log-ratios to the reference of the chosen and the rejected response, summed over their tokens.
 
     Use it for: pairs that are easy to tell apart: those past a margin of 1 / beta no longer pull.
 

@@ -12,7 +12,7 @@ class IPO(WithReference, PairwisePreference):
 
         loss = (w - l - 1 / (2 beta))^2
 
-    w, l: mean log-ratios to the reference of a token of the chosen and of the rejected answer.
+    w, l: mean log-ratios to the reference of a token of the chosen and of the rejected response.
 
     Use it for: few or one-sided pairs, on which `dpo` goes on to widen margins that are right already: here each has an aim.
 

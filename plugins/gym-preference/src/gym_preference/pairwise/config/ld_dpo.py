@@ -10,13 +10,13 @@ from gym_preference.config import PairwisePreference, WithReference
 
 
 class LDDPO(WithReference, PairwisePreference):
-    """Length-desensitised DPO: tokens of the longer answer that the shorter one has no match for count less.
+    """Length-desensitised DPO: tokens of the longer response that the shorter one has no match for count less.
 
         loss = -log sigmoid(beta (w - l))
 
-    w, l: as DPO's, but tokens beyond the length of the shorter answer count `ld_alpha` times.
+    w, l: as DPO's, but tokens beyond the length of the shorter response count `ld_alpha` times.
 
-    Use it for: answers that become longer under `dpo` while `dpo_norm` learns too little: `ld_alpha` lies between the two.
+    Use it for: responses that become longer under `dpo` while `dpo_norm` learns too little: `ld_alpha` lies between the two.
     """
 
     objective: ClassVar[str] = "gym_preference.pairwise.objective:LengthDesensitized"

@@ -8,13 +8,13 @@ from gym_preference.config import PairwisePreference, WithReference
 
 
 class NCA(WithReference, PairwisePreference):
-    """Noise contrastive alignment: the chosen answer becomes likelier by itself, not only beside the rejected one.
+    """Noise contrastive alignment: the chosen response becomes likelier by itself, not only beside the rejected one.
 
         loss = -log sigmoid(beta w) - [log sigmoid(-beta w) + log sigmoid(-beta l)] / 2
 
-    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens.
+    w, l: log-ratios to the reference of the chosen and the rejected response, summed over their tokens.
 
-    Use it for: chosen answers that become unlikely under `dpo`: here each has an aim of its own, and the chosen one rises.
+    Use it for: chosen responses that become unlikely under `dpo`: here each has an aim of its own, and the chosen one rises.
     """
 
     loss: ClassVar[str] = "gym_preference.pairwise.losses:nca_pair"

@@ -10,13 +10,13 @@ from gym_preference.config import PairwisePreference
 
 
 class ORPO(PairwisePreference):
-    """Odds ratio preference optimization: fine-tuning on the chosen answer and a term that keeps the rejected one down.
+    """Odds ratio preference optimization: fine-tuning on the chosen response and a term that keeps the rejected one down.
 
         loss = -w - beta log sigmoid(log odds(w) - log odds(l)),  log odds(x) = x - log(1 - exp(x))
 
-    w, l: mean log-probabilities of a token of the chosen and of the rejected answer.
+    w, l: mean log-probabilities of a token of the chosen and of the rejected response.
 
-    Use it for: a base model and pairs, in one run: it fine-tunes on the chosen answers as it goes, and needs no reference.
+    Use it for: a base model and pairs, in one run: it fine-tunes on the chosen responses as it goes, and needs no reference.
 
     Differs: `beta` is the paper's lambda.
     """

@@ -14,7 +14,7 @@ class RobustDPO(WithReference, PairwisePreference):
 
         loss = [-(1 - e) log sigmoid(beta (w - l)) + e log sigmoid(beta (l - w))] / (1 - 2 e)
 
-    w, l: log-ratios to the reference of the chosen and the rejected answer, summed over their tokens; e: `label_smoothing`.
+    w, l: log-ratios to the reference of the chosen and the rejected response, summed over their tokens; e: `label_smoothing`.
 
     Use it for: labels that were flipped at random, at a rate that is known: in the mean over flips it is DPO's loss on right
     labels. Where the rate is a guess, `cdpo` is safer.

@@ -10,11 +10,11 @@ from gym_preference.config import PairwisePreference
 
 
 class SimPO(PairwisePreference):
-    """Simple preference optimization: mean log-probabilities of the answers themselves, apart by a margin; no reference.
+    """Simple preference optimization: mean log-probabilities of the responses themselves, apart by a margin; no reference.
 
         loss = -log sigmoid(beta (w - l) - simpo_gamma)
 
-    w, l: mean log-probabilities of a token of the chosen and of the rejected answer.
+    w, l: mean log-probabilities of a token of the chosen and of the rejected response.
 
     Use it for: no memory or time for a reference. Nothing holds the policy, so the learning rate must be low and `simpo_gamma`
     tuned.

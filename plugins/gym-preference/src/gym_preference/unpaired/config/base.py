@@ -10,9 +10,9 @@ from gym_preference.config import WithReference
 
 
 class UnpairedPreference(WithReference):
-    """Base of the algorithms that learn from single answers and whether each is desirable.
+    """Base of the algorithms that learn from single responses and whether each is desirable.
 
-    A loss is a function of one number for each answer, its log-probability less that under the reference, `[answers]`; of
+    A loss is a function of one number for each response, its log-probability less that under the reference, `[responses]`; of
     whether each is desirable; and of what the numbers are measured from.
     """
 

@@ -10,14 +10,14 @@ from gym_preference.unpaired.config.base import UnpairedPreference
 
 
 class KTO(UnpairedPreference):
-    """Kahneman-Tversky optimization: good answers are gains and bad ones losses, measured from how far the policy has gone.
+    """Kahneman-Tversky optimization: good responses are gains and bad ones losses, measured from how far the policy has gone.
 
-        loss = d (1 - sigmoid(beta (r - z)))  for a good answer,  u (1 - sigmoid(beta (z - r)))  for another one
+        loss = d (1 - sigmoid(beta (r - z)))  for a good response,  u (1 - sigmoid(beta (z - r)))  for another one
 
-    r: log-ratio of the answer to the reference, summed over its tokens; z: the mean log-ratio of answers to prompts that they
+    r: log-ratio of the response to the reference, summed over its tokens; z: the mean log-ratio of responses to prompts that they
     do not belong to, at least 0, over the whole step; d, u: `desirable_weight`, `undesirable_weight`.
 
-    Use it for: single judgements, such as thumbs up and down, of which there may be far more of one kind.
+    Use it for: single labels, such as thumbs up and down, of which there may be far more of one kind.
 
     Differs: z is estimated over the step and not over a micro-batch, so it does not depend on how a step is cut.
     """
