@@ -60,7 +60,7 @@ def test_the_plan_of_a_recipe_is_an_upper_bound(bench: Bench) -> None:
     assert unknown["tokens"] == 3 * 2 * unknown["batch_tokens"]
     auto = {**recipe, "train": {"batch_tokens": "auto", "max_steps": 3, "precision": "fp32"}}
     file.write_text(yaml.safe_dump(auto), encoding="utf-8")
-    with pytest.raises(RecipeError, match="counted in answers"):
+    with pytest.raises(RecipeError, match="counted in completions"):
         CliRunner().invoke(plan, [str(file)], catch_exceptions=False)
 
 

@@ -63,10 +63,10 @@ GOOD = Completion([1, 2], [-0.5, 0.0])
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        ([GOOD], "returned 1 answers to 2 prompts"),
-        ([GOOD, GOOD, GOOD], "returned 3 answers to 2 prompts"),
-        ([GOOD, Completion([], [])], "an answer of 0 tokens"),
-        ([GOOD, Completion([1] * 5, [-1.0] * 5)], "an answer of 5 tokens, where 1 to 4"),
+        ([GOOD], "returned 1 completions of 2 prompts"),
+        ([GOOD, GOOD, GOOD], "returned 3 completions of 2 prompts"),
+        ([GOOD, Completion([], [])], "a completion of 0 tokens"),
+        ([GOOD, Completion([1] * 5, [-1.0] * 5)], "a completion of 5 tokens, where 1 to 4"),
         ([GOOD, Completion([1, 2], [-0.5])], "1 log-probabilities for 2 tokens"),
         ([GOOD, Completion([1], [float("nan")])], "returned nan"),
         ([GOOD, Completion([1], [float("-inf")])], "returned -inf"),

@@ -80,8 +80,8 @@ def test_the_command_shows_them(kept: RolloutLog) -> None:
     assert done.exit_code == 0 and "\x1b" not in done.output
     for text in (
         "steps 1 to 4",
-        "6 answers to 3 prompts",
-        "1 not judged",
+        "6 completions of 3 prompts",
+        "1 not scored",
         "1 cut off",
         "best 1",
         "worst 1",

@@ -80,11 +80,11 @@ def test_failures_are_counted_and_said(bench: Bench, capsys: pytest.CaptureFixtu
     assert all(0 < count < 8 for count in failures)
     said = capsys.readouterr().err
     assert said.count("reward `python` (gym-rewards ") == 1 and "cannot judge this" in said
-    assert f"failed on {sum(failures):.0f} answers of this run" in said
+    assert f"failed on {sum(failures):.0f} completions of this run" in said
 
 
 def test_a_reward_that_fails_on_every_answer_stops_the_run(bench: Bench) -> None:
-    with pytest.raises(GymError, match="failed on each of 8 answers") as raised:
+    with pytest.raises(GymError, match="failed on each of 8 completions") as raised:
         bench.run(recipe(bench, "rloo", "all_fail", 2, on_error="mask"))
     assert "cannot judge anything" in str(raised.value) and len(str(raised.value).splitlines()) <= 4
 

@@ -35,7 +35,7 @@ class LikelihoodDisplacement(Observer):
         if now < self.first - FALL:
             self.told = True
             warn(
-                f"step {progress.step}: {self.measure} fell from {self.first:.2f} to {now:.2f}, so the better answers become "
+                f"step {progress.step}: {self.measure} fell from {self.first:.2f} to {now:.2f}, so the chosen responses become "
                 f"unlikely too; a lower `train.learning_rate` or a larger `algorithm.ftx` (now {self.ftx:g}) holds them"
             )
 

@@ -18,8 +18,8 @@ def rollouts() -> None:
 
 @rollouts.command()
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--step", type=click.IntRange(min=1), help="Step that learnt from the answers; the newest without it.")
-@click.option("--held-out", is_flag=True, help="Answers to held-out prompts, of an evaluation.")
+@click.option("--step", type=click.IntRange(min=1), help="Step that was trained on them; the newest without it.")
+@click.option("--held-out", is_flag=True, help="Completions of held-out prompts, of an evaluation.")
 @click.option("--best", default=3, show_default=True, type=click.IntRange(min=0), help="How many of the best to print.")
 @click.option("--worst", default=3, show_default=True, type=click.IntRange(min=0), help="How many of the worst.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -52,7 +52,7 @@ def scored_rollouts(parts: Parts[Any, Any, Any], more: Mapping[str, Pass]) -> Co
     config, tokenizer = parts.config, Tokenizer(parts.model.path)
     if shards(parts.run.recipe):
         raise RecipeError(
-            "answers are sampled from whole models, and this strategy cuts them",
+            "completions are sampled from whole models, and this strategy cuts them",
             key="distributed",
             fix="set `distributed: ddp`",
         )
@@ -181,4 +181,4 @@ class FailedRewards(Observer):
         """Say it."""
         for name, count in self.source.failures.items():
             if count:
-                warn(f"reward `{name}` failed on {count:,} answers of this run, which were not learnt from")
+                warn(f"reward `{name}` failed on {count:,} completions of this run, which were not trained on")

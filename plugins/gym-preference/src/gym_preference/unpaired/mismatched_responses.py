@@ -30,7 +30,7 @@ class MismatchedResponses:
         """Draw them. Raises DataError for a single sample, whose prompt would meet its own response."""
         if len(examples) < 2:
             raise DataError(
-                "answers are measured by answers to other prompts, and there is one sample alone",
+                "responses are compared with responses to other prompts, and there is one sample alone",
                 key="data",
                 fix="add samples",
             )
@@ -59,4 +59,4 @@ class MismatchedResponses:
         learnt = slice(start, start + self.longest - read)
         tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])
         trained = np.concatenate([np.zeros(read, dtype=np.bool_), said.trained[learnt]])
-        return UnpairedExample(f"{asked.id} with the answer of {said.id}", tokens, trained, said.desirable)
+        return UnpairedExample(f"{asked.id} with the response of {said.id}", tokens, trained, said.desirable)

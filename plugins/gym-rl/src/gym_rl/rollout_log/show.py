@@ -38,9 +38,9 @@ def _list(console: Console, title: str, colour: str, samples: Sequence[Sample]) 
 def _summary(found: Ranking) -> str:
     first, last = found.steps
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    parts = [f"{steps}: {found.answers} answers to {found.prompts} prompts"]
-    parts.append("none judged" if found.reward is None else f"mean reward {found.reward:.4g}")
-    parts += [f"{found.answers - found.judged} not judged"] * (0 < found.judged < found.answers)
+    parts = [f"{steps}: {found.answers} completions of {found.prompts} prompts"]
+    parts.append("none scored" if found.reward is None else f"mean reward {found.reward:.4g}")
+    parts += [f"{found.answers - found.judged} not scored"] * (0 < found.judged < found.answers)
     parts += [f"{found.truncated} cut off"] * (found.truncated > 0)
     return ", ".join(parts)
 

@@ -22,15 +22,15 @@ def check(made: Sequence[Completion], asked: Sequence[str], longest: int, engine
             f"rollouts {engine} {why}" if engine else f"the engine {why}",
             where=f"row {name}" if name else "",
             key="algorithm.rollouts",
-            fix="`rollouts: local` answers with the model that is trained",
+            fix="`rollouts: local` generates with the model that is trained",
         )
 
     if len(made) != len(asked):
-        raise wrong(f"returned {len(made)} answers to {len(asked)} prompts", "")
+        raise wrong(f"returned {len(made)} completions of {len(asked)} prompts", "")
     for answer, name in zip(made, asked, strict=True):
         tokens, log_probs = answer.tokens, answer.log_probs
         if not 0 < len(tokens) <= longest:
-            raise wrong(f"returned an answer of {len(tokens)} tokens, where 1 to {longest} were asked for", name)
+            raise wrong(f"returned a completion of {len(tokens)} tokens, where 1 to {longest} were asked for", name)
         if len(log_probs) != len(tokens):
             raise wrong(f"returned {len(log_probs)} log-probabilities for {len(tokens)} tokens", name)
         odd = [value for value in log_probs if not (math.isfinite(value) and value <= _ROUNDING)]

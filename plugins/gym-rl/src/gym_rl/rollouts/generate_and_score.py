@@ -122,13 +122,13 @@ class RolloutGenerator:
         for name, where in failed.items():
             if where.all():
                 raise GymError(
-                    f"{reasons[name]}, and failed on each of {len(where)} answers",
+                    f"{reasons[name]}, and failed on each of {len(where)} completions",
                     key="algorithm.rewards",
-                    fix="correct the reward: `on_error: mask` leaves some answers out, not all",
+                    fix="correct the reward: `on_error: mask` leaves some completions out, not all",
                 )
             if where.any() and name not in self.told:
                 self.told.add(name)
-                warn(f"{reasons[name]}; such answers are not learnt from")
+                warn(f"{reasons[name]}; such completions are not trained on")
 
 
 @dataclass(frozen=True)

@@ -72,14 +72,14 @@ def prompts_in(train: Train, config: PolicyGradient) -> int:
     """Return the number of prompts in a round. Raises RecipeError where its completions do not make groups."""
     if train.batch_tokens is not None:
         raise RecipeError(
-            "a step is counted in answers here, whose tokens nobody knows before",
+            "a step is counted in completions here, whose tokens nobody knows before",
             key="train.batch_tokens",
-            fix="set `train: {batch_size: 16, accumulate: 4}`: answers in a pass, and passes in a step",
+            fix="set `train: {batch_size: 16, accumulate: 4}`: completions in a pass, and passes in a step",
         )
     answers = train.batch_size * train.accumulate * config.num_mini_batches
     if answers % config.group_size:
         raise RecipeError(
-            f"{answers} answers in a round do not make groups of {config.group_size}",
+            f"{answers} completions in a round do not make groups of {config.group_size}",
             key="train.batch_size",
             fix="batch_size x accumulate x num_mini_batches must be a multiple of group_size",
         )
