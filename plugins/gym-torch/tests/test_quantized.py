@@ -94,7 +94,7 @@ def test_no_cast_changes_what_is_stored(model: PreTrainedModel) -> None:
 
 def test_the_adapted_model_merges_into_what_it_computes_with(model_path: Path, tmp_path: Path) -> None:
     loaded = load(model_path, tmp_path / "run")
-    run = make_run(model_path, tmp_path / "run", sections={"adapter": LoRA(rank=4, modules="q_proj,down_proj")})
+    run = make_run(model_path, tmp_path / "run", sections={"adapter": LoRA(rank=4, target_modules="q_proj,down_proj")})
     adapted = adapt(loaded.model, run.recipe)
     for name, weight in adapted.model.named_parameters():
         if weight.requires_grad:

@@ -132,7 +132,7 @@ class TorchAlgorithm(DataAlgorithm):
     """`module:function` of the author's slow and obvious float64 formula.
 
     `oracle(config, model, examples)` returns the un-normalised loss of the examples as a float64 scalar tensor;
-    `model` is a float64 causal language model; what is trained beside it comes as `beside`. Value and gradient must agree.
+    `model` is a float64 causal language model; what is trained beside it comes as `auxiliary`. Value and gradient must agree.
     """
     disable_dropout: ClassVar[bool] = False
     """Whether the loss compares log-probabilities of the policy with those of a reference, or of what sampled: dropout is then

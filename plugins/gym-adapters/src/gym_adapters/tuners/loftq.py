@@ -56,7 +56,7 @@ def loftq(weight: Tensor, config: LoftQ, scaling: float, rounded: Rounding | Non
     Rounding is that of the options, or what `rounded` does. It is no projection, for its levels follow the largest weight of a
     block; so a turn can make things worse.
     """
-    rank, rounded = config.rank, rounded or partial(nf4.rounded, bits=config.bits, block=config.block)
+    rank, rounded = config.rank, rounded or partial(nf4.rounded, bits=config.bits, block=config.block_size)
     beside = Pair(weight.new_zeros(rank, weight.shape[1]), weight.new_zeros(weight.shape[0], rank))
     best: Found | None = None
     for _ in range(config.iterations):
@@ -156,7 +156,7 @@ class Loftq(LowRankAdapter[LoftQ]):
         if stores := quantized(under):
             stores.quantize(rest)
         else:
-            base = nf4.rounded(rest, self.config.bits, self.config.block).to(under.weight.dtype)
+            base = nf4.rounded(rest, self.config.bits, self.config.block_size).to(under.weight.dtype)
             under.weight = nn.Parameter(base, requires_grad=False)  # a tied one stays
         self._beside[name] = beside
 

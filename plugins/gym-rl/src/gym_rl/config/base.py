@@ -24,7 +24,7 @@ class PolicyGradient(TorchAlgorithm):
 
     contribution: ClassVar[str] = "gym_rl.workflow:rollouts"
     rows: ClassVar[str] = "prompt"
-    largest_steps: ClassVar[str] = "gym_rl.rollouts.dummy_rollouts:Bound"
+    largest_steps: ClassVar[str] = "gym_rl.rollouts.dummy_rollouts:DummyRollouts"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     disable_dropout: ClassVar[bool] = True
