@@ -210,9 +210,7 @@ class Tokenizer:
         The first token of a sequence is never learnt: nothing comes before it.
         """
         odd = [self._quoter.quoted(rendered.text) for rendered in batch]
-        texts = [
-            _named(rendered, self._quoter) if flag else rendered for rendered, flag in zip(batch, odd, strict=True)
-        ]
+        texts = [_named(each, self._quoter) if flag else each for each, flag in zip(batch, odd, strict=True)]
         plain = iter(self._encode(self._plain, [text for text, flag in zip(texts, odd, strict=True) if not flag]))
         named = iter(
             self._encode(self._renamed, [text for text, flag in zip(texts, odd, strict=True) if flag])
@@ -271,7 +269,7 @@ class Tokenizer:
 
     @cached_property
     def _renamed(self) -> tokenizers.Tokenizer:
-        """The tokenizer that knows the guarded tokens under their other names."""
+        """The tokenizer that knows the quoted tokens under their other names."""
         return renamed(self._plain, {token: NAME.format(number) for number, token in enumerate(self._quoter.tokens)})
 
     def _named(self, role: str) -> int | None:
