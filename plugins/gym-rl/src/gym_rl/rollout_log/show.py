@@ -18,7 +18,7 @@ GOOD, BAD = "green", "red"
 def show(found: Ranking) -> None:
     """Print a ranking."""
     console = Console(highlight=False)
-    console.print(Text(_summary(found), style="bold"))
+    console.print(Text(_summary(found), style="bold"), soft_wrap=True)
     for title, colour, samples in (("best", GOOD, found.best), ("worst", BAD, found.worst)):
         _list(console, title, colour, samples)
 
