@@ -42,7 +42,7 @@ FAULTS = [
     Fault("gym-core", "elif not _holds(needed, found):", "elif False:", "test_requirements.py"),
     Fault(
         "gym-core",
-        "if found.choices.disabled(entry.dist, entry.name):",
+        'if entry.kind != "kinds" and found.choices.disabled(entry.dist, entry.name):',
         "if False:",
         "../../plugins/gym-manage/tests/test_choosing.py",
         "disabled",

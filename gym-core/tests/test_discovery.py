@@ -93,6 +93,32 @@ def test_each_fault_is_told_as_what_it_is(install, text, requires, said):
     assert "gym-one 1.0" in str(caught.value) and len(str(caught.value).splitlines()) <= 4
 
 
+MINE = """
+from gym_core import Component
+class Mine(Component):
+    kind = "optimizers"
+"""
+ONE_OF_MINE = "from kind_of_mine import Mine\nclass One(Mine):\n    'One.'\n"
+
+
+def test_a_kind_whose_package_is_not_there_says_what_to_install(install):
+    install("gym-one", {"kind_of_mine": MINE, "one": ONE_OF_MINE}, {"gym.optimizers": {"one": "one:One"}})
+    with pytest.raises(PluginError, match="no installed plugin brings the kind `optimizers`") as caught:
+        load_component("optimizers", "one")
+    assert "pip install gym-optim" in str(caught.value)
+
+
+def test_a_kind_stays_where_its_package_is_set_aside(install, tmp_path, monkeypatch):
+    points = {"gym.kinds": {"optimizers": "kind_of_mine:Mine"}, "gym.optimizers": {"theirs": "kind_of_mine:Mine"}}
+    install("gym-kind", {"kind_of_mine": MINE}, points)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gym.toml").write_text("[plugins]\ngym-kind = false\n")
+    install("gym-one", {"one": ONE_OF_MINE}, {"gym.optimizers": {"one": "one:One"}})
+    assert load_component("optimizers", "one")[1].__name__ == "One"
+    with pytest.raises(PluginError, match="is disabled"):
+        find("optimizers", "theirs")
+
+
 def test_missing_dependency_is_named_for_pip(install):
     install("gym-one", {"one": "import absent_thing"}, POINTS, requires=("absent-thing>=1", "pydantic"))
     with pytest.raises(PluginError, match="pip install 'absent-thing>=1'"):
