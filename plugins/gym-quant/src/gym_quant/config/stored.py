@@ -62,7 +62,12 @@ def linear(name: str, shape: tuple[int, ...]) -> bool:
 
 def file_bytes(stored: Stored) -> int:
     """Return the size of a file of safetensors that holds these tensors, its header included."""
-    return header_bytes(stored) + sum(prod(shape) * BYTES[dtype] for dtype, shape in stored.values())
+    return header_bytes(stored) + data_bytes(stored)
+
+
+def data_bytes(stored: Stored) -> int:
+    """Return the bytes of the numbers alone."""
+    return sum(prod(shape) * BYTES[dtype] for dtype, shape in stored.values())
 
 
 def header_bytes(stored: Stored) -> int:

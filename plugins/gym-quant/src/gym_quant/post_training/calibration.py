@@ -102,7 +102,7 @@ def draw(config: PostTraining, run: Run, model: Path) -> Samples | None:
         "data": prepared.fingerprint,
         "calibration_samples": len(chosen),
         "calibration_tokens": calibration.count,
-        "holdout_samples": len(held),
+        "holdout": [sample.id for sample in held],
         "holdout_tokens": int(holdout.predicts.sum()),
         "holdout_of": "train" if apart is None else "validation",
     }

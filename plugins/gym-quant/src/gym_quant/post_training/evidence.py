@@ -108,7 +108,7 @@ def _said(told: Mapping[str, Any]) -> str:
         else "that training saw and calibration did not"
     )
     return (
-        f"Measured on {samples['holdout_samples']} samples ({samples['holdout_tokens']} tokens) {where}; "
+        f"Measured on {len(samples['holdout'])} samples ({samples['holdout_tokens']} tokens) {where}; "
         f"data fingerprint `{samples['data']}`."
     )
 

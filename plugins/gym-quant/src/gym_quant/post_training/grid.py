@@ -29,10 +29,8 @@ class Codes:
     def weight(self) -> Tensor:
         """Return what the codes stand for, `[rows, columns]` in the number format of the scales."""
         rows, columns = self.codes.shape
-        codes = self.codes.to(self.scale.dtype).view(rows, self.scale.shape[1], -1)
-        if self.zero is not None:
-            codes = codes - self.zero.to(self.scale.dtype)[..., None]
-        return (codes * self.scale[..., None]).view(rows, columns)
+        grouped = self.codes.view(rows, self.scale.shape[1], -1)
+        return Grid(self.scheme, self.scale, self.zero).numbers(grouped, slice(None)).view(rows, columns)
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Return what the files of compressed-tensors hold of it; `name` is that of the weight."""
@@ -110,3 +108,17 @@ class Grid:
             steps = steps + self.zero[:, groups, None]
         first = -(2 ** (self.scheme.bits - 1))
         return steps.round().clamp(first, -first - 1)
+
+    def numbers(self, codes: Tensor, groups: slice | int) -> Tensor:
+        """Return what codes `[rows, groups, n]`, or of one group `[rows, n]`, stand for, in the number format of the scales."""
+        found = codes.to(self.scale.dtype)
+        if self.zero is not None:
+            found = found - self.zero[:, groups, None].to(self.scale.dtype)
+        return found * self.scale[:, groups, None]
+
+
+def rounded_tokens(states: Tensor) -> Tensor:
+    """Return states `[..., in]` rounded to E4M3, with a scale for each token: what runtimes do to the inputs of a layer."""
+    scale = states.abs().amax(-1, keepdim=True) / LARGEST
+    scale = torch.where(scale > 0, scale, 1.0)
+    return (states / scale).clamp(-LARGEST, LARGEST).to(FLOAT8).to(states.dtype) * scale

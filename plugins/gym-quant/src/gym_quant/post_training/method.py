@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,6 +17,33 @@ from gym_quant.post_training.grid import Codes
 Options = TypeVar("Options", bound=PostTraining)
 
 
+class Inputs:
+    """What is known of the inputs of a weight."""
+
+    def __init__(self, size: int) -> None:
+        """Begin with none."""
+        self.moments = torch.zeros(size, size)  #: sum, then mean, of x x^T `[in, in]`
+        self.magnitudes = torch.zeros(size)  #: sum, then mean, of |x| `[in]`
+        self.count = 0
+
+    def add(self, inputs: Tensor) -> None:
+        """Take inputs `[n, in]` in."""
+        self.moments.addmm_(inputs.T, inputs)
+        self.magnitudes += inputs.abs().sum(0)
+        self.count += len(inputs)
+
+    def divide(self, scale: Tensor) -> None:
+        """Take it that inputs are now divided by a scale `[in]`."""
+        self.moments /= torch.outer(scale, scale)
+        self.magnitudes /= scale
+
+    def averaged(self) -> Inputs:
+        """Turn sums into means."""
+        self.moments /= max(1, self.count)
+        self.magnitudes /= max(1, self.count)
+        return self
+
+
 @dataclass(frozen=True)
 class Layer:
     """A copy of one decoder layer in fp32, which may be changed, and what the calibration samples make of it."""
@@ -25,8 +52,17 @@ class Layer:
     linears: Mapping[str, nn.Linear]  #: those to quantize, by the names of their weights in the model
     schemes: Mapping[str, Scheme]  #: of each, fitted to its columns
     dtype: torch.dtype  #: number format of the model, and so of scales
-    moments: Mapping[str, Tensor] = field(default_factory=dict)
-    """Mean of x x^T `[in, in]` over the inputs of each weight; empty where there are no data."""
+    inputs: Mapping[str, Inputs] = field(default_factory=dict)
+    """Of each weight; one object for weights that read the same tensor. Empty where there are no data."""
+    outputs: Callable[[], Tensor] = lambda: torch.empty(0)
+    """Computes what the layer as it is now makes of the first calibration samples, `[tokens, dim]`."""
+
+    def together(self) -> list[list[str]]:
+        """Return the names of the weights, those that read the same inputs in one list."""
+        groups: dict[int, list[str]] = {}
+        for name in self.linears:
+            groups.setdefault(id(self.inputs.get(name, name)), []).append(name)
+        return list(groups.values())
 
 
 class Method(ABC, Generic[Options]):
@@ -36,10 +72,17 @@ class Method(ABC, Generic[Options]):
         """Keep the options."""
         self.config = config
 
+    def schemes(self, schemes: Mapping[str, Scheme], layers: Callable[[], Iterator[Layer]]) -> Mapping[str, Scheme]:
+        """Return how each weight is to be written, of a model that is not quantized yet; by default as the options say.
+
+        `layers` yields the decoder layers in turn, each to be left as it was.
+        """
+        return schemes
+
     @abstractmethod
     def quantize(self, layer: Layer) -> dict[str, Codes]:
         """Return the codes of each weight of `layer.linears`.
 
-        What else it changes in `layer.module` is written as it then is; the weights themselves are replaced by what their
-        codes stand for.
+        What else it changes in `layer.module` is written as it then is. The weights themselves are left as what the codes are to
+        stand for, and then replaced by what these do; `layer.inputs` are left as the inputs of those.
         """

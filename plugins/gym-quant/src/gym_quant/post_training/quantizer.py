@@ -21,10 +21,8 @@ from gym_core.files import remove
 from gym_quant.config.base import PostTraining
 from gym_quant.config.stored import Scheme, linear
 from gym_quant.post_training import calibration, evidence
-from gym_quant.post_training.calibration import Samples
 from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read
-from gym_quant.post_training.method import Layer, Method
-from gym_quant.post_training.walk import Walk, raised
+from gym_quant.post_training.layer_work import LayerWork
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.artifact import base_of
 from gym_torch.checkpoints.checkpoint import MANIFEST, whole_or_gone
@@ -32,7 +30,6 @@ from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.config import SafetensorsExporter
 from gym_torch.console import say
 from gym_torch.model import fingerprint, mapped_weights, precision_probe
-from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.memory_meter import Meter
 
 SHARD = int(5e9)  #: most bytes of a file of weights
@@ -95,27 +92,28 @@ class PostTrainingQuantizer:
             raise GymError("the model is quantized already", where=str(base), fix="quantize the model it was made from")
         model = mapped_weights.load(base)
         weights = weight_shards.own_weights(model)
-        schemes = self._schemes(model)
         samples = calibration.draw(self.config, run, base)
+        work = LayerWork(model, self._fitted(model), load_object(self.config.method)(self.config), samples)
         if samples and self.config.calibrates:
-            calibration.enough(samples, max(weights[name].shape[1] for name in schemes))
-        checkpoint = Checkpoint(model, schemes, building, SHARD)
-        layers, holdout = self._layers(model, schemes, checkpoint, samples)
-        checkpoint.finish(base, schemes)
+            calibration.enough(samples, max(weights[name].shape[1] for name in work.schemes))
+        work.choose()
+        checkpoint = Checkpoint(model, work.schemes, building, SHARD)
+        work.write(checkpoint)
+        checkpoint.finish(base, work.schemes)
         sizes = {name: _size(place.shape, place.dtype) for name, place in checkpoint.places.items()}
         return {
             "method": self._name,
             "options": self.config.model_dump(mode="json"),
-            **evidence.measured_bits(sizes, schemes, {name: weight.numel() for name, weight in weights.items()}),
+            **evidence.measured_bits(sizes, work.schemes, {name: weight.numel() for name, weight in weights.items()}),
             "file_bytes": _bytes(building),
             "file_bytes_before": _bytes(base),
             "samples": samples.told if samples else None,
-            "holdout": holdout,
-            "layers": layers,
+            "holdout": work.compared(),
+            "layers": work.told,
         }
 
-    def _schemes(self, model: PreTrainedModel) -> dict[str, Scheme]:
-        """Return how each weight that is quantized is written, by name."""
+    def _fitted(self, model: PreTrainedModel) -> dict[str, Scheme]:
+        """Return how each weight that is quantized is written, by name, as the options say."""
         scheme = self.config.scheme()
         found = {
             f"{name}.weight": scheme.fitted(module.in_features)
@@ -125,54 +123,6 @@ class PostTrainingQuantizer:
         if not found:
             raise GymError(f"{type(model).__name__} has no linear layers to quantize", key="quantization")
         return found
-
-    def _layers(
-        self, model: PreTrainedModel, schemes: dict[str, Scheme], checkpoint: Checkpoint, samples: Samples | None
-    ) -> tuple[dict[str, Any], dict[str, float] | None]:
-        """Quantize and write each layer; return what became of each weight, and how the models compare."""
-        method: Method[Any] = load_object(self.config.method)(self.config)
-        layers = layers_of(model)[2]
-        prefix = next(name for name, module in model.named_modules() if module is layers)
-        walks = (
-            [Walk(model, rows) for rows in (samples.calibration, samples.holdout, samples.holdout)] if samples else []
-        )
-        told: dict[str, Any] = {}
-        for number, original in enumerate(layers):
-            inside = f"{prefix}.{number}."
-            layer = raised(original)
-            linears = {
-                name: layer.get_submodule(name.removeprefix(inside).removesuffix(".weight"))
-                for name in schemes
-                if name.startswith(inside)
-            }
-            moments: dict[str, Tensor] = {}
-            if walks:
-                calibrating, quantized, plain = walks
-                plain.forward(number, layer)
-                moments = calibrating.moments(number, layer, linears)
-            before = {name: module.weight.clone() for name, module in linears.items()}
-            found = method.quantize(Layer(layer, linears, schemes, model.dtype, moments))
-            for name, codes in found.items():
-                checkpoint.codes(name, codes)
-                linears[name].weight.data = codes.weight().float()
-                told[name] = {"scheme": codes.scheme._asdict()} | evidence.layer_error(
-                    before[name], linears[name].weight, moments.get(name)
-                )
-            stored = {f"{inside}{name}": weight for name, weight in original.state_dict().items()}
-            checkpoint.keep(
-                (f"{inside}{name}", weight.to(stored[f"{inside}{name}"].dtype))
-                for name, weight in layer.state_dict().items()
-                if f"{inside}{name}" not in schemes
-            )
-            if walks:
-                calibrating.forward(number, layer)
-                quantized.forward(number, layer)
-        own = weight_shards.own_weights(model)
-        checkpoint.keep((name, weight) for name, weight in own.items() if not name.startswith(f"{prefix}."))
-        if not walks:
-            return told, None
-        plain.check()
-        return told, evidence.compare(plain, quantized)
 
     def _judge(self, told: dict[str, Any], artifact: Artifact) -> None:
         """Raise GymError where the result is further from the model than it may be."""

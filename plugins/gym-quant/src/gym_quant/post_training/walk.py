@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_quant.post_training.calibration import Rows
+from gym_quant.post_training.method import Inputs
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.mapped_weights import Raised, release
 
@@ -47,25 +48,34 @@ class Walk:
         found = layer(states, *call.args, **call.options)
         return found if isinstance(found, Tensor) else found[0]
 
-    def moments(self, number: int, layer: nn.Module, linears: dict[str, nn.Linear]) -> dict[str, Tensor]:
-        """Return the mean of x x^T `[in, in]` over the inputs of each linear layer, with all samples let through once."""
-        sums = {name: torch.zeros(linear.in_features, linear.in_features) for name, linear in linears.items()}
-        here: list[Tensor] = []
+    def inputs(self, number: int, layer: nn.Module, linears: Mapping[str, nn.Linear]) -> dict[str, Inputs]:
+        """Return what is known of the inputs of each linear layer, with all samples let through once."""
+        found: dict[str, Inputs] = {}
+        here: list[Tensor] = []  # which tokens of the batch are no padding
+        seen: list[tuple[Tensor, Inputs]] = []  # of the batch
 
         def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
             def add(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-                inputs = args[0][here[0]] if args[0].dim() == 3 else args[0]
-                sums[name].addmm_(inputs.T, inputs)
+                known = next((own for inputs, own in seen if inputs is args[0]), None)
+                own = found.setdefault(name, known or Inputs(linears[name].in_features))
+                if own is not known:
+                    own.add(args[0][here[0]] if args[0].dim() == 3 else args[0])
+                    seen.append((args[0], own))
 
             return add
 
         hooks = [linear.register_forward_pre_hook(watch(name)) for name, linear in linears.items()]
         for states, part in zip(self.states, self.rows.batches(), strict=True):
-            here[:] = [self.rows.real[part]]
+            here[:], seen[:] = [self.rows.real[part]], []
             self.through(number, layer, states)
         for hook in hooks:
             hook.remove()
-        return {name: total / self.rows.count for name, total in sums.items()}
+        means = {id(own): own.averaged() for own in {id(own): own for own in found.values()}.values()}
+        return {name: means[id(own)] for name, own in found.items()}
+
+    def outputs(self, number: int, layer: nn.Module) -> Tensor:
+        """Return what a layer, of this number, makes of the samples of the first batch, `[tokens, dim]`."""
+        return self.through(number, layer, self.states[0])[self.rows.real[: self.rows.at_once]]
 
     def logits(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the tokens to predict `[n]` and their logits `[n, vocabulary]`, behind the last layer, a few at a time."""

@@ -1,0 +1,30 @@
+"""AWQ."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PositiveInt
+
+from gym_quant.config.base import IntegerOptions
+
+
+class AWQ(IntegerOptions):
+    """Scale the columns that see large inputs up before rounding (arXiv:2306.00978); what comes before is scaled down.
+
+        s = mean|x|^a / sqrt(max s min s)          a in [0, 1) with the least |(round(W s) / s - W) x|^2 over the inputs
+        y = round(W s) (x / s)                     x / s is had by dividing the norm or the linear layer that makes x
+
+    Then the largest magnitude of each group is shrunk, where that lowers the error of its outputs. A scale is left out where the
+    layer would compute something else with it.
+    """
+
+    method: ClassVar[str] = "gym_quant.post_training.awq:ActivationAware"
+    calibrates: ClassVar[bool] = True
+
+    sym: bool = False
+    """Whether zero is in the middle of the codes; else each group has a zero point, and its codes span just what it holds."""
+    grid: PositiveInt = 20
+    """Values of a to try; and steps of a twentieth by which magnitudes are shrunk, to the half."""
+    clip: bool = True
+    """Whether to shrink the largest magnitudes of groups; those of queries and keys stay."""

@@ -1,0 +1,143 @@
+"""AWQ (arXiv:2306.00978): columns that see large inputs are scaled up before rounding, and what makes the inputs down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gym_quant.config.awq import AWQ
+from gym_quant.config.stored import Scheme
+from gym_quant.post_training.grid import Codes, Grid
+from gym_quant.post_training.method import Layer, Method
+
+UNCLIPPED = ("q_proj", "k_proj")  #: their outputs meet in a product, whose error is not that of each
+MAKERS = {"o_proj": "v_proj", "down_proj": "up_proj"}  #: linear layers whose outputs reach another number by number
+LEAST = 1e-4  #: below which no scale is
+SHRINKS = 20  #: steps by which a magnitude is shrunk, of which half are tried
+SAME = 1e-4  #: how far outputs of a layer may be off, relative to their norm, when scales are moved
+
+
+class Fold(NamedTuple):
+    """Weights that read the same inputs, and the module that makes these."""
+
+    names: list[str]
+    maker: nn.Module
+
+
+class ActivationAware(Method[AWQ]):
+    """Finds scales, then magnitudes to clip at, then rounds to nearest."""
+
+    def quantize(self, layer: Layer) -> dict[str, Codes]:
+        """Return codes for each weight; what makes their inputs is scaled in place."""
+        wanted = layer.outputs()
+        for fold in folds(layer):
+            weights = [layer.linears[name].weight for name in fold.names]
+            schemes = [layer.schemes[name] for name in fold.names]
+            inputs = layer.inputs[fold.names[0]]
+            scale = best_scale(weights, schemes, layer.dtype, inputs.moments, inputs.magnitudes, self.config.grid)
+            _move(layer, fold, scale)
+            if not (layer.outputs() - wanted).norm() <= SAME * wanted.norm():
+                _move(layer, fold, 1 / scale)
+                continue
+            inputs.divide(scale)
+        found = {}
+        for name, linear in layer.linears.items():
+            clips = self.config.clip and name.split(".")[-2] not in UNCLIPPED
+            scheme = layer.schemes[name]
+            most = best_clip(linear.weight, scheme, layer.dtype, layer.inputs[name].moments) if clips else None
+            found[name] = Grid.of(linear.weight, scheme, layer.dtype, most).codes(linear.weight)
+        return found
+
+
+def folds(layer: Layer) -> list[Fold]:
+    """Return which weights can be scaled: those behind a norm, and those behind a linear layer, number by number."""
+    made: dict[int, nn.Module] = {}
+    kept: list[Tensor] = []  # an id is that of a tensor that is alive
+    read: dict[str, int] = {}
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            read.setdefault(name, id(args[0]))
+            kept.append(args[0])
+
+        return hook
+
+    def output(module: nn.Module, args: tuple[Tensor, ...], found: Tensor) -> None:
+        made[id(found)] = module
+        kept.append(found)
+
+    norms = [module for module in layer.module.modules() if _is_norm(module)]
+    hooks = [norm.register_forward_hook(output) for norm in norms]
+    hooks += [linear.register_forward_pre_hook(note(name)) for name, linear in layer.linears.items()]
+    layer.outputs()
+    for each in hooks:
+        each.remove()
+    found = []
+    for names in layer.together():
+        maker = made.get(read.get(names[0], 0))
+        if maker is None and len(names) == 1:
+            maker = _linear_before(layer, names[0])
+        if maker is not None:
+            found.append(Fold(names, maker))
+    return found
+
+
+def best_scale(
+    weights: list[Tensor], schemes: list[Scheme], dtype: torch.dtype, moments: Tensor, magnitudes: Tensor, steps: int
+) -> Tensor:
+    """Return the scale `[in]` of mean|x|^a, a in [0, 1), with the least error of the outputs of all weights `[out, in]`."""
+    best, found = torch.inf, torch.ones_like(magnitudes)
+    for step in range(steps):
+        scale = magnitudes.pow(step / steps).clamp(min=LEAST)
+        scale = scale / (scale.max() * scale.min()).sqrt()
+        error = 0.0
+        for weight, scheme in zip(weights, schemes, strict=True):
+            scaled = weight * scale
+            apart = Grid.of(scaled, scheme, dtype).codes(scaled).weight().float() / scale - weight
+            error += float(((apart @ moments) * apart).sum())
+        if error < best:
+            best, found = error, scale
+    return found
+
+
+def best_clip(weight: Tensor, scheme: Scheme, dtype: torch.dtype, moments: Tensor) -> Tensor:
+    """Return the magnitude `[rows, groups]` to clip a weight `[rows, columns]` at, by the error of the outputs of each group."""
+    rows, columns = weight.shape
+    groups = scheme.groups(columns)
+    size = columns // groups
+    apart_in = moments.view(groups, size, groups, size).diagonal(dim1=0, dim2=2)  # [size, size, groups]
+    largest = weight.view(rows, groups, size).abs().amax(-1)
+    best, found = torch.full_like(largest, torch.inf), largest
+    for step in range(SHRINKS // 2):
+        most = largest * (1 - step / SHRINKS)
+        apart = (Grid.of(weight, scheme, dtype, most).codes(weight).weight().float() - weight).view(rows, groups, size)
+        error = torch.einsum("rgi,ijg,rgj->rg", apart, apart_in, apart)
+        better = error < best
+        best, found = torch.where(better, error, best), torch.where(better, most, found)
+    return found
+
+
+def _move(layer: Layer, fold: Fold, scale: Tensor) -> None:
+    """Multiply the columns of weights, and divide what makes their inputs."""
+    for name in fold.names:
+        layer.linears[name].weight.data *= scale
+    for weight in fold.maker.parameters(recurse=False):
+        own = (
+            scale[:, None] if weight.dim() == 2 else scale
+        )  # rows of a linear layer; its bias, or the numbers of a norm
+        weight.data = weight.data / own
+
+
+def _is_norm(module: nn.Module) -> bool:
+    own = dict(module.named_parameters(recurse=False))
+    return "weight" in own and own["weight"].dim() == 1
+
+
+def _linear_before(layer: Layer, name: str) -> nn.Module | None:
+    """Return the linear layer whose outputs reach this one number by number, where names and sizes say so."""
+    path = name.split(".")
+    before = layer.linears.get(".".join([*path[:-2], MAKERS.get(path[-2], ""), path[-1]]))
+    return before if before is not None and before.out_features == layer.linears[name].in_features else None

@@ -1,0 +1,121 @@
+"""What cannot be quantized, or not well enough, says so, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gym_core import Artifact, GymError, execute, load_recipe
+from gym_core.cli import run as gym
+from gym_core.errors import OK
+from gym_core.record import RunRecord
+from gym_quant import AWQ, GPTQ, RTN, Mixed
+from gym_testkit.bench import fingerprint
+from gym_torch.checkpoints import weight_shards
+
+
+def rows(path: Path, count: int, text: str = "two and two") -> Path:
+    """Return a file of conversations."""
+    answer = {"role": "assistant", "content": "four"}
+    turns = [{"messages": [{"role": "user", "content": f"{text} {number}"}, answer]} for number in range(count)]
+    path.write_text("".join(json.dumps(turn) + "\n" for turn in turns))
+    return path
+
+
+def refused(config, run, model, into: Path, match: str) -> None:
+    before = fingerprint(model)
+    with pytest.raises(GymError, match=match):
+        config.build().quantize(run, Artifact(model), into)
+    assert fingerprint(model) == before
+    assert not into.exists() and not list(into.parent.glob(".*")), "something was left behind"
+
+
+@pytest.mark.parametrize(
+    ("count", "match"), [(1, "1 sample is too few"), (4, "tokens are too few to calibrate layers of 64")]
+)
+def test_a_calibration_set_that_is_too_small(bench, run_in, tmp_path, count, match):
+    data = {"data": str(rows(tmp_path / "few.jsonl", count, "2+2"))}
+    refused(
+        GPTQ(calibration_length=8),
+        run_in(tmp_path / "run", bench.model(), **data),
+        bench.model(),
+        tmp_path / "run/made",
+        match,
+    )
+
+
+def test_an_empty_calibration_set(bench, run_in, tmp_path):
+    data = {"data": str(rows(tmp_path / "none.jsonl", 0))}
+    refused(
+        AWQ(), run_in(tmp_path / "run", bench.model(), **data), bench.model(), tmp_path / "run/made", "no rows|empty"
+    )
+
+
+def test_numbers_that_are_none(bench, run_in, tmp_path):
+    model = shutil.copytree(bench.model(), tmp_path / "broken")
+    weights = load_file(model / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 5] = torch.nan
+    save_file(weights, model / "model.safetensors")
+    refused(
+        RTN(), run_in(tmp_path / "run", model), model, tmp_path / "run/made", "not finite: model.layers.1.mlp.up_proj"
+    )
+
+
+def test_a_model_that_is_quantized_already(bench, run_in, tmp_path):
+    run = run_in(tmp_path / "run", bench.model())
+    made = RTN().build().quantize(run, Artifact(bench.model()), tmp_path / "run/made").path
+    with pytest.raises(GymError, match="quantized already"):
+        RTN().build().quantize(run, Artifact(made), tmp_path / "run/again")
+    assert RTN().build().quantize(run, Artifact(bench.model()), made).path == made, "the same once more is there"
+    with pytest.raises(GymError, match="holds something else"):
+        RTN(bits=8).build().quantize(run, Artifact(bench.model()), made)
+
+
+def test_a_full_disk(bench, run_in, tmp_path, monkeypatch):
+    """In the middle of the weights: the error says so, nothing is left, and the same command then succeeds."""
+    run, put, written = run_in(tmp_path / "run", bench.model()), weight_shards.put, []
+
+    def full(name, weight, left, into):
+        written.append(name)
+        if len(written) == 9:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(name, weight, left, into)
+
+    monkeypatch.setattr(weight_shards, "put", full)
+    refused(RTN(), run, bench.model(), tmp_path / "run/made", "No space left")
+    monkeypatch.undo()
+    assert RTN().build().quantize(run, Artifact(bench.model()), tmp_path / "run/made").path.exists()
+
+
+def test_a_budget_that_cannot_be_kept(bench, run_in, tmp_path):
+    config = Mixed(bits_per_weight=3.0, choices=(3, 4))
+    refused(config, run_in(tmp_path / "run", bench.model()), bench.model(), tmp_path / "run/made", "fewest bits take")
+
+
+def test_a_bad_result_ends_the_run_and_leaves_what_was_trained(bench, capsys):
+    """It can be exported, quantized in another way, and the same command refuses again."""
+    recipe = bench.recipe("sft", max_steps=2) | {
+        "adapter": "lora",
+        "quantization": {"name": "rtn", "bits": 2, "max_kl": 1e-6},
+    }
+    output = bench.path("run")
+    for _ in range(2):
+        with pytest.raises(GymError, match=r"KL divergence of the quantized model is .*, above 1e-06") as caught:
+            execute(load_recipe({**recipe, "output": str(output)}))
+        assert "gym quantize RUN" in caught.value.problems[0].fix
+    assert RunRecord(output / "run.json").read()["status"] == "failed"
+    assert not (output / "quantized").exists() and (output / "model" / "adapter_model.safetensors").exists()
+    assert gym(["export", str(output)]) == OK
+    assert gym(["quantize", str(output), "bits=8", "max_kl=0.1", "--json"]) == OK
+    made = Path(json.loads(capsys.readouterr().out.splitlines()[-1])["quantized"])
+    assert (
+        made == output / "quantized-rtn" and json.loads((made / "quantization.json").read_text())["holdout"]["kl"] < 0.1
+    )
+    assert gym(["quantize", str(output / "checkpoints/step-00000002"), "--with", "gptq", "bits=8"]) == OK
+    assert (output / "quantized-gptq-step-00000002" / "model.safetensors").exists()
