@@ -57,18 +57,16 @@ def test_an_empty_calibration_set(bench, run_in, tmp_path):
     )
 
 
-def test_numbers_that_are_none(bench, run_in, tmp_path):
+def test_numbers_that_are_none(bench, tmp_path):
     model = shutil.copytree(bench.model(), tmp_path / "broken")
     weights = load_file(model / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][3, 5] = torch.nan
     save_file(weights, model / "model.safetensors")
-    refused(
-        RTN(), run_in(tmp_path / "run", model), model, tmp_path / "run/made", "not finite: model.layers.1.mlp.up_proj"
-    )
+    refused(RTN(), bench.trained(model), model, tmp_path / "run/made", "not finite: model.layers.1.mlp.up_proj")
 
 
-def test_a_model_that_is_quantized_already(bench, run_in, tmp_path):
-    run = run_in(tmp_path / "run", bench.model())
+def test_a_model_that_is_quantized_already(bench, tmp_path):
+    run = bench.trained(bench.model())
     made = RTN().build().quantize(run, Artifact(bench.model()), tmp_path / "run/made").path
     with pytest.raises(GymError, match="quantized already"):
         RTN().build().quantize(run, Artifact(made), tmp_path / "run/again")
@@ -77,9 +75,9 @@ def test_a_model_that_is_quantized_already(bench, run_in, tmp_path):
         RTN(bits=8).build().quantize(run, Artifact(bench.model()), made)
 
 
-def test_a_full_disk(bench, run_in, tmp_path, monkeypatch):
+def test_a_full_disk(bench, tmp_path, monkeypatch):
     """In the middle of the weights: the error says so, nothing is left, and the same command then succeeds."""
-    run, put, written = run_in(tmp_path / "run", bench.model()), weight_shards.put, []
+    run, put, written = bench.trained(bench.model()), weight_shards.put, []
 
     def full(name, weight, left, into):
         written.append(name)
@@ -93,9 +91,9 @@ def test_a_full_disk(bench, run_in, tmp_path, monkeypatch):
     assert RTN().build().quantize(run, Artifact(bench.model()), tmp_path / "run/made").path.exists()
 
 
-def test_a_budget_that_cannot_be_kept(bench, run_in, tmp_path):
+def test_a_budget_that_cannot_be_kept(bench, tmp_path):
     config = Mixed(bits_per_weight=3.0, choices=(3, 4))
-    refused(config, run_in(tmp_path / "run", bench.model()), bench.model(), tmp_path / "run/made", "fewest bits take")
+    refused(config, bench.trained(bench.model()), bench.model(), tmp_path / "run/made", "fewest bits take")
 
 
 def test_a_bad_result_ends_the_run_and_leaves_what_was_trained(bench, capsys):

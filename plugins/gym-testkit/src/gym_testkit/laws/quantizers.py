@@ -15,7 +15,7 @@ from gym_testkit.bench import Bench, fingerprint, weight_bytes
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
 
-WIDE = (192, 384)  #: sizes of states and feed-forward layers: 530 thousand numbers
+WIDE = (256, 320)  #: sizes of states and feed-forward layers: 630 thousand numbers
 ODD = (37, 67)  #: no group or block divides them
 ZEROS = "model.layers.0.mlp.down_proj.weight"
 
@@ -57,7 +57,7 @@ def _refusal(brought: Brought) -> Problem | None:
 
 @laws("declared size is the size of the files within 2 %", _of_artifacts)
 def declared_size(brought: Brought, bench: Bench) -> None:
-    """Of a model of 530 thousand numbers: what is stored counts, not what it stands for."""
+    """Of a model of 630 thousand numbers: what is stored counts, not what it stands for."""
     base = bench.model_of(*WIDE)
     shapes = {name: tensor.shape for name, tensor in weights.read(base).items()}
     measured = weight_bytes(_quantized(brought, bench, base)[1].path)
