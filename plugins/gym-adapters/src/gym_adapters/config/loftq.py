@@ -25,15 +25,18 @@ class LoftQ(LowRankOptions):
     Code: peft's layers, the rest ours: peft's runs on a GPU only, and leaves the scaling out, so it is right for alpha = rank
     alone.
 
-    Differs: the paper takes the last turn. Scales are not rounded a second time. Q is held in the precision of the base, so
-    that rounding alone saves no memory here.
+    Over a quantized base (`model.quantization`), its quantizer rounds in the place of NormalFloat and stores Q in its bits; W is
+    read from its file again, a layer at a time. That is what LoftQ is for. Else Q is held in the precision of the base, and
+    scales are not rounded a second time.
+
+    Differs: the paper takes the last turn.
 
     On the disk: A and B by peft's names, and in loftq.safetensors the pair that W was rounded beside, from which Gym makes the
     same Q of the original model. On that model as it was, peft computes something else; for other programs, `gym export` merges
-    it. A reference has the rounded base and the first update: scores from before training, or a second model.
+    it. A reference is the rounded base with the first update, which is kept beside the one that trains.
 
-    Not with: other adapters beside it, and a place in a stack; GPT-2's layers, embeddings and weights that are quantized
-    already; a rank above what a weight has.
+    Not with: other adapters beside it, and a place in a stack; GPT-2's layers and embeddings; `bits` and `block` over a
+    quantized base; a rank above what a weight has.
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.loftq:Loftq"

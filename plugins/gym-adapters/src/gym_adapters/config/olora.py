@@ -27,8 +27,10 @@ class OLoRA(LoRA):
     On the disk: one plain LoRA of twice the rank, [B, -B0] and [A; A0], for the original base, which peft, vLLM and others
     load. Merges; left out, it leaves the base to the bit, so the base is its own reference.
 
-    Not with: GPT-2's layers, embeddings and quantized weights; a rank above what a weight has; an adapter of
-    `adapter_name_or_path` that is to go on, which has begun already (`create_new_adapter` stands beside it).
+    Over a quantized base the first pair is that of the weights as they are stored, and merging goes into those, decoded.
+
+    Not with: GPT-2's layers and embeddings; a rank above what a weight has; an adapter of `adapter_name_or_path` that is to go
+    on, which has begun already (`create_new_adapter` stands beside it).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.olora:Olora"

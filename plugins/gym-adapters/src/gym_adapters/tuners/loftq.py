@@ -118,7 +118,7 @@ class Loftq(LowRankAdapter[LoftQ]):
             self._set(name, layer, weight, found.beside)
             for value, first in zip(_pair_of(layer), found.update, strict=True):
                 value.copy_(first)
-            self._start[name] = found.update
+            self._start[name] = Pair(*(half.contiguous() for half in found.update))  # as those that train lie
 
     def state(self) -> dict[str, Tensor]:
         """Return the update by peft's names, and what the base was rounded beside."""
