@@ -117,8 +117,8 @@ FAULTS = [
     ),
     Fault(
         "gym-preference",
-        "gain = torch.where(desirable, ratios - baseline, baseline - ratios)",
-        "gain = ratios - baseline",
+        "gain = torch.where(desirable, ratios - reference_point, reference_point - ratios)",
+        "gain = ratios - reference_point",
         "test_label_losses.py",
         "kto",
     ),
