@@ -1,4 +1,4 @@
-"""What the chat templates of one tokenizer make of conversations: texts, what of them is learnt, and what they leave out.
+"""What the chat templates of one tokenizer make of conversations: texts, what of them is trained on, and what they leave out.
 
 Templates are foreign code: `gym_data.template_worker` runs this in a process of its own.
 """
@@ -51,8 +51,8 @@ class RenderRequest:
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
     wanted: Collection[int] = ()  #: answers to learn
-    everything: bool = False  #: all but the unwanted answers is learnt
-    prompt: bool = False  #: the text ends where the assistant is to write, and nothing is learnt
+    everything: bool = False  #: all but the unwanted answers is trained on
+    prompt: bool = False  #: the text ends where the assistant is to write, and nothing is trained on
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ChatRenderer:
         return RenderResult([whole])
 
     def learnable(self, request: RenderRequest) -> RenderResult:
-        """Return the sequences in which the wanted answers are learnt, or with `everything` all but unwanted answers.
+        """Return the sequences in which the wanted answers are trained on, or with `everything` all but unwanted answers.
 
         With `prompt` it is the one sequence that asks for an answer.
         """

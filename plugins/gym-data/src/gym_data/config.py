@@ -63,11 +63,11 @@ class DatasetConfig(Data):
     mix_weights: list[Annotated[float, Field(gt=0)]] | None = None
     """How often each source has its turn when interleaving, as relative weights; without them, strictly in turn."""
     train_on: Literal["assistant", "last", "all"] = "assistant"
-    """What of a conversation is learnt: every answer, the last answer, or all of it."""
+    """What of a conversation is trained on: every answer, the last answer, or all of it."""
     split: Literal["blocks", "documents"] = "blocks"
     """Plain text: documents joined and cut into blocks of `cutoff` tokens, or one example each."""
     bad_rows: Literal["stop", "skip"] = "stop"
-    """What happens at a row that cannot be learnt from (no answer, two user turns in a row...): an error, or it is left
+    """What happens at a row that cannot be trained on (no answer, two user turns in a row...): an error, or it is left
     out and counted."""
     processes: PositiveInt | None = None
     """Processes that render chat templates, by default four; never more than there are processors. The result is the same."""

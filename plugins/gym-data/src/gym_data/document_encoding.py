@@ -1,4 +1,4 @@
-"""From documents to sequences of tokens, all of which is learnt: one by one, or joined and cut into blocks."""
+"""From documents to sequences of tokens, all of which is trained on: one by one, or joined and cut into blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encode_texts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 
 def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield texts closed by the end-of-text token, and conversations as their template writes them; all of it is learnt."""
+    """Yield texts closed by the end-of-text token, and conversations as their template writes them; all of it is trained on."""
     end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
 
     def requests(record: Record) -> tuple[Record, None, list[RenderRequest]]:

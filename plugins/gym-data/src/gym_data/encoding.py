@@ -1,4 +1,4 @@
-"""From structured rows to sequences of tokens with a mask of what is learnt."""
+"""From structured rows to sequences of tokens with a mask of what is trained on."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece
 
 
 def encode_feedback(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield judged conversations as `encode_conversations` does; learnt is the answer that was judged, the last.
+    """Yield labelled conversations as `encode_conversations` does; trained on is the answer that was labelled, the last.
 
     A pair is a good answer and a bad one.
     """
@@ -68,7 +68,7 @@ def encode_feedback(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 @dataclass(frozen=True)
 class _Told:
-    """A conversation, which of its answers are learnt, and what else there is to say of it."""
+    """A conversation, which of its answers are trained on, and what else there is to say of it."""
 
     conversation: Conversation
     train_on: str
@@ -175,7 +175,7 @@ def _kept(
 
 
 def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield prompts as they stand before an answer, with their rows; nothing of them is learnt, nothing cut off."""
+    """Yield prompts as they stand before an answer, with their rows; nothing of them is trained on, nothing cut off."""
 
     def requests(record: Record) -> tuple[Record, RenderRequest, list[RenderRequest]]:
         prompt = _prompt(reader, record)
@@ -214,7 +214,7 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
 
 
 def cut(piece: Piece, reader: Reader) -> Iterator[Piece]:
-    """Yield the piece within the cutoff, unless nothing of it remains to be learnt."""
+    """Yield the piece within the cutoff, unless nothing of it remains to be trained on."""
     config, tally = reader.config, reader.tallies[piece.source]
     if len(piece.tokens) > config.cutoff:
         if config.overlong == "drop":

@@ -33,7 +33,7 @@ class Example:
 
     id: str  #: source and row it came from
     tokens: Tokens  #: int32 [length]
-    trained: Mask  #: bool [length]; whether the token is predicted and learnt from, never true of the first
+    trained: Mask  #: bool [length]; whether the token is predicted and trained on, never true of the first
 
     @classmethod
     def longest(cls, id: str, length: int) -> Example:
@@ -55,7 +55,7 @@ class Example:
 class Branched(Example):
     """Sequences that begin alike, what they share laid out once: segments, each of which may continue an earlier one.
 
-    The first token of a segment that continues another may be learnt; the last one of that other predicts it.
+    The first token of a segment that continues another may be trained on; the last one of that other predicts it.
     """
 
     segments: Sequence[tuple[int, int | None]]  #: tokens of each, and the number of the one that it continues
@@ -73,7 +73,7 @@ class Branched(Example):
 
 @dataclass(frozen=True)
 class Prompt(Example):
-    """A sequence to answer; nothing of it is learnt."""
+    """A sequence to answer; nothing of it is trained on."""
 
     messages: Sequence[Mapping[str, Any]]  #: what the tokens say
     row: Mapping[str, Any]  #: all columns of the row; `answer` is the answer it holds, unless it has such a column
@@ -89,7 +89,7 @@ class Prompt(Example):
 class Pair(Example):
     """Two answers, of which one was preferred: the tokens that both sides begin with, then the rest of each side.
 
-    None of the tokens they share is learnt.
+    None of the tokens they share is trained on.
     """
 
     shared: int  #: tokens that both sides begin with
@@ -116,7 +116,7 @@ class Pair(Example):
 
 @dataclass(frozen=True)
 class UnpairedExample(Example):
-    """A conversation whose last answer was judged; that answer is learnt."""
+    """A conversation whose last answer was labelled; that answer is trained on."""
 
     desirable: bool
 
@@ -133,7 +133,7 @@ class UnpairedExample(Example):
 
 @dataclass(frozen=True)
 class Steps(Example):
-    """A sequence whose answer was judged step by step; what is learnt are the tokens that end the judged steps."""
+    """A sequence whose answer was labelled step by step; what is trained on are the tokens that end the labelled steps."""
 
     labels: Sequence[float]  #: how likely each of them is right
 

@@ -48,7 +48,7 @@ class DataAlgorithm(Algorithm):
     """Whether training makes what its rows show as good likelier, measured against what they show as bad; false to unlearn."""
 
     def generated(self) -> int:
-        """Return the most tokens that are generated behind a sample of the data and learnt from; 0 where none are."""
+        """Return the most tokens that are generated behind a sample of the data and trained on; 0 where none are."""
         return 0
 
 

@@ -1,8 +1,8 @@
-"""What of a rendered conversation is learnt: spans of characters, one for each answer.
+"""What of a rendered conversation is trained on: spans of characters, one for each answer.
 
 Templates with `{% generation %}` say it themselves. For others, an answer is what rendering it adds to the prompt
 before it. A template may show earlier turns differently from the last one (Qwen3 drops their reasoning); such an answer
-is learnt in a sequence of its own that ends with it, which is how the model will meet it.
+is trained on in a sequence of its own that ends with it, which is how the model will meet it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARKS = re.compile(f"([{GENERATION_START}{GENERATION_END}])")
 
 @dataclass(frozen=True)
 class Rendered:
-    """A rendered text, its quotes still in place, and the spans of it that are learnt."""
+    """A rendered text, its quotes still in place, and the spans of it that are trained on."""
 
     text: str
     spans: tuple[Span, ...]
@@ -52,7 +52,7 @@ def unmark(text: str) -> Rendered:
 def by_marks(
     render: Render, messages: Sequence[Message], wanted: Collection[int], quoter: SpecialTokenQuoter
 ) -> list[Rendered]:
-    """Return the one sequence in which the marked answers are learnt, each with its closing token.
+    """Return the one sequence in which the marked answers are trained on, each with its closing token.
 
     Raises ValueError when the marks cannot be told apart by answer.
     """
@@ -73,7 +73,7 @@ def by_marks(
 def by_prefixes(
     render: Render, messages: Sequence[Message], wanted: Collection[int], quoter: SpecialTokenQuoter
 ) -> list[Rendered]:
-    """Return the fewest sequences in which every wanted answer is learnt as the model will meet it.
+    """Return the fewest sequences in which every wanted answer is trained on as the model will meet it.
 
     Raises ValueError when rendering an answer does not continue its prompt.
     """
@@ -98,7 +98,7 @@ def by_prefixes(
 
 
 def subtract(text: str, spans: Collection[Span]) -> Rendered:
-    """Return a text as learnt but for these spans."""
+    """Return a text as trained on but for these spans."""
     left, position = [], 0
     for start, end in sorted(spans):
         left.append((position, start))

@@ -1,4 +1,4 @@
-"""From pairs to sequences of tokens: what both sides begin with, once, and the rest of each. Their answers are learnt."""
+"""From pairs to sequences of tokens: what both sides begin with, once, and the rest of each. Their answers are trained on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _both(reader: Reader, batch: Sequence[Record]) -> Iterator[tuple[Record, Non
 
 
 def _side(reader: Reader, conversation: Conversation, start: int) -> RenderRequest:
-    """Return a conversation of which the answers from message `start` on are to be learnt, or the last of them."""
+    """Return a conversation of which the answers from message `start` on are to be trained on, or the last of them."""
     wanted = [index for index in conversation.answers if index >= start and index not in conversation.muted]
     if reader.config.train_on == "last":
         wanted = [index for index in wanted if index == conversation.answers[-1]]
@@ -95,7 +95,7 @@ def _paired(
 
 
 def _shared(chosen: tuple[Tokens, Mask], rejected: tuple[Tokens, Mask]) -> int:
-    """Return how many tokens both sides begin with, before the first one of either that is learnt."""
+    """Return how many tokens both sides begin with, before the first one of either that is trained on."""
     most = min(int(np.argmax(chosen[1])), int(np.argmax(rejected[1])))
     different = np.flatnonzero(chosen[0][:most] != rejected[0][:most])
     return int(different[0]) if len(different) else most

@@ -30,7 +30,7 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | 
 def tokenised(
     config: DatasetConfig, model: Path, shape: str, seed: int, count: int, branches: bool = False
 ) -> dict[str, Any]:
-    """Return the first examples, cut into runs that are learnt or only read, and the report."""
+    """Return the first examples, cut into runs that are trained on or only read, and the report."""
     prepared = prepare(config, model, shape, seed, branches=branches)
     tokenizer = Tokenizer(model)
     examples = [
@@ -47,7 +47,7 @@ def tokenised(
 
 
 def runs(example: Example, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """Yield the text of each run of tokens that are all learnt or all only read, and of which part of the example it is."""
+    """Yield the text of each run of tokens that are all trained on or all only read, and of which part of the example it is."""
     for part, where in example.parts:
         tokens, trained = example.tokens[where], example.trained[where]
         edges = [0, *(np.flatnonzero(np.diff(trained)) + 1).tolist(), len(tokens)]

@@ -19,7 +19,7 @@ BINS = 12  #: bars of the histogram of lengths
 def report_of(
     reader: Reader, lengths: Sequence[int], learnt: Sequence[int], train: Order, validation: Order, duplicates: int
 ) -> dict[str, Any]:
-    """Count rows, examples and tokens; `lengths[i]` and `learnt[i]` are the tokens of sequence `i` and those learnt."""
+    """Count rows, examples and tokens; `lengths[i]` and `learnt[i]` are the tokens of sequence `i` and those trained on."""
     sizes = np.asarray(lengths)[train]
     return {
         "rows": sum(tally.rows for tally in reader.tallies),
@@ -38,7 +38,7 @@ def report_of(
 
 
 def left_out(report: Mapping[str, Any]) -> str:
-    """Say what is not learnt from, and most often why; empty where all is."""
+    """Say what is not trained on, and most often why; empty where all is."""
     reasons = Counter[str]()
     for source in report.get("sources", ()):
         reasons.update(source["bad"])

@@ -111,7 +111,7 @@ class Tally:
     read: set[str] = field(default_factory=set)  #: columns that the format reads
     unread: set[str] = field(default_factory=set)  #: columns with text that it did not read in some row
     truncated: int = 0
-    parted: int = 0  #: conversations learnt in several sequences
+    parted: int = 0  #: conversations trained on in several sequences
     apart: int = 0  #: tokens of these sequences
     joined: int = 0  #: tokens of these sequences where what they begin with stands once
     unclosed: int = 0  #: sequences that do not end with a special token
@@ -170,7 +170,7 @@ class Reader:
         return noting
 
     def bad(self, source: int, number: int, error: ValueError, who: str = "") -> None:
-        """Count a row that cannot be learnt from; `who` says so, by default the format.
+        """Count a row that cannot be trained on; `who` says so, by default the format.
 
         Raises DataError unless such rows are skipped, or the row is sound and only has nothing to compare.
         """

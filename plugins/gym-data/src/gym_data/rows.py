@@ -101,7 +101,7 @@ class Preference(Row):
 
 @dataclass(frozen=True)
 class Feedback(Row):
-    """A conversation whose last answer was judged."""
+    """A conversation whose last answer was labelled."""
 
     conversation: Conversation
     desirable: bool

@@ -40,7 +40,7 @@ class _Node:
 def joined(sequences: Sequence[Sequenced], most: int) -> Iterator[JoinedSequences]:
     """Yield the sequences, neighbours joined as long as they take no more than `most` tokens together.
 
-    A token is learnt where it is in any of the sequences that hold it after the same tokens: each of them learns its own.
+    A token is trained on where it is in any of the sequences that hold it after the same tokens: each of them learns its own.
     """
     root, size = _Node(*_nothing()), 0
     for tokens, trained in sequences:

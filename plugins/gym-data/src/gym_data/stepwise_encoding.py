@@ -1,4 +1,4 @@
-"""From answers in steps to sequences of tokens: what is learnt of each are the tokens that end its judged steps."""
+"""From answers in steps to sequences of tokens: what is trained on of each are the tokens that end its labelled steps."""
 
 from __future__ import annotations
 

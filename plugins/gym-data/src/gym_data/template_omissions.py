@@ -42,7 +42,7 @@ def refuse(
 def lost(text: str, learnt: str, messages: Sequence[Message], wanted: Collection[int]) -> list[str]:
     """Return what is left out of messages: of the wanted answers by what is `learnt`, of the others by the whole text.
 
-    Thoughts of answers that are not learnt are none of it: models are meant to see earlier turns without.
+    Thoughts of answers that are not trained on are none of it: models are meant to see earlier turns without.
     """
     found: dict[str, None] = {}
     for index, message in enumerate(messages):

@@ -108,7 +108,7 @@ class Tokenizer:
 
     @cached_property
     def turn_ends(self) -> list[int]:
-        """Special tokens with which the chat template ends the assistant's turn, as they are learnt.
+        """Special tokens with which the chat template ends the assistant's turn, as they are trained on.
 
         Empty where the model has no template, or one that ends a turn with none.
         """
@@ -184,7 +184,7 @@ class Tokenizer:
         wanted: Collection[int],
         everything: bool = False,
     ) -> list[Rendered]:
-        """Return the sequences in which the wanted answers are learnt, or with `everything` all but unwanted answers.
+        """Return the sequences in which the wanted answers are trained on, or with `everything` all but unwanted answers.
 
         Raises ValueError where the template refuses the messages or leaves some of them out.
         """
@@ -196,7 +196,7 @@ class Tokenizer:
     def found(
         self, requests: Sequence[RenderRequest], workers: WorkerPool = WORKERS, to_first: bool = False
     ) -> list[RenderResult | ValueError]:
-        """Return for each of many conversations what of it is learnt and what the template leaves out, or why it cannot be.
+        """Return for each of many conversations what of it is trained on and what the template leaves out, or why it cannot be.
 
         With `to_first` none is tried after the first that cannot be.
         """
@@ -205,9 +205,9 @@ class Tokenizer:
         return workers.learnable(self.template_spec, requests, to_first)
 
     def encode_rendered(self, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
-        """Return tokens and mask of rendered texts; a token is learnt when any character of it is in a span.
+        """Return tokens and mask of rendered texts; a token is trained on when any character of it is in a span.
 
-        The first token of a sequence is never learnt: nothing comes before it.
+        The first token of a sequence is never trained on: nothing comes before it.
         """
         odd = [self._quoter.quoted(rendered.text) for rendered in batch]
         texts = [_named(each, self._quoter) if flag else each for each, flag in zip(batch, odd, strict=True)]
@@ -224,7 +224,7 @@ class Tokenizer:
         return self._quoter.quoted(rendered.text)
 
     def closes(self, ids: Tokens, trained: Mask) -> bool:
-        """Whether the last learnt token is a special one, so that the model learns where to stop."""
+        """Whether the last trained token is a special one, so that the model learns where to stop."""
         places = np.flatnonzero(trained)
         return bool(places.size) and self._plain.id_to_token(int(ids[places[-1]])) in self.special
 

@@ -29,7 +29,7 @@ class RewardResult:
 
     scores: dict[str, Scores]  #: by reward, before its weight; None where it says nothing or failed
     totals: Scores
-    """Weighted sums. None where no reward says anything but of the length, and where one failed: such are not learnt from."""
+    """Weighted sums. None where no reward says anything but of the length, and where one failed: such are not trained on."""
     failed: Mapping[str, Collection[int]] = field(
         default_factory=dict
     )  #: by reward, positions of the completions it failed on

@@ -11,7 +11,7 @@ __all__ = ["SFT", "Pretrain"]
 
 
 class SFT(TorchAlgorithm):
-    """Supervised fine-tuning: learns to give the answers of conversations. Prompts are read, not learnt."""
+    """Supervised fine-tuning: learns to give the answers of conversations. Prompts are read, not trained on."""
 
     objective: ClassVar[str] = "gym_sft.objective:NextToken"
     oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"

@@ -61,7 +61,7 @@ class Transformers(TorchBackend):
     resize_vocab: bool = False
     """Whether to add embeddings where the tokenizer has more tokens than the model; for training without an adapter."""
     neftune_noise_alpha: Annotated[float, Field(ge=0)] = 0.0
-    """NEFTune (arXiv:2310.05914): noise on the embeddings of each sample while it is learnt from, of this alpha; 5 is usual."""
+    """NEFTune (arXiv:2310.05914): noise on the embeddings of each sample while it is trained on, of this alpha; 5 is usual."""
     trust_remote_code: bool = False
     """Whether Python code that comes with the model may run. It can do anything that you can."""
 

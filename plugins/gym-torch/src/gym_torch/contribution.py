@@ -71,7 +71,9 @@ def _nothing(job: Job) -> None:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What is learnt, where steps come from, what measures the policy, what watches the run, and what is closed at its end."""
+    """What is trained on, where steps come from, what measures the policy, what watches the run, and what is closed at its
+    end.
+    """
 
     objective: Objective[Any]  #: that of `Parts`, or what is made of it
     source: Source

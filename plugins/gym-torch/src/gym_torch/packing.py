@@ -1,7 +1,7 @@
 """How the samples of a step become batches: packed into full rows, side by side with padding, or each computed alone.
 
 Packing is what a run does; `gym_torch.model.layout_support` finds out what it falls back to. None of the three changes what is
-learnt.
+trained on.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Step:
     metrics: Mapping[str, float] = field(
         default_factory=dict
     )  #: to be logged beside the loss; the same in every process
-    idle: bool = False  #: nothing in it is to be learnt from; the same in every process
+    idle: bool = False  #: nothing in it is to be trained on; the same in every process
 
 
 class Source(ABC):

@@ -30,7 +30,7 @@ class Alpaca(Format):
     response: str | None = "output"
     """Column of the answer."""
     history: str | None = None
-    """Column of earlier turns, a list of [instruction, answer]; these answers are learnt as well."""
+    """Column of earlier turns, a list of [instruction, answer]; these answers are trained on as well."""
     system: str | None = None
     """Column of the system message."""
     tools: str | None = None
@@ -46,7 +46,7 @@ class ConversationFormat(Format):
     """Column of the messages."""
     completion: str | None = None
     """Column of the messages that answer, or of their text, where it is kept apart (TRL's prompt and completion): they alone
-    are learnt."""
+    are trained on."""
     tools: str | None = "tools"
     """Column of the tools on offer: a list of function descriptions, or its JSON text."""
     system: str | None = None

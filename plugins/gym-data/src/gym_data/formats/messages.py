@@ -38,7 +38,7 @@ class ConversationReader:
         }
 
     def convert(self, row: Mapping[str, Any]) -> Conversation:
-        """Return the conversation. Raises ValueError where roles, order or contents cannot be learnt from."""
+        """Return the conversation. Raises ValueError where roles, order or contents cannot be trained on."""
         read = self.read(row)
         check(read.messages, answered=True)
         return read

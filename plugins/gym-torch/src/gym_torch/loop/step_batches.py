@@ -29,7 +29,7 @@ class StepBatches:
 
     @classmethod
     def of(cls, job: Job, step: Step) -> StepBatches:
-        """Lay the step out. Raises DataError where nothing in it is to be learnt."""
+        """Lay the step out. Raises DataError where nothing in it is to be trained on."""
         train, progress, accelerator = job.train, job.progress, job.accelerator
         # Each batch is seeded by its number in the whole step, so dropout does not depend on which process has it.
         world = accelerator.num_processes

@@ -1,4 +1,4 @@
-"""Which experts each token of a mixture goes to: recorded where it is sampled, forced where it is learnt from.
+"""Which experts each token of a mixture goes to: recorded where it is sampled, forced where it is trained on.
 
 Between sampling and update a router may choose otherwise, by rounding or because another engine sampled, and the ratio of the
 two policies then says nothing: rollout routing replay, arXiv:2510.11370. Only the choice is forced. How much each chosen

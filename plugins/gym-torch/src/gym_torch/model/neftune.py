@@ -1,4 +1,4 @@
-"""NEFTune (arXiv:2310.05914): noise on the embeddings of what is learnt from.
+"""NEFTune (arXiv:2310.05914): noise on the embeddings of what is trained on.
 
 The noise of a sample follows from the seed, the step, its name and its length alone: not from what is beside it in a batch,
 padding, micro-batches, processes, or where an earlier process stopped. Samples of one name in one step share it.

@@ -1,4 +1,4 @@
-"""Where a trained model stops: at the tokens with which the chat template it learnt from ends the assistant's turn.
+"""Where a trained model stops: at the tokens with which the chat template it was trained on ends the assistant's turn.
 
 `generate` of transformers stops at `generation_config.eos_token_id`, servers also at the tokenizer's `eos_token`. A base model
 that learns a chat template brings others: unless both are changed, it writes the next turn as well.
