@@ -91,7 +91,7 @@ def test_ia3_asks_for_names_it_does_not_know(bench: Any) -> None:
     config = AutoConfig.for_model("gpt2", vocab_size=60, n_embd=16, n_layer=2, n_head=2)
     with pytest.raises(GymError, match=r"no projections to keys and values[^\n]*\n.*modules"):
         IA3().build(model=AutoModelForCausalLM.from_config(config), seed=0)
-    with pytest.raises(GymError, match="`up_proj` is not among the modules"):
+    with pytest.raises(GymError, match="`up_proj` is not among `target_modules`"):
         IA3(target_modules="q_proj", feedforward_modules="up_proj").build(model=bench.base(), seed=0)
 
 

@@ -138,7 +138,7 @@ def test_only_the_virtual_tokens_train_and_they_learn(bench: Any, config: Any) -
     assert moved == {"prompt_embeddings"}
     assert float((bench.logits(adapted.model) - first).abs().max()) > 1e-3
     layers, wide = 3, 8
-    wanted = config.tokens * (16 if isinstance(config, PromptTuning) else layers * 2 * wide)
+    wanted = config.num_virtual_tokens * (16 if isinstance(config, PromptTuning) else layers * 2 * wide)
     assert sum(weight.numel() for weight in adapted.state().values()) == wanted
 
 
