@@ -250,7 +250,7 @@ def test_the_adapter_of_a_critic_of_its_own_begins_too(tmp_path: Path, adapter: 
 
 def test_the_adapter_of_a_critic_of_its_own_is_told_of_every_step(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    options = {"name": "adalora", "rank": 4, "target_rank": 2, "warmup": 0, "final": 1}
+    options = {"name": "adalora", "rank": 4, "target_rank": 2, "tinit": 0, "tfinal": 1}
     made = recipe(bench, {"critic": str(bench.model(1))}, max_steps=3) | {"adapter": options}
     folder = bench.run(made).outcome.artifact.path
     for place in (folder, folder / "critic"):
