@@ -19,7 +19,8 @@ from transformers.models.muse_spark.modeling_muse_spark import MuseSparkExperts,
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHConfig, NemotronHExperts
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeConfig, Qwen3MoeExperts
 
-from gym_adapters.expert_lora_layer import LowRankExperts, grouped, runs_beside
+from gym_adapters.expert_lora_layer import LowRankExperts
+from gym_torch.model.expert_layer import grouped, runs_beside
 
 DIM, INNER, EXPERTS, CHOSEN = 32, 16, 5, 2
 EAGER = {"experts_implementation": "eager"}

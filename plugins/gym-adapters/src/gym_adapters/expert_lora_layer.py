@@ -7,7 +7,6 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,11 +15,10 @@ from peft.tuners.lora.layer import ParamWrapper
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gym_torch.model.expert_layer import Update, mixed
+
 NAME = "default"  #: of the adapter, for peft
-GRAIN = 16  #: bytes, of which the strides of a grouped product have to be multiples
-DECLARED = {"has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_is_expert_parallel"}
 RANKS = 8  #: numbers that make up whole grains in any precision
-Update = tuple[Tensor, Tensor]  #: A `[experts, in, rank]` and scaled B `[experts, rank, out]`, in the order of `x A B`
 
 
 class LowRankExperts(ParamWrapper):
@@ -52,78 +50,6 @@ class LowRankExperts(ParamWrapper):
             updates[layer.parameter_name] = _update(layer)
             layer = layer.base_layer
         return mixed(layer, updates, x, *args, **options)
-
-
-def runs_beside(experts: nn.Module) -> bool:
-    """Return whether transformers runs these experts by its own interface, which says all that there is to know of them."""
-    return vars(experts).keys() >= DECLARED and not experts._is_expert_parallel
-
-
-def mixed(experts: nn.Module, updates: Mapping[str, Update], tokens: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-    """Return the weighted sum of what the chosen experts make of each token, `[n, dim]`, in its dtype.
-
-    Args:
-        experts: a layer of experts as transformers declares them: gated or not, transposed or not, with biases or not.
-        updates: by the name of the tensor.
-        tokens: `[n, dim]`; under autocast the products run in its dtype.
-        chosen: `[n, k]` int64, numbers of experts.
-        shares: `[n, k]`, how much each counts.
-
-    """
-    kind, device = tokens.device.type, tokens.device
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
-    owners, order = chosen.flatten().sort(stable=True)
-    ends = torch.searchsorted(owners, torch.arange(experts.num_experts, device=device), right=True, out_int32=True)
-
-    def linear(name: str, rows: Tensor) -> Tensor:
-        weight = experts.get_parameter(name).to(dtype)
-        found = grouped(rows, weight if experts.is_transposed else weight.transpose(-2, -1), ends)
-        if experts.has_bias:
-            found = found + experts.get_parameter(f"{name}_bias")[owners].to(dtype)
-        if name in updates:
-            lower, upper = updates[name]
-            found = found + grouped(grouped(rows, lower.to(dtype), ends), upper.to(dtype), ends)
-        return found
-
-    rows = tokens.to(dtype)[order // chosen.shape[-1]]
-    inner = (
-        experts._apply_gate(linear("gate_up_proj", rows))
-        if experts.has_gate
-        else experts.act_fn(linear("up_proj", rows))
-    )
-    found = linear("down_proj", inner)
-    if experts.has_post_expert_norm:
-        found = experts.post_expert_norm(found)
-    found = found * shares.flatten()[order].unsqueeze(-1)
-    back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=device))
-    # Each token adds up its own experts, in their order: the same bits every time, on any device.
-    return found[back].unflatten(0, chosen.shape).sum(1).to(tokens.dtype)
-
-
-def grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """Return every row times the matrix of its expert, `[n, out]`.
-
-    Args:
-        rows: `[n, in]`, sorted by expert.
-        weights: `[experts, in, out]`.
-        ends: `[experts]` int32, where the rows of each expert end.
-
-    """
-    if _fits(rows) and _fits(weights):
-        product: Tensor = functional.grouped_mm(rows, weights, offs=ends)
-        return product
-    counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
-    return torch.cat([part @ weight for part, weight in zip(rows.split(counts), weights, strict=True)])
-
-
-def _fits(tensor: Tensor) -> bool:
-    """Return whether torch multiplies it in groups: from 2.10 on, not in float64, in whole grains, on recent devices."""
-    if tensor.dtype is torch.float64 or not hasattr(functional, "grouped_mm"):
-        return False
-    if tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) < (8, 0):
-        return False
-    whole = all(stride == 1 or stride * tensor.element_size() % GRAIN == 0 for stride in tensor.stride())
-    return whole and 1 in tensor.stride()[-2:]
 
 
 def _update(layer: ParamWrapper) -> Update:

@@ -26,7 +26,7 @@ from gym_core import Artifact, GymError
 from gym_torch.console import warn
 from gym_torch.model.adapted import AdaptedModel, Plain, check_state
 from gym_torch.model.mapped_weights import release
-from gym_torch.model.quantized_weights import plain_state, quantized_layers
+from gym_torch.model.quantized_weights import plain_state, stored_modules
 
 Options = TypeVar("Options", bound=PeftOptions)
 CHANGED = (BaseTunerLayer, AuxiliaryTrainingWrapper)  #: what peft puts in the place of a module
@@ -236,7 +236,7 @@ def _merged(layer: nn.Module, dtype: torch.dtype) -> nn.Module:
         release(weight.detach())
     for part in list(alone.modules()):
         if isinstance(part, BaseTunerLayer):
-            for place, base in quantized_layers(part).items():
+            for place, base in stored_modules(part).items():
                 part.set_submodule(place, base.plain(torch.float32))
             part.get_base_layer().float()  # so that the sum is rounded once
     with quiet():

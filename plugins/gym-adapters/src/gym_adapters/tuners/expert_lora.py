@@ -9,10 +9,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from gym_adapters.config.expert_lora import ExpertLoRA
-from gym_adapters.expert_lora_layer import LowRankExperts, runs_beside
+from gym_adapters.expert_lora_layer import LowRankExperts
 from gym_adapters.peft_base import PeftAdapter
 from gym_adapters.target_modules import split, within
 from gym_core import GymError
+from gym_torch.model.expert_layer import runs_beside
+from gym_torch.model.quantized_experts import seen_as_parameters
 
 
 class Experts(PeftAdapter[ExpertLoRA]):
@@ -20,31 +22,34 @@ class Experts(PeftAdapter[ExpertLoRA]):
 
     def __init__(self, config: ExpertLoRA, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the updates in. Raises GymError where the model has no such tensors."""
-        wanted = split(config.target_parameters)
-        fused = [
-            f"{place}.{name}"
-            for place, module in model.named_modules()
-            for name, weight in module.named_parameters(recurse=False)
-            if weight.dim() == 3 and not isinstance(module, nn.Conv1d)
-        ]
-        self._tensors = [name for name in fused if wanted == ("all",) or any(within(name, part) for part in wanted)]
-        missing = (
-            [] if wanted == ("all",) else [part for part in wanted if not any(within(name, part) for name in fused)]
-        )
-        if missing or not self._tensors:
-            have = sorted({".".join(name.split(".")[-2:]) for name in fused})
-            raise GymError(
-                f"the model has no experts `{missing[0]}`"
-                if missing
-                else "the model has no experts in tensors of their own",
-                key="adapter.target_parameters" if missing else "adapter",
-                fix=f"it has: {', '.join(have)}" if have else "set adapter: lora",
+        with seen_as_parameters(model):
+            wanted = split(config.target_parameters)
+            fused = [
+                f"{place}.{name}"
+                for place, module in model.named_modules()
+                for name, weight in module.named_parameters(recurse=False)
+                if weight.dim() == 3 and not isinstance(module, nn.Conv1d)
+            ]
+            self._tensors = [name for name in fused if wanted == ("all",) or any(within(name, part) for part in wanted)]
+            missing = (
+                [] if wanted == ("all",) else [part for part in wanted if not any(within(name, part) for name in fused)]
             )
-        super().__init__(config, model, seed)
-        for name, module in list(model.named_modules()):
-            layer = module.get_base_layer() if isinstance(module, ParamWrapper) else None
-            if layer is not None and runs_beside(layer) and not name.endswith("base_layer"):  # the outermost of a layer
-                model.set_submodule(name, LowRankExperts.of(module, self.peft_model.peft_config["default"]))
+            if missing or not self._tensors:
+                have = sorted({".".join(name.split(".")[-2:]) for name in fused})
+                raise GymError(
+                    f"the model has no experts `{missing[0]}`"
+                    if missing
+                    else "the model has no experts in tensors of their own",
+                    key="adapter.target_parameters" if missing else "adapter",
+                    fix=f"it has: {', '.join(have)}" if have else "set adapter: lora",
+                )
+            super().__init__(config, model, seed)
+            for name, module in list(model.named_modules()):
+                layer = module.get_base_layer() if isinstance(module, ParamWrapper) else None
+                if (
+                    layer is not None and runs_beside(layer) and not name.endswith("base_layer")
+                ):  # the outermost of a layer
+                    model.set_submodule(name, LowRankExperts.of(module, self.peft_model.peft_config["default"]))
 
     def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of LoRA on parameters."""

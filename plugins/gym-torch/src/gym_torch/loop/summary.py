@@ -12,7 +12,7 @@ from gym_torch.loop.prepared_data import Prepared
 from gym_torch.model import precision_probe
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.memory_meter import Meter
-from gym_torch.model.quantized_weights import quantized_layers
+from gym_torch.model.quantized_weights import stored_modules
 from gym_torch.policy import Policy
 
 
@@ -20,7 +20,7 @@ def tell_start(job: Job, policy: Policy[Any], samples: int) -> None:
     """Say how much is trained, on what and for how long."""
     trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
     every = sum(weight.numel() for weight in policy.parameters())
-    every += sum(layer.shape.numel() for layer in quantized_layers(policy).values())
+    every += sum(module.numbers for module in stored_modules(policy).values())
     world = job.accelerator.num_processes
     say(
         f"training {trained:,} of {every:,} parameters on {samples:,} samples, "

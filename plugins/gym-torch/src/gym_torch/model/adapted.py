@@ -22,7 +22,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from gym_core import Artifact, Component, GymError, Recipe
 from gym_torch.kinds import Adapter, part
 from gym_torch.model.loading import read_weights
-from gym_torch.model.quantized_weights import quantized_layers
+from gym_torch.model.quantized_weights import stored_modules
 from gym_torch.promised import promised
 from gym_torch.trained_part import TrainedPart
 
@@ -139,7 +139,7 @@ class Full(AdaptedModel):
             weight.requires_grad_(chosen)
             if chosen:
                 weight.data = weight.data.float()
-        quantized = next(iter(quantized_layers(model)), None)
+        quantized = next(iter(stored_modules(model)), None)
         if quantized and any(weight.requires_grad for weight in model.parameters()):
             raise GymError(
                 f"{quantized} is quantized, and what would be saved is the whole model",

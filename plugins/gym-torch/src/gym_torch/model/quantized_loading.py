@@ -18,12 +18,19 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from gym_core import Artifact, GymError, PluginError, Quantizer
 from gym_core.discovery import entries
 from gym_core.loading import load
+from gym_torch.model.expert_layer import runs_beside
 from gym_torch.model.model_files import stored_tensor
 from gym_torch.model.precision_probe import device
+from gym_torch.model.quantized_experts import quantizable
 from gym_torch.model.quantized_weights import QuantizedLinear, WeightCodec
 from gym_torch.promised import promised
 
 KEY = "model.quantization"
+EXPERTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+)  #: where configurations say how many a router chooses from
 METHOD = "gym"  #: what transformers calls it while a model is loaded; nothing of it stays in the model
 
 
@@ -67,8 +74,10 @@ def quantizer_of(artifact: Artifact) -> Quantizer | None:
 
 
 def to_quantize(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the layers whose weights are quantized, by name: all linear ones but heads, and those tied to something."""
+    """Return the layers whose weights are quantized, by name: all linear ones but heads, routers, and those tied to something."""
     head = model.get_output_embeddings()
+    options = model.config.get_text_config()
+    experts = {getattr(options, key, None) for key in EXPERTS}
     tied = {key for pair in (model.all_tied_weights_keys or {}).items() for key in pair}
     return {
         name: layer
@@ -77,6 +86,18 @@ def to_quantize(model: PreTrainedModel) -> dict[str, nn.Linear]:
         and not isinstance(layer, QuantizedLinear)
         and layer is not head
         and f"{name}.weight" not in tied
+        and layer.out_features not in experts
+    }
+
+
+def experts_of(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return the tensors of experts, by name, each with its layer: those that transformers runs by its interface."""
+    return {
+        f"{place}.{name}": module
+        for place, module in model.named_modules()
+        if runs_beside(module)
+        for name, weight in module.named_parameters(recurse=False)
+        if weight.dim() == 3
     }
 
 
@@ -95,6 +116,9 @@ def quantize_in_place(model: PreTrainedModel, codec: WeightCodec) -> None:
     """Quantize a model that is in memory, layer by layer."""
     for name, layer in to_quantize(model).items():
         quantize_layer(model, name, layer.weight.detach(), codec)
+    for name, layer in experts_of(model).items():
+        own = name.rpartition(".")[2]
+        quantizable(layer).store(own, layer.get_parameter(own).detach(), codec, device())
 
 
 def stand_in(model: PreTrainedModel, quantizer: Quantizer) -> None:
@@ -104,6 +128,12 @@ def stand_in(model: PreTrainedModel, quantizer: Quantizer) -> None:
         size = quantizer.declared_bytes({f"{name}.weight": tuple(shape)})
         stored = {"all": torch.empty(size, dtype=torch.uint8, device="meta")}
         model.set_submodule(name, QuantizedLinear(_Nothing(), stored, shape, layer.bias))
+    for name, experts in experts_of(model).items():
+        own = name.rpartition(".")[2]
+        shape = experts.get_parameter(own).shape
+        size = quantizer.declared_bytes({name: tuple(shape)}) // shape[0]
+        stored = {"all": torch.empty(shape[0], size, dtype=torch.uint8, device="meta")}
+        quantizable(experts).hold(own, _Nothing(), shape, stored)
 
 
 class _Nothing(WeightCodec):
@@ -154,7 +184,13 @@ class _Quantizer(HfQuantizer):
     quantization_config: Streaming
 
     def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
-        self.wanted = {f"{name}.weight" for name in to_quantize(model)}
+        self.wanted = {f"{name}.weight" for name in to_quantize(model)} | experts_of(model).keys()
+        if not self.wanted:
+            raise GymError(
+                f"{type(model).__name__} has no linear layers to quantize",
+                key=KEY,
+                fix="leave `quantization` out, or name another model",
+            )
 
     def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **kwargs: Any) -> bool:
         return param_name in self.wanted
@@ -190,8 +226,12 @@ class _Encode(ConversionOps):
         if not weight.isfinite().all():
             self.config.nonfinite.append(full_layer_name)
             weight = torch.zeros_like(weight)  # the others are looked at before all of them are named
-        again = partial(stored_tensor, self.config.path, full_layer_name)
-        quantize_layer(model, full_layer_name.removesuffix(".weight"), weight, self.config.codec, again)
+        place, _, own = full_layer_name.rpartition(".")
+        if weight.dim() == 3:
+            quantizable(model.get_submodule(place)).store(own, weight, self.config.codec, device())
+        else:
+            again = partial(stored_tensor, self.config.path, full_layer_name)
+            quantize_layer(model, place, weight, self.config.codec, again)
         return {}
 
 

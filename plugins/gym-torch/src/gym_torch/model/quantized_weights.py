@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,34 @@ class WeightCodec(ABC):
         return decoded_linear(rows, lambda: decoded(self, stored, shape))
 
 
-class QuantizedLinear(nn.Linear):
+class Stored(nn.Module, ABC):
+    """Base of layers that hold weights in a few bits, in buffers; no cast changes a bit of those."""
+
+    @abstractmethod
+    def plain_weights(self) -> dict[str, Callable[[], Tensor]]:
+        """Return what computes each weight, by the name that a layer that is not quantized has for it."""
+
+    @abstractmethod
+    def plain(self, dtype: torch.dtype) -> nn.Module:
+        """Return a layer that is not quantized and holds the weights it computes with."""
+
+    @property
+    @abstractmethod
+    def numbers(self) -> int:
+        """How many weights are stored."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move what is stored with the rest of a model."""
+        kept = {name: self._buffers.pop(name) for name in list(self._buffers) if name.startswith(STORED)}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, tensor in kept.items():
+            assert tensor is not None
+            moved = fn(tensor)
+            self.register_buffer(name, moved if moved.dtype == tensor.dtype else tensor.to(moved.device))
+        return self
+
+
+class QuantizedLinear(Stored, nn.Linear):
     """A linear layer with a weight `[out, in]` that is stored as a codec stores it; its bias is a parameter like any."""
 
     def __init__(
@@ -103,15 +130,14 @@ class QuantizedLinear(nn.Linear):
         found = self.codec.linear(input, self.stored, self.shape)
         return found if self.bias is None else found + self.bias.to(found.dtype)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
-        """Move what is stored with the rest of a model, and let no cast change a bit of it."""
-        kept = {name: self._buffers.pop(STORED + name) for name in self.names}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, tensor in kept.items():
-            assert tensor is not None
-            moved = fn(tensor)
-            self.register_buffer(STORED + name, moved if moved.dtype == tensor.dtype else tensor.to(moved.device))
-        return self
+    def plain_weights(self) -> dict[str, Callable[[], Tensor]]:
+        """Return what computes the weight."""
+        return {"weight": lambda: self.weight}
+
+    @property
+    def numbers(self) -> int:
+        """How many weights are stored."""
+        return self.shape.numel()
 
     def extra_repr(self) -> str:
         """Return its size and what stores it."""
@@ -159,13 +185,18 @@ def quantized_layers(model: nn.Module) -> dict[str, QuantizedLinear]:
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
 
 
+def stored_modules(model: nn.Module) -> dict[str, Stored]:
+    """Return all that is quantized in a model, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, Stored)}
+
+
 def plain_state(
     model: PreTrainedModel, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield what `state_dict` holds, with the weight of each quantized layer, decoded to the dtype of the model, in the place of
-    what stores it; those whose names are `wanted`, one after another.
+    """Yield what `state_dict` holds, with the weights of what is quantized, decoded to the dtype of the model, in the place of
+    what stores them; those whose names are `wanted`, one after another.
     """
-    held = {f"{name}.{STORED}": (f"{name}.weight", layer) for name, layer in quantized_layers(model).items()}
+    held = {f"{name}.{STORED}": module for name, module in stored_modules(model).items()}
     done = set[str]()
     for name, tensor in model.state_dict().items():
         before = name.partition(STORED)[0] + STORED
@@ -174,6 +205,6 @@ def plain_state(
                 yield name, tensor
         elif before not in done:
             done.add(before)
-            weight, layer = held[before]
-            if wanted(weight):
-                yield weight, layer.weight.to(model.dtype)
+            for own, weight in held[before].plain_weights().items():
+                if wanted(before.removesuffix(STORED) + own):
+                    yield before.removesuffix(STORED) + own, weight().to(model.dtype)
