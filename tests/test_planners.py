@@ -52,13 +52,15 @@ def theirs(tmp_path: Path, environment: dict[str, str]) -> Path:
     return site
 
 
-def test_without_a_planner_the_error_says_how_to_get_one(gym, tmp_path):
+@pytest.mark.parametrize("command", ["train", "validate"])
+def test_without_a_planner_the_error_says_how_to_get_one(gym, tmp_path, command):
     (tmp_path / "r.yaml").write_text(RECIPE)
     (tmp_path / "gym.toml").write_text(OURS_AWAY)
-    done = gym("train", "r.yaml")
+    done = gym(command, "r.yaml")
     assert done.returncode == 3, done.stderr
     assert "train.batch_tokens" in done.stderr and "`auto` asks a planner" in done.stderr
     assert "gym plugins enable gym-plan" in done.stderr and "Traceback" not in done.stderr
+    assert "precision:" not in done.stderr, "the model was loaded first"
 
 
 def test_between_two_planners_the_user_chooses(gym, tmp_path, theirs):

@@ -45,6 +45,17 @@ def test_listing_imports_nothing_heavy(site, arguments):
     assert "LOADED [] False" in done.stderr
 
 
+def test_a_reader_who_has_seen_enough_is_no_error(site):
+    """`gym plugins list | head -1`: the pipe is closed before all of it is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "PYTHONPATH": str(site), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "gym_core.cli", "plugins", "list"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_plugins_list_names_owner_and_version(site):
     listed = json.loads(gym(site, "plugins", "list", "--json").stdout)["plugins"]
     assert {

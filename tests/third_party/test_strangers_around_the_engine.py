@@ -191,6 +191,7 @@ def test_a_strategy_spreads_a_run_as_it_says_and_is_refused_where_it_does_not(be
     assert codes == [code, code], members.errors()
     if code:
         assert "Silent does not declare `spread`" in members.errors()
+        assert "precision:" not in members.errors(), "the model was loaded first"
         return
     assert sorted(file.name for file in site.glob("acme_spread.py.*")) == ["acme_spread.py.0", "acme_spread.py.1"]
     apart = [json.loads(line)["loss"] for line in (output / "metrics.jsonl").read_text().splitlines()]

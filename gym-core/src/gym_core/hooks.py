@@ -88,7 +88,10 @@ class Defaults:
     def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Any:
         """Build the exporter and apply it, to what it says it can write."""
         exporter.carries(artifact)
-        return exporter.build().export(artifact, into)
+        written = exporter.build().export(artifact, into)
+        if not isinstance(written, Path) or not written.exists():
+            raise PluginError(f"{type(exporter).__name__} returned {written!r}, no file", key="export", fix="name one")
+        return written
 
 
 def manager_for(names: Sequence[str]) -> pluggy.PluginManager:

@@ -7,7 +7,7 @@ stands in the group `gym.kinds`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gym_core.artifact import Artifact
 from gym_core.component import Component
@@ -26,6 +26,9 @@ class Algorithm(Component):
     kind: ClassVar[str] = "algorithms"
     needs: ClassVar[tuple[str, ...]] = ()
     """Sections that a recipe must have for it."""
+
+    def check_recipe(self, recipe: Any) -> None:
+        """Raise GymError where the other sections of a `Recipe` do not suit it; asked when `check` is, and as quick."""
 
 
 class Quantizer(Component):

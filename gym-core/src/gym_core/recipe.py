@@ -89,14 +89,14 @@ class Recipe:
         )
 
     def check(self) -> None:
-        """Raise GymError with everything that the components name and that is not there."""
+        """Raise GymError with everything that the components name and that is not there, or that does not go together."""
         found: list[GymError] = []
-        for part in (getattr(self, section) for section in SLOTS):
-            for component in part if isinstance(part, tuple) else filter(None, [part]):
-                try:
-                    component.check()
-                except GymError as error:
-                    found.append(error)
+        parts = (*self.export, *self.callbacks, *(getattr(self, name) for name, slot in SLOTS.items() if not slot.many))
+        for check in [*(part.check for part in parts if part), lambda: self.algorithm.check_recipe(self)]:
+            try:
+                check()
+            except GymError as error:
+                found.append(error)
         if found:
             raise type(found[0])([problem for error in found for problem in error.problems])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gym_core.artifact import Artifact
 from gym_core.blame import owner
-from gym_core.errors import RAISED, BusyError, GymError, Interrupted, Problem, unexpected
+from gym_core.errors import RAISED, BusyError, GymError, Interrupted, PluginError, Problem, unexpected
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
 from gym_core.ranks import Ranks
@@ -63,6 +63,8 @@ def execute(recipe: Recipe) -> Outcome:
     output = Path(recipe.output).expanduser()
     hook = manager_for(recipe.hooks).hook
     ranks: Ranks = recipe.distributed.build(output=output) if recipe.distributed else Ranks()
+    if not isinstance(ranks, Ranks):
+        raise PluginError(f"{recipe.distributed!r:.50} built no Ranks", key="distributed", fix="return a Ranks")
     with ranks, OutputLock(output) if ranks.main else nullcontext():
         record = RunRecord(output / "run.json") if ranks.main else Unwritten(output / "run.json")
         before = ranks.agree(lambda: _opened(output, record, recipe))

@@ -143,7 +143,7 @@ class Lost(Scheduler):
 @pytest.mark.parametrize(
     ("section", "component", "why"),
     [
-        ("optimizer", Vague(), "Vague.updates_in_backward returned a NoneType, which is no bool"),
+        ("optimizer", Vague(), "Vague.updates_in_backward returned None, which is no bool"),
         ("optimizer", Vague(how="nothing"), "Vague.build returned a NoneType, which is no Optimizer"),
         ("scheduler", Lost(how="nothing"), "Lost.build returned a NoneType"),
         ("scheduler", Lost(), "Lost returned a str"),

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from select import select
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -141,7 +142,7 @@ def _refuse_to_vanish() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code (`gym_core.errors`)."""
-    as_json = "--json" in arguments
+    as_json, stdout = "--json" in arguments, sys.stdout
     if arguments and arguments[0].partition("=")[0] == "--plugins":
         arguments = ["plugins", *filter(None, [arguments[0].partition("=")[2]]), *arguments[1:]]
     try:
@@ -157,13 +158,12 @@ def run(arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return errors.INTERRUPTED
     except SystemExit as error:
+        if sys.stdout is not stdout and select([stdout], [], [], 0)[0]:  # click replaces it: its reader has seen enough
+            return errors.OK
         if arguments and arguments[0] in _COMMANDS:  # which end otherwise: it is a plugin's
             report(errors.GymError(f"something called sys.exit({error.code!r}) before the command was done"), as_json)
             return errors.FAILED
         return error.code if isinstance(error.code, int) else errors.FAILED * bool(error.code)
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it replaces a stream that is closed at exit
-        return errors.OK
     except Exception as error:
         if os.environ.get("GYM_TRACEBACK"):
             raise

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from gym_core import Component, GymError
 from gym_core.sections import SECTION_OF
+from gym_optim.promises import Held
 
 
-class Optimizer(Component):
+class Optimizer(Held):
     """Updates parameters. Section `optimizer`. `build(parameters=groups, learning_rate=float)` returns an optimizer.
 
     A group is `{"params": [(name, parameter), ...], "role": str, ...}`; what the roles are: `gym_optim.param_groups`.
@@ -44,6 +45,8 @@ class Optimizer(Component):
 
     def evaluation_weights(self, optimizer: Any) -> AbstractContextManager[None]:
         """Have the parameters of what `build` returned hold the weights to use, and then again what they held, bit for bit."""
+        if self.averages():
+            raise undeclared(self, "evaluation_weights(self, optimizer) -> AbstractContextManager[None]: return ...")
         return nullcontext()
 
     def declared_bytes(self, parameters: Sequence[Mapping[str, Any]]) -> int:
@@ -51,7 +54,7 @@ class Optimizer(Component):
         raise TypeError(f"{type(self).__name__} does not declare the size of its state")
 
 
-class Scheduler(Component):
+class Scheduler(Held):
     """Shapes the learning rate. Section `scheduler`. `build(total=steps, warmup=steps)` returns `factor(step) -> float`."""
 
     kind: ClassVar[str] = "schedulers"

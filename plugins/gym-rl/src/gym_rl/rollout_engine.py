@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from gym_core.component import Component
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gym_torch.generation.generator import Completion
 
 
+@runtime_checkable
 class RolloutEngine(Protocol):
     """Generates completions: every process of a run has one, and asks it for its share of them."""
 

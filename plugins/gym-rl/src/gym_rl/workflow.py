@@ -33,6 +33,7 @@ from gym_torch.distributed.strategies import shards
 from gym_torch.model.expert_routing import Routers
 from gym_torch.observer import Observer, Progress
 from gym_torch.policy import Policy
+from gym_torch.promised import promised
 from gym_torch.reference import Scorer
 from gym_torch.source import Examples
 
@@ -81,9 +82,9 @@ def scored_rollouts(parts: Parts[Any, Any, Any], more: Mapping[str, Pass]) -> Co
 
 
 def build_engine(parts: RLParts, tokenizer: Tokenizer) -> RolloutEngine:
-    """Return what samples completions, as the recipe names it."""
+    """Return what samples completions, as the recipe names it. Raises PluginError where it builds something else."""
     config, adapted = parts.config, parts.adapted
-    built: RolloutEngine = config.rollouts.build(
+    built = config.rollouts.build(
         adapted=adapted,
         tokenizer=tokenizer,
         path=parts.model.path,
@@ -92,7 +93,7 @@ def build_engine(parts: RLParts, tokenizer: Tokenizer) -> RolloutEngine:
         ranks=parts.run.ranks,
         routers=Routers(adapted.model) if config.routing_replay else None,
     )
-    return built
+    return promised(built, RolloutEngine, config.rollouts, "algorithm.rollouts")  # type: ignore[type-abstract]
 
 
 def passes(parts: RLParts, engine: RolloutEngine) -> dict[str, Pass]:

@@ -14,6 +14,7 @@ from gym_core import Artifact, Run
 from gym_core.component import load_object
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
+from gym_optim.promises import promised
 from gym_torch import planners
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints
@@ -43,7 +44,6 @@ from gym_torch.model.neftune import Noise
 from gym_torch.objective import Objective
 from gym_torch.observer import Observers, Progress
 from gym_torch.policy import Policy
-from gym_torch.promised import promised
 from gym_torch.reference import Reference, keep_start
 from gym_torch.source import Source
 
@@ -117,7 +117,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
 
     optimizer_config = part(recipe, Optimizer) or AdamW()
     optimizer = build_optimizer(optimizer_config, policy, train.learning_rate)
-    checks.optimizer(optimizer_config, recipe, train, accelerator.num_processes)
+    checks.optimizer(optimizer_config, optimizer, recipe, train, accelerator.num_processes)
     conditions = run.ranks.agree(lambda: bases(model, config) | {"the precision": model.precision})
     results = Results(run, model, adapted, policy, checkpoints, conditions, stops)
     observers = [*observers_of(run, model, data), *contribution.observers] if accelerator.is_main_process else []

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
 from gym_core import Config, Exporter, Quantizer, Recipe, RecipeError, Slot
+from gym_core.component import load_object
 from gym_data.kinds import DataAlgorithm
 from gym_data.location import package_of
 from gym_torch.kinds import Callback, TorchBackend
@@ -31,7 +32,7 @@ class RopeScaling(Config):
 class Transformers(TorchBackend):
     """Any causal language model that transformers can load from safetensors."""
 
-    target: ClassVar[str] = "gym_torch.backend:load"
+    target: ClassVar[str] = "gym_torch.model.loading:load"
     further: ClassVar[str] = "gym_torch.model.loading:load_frozen"
     empty: ClassVar[str] = "gym_torch.model.empty_model:empty"
 
@@ -137,6 +138,12 @@ class TorchAlgorithm(DataAlgorithm):
     disable_dropout: ClassVar[bool] = False
     """Whether the loss compares log-probabilities of the policy with those of a reference, or of what sampled: dropout is then
     off, and NEFTune or an adapter that computes something else in training is refused."""
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Raise GymError where nobody settles what is `auto`, or the strategy fits neither the optimizer nor the processes."""
+        strategies = "gym_torch.distributed.strategies"
+        for check in ("gym_torch.planners:check", f"{strategies}:check_spread", f"{strategies}:check_cut"):
+            load_object(check)(recipe)
 
     def further(self) -> Sequence[Further]:
         """Return the models beside the one that a run is about; the engine makes them. Default: none."""

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 
 from gym_core import Run, Train
 from gym_core.component import load_object
+from gym_optim.promises import promised
 from gym_torch.config import TorchAlgorithm
 from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.job import Evaluation, Job
@@ -24,7 +25,6 @@ from gym_torch.objective import Objective
 from gym_torch.observer import Observer
 from gym_torch.packing import Layout
 from gym_torch.policy import Policy
-from gym_torch.promised import promised
 from gym_torch.reference import Reference
 from gym_torch.source import Dataset, Source, once
 

@@ -10,11 +10,12 @@ from typing import ClassVar, Self, TypeVar
 from gym_core import Backend, Component, PluginError, Recipe, Strategy
 from gym_core.sections import SECTION_OF
 from gym_optim.kinds import undeclared
+from gym_optim.promises import Held
 
 Part = TypeVar("Part", bound=Component)
 
 
-class Adapter(Component):
+class Adapter(Held):
     """Chooses what trains. Section `adapter`. `build(model=..., seed=int)` returns a `gym_torch.model.adapted.AdaptedModel`."""
 
     kind: ClassVar[str] = "adapters"
@@ -40,7 +41,7 @@ class Callback(Component):
     kind: ClassVar[str] = "callbacks"
 
 
-class Merger(Component):
+class Merger(Held):
     """Combines models. `build()` returns an object with `merge(artifacts, into) -> Artifact`."""
 
     kind: ClassVar[str] = "mergers"
@@ -66,7 +67,7 @@ class TorchBackend(Backend):
         raise undeclared(self, "other(self, path: str) -> Self: return ...")
 
 
-class TorchStrategy(Strategy):
+class TorchStrategy(Held, Strategy):
     """Base of every strategy that spreads the loop of gym-torch over several processes."""
 
     spread: ClassVar[str] = ""

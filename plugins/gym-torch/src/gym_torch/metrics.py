@@ -120,3 +120,20 @@ class Largest(Metric):
 
 
 Metrics = Mapping[str, Metric]
+
+UNLEARNT = "steps_without_update"  #: share of the steps that had nothing to learn from, among those that say so
+#: What the loop itself writes into a line of the log: nothing else may have these names.
+OF_THE_LOOP = frozenset(
+    {
+        "step",
+        "epoch",
+        "loss",
+        "aux_loss",
+        "grad_norm",
+        "learning_rate",
+        "tokens",
+        "tokens_per_second",
+        "seconds",
+        UNLEARNT,
+    }
+)

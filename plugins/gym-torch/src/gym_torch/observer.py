@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gym_core import Artifact
+from gym_optim.promises import named
+from gym_torch.promised import plain_data
 
 Record = Mapping[str, Any]
 
@@ -89,7 +91,7 @@ class Observer:
 
 
 class Observers(Observer):
-    """Several observers as one, told in order. Their states are kept by class name."""
+    """Several observers as one, told in order, each with a record of its own. Their states are kept by class name."""
 
     def __init__(self, members: Sequence[Observer]) -> None:
         """Hold the observers."""
@@ -108,17 +110,17 @@ class Observers(Observer):
     def skipped(self, progress: Progress, record: Record) -> None:
         """Tell all."""
         for member in self.members:
-            member.skipped(progress, record)
+            member.skipped(progress, dict(record))
 
     def logged(self, progress: Progress, record: Record) -> None:
         """Tell all."""
         for member in self.members:
-            member.logged(progress, record)
+            member.logged(progress, dict(record))
 
     def evaluated(self, progress: Progress, record: Record) -> None:
         """Tell all."""
         for member in self.members:
-            member.evaluated(progress, record)
+            member.evaluated(progress, dict(record))
 
     def saving(self, progress: Progress) -> None:
         """Tell all."""
@@ -136,8 +138,11 @@ class Observers(Observer):
             member.closed()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each."""
-        return {type(member).__name__: member.state_dict() for member in self.members}
+        """Return the state of each. Raises PluginError where one is no plain data."""
+        return {
+            type(member).__name__: plain_data(member.state_dict(), f"{named(member)}.state_dict", "callbacks")
+            for member in self.members
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hand each its state; one that was not there before starts afresh."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
 from gym_core import Component, PluginError, Recipe, Run, Train
 from gym_core.discovery import Entry, entries, installed
 from gym_core.loading import load_component
+from gym_core.record import RunRecord
+from gym_optim.promises import promised
 from gym_torch.console import say, warn
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class PlannedRun:
     examples: Examples  #: what the data section prepared for training
 
 
+@runtime_checkable
 class Plans(Protocol):
     """What a planner builds."""
 
@@ -92,10 +95,10 @@ def _why(found: Sequence[Entry]) -> tuple[str, str]:
     return "`auto` asks a planner, and none is installed", "pip install gym-plan, or set a value"
 
 
-def check(run: Run) -> None:
-    """Raise PluginError where something is left open and nobody can settle it."""
-    asked = left_open(run.recipe.train)
-    if asked and _recorded(run, asked) is None:
+def check(recipe: Recipe) -> None:
+    """Raise PluginError where something is left open and nobody can settle it, nor has settled it for this run before."""
+    asked = left_open(recipe.train)
+    if asked and _recorded(RunRecord(Path(recipe.output).expanduser() / "run.json"), asked) is None:
         chosen(f"train.{asked[0]}")
 
 
@@ -110,11 +113,11 @@ def settle(run: Run, planned: PlannedRun) -> Train:
         return train
 
     def found() -> dict[str, Any]:
-        known = _recorded(run, asked)
+        known = _recorded(run.record, asked)
         if known is not None:
             return known
         said, planner = chosen(f"train.{asked[0]}")
-        plans: Plans = planner.build()
+        plans = promised(planner.build(), Plans, planner, f"train.{asked[0]}")  # type: ignore[type-abstract]
         return {**said, "settled": dict(plans.settle(planned))}
 
     record = run.ranks.agree(found)
@@ -139,10 +142,10 @@ def predicted_bytes(planned: PlannedRun, train: Train, seconds: float) -> int | 
         return None
 
 
-def _recorded(run: Run, asked: tuple[str, ...]) -> dict[str, Any] | None:
+def _recorded(record: RunRecord, asked: tuple[str, ...]) -> dict[str, Any] | None:
     """Return what an earlier process of this run recorded, where it is about these keys."""
-    record: dict[str, Any] = run.record.read().get(RECORD, {})
-    return record if set(record.get("settled", ())) == set(asked) else None
+    found: dict[str, Any] = record.read().get(RECORD, {})
+    return found if set(found.get("settled", ())) == set(asked) else None
 
 
 def _answers(record: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:

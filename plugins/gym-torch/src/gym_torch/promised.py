@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from numbers import Real
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from gym_core import Component, PluginError
-from gym_torch.metrics import Metric, Metrics
-
-T = TypeVar("T")
-
-
-def promised(found: object, wanted: type[T], by: Component | str, key: str = "") -> T:
-    """Return what `by` returned: the `build` of a component, or a function of this name.
-
-    Raises PluginError where that is not what was promised: it names who returned it, and what it must be.
-    """
-    if isinstance(found, wanted):
-        return found
-    who = by if isinstance(by, str) else f"{named(by)}.build"
-    raise PluginError(
-        f"{who} returned a {type(found).__name__}, which is no {wanted.__name__}",
-        key=key,
-        fix=f"let it return a {f'{wanted.__module__}.{wanted.__qualname__}'.removeprefix('builtins.')}",
-    )
-
-
-def named(thing: object) -> str:
-    """Return the class of an object as errors write it."""
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+from gym_core import PluginError
+from gym_optim.promises import named as named
+from gym_optim.promises import promised as promised
+from gym_torch.metrics import OF_THE_LOOP, Metric, Metrics
 
 
 def number(found: object, by: str, key: str) -> float:
@@ -69,4 +48,41 @@ def loss(found: object, objective: object) -> tuple[Tensor, Metrics]:
             )
     if why:
         raise PluginError(f"{named(objective)}.loss returned {why}", key="algorithm", fix=f"return {fix}")
+    check_names(metrics, f"{named(objective)}.loss")
     return total, metrics
+
+
+def check_names(metrics: Collection[str], by: str, beside: Collection[str] = OF_THE_LOOP) -> None:
+    """Raise PluginError where a metric has a name that is taken: by the loop itself, or by what is logged `beside` it."""
+    for name in metrics:
+        if name in beside:
+            raise PluginError(
+                f"{by} has the metric `{name}`, a name that is taken: one of the two would be lost",
+                key="algorithm",
+                fix=f"give it another name, such as `own/{name}`",
+            )
+
+
+def plain_data(found: object, by: str, key: str) -> object:
+    """Return what a checkpoint is to keep of a state. Raises PluginError where JSON would not give it back as it is."""
+
+    def look(value: object, place: str) -> None:
+        match value:
+            case None | bool() | int() | float() | str():
+                return
+            case list() | tuple():
+                for number, item in enumerate(value):
+                    look(item, f"{place}[{number}]")
+            case dict() if all(isinstance(name, str) for name in value):
+                for name, item in value.items():
+                    look(item, f"{place}.{name}" if place else name)
+            case _:
+                what = "a dict whose keys are no text" if isinstance(value, dict) else f"a {type(value).__name__}"
+                raise PluginError(
+                    f"{by} returned {what}{f' at `{place}`' if place else ''}, which no checkpoint can hold",
+                    key=key,
+                    fix="return plain data: None, bool, int, float, str, list, and dict with text as keys",
+                )
+
+    look(found, "")
+    return found

@@ -21,8 +21,6 @@ from gym_core import DataError, Train
 from gym_torch.batch import Example
 from gym_torch.packing import PACKED, Ints, Layout
 
-UNLEARNT = "steps_without_update"  #: share of the steps that had nothing to learn from, among those that say so
-
 
 class Examples(Protocol):
     """Tokenized samples that can be indexed, as gym-data prepares them."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
+from gym_core.errors import GymError
 from gym_rewards.reward import Reward, Seconds
 
 
@@ -27,3 +29,12 @@ class Http(Reward):
     backoff: Annotated[float, Field(ge=0, le=60)] = 0.5
     """Seconds before the first repetition, twice as long before each further one, unless the endpoint says how long
     (`Retry-After`); two minutes at most."""
+
+    def check(self) -> None:
+        """Raise GymError where the variable with the token is not set."""
+        if self.token and not os.environ.get(self.token):
+            raise GymError(
+                f"the environment variable {self.token} is not set",
+                key="algorithm.rewards",
+                fix=f"export {self.token}, or leave `token` out",
+            )

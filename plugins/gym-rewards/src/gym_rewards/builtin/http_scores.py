@@ -29,14 +29,8 @@ class HttpScore:
 
     def __init__(self, config: Http) -> None:
         """Raise GymError where the variable with the token is not set."""
-        self.config = config
-        token = os.environ.get(config.token, "") if config.token else ""
-        if config.token and not token:
-            raise GymError(
-                f"the environment variable {config.token} is not set",
-                key="algorithm.rewards",
-                fix=f"export {config.token}, or leave `token` out",
-            )
+        config.check()
+        self.config, token = config, os.environ.get(config.token, "")
         self.client = HttpClient(config.url, token, config.timeout, config.retries, config.backoff, _PASSING, _LARGEST)
 
     def __call__(self, inputs: Sequence[RewardInput]) -> list[float | None]:

@@ -38,6 +38,15 @@ class JsonText(Reward):
             raise ValueError("`json_schema` and `column` exclude each other")
         return self
 
+    def check(self) -> None:
+        """Raise PluginError where a schema is given and jsonschema is not installed."""
+        if (self.json_schema is not None or self.column) and importlib.util.find_spec("jsonschema") is None:
+            raise PluginError(
+                "a schema needs jsonschema, which is not installed",
+                key="algorithm.rewards",
+                fix="pip install 'gym-rewards[json]'",
+            )
+
 
 def parse(text: str) -> Any:
     """Return what strict JSON holds: `NaN` and `Infinity` are none. Raises ValueError."""
@@ -56,13 +65,8 @@ class JsonScore:
 
     def __init__(self, config: JsonText) -> None:
         """Raise PluginError where a schema is given and jsonschema is not installed, ValueError for a wrong schema."""
+        config.check()
         self.config = config
-        if (config.json_schema is not None or config.column) and importlib.util.find_spec("jsonschema") is None:
-            raise PluginError(
-                "a schema needs jsonschema, which is not installed",
-                key="algorithm.rewards",
-                fix="pip install 'gym-rewards[json]'",
-            )
         self._validator = None if config.json_schema is None else _validator(config.json_schema)
 
     def __call__(self, inputs: Sequence[RewardInput]) -> list[float]:

@@ -43,19 +43,23 @@ class Math(Reward):
     timeout: Seconds = 5.0
     """Seconds for math-verify to compare one completion; one that takes longer earns 0."""
 
+    def check(self) -> None:
+        """Raise PluginError where LaTeX is asked for and math-verify is not installed."""
+        if self.latex and importlib.util.find_spec("math_verify") is None:
+            raise PluginError(
+                "`latex: true` needs math-verify, which is not installed",
+                key="algorithm.rewards",
+                fix="pip install 'gym-rewards[math]'",
+            )
+
 
 class MathScore:
     """Compares results: numbers as fractions, the rest as text, or as LaTeX when asked to."""
 
     def __init__(self, config: Math) -> None:
         """Raise PluginError where LaTeX is asked for and math-verify is not installed."""
+        config.check()
         self.config = config
-        if config.latex and importlib.util.find_spec("math_verify") is None:
-            raise PluginError(
-                "`latex: true` needs math-verify, which is not installed",
-                key="algorithm.rewards",
-                fix="pip install 'gym-rewards[math]'",
-            )
         self._verify = Worker("gym_rewards.builtin.latex_equivalence:verified", config.timeout)
 
     def __call__(self, inputs: Sequence[RewardInput]) -> list[float]:

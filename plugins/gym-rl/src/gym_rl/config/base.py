@@ -89,6 +89,11 @@ class PolicyGradient(TorchAlgorithm):
         """Return all rewards: `rewards`, and what an algorithm adds."""
         return self.rewards
 
+    def check(self) -> None:
+        """Raise GymError where something is not there that a reward or the rollout engine needs."""
+        for component in (*self.judges(), self.rollouts):
+            component.check()
+
     def further(self) -> Sequence[Further]:
         """Return the reference."""
         return (Further(self.ref_model),) if self.beta else ()

@@ -51,7 +51,7 @@ class RolloutGenerator:
     tokenizer: Tokenizer
     judge: Callable[[Sequence[RewardInput]], RewardResult]
     seed: int = 0
-    told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed
+    told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed, or say nothing
 
     def __call__(self, number: int, asked: Ints, streams: Sequence[int], rank: int = 0, world: int = 1) -> Experience:
         """Return the completions of round `number`, scored, the same in every process; each process gives its share.
@@ -80,6 +80,7 @@ class RolloutGenerator:
         if self.config.on_error == "stop":
             tables.pop("failed")  # a failure would have ended the run
         self._tell(tables.get("failed", {}), {name: why for each in reasons for name, why in each.items()})
+        self._tell_silent(tables["scores"])
         experts, prompt_experts = recorded_experts(every, size) if self.config.routing_replay else (None, None)
         sampled = torch.tensor([value for answer in every for value in answer.log_probs], dtype=torch.float32)
         return Experience(
@@ -129,6 +130,13 @@ class RolloutGenerator:
             if where.any() and name not in self.told:
                 self.told.add(name)
                 warn(f"{reasons[name]}; such completions are not trained on")
+
+    def _tell_silent(self, scores: Mapping[str, torch.Tensor]) -> None:
+        """Say once of each reward that it said nothing of any answer of a round."""
+        for name, said in scores.items():
+            if said.isnan().all() and name not in self.told:
+                self.told.add(name)
+                warn(f"reward `{name}` says nothing of any of {len(said)} answers: it counts for nothing there")
 
 
 @dataclass(frozen=True)

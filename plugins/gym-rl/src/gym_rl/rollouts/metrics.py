@@ -9,7 +9,10 @@ from gym_rl.rollouts.experience import Experience
 
 
 def rollout_metrics(experience: Experience) -> dict[str, float]:
-    """Return rewards, groups that teach nothing, lengths, entropy, and what a reference or a critic says where there is one."""
+    """Return rewards, groups that teach nothing, lengths, entropy, and what a reference or a critic says where there is one.
+
+    Of what no reward judged there is no reward: 0 would be one.
+    """
     rewards = experience.rewards
     judged = rewards[~rewards.isnan()]
     means = {f"rewards/{name}/mean": scores for name, scores in experience.scores.items()}
@@ -17,8 +20,8 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
     each = {name: fmean(said) for name, values in means.items() if (said := values[~values.isnan()].tolist())}
     failures = {f"rewards/{name}/failures": float(where.sum()) for name, where in experience.failed.items()}
     return {
-        "reward": float(judged.mean()) if len(judged) else 0.0,
-        "reward_std": float(judged.std()) if len(judged) > 1 else 0.0,
+        **({"reward": float(judged.mean())} if len(judged) else {}),
+        **({"reward_std": float(judged.std())} if len(judged) > 1 else {}),
         **each,
         **failures,
         "frac_reward_zero_std": 1 - float(experience.nonzero_std.double().mean()),

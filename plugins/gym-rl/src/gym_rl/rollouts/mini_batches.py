@@ -13,8 +13,9 @@ from gym_core import RecipeError, Train
 from gym_rl.config.base import PolicyGradient
 from gym_rl.rollouts.dynamic_sampling import in_loss
 from gym_rl.rollouts.experience import Experience, Rollout
+from gym_torch.metrics import UNLEARNT
 from gym_torch.packing import Layout
-from gym_torch.source import UNLEARNT, Examples, Step, dealt
+from gym_torch.source import Examples, Step, dealt
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ def _exported(brought: Brought, bench: Bench, artifact: Artifact, name: str = "e
     into, exporter = bench.root / name, brought.sample().build()
     shutil.rmtree(into, ignore_errors=True)
     written = exporter.export(artifact, into)
+    assert isinstance(written, Path) and written.exists(), f"`export` returned {written!r}, no path of what it wrote"
     assert written == into or into in written.parents, f"{written} is not under {into}"
     return {name: weights.from_array(array) for name, array in exporter.reload(written).items()}
 

@@ -199,6 +199,16 @@ def elementwise(brought: Brought, bench: Bench) -> None:
         torch.testing.assert_close(moved.detach().flatten(), goal.flatten()[places], rtol=1e-5, atol=1e-6)
 
 
+@laws("every parameter is in a group", _general)
+def every_parameter(brought: Brought, bench: Bench) -> None:
+    """What it builds holds each parameter that it is given, once, and no other: one that is left out would never train."""
+    for config in variants(brought):
+        points = parameters([drawn((6, 5), seed) for seed in range(6)])
+        optimizer = config.build(parameters=groups_of(points, layers=True), learning_rate=0.01)
+        held = [id(point) for group in optimizer.param_groups for point in group["params"]]
+        assert sorted(held) == sorted(map(id, points)), f"given {len(points)} parameters, it holds {len(held)}"
+
+
 @laws("gradients stay as declared", _general)
 def gradients_stay(brought: Brought, bench: Bench) -> None:
     """From the backward pass to the end of `step` every gradient is whole where that is declared, and else as many bytes."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, metadata
+from types import FunctionType
 from typing import Any, get_args
 
 from gym_core.component import Component, Config, load_object
@@ -23,6 +25,8 @@ HEAVY = ("torch", "numpy", "transformers", "datasets", "accelerate", "peft", "ri
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")
 #: Groups whose objects are code to run rather than configuration to read.
 CODE = ("gym.facade", "gym.commands")
+#: What a kind may ask a component to say of itself, as it is annotated there.
+ANSWERS = {"bool": bool, "int": int, "int | None": int | None, "float": float, "float | None": float | None, "str": str}
 
 
 def _subjects(dist: Distribution) -> Iterator[tuple[str, Any]]:
@@ -91,6 +95,18 @@ def papers(dist: Distribution, bench: Bench) -> None:
     papers = {label.removesuffix(" paper") for label in labels if label.endswith(" paper")}
     strange = sorted(papers - {entry.name for entry in dist.entry_points})
     assert not strange, f"project.urls has a paper of {', '.join(strange)}, which is no component of {dist.name}"
+
+
+@laws("says of itself what its kind asks", _is_component)
+def says(brought: Brought, bench: Bench) -> None:
+    """Every question of its kind about the options alone has an answer of the class that the kind promises."""
+    sample = brought.sample()
+    for name, method in vars(base_class(brought.kind)).items():
+        if isinstance(method, FunctionType) and not name.startswith("_"):
+            asked = inspect.signature(method)
+            if [*asked.parameters] == ["self"] and asked.return_annotation in ANSWERS:
+                found = getattr(sample, name)()
+                assert isinstance(found, ANSWERS[asked.return_annotation]), f"`{name}` returned {found!r}"
 
 
 @laws("every component class is documented", _is_component)

@@ -10,6 +10,7 @@ from gym_core import Recipe, RecipeError
 from gym_data.location import locate
 from gym_optim.config import Linear
 from gym_optim.kinds import Scheduler
+from gym_optim.promises import named, promised
 from gym_torch.checkpoints import resume
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say
@@ -18,7 +19,7 @@ from gym_torch.loop.job import Job
 from gym_torch.model import fingerprint
 from gym_torch.model.loading import LoadedModel
 from gym_torch.policy import Policy
-from gym_torch.promised import named, number, promised
+from gym_torch.promised import number
 
 
 def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:

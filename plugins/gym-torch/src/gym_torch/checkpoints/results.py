@@ -10,13 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gym_core import Artifact, Run
+from gym_core import Artifact, PluginError, Run
 from gym_data.kinds import Data
 from gym_data.location import is_hub_id, lasting
 from gym_data.tokenizer import Tokenizer
+from gym_optim.promises import named
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
+from gym_torch.distributed.optimizer_state import NotPlainError
 from gym_torch.kinds import part
 from gym_torch.loop.job import Job, keeps_best
 from gym_torch.model import stop_tokens
@@ -41,7 +43,14 @@ class Results:
     def checkpoint(self, job: Job) -> None:
         """Write a checkpoint of a job as it is."""
         self.run.ranks.at("")  # a large model takes its time
-        optimizer = job.spread.optimizer(job.optimizer, self.policy)
+        try:
+            optimizer = job.spread.optimizer(job.optimizer, self.policy)
+        except NotPlainError as error:
+            raise PluginError(
+                f"the optimizer of {named(job.optimizer_config)} keeps {error}, which no checkpoint can hold",
+                key="optimizer",
+                fix="keep tensors and plain data: None, bool, int, float, str, list, tuple and dict",
+            ) from None
         best = job.progress.best_step if keeps_best(job.train) else None
 
         def write(path: Path) -> None:

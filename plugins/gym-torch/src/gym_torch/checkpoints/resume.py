@@ -11,11 +11,13 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact, GymError, RecipeError
+from gym_optim.promises import named
 from gym_torch.distributed import optimizer_state
 from gym_torch.loop.job import Job
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.observer import Progress
 from gym_torch.policy import Policy
+from gym_torch.promised import plain_data
 from gym_torch.source import Source
 
 STATE = "state.json"
@@ -47,7 +49,7 @@ def write(
     state = {
         "progress": asdict(job.progress),
         "window": job.window.state_dict(),
-        "source": job.source.state_dict(),
+        "source": plain_data(job.source.state_dict(), f"{named(job.source)}.state_dict", "algorithm"),
         "observers": job.observer.state_dict(),
         "optimizer": plain,
         "conditions": conditions,

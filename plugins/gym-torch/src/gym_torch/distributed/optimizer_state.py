@@ -18,10 +18,14 @@ _Tree = Any  #: JSON: null, bool, number, string, list or dict
 State = tuple[dict[str, Tensor], _Tree]
 
 
+class NotPlainError(Exception):
+    """An optimizer keeps what no checkpoint can hold."""
+
+
 def take(optimizer: torch.optim.Optimizer, model: nn.Module, full: Callable[[Tensor], Tensor]) -> State:
     """Return the tensors of the state by `parameter//key`, and the rest: state and groups as plain data.
 
-    `full` returns the whole of a tensor on the CPU (`Replicated.full`).
+    `full` returns the whole of a tensor on the CPU (`Replicated.full`). Raises NotPlainError for a state that is neither.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     tensors: dict[str, Tensor] = {}
@@ -91,7 +95,7 @@ def _flatten(value: Any, name: str, tensors: dict[str, Tensor], full: Callable[[
         return {"tuple": items} if isinstance(value, tuple) else items
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"optimizer state {name} is a {type(value).__name__}, which no checkpoint can hold")
+    raise NotPlainError(f"a {type(value).__name__} as `{name}`")
 
 
 def _restore(tree: _Tree, tensors: Mapping[str, Tensor], lay: Callable[[Tensor, str], Tensor]) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
-from gym_core import PluginError, Recipe
+from gym_core import Recipe
 from gym_core.component import load_object
+from gym_optim.promises import promised
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.kinds import TorchStrategy, part
 from gym_torch.model import precision_probe
@@ -20,17 +21,8 @@ def new_accelerator() -> Accelerator:
 
 
 def spread_of(recipe: Recipe, accelerator: Accelerator) -> Replicated:
-    """Return how the model is laid out. Raises PluginError where a strategy does not say how over several processes."""
+    """Return how the model is laid out. Raises PluginError where a strategy names something else."""
     strategy = part(recipe, TorchStrategy) if accelerator.num_processes > 1 else None
     if strategy is None:
         return Replicated(accelerator)
-    kind = type(strategy)
-    if not kind.spread:
-        raise PluginError(
-            f"{kind.__name__} does not declare `spread`, and this run has {accelerator.num_processes} processes",
-            where=f"{kind.__module__}.{kind.__name__}",
-            key="distributed",
-            fix="set `spread: ClassVar[str]` to a module:class; docs/kinds.md says what it is called with",
-        )
-    spread: Replicated = load_object(kind.spread)(accelerator)
-    return spread
+    return promised(load_object(strategy.spread)(accelerator), Replicated, strategy.spread, "distributed")

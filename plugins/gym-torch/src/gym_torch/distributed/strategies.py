@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_core import Recipe, RecipeError
+from gym_core import PluginError, Recipe, RecipeError
 from gym_core.component import load_object
 from gym_core.ranks import Ranks
 from gym_optim.config import AdamW
@@ -70,8 +70,24 @@ def check_cut(recipe: Recipe) -> None:
         )
 
 
+def check_spread(recipe: Recipe) -> None:
+    """Raise PluginError where a strategy does not say how a model lies over the processes that there are."""
+    strategy = part(recipe, TorchStrategy) if _several() else None
+    if strategy is not None and not strategy.spread:
+        name = type(strategy).__name__
+        raise PluginError(
+            f"{name} does not declare `spread`, and this run has {os.environ['WORLD_SIZE']} processes",
+            where=f"{type(strategy).__module__}.{name}",
+            key="distributed",
+            fix="set `spread: ClassVar[str]` to a module:class; docs/kinds.md says what it is called with",
+        )
+
+
+def _several() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 def shards(recipe: Recipe) -> bool:
     """Whether several processes each hold but a part of each parameter."""
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    strategy = part(recipe, TorchStrategy) if several else None
+    strategy = part(recipe, TorchStrategy) if _several() else None
     return strategy is not None and strategy.shards()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from contextlib import AbstractContextManager
+
+import torch
 
 from gym_core import Recipe, RecipeError, Train
 from gym_optim.config import Linear
 from gym_optim.kinds import Optimizer, Scheduler
+from gym_optim.promises import named, promised
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.distributed.strategies import check_cut, shards
@@ -14,7 +18,6 @@ from gym_torch.kinds import Adapter, part
 from gym_torch.loop.job import keeps_best
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
-from gym_torch.promised import named, promised
 
 
 def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> None:
@@ -50,15 +53,17 @@ def adapter(adapted: AdaptedModel, model: LoadedModel) -> None:
         )
 
 
-def optimizer(config: Optimizer, recipe: Recipe, train: Train, processes: int) -> None:
+def optimizer(config: Optimizer, built: torch.optim.Optimizer, recipe: Recipe, train: Train, processes: int) -> None:
     """Raise RecipeError for what the optimizer, which says so of itself, cannot do; say what it does badly."""
-    if declared(config, "updates_in_backward", config.updates_in_backward()):
+    if config.updates_in_backward():
         check_in_backward(train, processes)
     adapting = part(recipe, Adapter)
     if adapting and adapting.needs_gradients:
-        check_gradients_stay(not declared(config, "keeps_gradients", config.keeps_gradients()), shards(recipe))
-    if not declared(config, "averages", config.averages()):
+        check_gradients_stay(not config.keeps_gradients(), shards(recipe))
+    if not config.averages():
         return
+    by, weights = f"{named(config)}.evaluation_weights", config.evaluation_weights(built)
+    promised(weights, AbstractContextManager, by, "optimizer")  # type: ignore[type-abstract]
     if train.load_best_model_at_end and shards(recipe):
         raise RecipeError(
             "fsdp leaves no process what an optimizer that averages would make of its best checkpoint",
@@ -67,11 +72,6 @@ def optimizer(config: Optimizer, recipe: Recipe, train: Train, processes: int) -
         )
     if (part(recipe, Scheduler) or Linear()).ends_at != 1.0:
         warn("the average of this optimizer stands in for a falling rate, and the rate falls; set scheduler: constant")
-
-
-def declared(config: Optimizer, method: str, answer: object) -> bool:
-    """Return what an optimizer says of itself. Raises PluginError where it is neither True nor False: None would pass as no."""
-    return promised(answer, bool, f"{named(config)}.{method}", "optimizer")
 
 
 def check_gradients_stay(let_go: bool, cut: bool) -> None:

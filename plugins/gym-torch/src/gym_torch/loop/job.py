@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gym_core import Train
 from gym_core.ranks import Ranks
 from gym_optim.kinds import Optimizer
+from gym_optim.promises import named
 from gym_torch import promised
 from gym_torch.batch import Batch
 from gym_torch.distributed.ddp import Replicated
@@ -68,7 +69,7 @@ class Job:
 
     def weight(self, batch: Batch) -> float:
         """Return what the loss of a batch is divided by. Raises PluginError where that is no number."""
-        return promised.number(self.objective.weight(batch), f"{promised.named(self.objective)}.weight", "algorithm")
+        return promised.number(self.objective.weight(batch), f"{named(self.objective)}.weight", "algorithm")
 
     def measured(self, evaluation: Evaluation) -> Mapping[str, float] | None:
         """Return what an evaluation measured, if it did. Raises PluginError where that is not what training improves."""

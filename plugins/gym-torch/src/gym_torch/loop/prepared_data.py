@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from gym_core import Run
+import numpy as np
+import numpy.typing as npt
+
+from gym_core import DataError, PluginError, Run
 from gym_core.record import RunRecord
 from gym_data.kinds import Data
 from gym_data.report import left_out
+from gym_optim.promises import named, promised
+from gym_torch.batch import Example
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say, warn
 from gym_torch.kinds import part
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
-from gym_torch.promised import promised
 from gym_torch.source import Examples
 
 
@@ -44,6 +49,55 @@ class Prepared(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class CheckedExamples:
+    """Samples, each looked at when it is taken: a token without an embedding would be an IndexError of the model."""
+
+    examples: Examples
+    vocabulary: int  #: embeddings of the model
+    by: str  #: the class that prepared them
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """Tokens of each sample."""
+        return self.examples.lengths
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.examples)
+
+    def __getitem__(self, index: int, /) -> Example:
+        """Return one sample. Raises PluginError where its tokens are no token ids, DataError where the model has too few."""
+        example = self.examples[index]
+        tokens, trained = np.asarray(example.tokens), np.asarray(example.trained)
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or trained.shape != tokens.shape:
+            raise PluginError(
+                f"sample {example.id} has tokens of {tokens.dtype} {list(tokens.shape)}, trained {list(trained.shape)}",
+                where=self.by,
+                key="data",
+                fix="give it token ids and whether each is learnt: int32 [length] and bool [length]",
+            )
+        outside = tokens[(tokens < 0) | (tokens >= self.vocabulary)]
+        if len(outside):
+            raise DataError(
+                f"sample {example.id} has the token {outside[0]}, and the model has embeddings for 0 to {self.vocabulary - 1:,}",
+                where=self.by,
+                key="data",
+                fix="make token ids with the tokenizer of this model, or set `model: {resize_vocab: true}` for a larger one",
+            )
+        return example
+
+
+@dataclass(frozen=True)
+class CheckedData:
+    """`Prepared`, of samples that are looked at."""
+
+    train: Examples
+    validation: Examples | None
+    fingerprint: str
+    report: dict[str, Any]
+
+
 def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
     """Return the samples of a run, and print what a user may not expect of them. Raises what the data plugin raises.
 
@@ -69,7 +123,11 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
         say(missing)
     for note in prepared.report.get("notes", ()):
         warn(note)
-    return prepared
+    check = partial(
+        CheckedExamples, vocabulary=model.model.get_input_embeddings().weight.shape[0], by=named(recipe.data)
+    )
+    validation = None if prepared.validation is None else check(prepared.validation)
+    return CheckedData(check(prepared.train), validation, prepared.fingerprint, prepared.report)
 
 
 def begun(record: RunRecord) -> date | None:

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from gym_core import Interrupted
+from gym_optim.promises import named, promised
 from gym_torch.distributed.collectives import gathered, over_processes
 from gym_torch.loop.job import Evaluation, Job, keeps_best
 from gym_torch.loop.nonfinite import check_weights, explain
 from gym_torch.loop.step_batches import StepBatches, place, reseed
 from gym_torch.loop.step_metrics import StepMetrics
-from gym_torch.metrics import Mean
+from gym_torch.metrics import UNLEARNT, Mean
 from gym_torch.observer import Progress, gain
-from gym_torch.promised import named, promised
-from gym_torch.source import UNLEARNT, Step
+from gym_torch.promised import check_names
+from gym_torch.source import Step
 
 
 def run(job: Job) -> None:
@@ -61,6 +62,7 @@ def run(job: Job) -> None:
         job.ranks.at("")  # a source may sample and judge its steps first, which takes its time
         by = f"{named(job.source)}.steps, for step {progress.step + 1} of {progress.total},"
         step = promised(next(steps, None), Step, by, "algorithm")
+        check_names(step.metrics.keys() - {UNLEARNT}, by)
         if progress.step + 1 in train.skip_steps:
             skip(job, step)
             job.observer.stepped(progress)
@@ -128,6 +130,7 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     progress.loss += values["loss"]
     seconds = time.monotonic() - began
     progress.seconds += seconds
+    check_names(step.metrics, f"{named(job.source)}.steps", beside=values)
     values |= step.metrics
     values |= {"grad_norm": norm_value, "tokens": whole.tokens, "seconds": seconds}
     job.window.add(values if learnt else values | {UNLEARNT: 1.0}, metrics.largest)
@@ -169,7 +172,7 @@ def log(job: Job) -> None:
     """Tell the observer of the steps since the last line."""
     progress = job.progress
     means, (tokens, seconds) = job.window.take("tokens", "seconds")
-    shown = {name: means[name] for name in ("loss", job.measure)}
+    shown = {name: means[name] for name in ("loss", job.measure) if name in means}  # a reward may have nothing to say
     progress.figures = {f"first_{name}": value for name, value in shown.items()} | progress.figures | shown
     record = {"step": progress.step, "epoch": progress.epoch, **means}
     record |= {"learning_rate": job.optimizer.param_groups[0]["lr"], "tokens": progress.tokens}

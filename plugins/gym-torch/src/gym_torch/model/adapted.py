@@ -20,10 +20,10 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import Artifact, Component, GymError, Recipe
+from gym_optim.promises import promised
 from gym_torch.kinds import Adapter, part
 from gym_torch.model.loading import read_weights
 from gym_torch.model.quantized_weights import stored_modules
-from gym_torch.promised import promised
 from gym_torch.trained_part import TrainedPart
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -18,12 +18,12 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from gym_core import Artifact, GymError, PluginError, Quantizer
 from gym_core.discovery import entries
 from gym_core.loading import load
+from gym_optim.promises import promised
 from gym_torch.model.expert_layer import runs_beside
 from gym_torch.model.model_files import stored_tensor
 from gym_torch.model.precision_probe import device
 from gym_torch.model.quantized_experts import quantizable
 from gym_torch.model.quantized_weights import QuantizedLinear, WeightCodec
-from gym_torch.promised import promised
 
 KEY = "model.quantization"
 EXPERTS = (

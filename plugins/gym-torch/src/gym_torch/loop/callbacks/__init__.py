@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gym_core import Run
+from gym_optim.promises import promised
 from gym_torch.config import torch_algorithm
 from gym_torch.loop.callbacks.llamafactory import LlamaFactoryFiles
 from gym_torch.loop.callbacks.loss_plot import Curves
@@ -12,7 +13,6 @@ from gym_torch.loop.callbacks.progress_bar import ProgressBar
 from gym_torch.loop.prepared_data import Prepared
 from gym_torch.model.loading import LoadedModel
 from gym_torch.observer import Observer
-from gym_torch.promised import promised
 
 
 def observers_of(run: Run, model: LoadedModel, data: Prepared) -> list[Observer]:

@@ -42,7 +42,8 @@ class ProgressBar(Observer):
     def logged(self, progress: Progress, record: Record) -> None:
         """Show the numbers."""
         speed = f"{record['tokens_per_second']:,.0f} tokens/s"
-        self._note(progress, f"{self.measure} {record[self.measure]:.4f}, {speed}", every=PAUSE)
+        shown = f"{record[self.measure]:.4f}" if self.measure in record else "unknown"
+        self._note(progress, f"{self.measure} {shown}, {speed}", every=PAUSE)
 
     def skipped(self, progress: Progress, record: Record) -> None:
         """Say which samples are left out."""
