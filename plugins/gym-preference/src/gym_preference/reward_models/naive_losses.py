@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -12,17 +11,16 @@ from transformers import PreTrainedModel
 from gym_data.examples import Pair, Steps
 from gym_preference import ProcessRewardModel, RewardModel
 from gym_torch.auxiliary import AuxiliaryModule
-from gym_torch.batch import Example
 
 
 def reward_model(
-    config: RewardModel, model: PreTrainedModel, examples: Sequence[Example], auxiliary: Mapping[str, AuxiliaryModule]
+    config: RewardModel, model: PreTrainedModel, examples: Sequence[Pair], auxiliary: Mapping[str, AuxiliaryModule]
 ) -> Tensor:
     """Return `-log sigmoid(r(chosen) - r(rejected) - margin) + center_rewards_coefficient (r(chosen) + r(rejected))^2`, summed
     over pairs.
     """
     total = torch.zeros((), dtype=torch.float64)
-    for example in cast(Sequence[Pair], examples):
+    for example in examples:
         tokens, trained = example.tokens.tolist(), example.trained.tolist()
         end = example.shared + example.chosen
         rewards = []
@@ -39,12 +37,12 @@ def reward_model(
 def process_reward_model(
     config: ProcessRewardModel,
     model: PreTrainedModel,
-    examples: Sequence[Example],
+    examples: Sequence[Steps],
     auxiliary: Mapping[str, AuxiliaryModule],
 ) -> Tensor:
     """Return the cross-entropy of each labelled step, summed."""
     total = torch.zeros((), dtype=torch.float64)
-    for example in cast(Sequence[Steps], examples):
+    for example in examples:
         scores = _score(model, auxiliary, example.tokens.tolist())
         ends = [place for place, judged in enumerate(example.trained.tolist()) if judged]
         for place, label in zip(ends, example.labels, strict=True):
