@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gym_testkit.scaffold import KINDS, write_plugin
+from gym_core import discovery
+from gym_core.kinds import KINDS as KERNEL
+from gym_testkit.scaffold import KINDS, WITHOUT, group_of, write_plugin
 
 LONG = {
     "backend",
@@ -15,6 +19,13 @@ LONG = {
     "scheduler",
     "template",
 }  #: kinds that are like others, and are slow
+
+
+def test_every_group_has_a_package_to_begin_with_or_a_reason():
+    scaffolded = {group_of(kind) for kind in KINDS}
+    assert {*KERNEL, *discovery.installed().entries} - scaffolded == WITHOUT.keys()
+    text = (Path(__file__).parents[2] / "docs/writing-a-plugin.md").read_text()
+    assert all(f"`gym.{group}`" in text for group in scaffolded | WITHOUT.keys())
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in LONG)) for kind in KINDS])

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gym_core.errors import RecipeError
-from gym_testkit.scaffold import KINDS, new_plugin, write_plugin
+from gym_testkit.scaffold import KINDS, group_of, new_plugin, write_plugin
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -18,8 +18,9 @@ def test_package_is_whole(kind, tmp_path):
     folder = write_plugin(kind, "my-own2", tmp_path)
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert project["name"] == folder.name == "gym-my-own2"
-    group = {"family": "families"}.get(kind, f"{kind}s")
-    leads_to = {"command": "command"}.get(kind, "MyOwn2")
+    group = {"family": "families", "strategy": "strategies", "data": "data"}.get(kind, f"{kind}s")
+    leads_to = {"command": "command", "dialect": "translate"}.get(kind, "MyOwn2")
+    assert group_of(kind) == group
     assert project["entry-points"] == {f"gym.{group}": {"my-own2": f"gym_my_own2:{leads_to}"}}
     assert list(folder.glob("tests/test_*.py"))
     assert "```yaml" in (folder / "README.md").read_text()
@@ -52,6 +53,7 @@ def test_name_that_no_package_can_have(name, tmp_path):
         ("algorithm", "grpo", "gym-grpo is"),
         ("algorithm", "dpo", "gym-preference brings a component of that name"),
         ("optimizer", "adamw", "gym-optim brings a component of that name"),
+        ("strategy", "fsdp", "gym-torch brings a component of that name"),
         ("reward", "regex", "gym-rewards brings a component of that name"),
         ("merger", "lying", "there is a module gym_lying"),
     ],

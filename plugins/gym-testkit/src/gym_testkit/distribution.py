@@ -94,10 +94,15 @@ class Distribution:
         return str(self._metadata.metadata.json.get("description", ""))
 
     @cached_property
+    def blocks(self) -> list[dict[str, Any]]:
+        """Mappings in the yaml blocks of the README."""
+        blocks = [yaml.safe_load(text) for text in _BLOCK.findall(self.readme)]
+        return [block for block in blocks if isinstance(block, dict)]
+
+    @property
     def recipes(self) -> list[dict[str, Any]]:
         """Recipes in the README: yaml blocks that have the keys `model` and `algorithm`."""
-        blocks = [yaml.safe_load(text) for text in _BLOCK.findall(self.readme)]
-        return [block for block in blocks if isinstance(block, dict) and {"model", "algorithm"} <= block.keys()]
+        return [block for block in self.blocks if {"model", "algorithm"} <= block.keys()]
 
     def _load(self, entry: EntryPoint) -> Any:
         try:

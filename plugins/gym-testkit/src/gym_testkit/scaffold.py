@@ -21,6 +21,14 @@ from gym_core.errors import RecipeError
 _NEW = files("gym_testkit") / "new"
 KINDS = tuple(sorted(folder.name for folder in _NEW.iterdir() if folder.is_dir() and folder.name != "common"))
 _SUFFIX = ".tmpl"
+#: Groups of entry points for which no package is written, and why: docs/writing-a-plugin.md says what to write instead.
+WITHOUT = {
+    "advice": "a function of a package that has commands: what an unknown key may have meant",
+    "facade": "a name in Python for what a package has already",
+    "kinds": "a contract between packages: its base class is all of it",
+    "llamafactory_keys": "a table that stands beside the components whose options it names",
+    "remarks": "a function of a package that has components: what `gym explain` says of a section",
+}
 
 
 @click.command("new-plugin")
@@ -53,7 +61,7 @@ def write_plugin(kind: str, name: str, into: Path) -> Path:
         raise RecipeError(
             f"{folder} exists already", key="NAME", fix="choose another name, or another place with --into"
         )
-    if taken := _taken(f"{kind}s", name):
+    if taken := _taken(group_of(kind), name):
         raise RecipeError(f"`{name}` is taken: {taken}", key="NAME", fix="choose another name")
     words = {
         "name": name,
@@ -63,6 +71,12 @@ def write_plugin(kind: str, name: str, into: Path) -> Path:
     for source in (_NEW / "common", _NEW / kind):
         _copy(source, folder, words)
     return folder
+
+
+def group_of(kind: str) -> str:
+    """Return the group of the entry point in a package of this kind, without `gym.`."""
+    project = (_NEW / kind / f"pyproject.toml{_SUFFIX}").read_text(encoding="utf-8")
+    return next(iter(re.findall(r'^\[project\.entry-points\."gym\.(\w+)"\]$', project, re.MULTILINE)))
 
 
 def _taken(group: str, name: str) -> str:

@@ -6,18 +6,15 @@ what no package brings says so in `outside`, and is not asked.
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import cast
 
 from gym_data import Source
 from gym_data.kinds import Rows
 from gym_testkit import rows
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
+from gym_testkit.example_files import files, there
 from gym_testkit.law import laws_of
 from gym_testkit.named import names_its_maker
 
@@ -28,28 +25,8 @@ def _is_here(brought: Brought) -> bool:
     return not cast(type[Source], brought.cls).outside
 
 
-def _files(brought: Brought) -> list[Path]:
-    """Return the files that the example options name."""
-    values = [value for value in brought.options().values() if isinstance(value, str)]
-    return [Path(value) for value in values if value.endswith(".jsonl")]
-
-
 def _reads_files(brought: Brought) -> bool:
-    return _is_here(brought) and bool(_files(brought))
-
-
-@contextmanager
-def _there(brought: Brought, bench: Bench, content: list[dict[str, Any]]) -> Iterator[None]:
-    """Work in a directory in which the files that the options name hold these rows."""
-    before = Path.cwd()
-    for file in _files(brought):
-        (bench.root / file).parent.mkdir(parents=True, exist_ok=True)
-        (bench.root / file).write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
-    os.chdir(bench.root)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+    return _is_here(brought) and bool(files(brought.options()))
 
 
 def _built(brought: Brought) -> Rows:
@@ -59,7 +36,7 @@ def _built(brought: Brought) -> Rows:
 @laws("yields the same rows each time", _is_here)
 def repeats(brought: Brought, bench: Bench) -> None:
     """Read twice and built again: mappings with names of columns, in one order, and at least one."""
-    with _there(brought, bench, rows.make("conversation")):
+    with there(brought.options(), bench, rows.make("conversation")):
         source = _built(brought)
         first, second, again = (list(each.rows()) for each in (source, source, _built(brought)))
     assert first, "it yields no row"
@@ -71,7 +48,7 @@ def repeats(brought: Brought, bench: Bench) -> None:
 @laws("the fingerprint stays while the rows do", _is_here)
 def fingerprint_stays(brought: Brought, bench: Bench) -> None:
     """Built twice from the same options it says the same, before and after its rows were read."""
-    with _there(brought, bench, rows.make("conversation")):
+    with there(brought.options(), bench, rows.make("conversation")):
         source = _built(brought)
         before = source.fingerprint()
         assert isinstance(before, str) and before, f"{before!r} is no fingerprint"
@@ -83,10 +60,10 @@ def fingerprint_stays(brought: Brought, bench: Bench) -> None:
 def fingerprint_changes(brought: Brought, bench: Bench) -> None:
     """One letter of one row is another dataset: tokens of the old one must not be taken for its."""
     content = rows.make("text")
-    with _there(brought, bench, content):
+    with there(brought.options(), bench, content):
         before = _built(brought).fingerprint()
     content[3] = {"text": content[3]["text"].swapcase()}
-    with _there(brought, bench, content):
+    with there(brought.options(), bench, content):
         assert _built(brought).fingerprint() != before
 
 
