@@ -43,7 +43,7 @@ from gym_preference.objective import PreferenceObjective
 from gym_preference.unpaired.mismatched_responses import MismatchedResponses
 from gym_preference.unpaired.objective import UnpairedObjective
 from gym_preference.unpaired.reference_point import MismatchedKL
-from gym_preference.unpaired.samples import with_reference_point
+from gym_preference.unpaired.samples_with_reference_point import with_reference_point
 from gym_testkit import tiny
 from gym_torch.batch import Example
 from gym_torch.model.layout_support import layout_for

@@ -51,7 +51,7 @@ def vowels(completions: list[list[dict[str, str]]], **_: Any) -> list[float]:
 def gym(spec: Rolling) -> Rolled:
     """Train with Gym, through a recipe."""
     import gym_grpo.objective  # noqa: F401 - loaded before memory is measured, as the peer's modules are
-    import gym_rl.workflow  # noqa: F401
+    import gym_rl.training_setup  # noqa: F401
     from gym_core import execute, load_recipe
     from gym_torch.kinds import Callback
     from gym_torch.observer import Observer, Progress

@@ -15,7 +15,7 @@ from gym_adapters_families import family
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_adapters import TrainableTokens
-from gym_adapters.add_tokens import tokens as command
+from gym_adapters.tokens_command import tokens as command
 from gym_core import GymError
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.tiny import write_model

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
-from gym_preference.pairwise.chosen_rejected import prompt_responses
+from gym_preference.pairwise.pair_to_prompt_responses import prompt_responses
 from gym_preference.reference_cache import CachedLogProbs, key_of, name_of
 from gym_testkit.bench import Bench, Finished, fingerprint
 from gym_testkit.tiny import write_model

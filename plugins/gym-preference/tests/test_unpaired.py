@@ -20,7 +20,7 @@ from gym_preference import KTO
 from gym_preference.unpaired.mismatched_responses import MismatchedResponses
 from gym_preference.unpaired.objective import UnpairedObjective
 from gym_preference.unpaired.reference_point import MeanReward, MismatchedKL
-from gym_preference.unpaired.samples import UnpairedSample, with_reference_point
+from gym_preference.unpaired.samples_with_reference_point import UnpairedSample, with_reference_point
 from gym_testkit.bench import Bench, Finished
 from gym_testkit.oracle import compare
 from gym_testkit.team import start

@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM
 from gym_core import GymError, execute, load_recipe
 from gym_rl import LocalEngineConfig
 from gym_rl.local_engine import LocalEngine
-from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.dynamic_sampling import concatenate, select_groups
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.top_p_mask import with_top_p_sets
+from gym_rl.unclipped_objective import Reinforce
 from gym_testkit.bench import Bench
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy

@@ -15,15 +15,15 @@ from gym_core import RecipeError, Train, load_recipe
 from gym_plan.commands import plan
 from gym_plan.memory import Memory
 from gym_plan.plan import plan as made_plan
-from gym_rl.reinforce import Reinforce
-from gym_rl.rollouts.dummy_rollouts import DummyRollouts
+from gym_rl.rollouts.largest_rollouts import LargestRollouts
+from gym_rl.unclipped_objective import Reinforce
 from gym_testkit.bench import Bench
 from gym_torch.packing import PACKED
 
 
 def test_no_step_of_a_run_is_larger_than_the_bound(model_path: Path) -> None:
     config, train = algorithm(), Train(batch_size=4, accumulate=2)
-    bound, objective = DummyRollouts(config, prompts(6), train, PACKED), Reinforce(config, PACKED)
+    bound, objective = LargestRollouts(config, prompts(6), train, PACKED), Reinforce(config, PACKED)
     real = rounds(model_path)
     assert bound.total == real.total
     most = max(objective.collate(batch).size for batch in next(bound.steps(0)).batches)
@@ -36,7 +36,7 @@ def test_no_step_of_a_run_is_larger_than_the_bound(model_path: Path) -> None:
 def test_a_step_that_cannot_be_cut_into_groups_is_refused() -> None:
     for train, key in ((Train(batch_size=6), "train.batch_size"), (Train(batch_tokens=64), "train.batch_tokens")):
         with pytest.raises(RecipeError) as caught:
-            DummyRollouts(algorithm(), prompts(6), train, PACKED)
+            LargestRollouts(algorithm(), prompts(6), train, PACKED)
         assert caught.value.problems[0].key == key
 
 

@@ -13,7 +13,7 @@ from gym_core import GymError, PluginError, RecipeError, load_recipe
 from gym_data.tokenizer import Tokenizer
 from gym_rl import LocalEngineConfig
 from gym_rl.local_engine import LocalEngine
-from gym_rl.rollouts.completion_checks import check
+from gym_rl.rollouts.engine_output_check import check
 from gym_torch.generation.generator import Completion, Generator
 from gym_torch.model.adapted import Full
 

@@ -18,11 +18,11 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, LocalEngineConfig
 from gym_rl.formulas.loss_aggregation import SequenceMeanTokenSumNorm
 from gym_rl.local_engine import LocalEngine
-from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.log_probs import Scoring, scored
 from gym_rl.rollouts.rollout_loop import Rollouts
+from gym_rl.unclipped_objective import Reinforce
 from gym_testkit import tiny
 from gym_torch.model.adapted import Full
 from gym_torch.model.layout_support import layout_for

@@ -20,11 +20,11 @@ from gym_rewards import Length, RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, LocalEngineConfig
 from gym_rl.local_engine import LocalEngine
-from gym_rl.reinforce import Reinforce
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.dynamic_sampling import concatenate, group_count, select_groups
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.rollout_loop import Rollouts
+from gym_rl.unclipped_objective import Reinforce
 from gym_testkit import tiny
 from gym_torch.model.adapted import Full
 from gym_torch.model.expert_routing import FREE, Routers

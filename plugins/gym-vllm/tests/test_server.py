@@ -243,7 +243,7 @@ def test_what_a_server_does_wrong_stops_the_run_in_four_lines(case, desk, path, 
 
 
 def test_a_log_probability_that_is_no_number_is_none(case, desk) -> None:
-    from gym_rl.rollouts.completion_checks import check
+    from gym_rl.rollouts.engine_output_check import check
 
     engine = case.engine()
 

@@ -17,8 +17,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.masking_utils import sdpa_mask
 
 from gym_adapters.config.base import VirtualTokenOptions
-from gym_adapters.custom_attention import attend_by, shape_of
 from gym_adapters.hook_base import Handle, HookAdapter
+from gym_adapters.switch_attention import attend_by, shape_of
 from gym_core import GymError
 from gym_torch.model.adapted import Plain
 from gym_torch.model.attention import segment_attention

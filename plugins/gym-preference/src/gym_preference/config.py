@@ -17,7 +17,7 @@ class PreferenceAlgorithm(TorchAlgorithm):
     The fields that a subclass adds are further arguments of its `loss`.
     """
 
-    contribution: ClassVar[str] = "gym_preference.workflow:preferences"
+    contribution: ClassVar[str] = "gym_preference.training_setup:preferences"
     disable_dropout: ClassVar[bool] = True
     referenced: ClassVar[bool] = False
     """Whether responses are measured by how much likelier they are than under a reference."""

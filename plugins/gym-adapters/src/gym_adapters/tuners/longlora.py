@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import sdpa_mask
 
 from gym_adapters.config.longlora import LongLoRA
-from gym_adapters.custom_attention import attend_by, shape_of
+from gym_adapters.switch_attention import attend_by, shape_of
 from gym_adapters.target_modules import norm_names, split
 from gym_adapters.tuners.lora import Lora
 from gym_core import GymError

@@ -8,7 +8,7 @@ from torch import Tensor
 from gym_preference.accuracy import accuracies
 from gym_preference.config import PairwisePreference
 from gym_preference.objective import PreferenceObjective
-from gym_preference.pairwise import chosen_rejected
+from gym_preference.pairwise import pair_to_prompt_responses
 from gym_preference.pairwise.config.ld_dpo import LDDPO
 from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
@@ -24,7 +24,7 @@ class PairObjective(PreferenceObjective):
 
     def prompt_responses(self, example: Example) -> PromptResponses:
         """Return what both sides begin with, the chosen and the rejected response."""
-        return chosen_rejected.prompt_responses(example)
+        return pair_to_prompt_responses.prompt_responses(example)
 
     def weight(self, batch: ResponseBatch) -> float:
         """Return the number of pairs."""

@@ -13,7 +13,7 @@ from gym_data.examples import Pair
 from gym_data.tokenizer import Mask
 from gym_preference import RewardModel
 from gym_preference.accuracy import accuracies
-from gym_preference.pairwise import chosen_rejected
+from gym_preference.pairwise import pair_to_prompt_responses
 from gym_preference.reward_models.objective import RewardModelObjective, ScoredBatch
 from gym_torch.batch import Example, Piece
 from gym_torch.metrics import Mean, Metrics
@@ -30,7 +30,7 @@ class RewardLoss(RewardModelObjective):
 
     def prompt_responses(self, example: Example) -> PromptResponses:
         """Return what both sides begin with, and both responses, scored at their last trained tokens."""
-        found = chosen_rejected.prompt_responses(example)
+        found = pair_to_prompt_responses.prompt_responses(example)
         answers = [Piece(answer.id, answer.tokens, _last(answer.trained)) for answer in found.responses]
         return found._replace(responses=tuple(answers))
 

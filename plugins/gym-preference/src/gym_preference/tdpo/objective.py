@@ -10,7 +10,7 @@ from torch import Tensor
 from gym_preference.pairwise.objective import PairObjective
 from gym_preference.tdpo.config import TDPO1
 from gym_preference.tdpo.losses import compared
-from gym_preference.workflow import likelihood_watch
+from gym_preference.training_setup import likelihood_watch
 from gym_torch.batch import Batch
 from gym_torch.contribution import Contribution, Parts, dataset, held_out_loss
 from gym_torch.metrics import Mean, Metrics

@@ -11,7 +11,7 @@ from gym_core import Train
 from gym_data.examples import UnpairedExample
 from gym_preference.unpaired.reference_point import ReferencePoint
 from gym_preference.unpaired.reference_point_per_step import Measure
-from gym_preference.unpaired.samples import with_reference_point
+from gym_preference.unpaired.samples_with_reference_point import with_reference_point
 from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.job import Job
 from gym_torch.packing import Layout

@@ -13,7 +13,7 @@ from gym_data.examples import UnpairedExample
 from gym_preference.accuracy import accuracies
 from gym_preference.objective import PreferenceObjective
 from gym_preference.unpaired.config.base import UnpairedPreference
-from gym_preference.unpaired.samples import UnpairedSample
+from gym_preference.unpaired.samples_with_reference_point import UnpairedSample
 from gym_torch.batch import Example, Piece
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Scores

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gym_data.examples import UnpairedExample
 from gym_preference.unpaired.reference_point import ReferencePoint
-from gym_preference.unpaired.samples import with_reference_point
+from gym_preference.unpaired.samples_with_reference_point import with_reference_point
 from gym_torch.packing import Ints
 from gym_torch.source import Dataset, Examples, Source, Step
 

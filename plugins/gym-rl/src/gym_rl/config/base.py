@@ -22,9 +22,9 @@ class PolicyGradient(TorchAlgorithm):
     `train.batch_size * train.accumulate` is the number of completions in an optimizer step.
     """
 
-    contribution: ClassVar[str] = "gym_rl.workflow:rollouts"
+    contribution: ClassVar[str] = "gym_rl.training_setup:rollouts"
     rows: ClassVar[str] = "prompt"
-    largest_steps: ClassVar[str] = "gym_rl.rollouts.dummy_rollouts:DummyRollouts"
+    largest_steps: ClassVar[str] = "gym_rl.rollouts.largest_rollouts:LargestRollouts"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
     disable_dropout: ClassVar[bool] = True

@@ -17,7 +17,7 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rewards.reward_names import called
 from gym_rl.config.base import PolicyGradient
 from gym_rl.rollout_engine import RolloutEngine
-from gym_rl.rollouts.completion_checks import check
+from gym_rl.rollouts.engine_output_check import check
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.routing_replay import recorded_experts
 from gym_torch.batch import Example

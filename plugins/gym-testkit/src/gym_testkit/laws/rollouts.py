@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
 from gym_rl.rollout_engine import RolloutEngine, RolloutEngineConfig
-from gym_rl.rollouts.completion_checks import check
+from gym_rl.rollouts.engine_output_check import check
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of

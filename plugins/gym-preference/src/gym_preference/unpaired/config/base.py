@@ -16,7 +16,7 @@ class UnpairedPreference(WithReference):
     whether each is desirable; and of what the numbers are measured from.
     """
 
-    contribution: ClassVar[str] = "gym_preference.unpaired.workflow:unpaired"
+    contribution: ClassVar[str] = "gym_preference.unpaired.training_setup:unpaired"
     rows: ClassVar[str] = "feedback"
     objective: ClassVar[str] = "gym_preference.unpaired.objective:UnpairedObjective"
     ftx: Annotated[float, Field(ge=0)] = 0.0

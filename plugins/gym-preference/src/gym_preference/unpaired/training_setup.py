@@ -8,12 +8,12 @@ from typing import Any, cast
 from gym_core.component import load_object
 from gym_data.examples import UnpairedExample
 from gym_preference.reference_log_probs import Used
+from gym_preference.training_setup import likelihood_watch, referred, used
 from gym_preference.unpaired.config.base import UnpairedPreference
 from gym_preference.unpaired.evaluation import UnpairedEvaluation
 from gym_preference.unpaired.objective import UnpairedObjective
 from gym_preference.unpaired.reference_point import ReferencePoint
 from gym_preference.unpaired.reference_point_per_step import UnpairedSource
-from gym_preference.workflow import likelihood_watch, referred, used
 from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, dataset
 from gym_torch.distributed.collectives import over_processes

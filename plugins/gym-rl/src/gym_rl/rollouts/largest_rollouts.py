@@ -28,7 +28,7 @@ from gym_torch.packing import Layout
 from gym_torch.source import Examples, Source, Step
 
 
-class DummyRollouts(Source):
+class LargestRollouts(Source):
     """The largest step, again and again."""
 
     def __init__(self, config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> None:
