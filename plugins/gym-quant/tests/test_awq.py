@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
 from gym_quant.config.stored import Scheme
-from gym_quant.post_training.awq import best_clip, best_scale
+from gym_quant.post_training import awq
 
 ROWS, COLUMNS, GROUP, TOKENS, STEPS = 10, 32, 16, 60, 20
 
@@ -32,14 +34,20 @@ def problem() -> tuple[list[torch.Tensor], torch.Tensor]:
     return [torch.randn(rows, COLUMNS, generator=draw) for rows in (ROWS, 6)], inputs
 
 
+@pytest.mark.parametrize("duo", [False, True])
 @pytest.mark.parametrize("bits", [3, 4])
-def test_the_scale_is_that_with_the_least_error_of_the_outputs(problem, bits):
+def test_the_scale_is_that_with_the_least_error_of_the_outputs(problem, bits, duo):
     weights, inputs = problem
-    moments, magnitudes = inputs.T @ inputs / TOKENS, inputs.abs().mean(0)
-    found = best_scale(weights, [Scheme(bits, GROUP, False)] * 2, torch.float32, moments, magnitudes, STEPS)
+    moments, schemes = inputs.T @ inputs / TOKENS, [Scheme(bits, GROUP, False)] * 2
+    candidates = [*awq.scales(inputs.abs().mean(0), weights, schemes, STEPS, duo)]
+    found = awq.best_scale(weights, schemes, torch.float32, moments, candidates)
+    grouped = [each.double().abs().view(len(each), -1, GROUP) for each in weights]
+    shares = torch.cat([(each / each.amax(-1, keepdim=True)).view(len(each), -1) for each in grouped]).mean(0)
     errors, scales = [], []
-    for step in range(STEPS):
+    for step, divided in product(range(STEPS), (False, True) if duo else (False,)):
         scale = inputs.double().abs().mean(0) ** (step / STEPS)
+        if divided:
+            scale = scale / (shares ** (1 - step / STEPS) + 1e-4)
         scale = scale / (scale.max() * scale.min()).sqrt()
         apart = [whole(each.double() * scale, bits) / scale - each.double() for each in weights]
         errors.append(sum(float((inputs.double() @ each.T).pow(2).sum()) for each in apart))
@@ -54,7 +62,7 @@ def test_each_group_is_clipped_where_its_outputs_are_nearest(problem, bits):
     inputs = problem[1]
     # Where both ends are clipped the zero point is half way between two codes, and rounding decides which.
     weight = 1.3 * torch.rand(ROWS, COLUMNS, generator=torch.Generator().manual_seed(4)) - 0.3
-    found = best_clip(weight, Scheme(bits, GROUP, False), torch.float32, inputs.T @ inputs / TOKENS)
+    found = awq.best_clip(weight, Scheme(bits, GROUP, False), torch.float32, inputs.T @ inputs / TOKENS)
     grouped = weight.double().view(ROWS, -1, GROUP)
     largest, seen = grouped.abs().amax(-1), inputs.double().view(TOKENS, -1, GROUP)
     errors = []

@@ -30,14 +30,12 @@ class Mixed(PostTraining):
     """Bits to choose from."""
     group_size: NonNegativeInt = 128
     """Columns of a row that share a scale; 0: the whole row. Halved for layers that it does not divide."""
-    sym: bool = True
-    """Whether zero is in the middle of the codes; else each group has a zero point."""
     quantizer: Annotated[SerializeAsAny[PostTraining] | None, Slot("quantizers", default="gptq")] = None
     """What rounds, with the bits that were chosen; by default `gptq`. Of its options those of the method count."""
 
     def scheme(self) -> Scheme:
         """Return how weights of the fewest bits are written."""
-        return Scheme(min(self.choices), self.group_size, self.sym)
+        return Scheme(min(self.choices), self.group_size)
 
     def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Return the bytes of the budget, and of all that stays as it is."""

@@ -28,12 +28,13 @@ class Scheme(NamedTuple):
     floating: bool = False  #: 8 bits of floating point (E4M3), not integers
     activations: bool = False  #: whether what comes in is rounded to 8 bits too, token by token
 
-    def fitted(self, columns: int) -> Scheme:
-        """Return it for rows of so many columns: a group that does not divide them is halved until it does, or is the row."""
+    def fitted(self, *columns: int) -> Scheme:
+        """Return it for rows of so many columns: a group that does not divide them all is halved until it does, or is the row."""
         group = self.group
-        while group > SMALLEST_GROUP and columns % group:
+        while group > SMALLEST_GROUP and any(each % group for each in columns):
             group //= 2
-        return self._replace(group=0 if group and (columns % group or group == columns) else group)
+        rows = any(each % group for each in columns) or all(each == group for each in columns) if group else True
+        return self._replace(group=0 if rows else group)
 
     def groups(self, columns: int) -> int:
         """Return the scales of a row of so many columns."""
@@ -83,7 +84,17 @@ def header_bytes(stored: Stored) -> int:
 def declared(shapes: Mapping[str, tuple[int, ...]], scheme: Scheme, dtype: str = "F32") -> int:
     """Return the bytes of a model whose linear layers are written in a scheme, and all else in the number format `dtype`."""
     stored: Stored = {}
+    schemes = fitted(scheme, {name: shape[1] for name, shape in shapes.items() if linear(name, shape)})
     for name, shape in shapes.items():
-        found = scheme.fitted(shape[1]).stored(name, shape, dtype) if linear(name, shape) else {name: (dtype, shape)}
-        stored |= found
+        stored |= schemes[name].stored(name, shape, dtype) if name in schemes else {name: (dtype, shape)}
     return file_bytes(stored)
+
+
+def fitted(scheme: Scheme, columns: Mapping[str, int]) -> dict[str, Scheme]:
+    """Return the scheme of each weight, by the columns it has.
+
+    With zero points one scheme is for all: transformers unpacks these while it loads, and knows but one there.
+    """
+    return {
+        name: scheme.fitted(*([count] if scheme.symmetric else columns.values())) for name, count in columns.items()
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -37,7 +37,8 @@ class ActivationAware(Method[AWQ]):
             weights = [layer.linears[name].weight for name in fold.names]
             schemes = [layer.schemes[name] for name in fold.names]
             inputs = layer.inputs[fold.names[0]]
-            scale = best_scale(weights, schemes, layer.dtype, inputs.moments, inputs.magnitudes, self.config.grid)
+            candidates = list(scales(inputs.magnitudes, weights, schemes, self.config.grid, self.config.duo_scaling))
+            scale = best_scale(weights, schemes, layer.dtype, inputs.moments, candidates)
             _move(layer, fold, scale)
             if not (layer.outputs() - wanted).norm() <= SAME * wanted.norm():
                 _move(layer, fold, 1 / scale)
@@ -85,14 +86,26 @@ def folds(layer: Layer) -> list[Fold]:
     return found
 
 
-def best_scale(
-    weights: list[Tensor], schemes: list[Scheme], dtype: torch.dtype, moments: Tensor, magnitudes: Tensor, steps: int
-) -> Tensor:
-    """Return the scale `[in]` of mean|x|^a, a in [0, 1), with the least error of the outputs of all weights `[out, in]`."""
-    best, found = torch.inf, torch.ones_like(magnitudes)
+def scales(magnitudes: Tensor, weights: list[Tensor], schemes: list[Scheme], steps: int, duo: bool) -> Iterator[Tensor]:
+    """Yield scales `[in]` to try: mean|x|^a, and with `duo` that over mean(|w| / max|w| of the group)^(1 - a); a in [0, 1)."""
+    shares = []
+    for weight, scheme in zip(weights, schemes, strict=True):
+        grouped = weight.abs().view(len(weight), scheme.groups(weight.shape[1]), -1)
+        shares.append((grouped / grouped.amax(-1, keepdim=True).clamp(min=LEAST)).view_as(weight))
+    share = torch.cat(shares).mean(0)
     for step in range(steps):
-        scale = magnitudes.pow(step / steps).clamp(min=LEAST)
-        scale = scale / (scale.max() * scale.min()).sqrt()
+        power = step / steps
+        for by in (1.0, share.pow(1 - power) + LEAST) if duo else (1.0,):
+            scale = (magnitudes.pow(power) / by).clamp(min=LEAST)
+            yield scale / (scale.max() * scale.min()).sqrt()
+
+
+def best_scale(
+    weights: list[Tensor], schemes: list[Scheme], dtype: torch.dtype, moments: Tensor, candidates: Iterable[Tensor]
+) -> Tensor:
+    """Return the scale `[in]` with the least error of the outputs of all weights `[out, in]`."""
+    best, found = torch.inf, torch.ones(len(moments))
+    for scale in candidates:
         error = 0.0
         for weight, scheme in zip(weights, schemes, strict=True):
             scaled = weight * scale

@@ -77,6 +77,7 @@ def _config(model: PreTrainedModel, schemes: Mapping[str, Scheme]) -> dict[str, 
         groups[f"group_{number}"] = _scheme(scheme, names)
     return {
         "quant_method": "compressed-tensors",
+        "dequantize": not most.symmetric,  # transformers leaves no room for packed zero points where it unpacks later
         "version": version,
         "format": _format(most),
         "quantization_status": "compressed",

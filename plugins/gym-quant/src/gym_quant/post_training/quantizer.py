@@ -19,7 +19,7 @@ from gym_core import Artifact, GymError, Run
 from gym_core.component import load_object
 from gym_core.files import remove
 from gym_quant.config.base import PostTraining
-from gym_quant.config.stored import Scheme, linear
+from gym_quant.config.stored import Scheme, fitted, linear
 from gym_quant.post_training import calibration, evidence
 from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read
 from gym_quant.post_training.layer_work import LayerWork
@@ -114,15 +114,14 @@ class PostTrainingQuantizer:
 
     def _fitted(self, model: PreTrainedModel) -> dict[str, Scheme]:
         """Return how each weight that is quantized is written, by name, as the options say."""
-        scheme = self.config.scheme()
         found = {
-            f"{name}.weight": scheme.fitted(module.in_features)
+            f"{name}.weight": module.in_features
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear) and linear(f"{name}.weight", tuple(module.weight.shape))
         }
         if not found:
             raise GymError(f"{type(model).__name__} has no linear layers to quantize", key="quantization")
-        return found
+        return fitted(self.config.scheme(), found)
 
     def _judge(self, told: dict[str, Any], artifact: Artifact) -> None:
         """Raise GymError where the result is further from the model than it may be."""

@@ -90,8 +90,11 @@ class Walk:
     def check(self) -> None:
         """Raise GymError where, behind the last layer, the model as a whole computes something else."""
         row = int(self.rows.predicts.any(1).nonzero()[0])
+        hooks = [layer.register_forward_hook(lambda layer, *_: _let_go(layer)) for layer in self.layers]
         with torch.no_grad(), Raised():
             whole = self.model(self.rows.tokens[row : row + 1], use_cache=False).logits[0].float()
+        for hook in hooks:
+            hook.remove()
         wanted = whole[self.rows.predicts[row]]
         found = torch.empty(0, wanted.shape[1])
         for _, logits in self.logits():
@@ -131,9 +134,14 @@ class Walk:
 def raised(layer: nn.Module) -> nn.Module:
     """Return a copy of a layer in fp32."""
     made = copy.deepcopy(layer).float()
+    _let_go(layer)
+    return made.requires_grad_(False)
+
+
+def _let_go(layer: nn.Module) -> None:
+    """Have the memory of a layer that is mapped go back."""
     for weight in layer.parameters():
         release(weight.detach())
-    return made.requires_grad_(False)
 
 
 @contextmanager
