@@ -112,13 +112,19 @@ def test_a_budget_is_kept_and_used(quantized, told):
 
 @pytest.mark.parametrize("bits", [3, 4])
 def test_calibration_pays(quantized, told, bits):
-    """GPTQ and AWQ are nearer to the model than rounding to nearest in the same format."""
-    kl = {
-        (name, sym): told(quantized(name, bits=bits, sym=sym))["holdout"]["kl"]
-        for name, sym in (("rtn", True), ("gptq", True), ("rtn", False), ("awq", False))
-    }
-    assert kl["gptq", True] < kl["rtn", True]
-    assert kl["awq", False] < kl["rtn", False]
+    """GPTQ and AWQ are nearer to the model than rounding to nearest, and to each layer of it in the same format too."""
+    nearest, even, gptq, awq = (
+        told(quantized(name, bits=bits, **options))
+        for name, options in (("rtn", {}), ("rtn", {"sym": False}), ("gptq", {}), ("awq", {}))
+    )
+    assert gptq["holdout"]["kl"] < 0.9 * nearest["holdout"]["kl"]
+    assert awq["holdout"]["kl"] < 0.9 * nearest["holdout"]["kl"]
+
+    def error(found):
+        return sum(layer["output_error"] ** 2 for layer in found["layers"].values())
+
+    assert error(gptq) < 0.5 * error(nearest)
+    assert error(awq) < 0.9 * error(even)
 
 
 def test_weights_in_bf16_are_computed_with_as_stored(quantized, plain, tmp_path):

@@ -16,9 +16,9 @@ class AWQ(IntegerOptions):
         a in [0, 1), and which of the two, with the least |(round(W s) / s - W) x|^2 over the inputs
         y = round(W s) (x / s)                     x / s is had by dividing the norm or the linear layer that makes x
 
-    The second form is AutoAWQ's `duo_scaling`: the mean is over the rows, the largest magnitude that of the group. Then the largest
-    magnitude of each group is shrunk, where that lowers the error of its outputs. A scale is left out where the layer would compute
-    something else with it.
+    The second form is AutoAWQ's `duo_scaling`: the mean is over the rows, the largest magnitude that of the group. Then the
+    largest magnitude of each group is shrunk, where that lowers the error of its outputs. A scale is left out where the layer
+    would compute something else with it.
     """
 
     method: ClassVar[str] = "gym_quant.post_training.awq:ActivationAware"
