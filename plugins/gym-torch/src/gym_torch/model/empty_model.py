@@ -17,6 +17,7 @@ from gym_torch.model.attention import NAME
 from gym_torch.model.layout_support import in_small
 from gym_torch.model.loading import LoadedModel, said
 from gym_torch.model.quantized_loading import stand_in
+from gym_torch.model.stored_formats import format_of, prepare
 from gym_torch.packing import PACKED
 
 
@@ -37,10 +38,13 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
         if config.attention != "auto":
             options["attn_implementation"] = config.attention
         options["dtype"] = _dtype(config, shape, precision)
+        stored = format_of(shape)
         with torch.device("meta"), NoDrawing():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
         if config.quantization:
             stand_in(model, config.quantization)
+        elif stored and config.init == "pretrained":
+            prepare(model, path, stored)
         layout = in_small(model, samples, packs).layout
         if layout is PACKED:
             model.set_attn_implementation(NAME)

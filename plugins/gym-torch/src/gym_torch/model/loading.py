@@ -21,8 +21,8 @@ from gym_torch.model import precision_probe, rope_scaling
 from gym_torch.model.layout_support import fit
 from gym_torch.model.memory_meter import Meter
 from gym_torch.model.model_files import PATH, check_code, check_weights, no_adapter
-from gym_torch.model.quantized_loading import Streaming, codec_of, quantize_in_place
-from gym_torch.model.quantized_weights import WeightCodec
+from gym_torch.model.quantized_loading import Ready, Streaming, codec_of, quantize_in_place
+from gym_torch.model.stored_formats import format_of, renamed
 from gym_torch.model.vocabulary import check_vocabulary
 from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
 
@@ -143,17 +143,15 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
     if config.attention != "auto":
         options["attn_implementation"] = config.attention
     pretrained = config.init == "pretrained"
-    codec = codec_of(config.quantization, shape) if config.quantization else None
     with said(path):
         options["dtype"] = _dtype(config.dtype, precision) if pretrained else torch.float32
-        if not pretrained:
+        if pretrained:
+            model = read_model(path, {"config": shape, **options}, config.quantization)
+        else:
+            codec = codec_of(config.quantization, shape) if config.quantization else None
             model = _random(shape, seed, options)
             if codec:
                 quantize_in_place(model, codec)
-        elif codec:
-            model = read_quantized(path, {"config": shape, **options}, codec)
-        else:
-            model = read_weights(path, {"config": shape, **options})
     check_vocabulary(model, path, config.resize_vocab, seed)
     rope_scaling.steady(model)
     return model
@@ -212,9 +210,19 @@ def read_weights(
     return model
 
 
-def read_quantized(path: Path, options: dict[str, Any], codec: WeightCodec, *how: Any) -> PreTrainedModel:
-    """Load weights as `read_weights` does, and encode those of linear layers one after another. Raises what it raises."""
-    streaming = Streaming(codec, path)
+def read_model(path: Path, options: dict[str, Any], quantizer: Quantizer | None, *how: Any) -> PreTrainedModel:
+    """Load weights as `read_weights` does; those of linear layers are encoded one after another, or are stored as they come.
+
+    Raises what `read_weights` and `codec_of` raise.
+    """
+    shape = options["config"]
+    if quantizer:
+        streaming = Streaming(codec_of(quantizer, shape), path)
+    elif found := format_of(shape):
+        streaming = Ready(found, path)
+        options = {**options, "key_mapping": renamed(path, found)}
+    else:
+        return read_weights(path, options, *how)
     model = read_weights(path, {**options, "quantization_config": streaming}, *how)
     streaming.finish(model)
     return model

@@ -22,9 +22,8 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Quantizer
-from gym_torch.model.loading import read_quantized, read_weights
+from gym_torch.model.loading import read_model
 from gym_torch.model.model_files import check_weights
-from gym_torch.model.quantized_loading import codec_of
 
 PAGEOUT = (
     21  #: MADV_PAGEOUT of Linux: write back what was changed, and take pages out of this process; no number is lost
@@ -52,10 +51,7 @@ def load(
     shape.get_text_config().update(changed)
     options = {"config": shape, "dtype": dtype, "local_files_only": True}
     _MAPS.clear()
-    if quantizer:
-        model = read_quantized(path, options, codec_of(quantizer, shape), kind, _finite).eval()
-    else:
-        model = read_weights(path, options, kind, _finite).eval()
+    model = read_model(path, options, quantizer, kind, _finite).eval()
     _MAPS.clear()
     return model
 

@@ -23,7 +23,8 @@ from gym_torch.model.expert_layer import runs_beside
 from gym_torch.model.model_files import stored_tensor
 from gym_torch.model.precision_probe import device
 from gym_torch.model.quantized_experts import quantizable
-from gym_torch.model.quantized_weights import QuantizedLinear, WeightCodec
+from gym_torch.model.quantized_weights import QuantizedLinear, WeightCodec, stored_modules
+from gym_torch.model.stored_formats import StoredFormat, prepare
 
 KEY = "model.quantization"
 EXPERTS = (
@@ -161,6 +162,17 @@ class Streaming(QuantizationConfigMixin):
         """Return what a log shows of it."""
         return {"quant_method": METHOD, "codec": type(self.codec).__name__}
 
+    def prepare(self, model: PreTrainedModel) -> set[str]:
+        """Make a model without data ready, and return the names of the weights to encode."""
+        wanted = {f"{name}.weight" for name in to_quantize(model)} | experts_of(model).keys()
+        if not wanted:
+            raise GymError(
+                f"{type(model).__name__} has no linear layers to quantize",
+                key=KEY,
+                fix="leave `quantization` out, or name another model",
+            )
+        return wanted
+
     def finish(self, model: PreTrainedModel) -> None:
         """Leave a model that transformers does not call quantized. Raises GymError for weights that are not finite."""
         if self.nonfinite:
@@ -178,19 +190,35 @@ class Streaming(QuantizationConfigMixin):
                 holder.__dict__.pop(name, None)
 
 
+class Ready(Streaming):
+    """The same for a model that comes quantized: its layers take what the files hold as it is."""
+
+    def __init__(self, codec: StoredFormat, path: Path) -> None:
+        """Take the format and the directory of the model."""
+        super().__init__(codec, path)
+        self.format = codec
+
+    def prepare(self, model: PreTrainedModel) -> set[str]:
+        """Put layers in that hold what the files do; nothing is encoded."""
+        prepare(model, self.path, self.format)
+        return set()
+
+    def finish(self, model: PreTrainedModel) -> None:
+        """Look at what stands for weights too."""
+        for name, module in stored_modules(model).items():
+            floating = (tensor for tensor in module.buffers() if tensor.is_floating_point())
+            if not all(tensor.float().isfinite().all() for tensor in floating):
+                self.nonfinite.append(f"{name}.weight")
+        super().finish(model)
+
+
 class _Quantizer(HfQuantizer):
     """Tells transformers which weights to hand over."""
 
     quantization_config: Streaming
 
     def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
-        self.wanted = {f"{name}.weight" for name in to_quantize(model)} | experts_of(model).keys()
-        if not self.wanted:
-            raise GymError(
-                f"{type(model).__name__} has no linear layers to quantize",
-                key=KEY,
-                fix="leave `quantization` out, or name another model",
-            )
+        self.wanted = self.quantization_config.prepare(model)
 
     def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **kwargs: Any) -> bool:
         return param_name in self.wanted

@@ -1,0 +1,205 @@
+"""Models that come quantized: GPTQ, AWQ and compressed-tensors. Their linear layers keep what the files hold, and decode it.
+
+A format is what `quant_method` of the configuration names. It says which tensors of a file stand for a weight, and what weight
+they stand for. The kernels of these methods are for GPUs and for generation; here adapters are trained beside them anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from gym_core import GymError
+from gym_torch.model.model_files import INDEX
+from gym_torch.model.quantized_weights import STORED, QuantizedLinear, WeightCodec
+
+PLAIN = "weight"  #: what a weight is called that is not packed
+BITS = 32  #: of the integers that codes are packed in
+#: Where the codes of eight columns lie in the 32 bits that AWQ packs them in.
+_AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
+
+
+class StoredFormat(WeightCodec):
+    """A codec that decodes what files hold and encodes nothing."""
+
+    tensors: ClassVar[tuple[str, ...]] = ()
+    """What stands for a weight, by the last part of its name, as far as a file has it; the first is always there."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Keep the `quantization_config` of the model."""
+        self.options = options
+
+    def encode(self, weight: Tensor) -> dict[str, Tensor]:
+        """Raise GymError: what was made with data is not made again."""
+        raise GymError(
+            "the base came quantized, and its weights cannot be rounded anew",
+            key="adapter",
+            fix="set adapter: lora, or name the model that it was made of under `quantization`",
+        )
+
+    @abstractmethod
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape `[out, in]` of the weight that tensors stand for; they may have no data, but for `weight_shape`."""
+
+
+class Gptq(StoredFormat):
+    """Codes `[in / 8, out]` of 4 bits, or as many as fit, with a scale and a zero point for each group of inputs."""
+
+    tensors = ("qweight", "qzeros", "scales", "g_idx")
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        return torch.Size((stored["qweight"].shape[1], stored["qweight"].shape[0] * BITS // self.bits))
+
+    @property
+    def bits(self) -> int:
+        """Bits of a weight."""
+        return int(self.options["bits"])
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return `(code - zero) scale`, fp32."""
+        codes = _unpacked(stored["qweight"].T.contiguous(), self.bits)[:, : shape[1]]  # [out, in]
+        zeros = _unpacked(stored["qzeros"], self.bits)[:, : shape[0]]  # [groups, out]
+        if self.options.get("checkpoint_format", "gptq") == "gptq":
+            zeros = zeros + 1  # the first format stores one less
+        group = stored.get("g_idx")
+        index = _groups(len(stored["scales"]), shape[1], codes.device) if group is None else group.long()
+        return (codes - zeros.T[:, index]).float() * stored["scales"].float().T[:, index]
+
+
+class Awq(StoredFormat):
+    """Codes `[in, out / 8]` of 4 bits in an order of their own, with a scale and a zero point for each group of inputs."""
+
+    tensors = ("qweight", "qzeros", "scales")
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        return torch.Size((stored["scales"].shape[1], stored["qweight"].shape[0]))
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return `(code - zero) scale`, fp32."""
+        codes, zeros = (_reordered(_unpacked(stored[name], 4)) for name in ("qweight", "qzeros"))
+        index = _groups(len(zeros), shape[1], codes.device)
+        return ((codes - zeros[index]).float() * stored["scales"].float()[index]).T.contiguous()
+
+
+class CompressedTensors(StoredFormat):
+    """Codes `[out, in]` without gaps, or numbers of 8 bits, with scales and zero points for rows or groups of columns."""
+
+    tensors = ("weight_scale", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx", "weight")
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        return torch.Size(stored["weight_shape"].tolist()) if "weight_shape" in stored else stored["weight"].shape
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return `(code - zero) scale`, fp32."""
+        scale, zero = stored["weight_scale"].float(), stored.get("weight_zero_point")
+        if "weight_packed" in stored:
+            from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+
+            bits = stored["weight_packed"].shape[1] * BITS // shape[1]
+            codes = unpack_from_int32(stored["weight_packed"], bits, shape).float()
+            zero = unpack_from_int32(zero, bits, scale.shape, 0) if zero is not None else None
+        else:
+            codes = stored["weight"].float()
+        scale = scale.reshape(-1, 1) if scale.dim() < 2 else scale
+        group = stored.get("weight_g_idx")
+        index = _groups(scale.shape[1], shape[1], codes.device) if group is None else group.long()
+        offset = zero.float().reshape(scale.shape)[:, index] if zero is not None else 0
+        return (codes - offset) * scale[:, index]
+
+
+FORMATS: dict[str, type[StoredFormat]] = {"gptq": Gptq, "awq": Awq, "compressed-tensors": CompressedTensors}
+
+
+def format_of(shape: PretrainedConfig) -> StoredFormat | None:
+    """Return how the weights of a model are stored, and have its configuration say so no more; None where it is not known here.
+
+    Raises GymError where the format is known, and this kind of it is not.
+    """
+    told = getattr(shape, "quantization_config", None)
+    options = told if isinstance(told, dict) or told is None else told.to_dict()
+    found = FORMATS.get(options.get("quant_method", "")) if options else None
+    if found is None or options is None:
+        return None
+    odd = {"gptq": options.get("bits") not in (2, 4, 8), "awq": options.get("version", "gemm").lower() != "gemm"}
+    if odd.get(options["quant_method"]):
+        what = {key: options.get(key) for key in ("bits", "version") if key in options}
+        raise GymError(
+            f"weights of {options['quant_method']} with {what} are not read here",
+            key="model.path",
+            fix="use a copy in 4 bits (of AWQ: version gemm), or the model it was made of under `quantization`",
+        )
+    del shape.quantization_config
+    return found(options)
+
+
+def prepare(model: PreTrainedModel, path: Path, codec: StoredFormat) -> None:
+    """Put layers without data into a model without data, in the place of those that the files hold quantized."""
+    there = _modules(path, codec)
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, nn.Linear) and name in there:
+            stored = there[name]
+            empty = {key: torch.empty_like(tensor, device="meta") for key, tensor in stored.items()}
+            model.set_submodule(name, QuantizedLinear(codec, empty, codec.shape(stored), layer.bias))
+
+
+def renamed(path: Path, codec: StoredFormat) -> dict[str, str]:
+    """Return patterns of names in the files and what they are called in the model, as transformers takes them."""
+    names = {rf"^(.+)\.{key}$": rf"\1.{STORED}{key}" for key in codec.tensors if key != PLAIN}
+    there = _modules(path, codec)
+    return names | {
+        rf"^{re.escape(name)}\.{PLAIN}$": f"{name}.{STORED}{PLAIN}" for name in there if PLAIN in there[name]
+    }
+
+
+def _modules(path: Path, codec: StoredFormat) -> dict[str, dict[str, Tensor]]:
+    """Return by the path of each module that is quantized the tensors that stand for its weight; without data but for shapes."""
+    files = ["model.safetensors"]
+    if (path / INDEX).exists():
+        files = sorted(set(json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    found: dict[str, dict[str, Tensor]] = {}
+    for file in files:
+        with safe_open(path / file, "pt") as weights:
+            for key in weights.keys():  # noqa: SIM118 # it is no mapping
+                module, _, name = key.rpartition(".")
+                if name in codec.tensors:
+                    found.setdefault(module, {})[name] = _described(weights, key)
+    return {module: tensors for module, tensors in found.items() if codec.tensors[0] in tensors}
+
+
+def _described(weights: Any, key: str) -> Tensor:
+    """Return a tensor of a file, whole where it is a shape, else one of its size and dtype without data."""
+    part = weights.get_slice(key)
+    shape = part.get_shape()
+    if key.endswith("_shape"):
+        whole: Tensor = weights.get_tensor(key)
+        return whole
+    one: Tensor = part[:1] if shape and shape[0] else weights.get_tensor(key)
+    return torch.empty(shape, dtype=one.dtype, device="meta")
+
+
+def _unpacked(packed: Tensor, bits: int) -> Tensor:
+    """Return the codes `[n, m 32 / bits]` in integers `[n, m]`, the lowest bits first."""
+    shifts = torch.arange(0, BITS, bits, device=packed.device, dtype=torch.int32)
+    return ((packed[..., None] >> shifts) & (2**bits - 1)).flatten(-2)
+
+
+def _reordered(codes: Tensor) -> Tensor:
+    """Return the codes of columns in their order, as AWQ does not pack them."""
+    return codes.unflatten(-1, (-1, len(_AWQ)))[..., _AWQ].flatten(-2)
+
+
+def _groups(count: int, size: int, device: torch.device) -> Tensor:
+    """Return for each of so many columns the number of its group."""
+    return torch.arange(size, device=device) // (-(-size // count))

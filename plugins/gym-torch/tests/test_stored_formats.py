@@ -1,0 +1,134 @@
+"""Models that come quantized by GPTQ or AWQ: packed here code by code, as their papers' programs do, and read back exactly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from gym_torch_bench import make_run
+from safetensors.torch import load_file, save_file
+
+from gym_adapters import LoRA
+from gym_core import GymError
+from gym_torch import Transformers
+from gym_torch.model.adapted import adapt
+from gym_torch.model.empty_model import empty
+from gym_torch.model.loading import LoadedModel
+from gym_torch.model.quantized_weights import quantized_layers
+
+GROUP = 16
+Codes = npt.NDArray[np.int64]
+Packed = tuple[
+    dict[str, torch.Tensor], torch.Tensor
+]  #: what a file holds, and the weight `[out, in]` that it stands for
+
+
+def words(codes: Codes, bits: int, order: tuple[int, ...]) -> torch.Tensor:
+    """Pack the columns of codes into 32 bits: the code of column `order[i]` of as many as fit comes i-th, lowest first."""
+    each = 32 // bits
+    packed = np.zeros((codes.shape[0], codes.shape[1] // each), dtype=np.uint32)
+    for row in range(packed.shape[0]):
+        for column in range(packed.shape[1]):
+            for place in range(each):
+                code = int(codes[row, column * each + order[place]])
+                packed[row, column] |= np.uint32(code << (bits * place))
+    return torch.from_numpy(packed.view(np.int32))
+
+
+def gptq(shape: tuple[int, int], draw: np.random.Generator, bits: int = 4, late: bool = False) -> Packed:
+    out, columns = shape
+    codes, zeros = draw.integers(2**bits, size=shape), draw.integers(1, 2**bits, size=(columns // GROUP, out))
+    scales = draw.uniform(0.01, 0.03, size=zeros.shape).astype(np.float16)
+    index = draw.permutation(columns) // GROUP  # columns of a group need not lie together
+    plain = tuple(range(32 // bits))
+    held = {
+        "qweight": words(codes, bits, plain).T.contiguous(),
+        "qzeros": words(zeros if late else zeros - 1, bits, plain),
+        "scales": torch.from_numpy(scales),
+        "g_idx": torch.from_numpy(index.astype(np.int32)),
+    }
+    return held, torch.from_numpy((codes - zeros.T[:, index]) * scales.astype(np.float64).T[:, index]).float()
+
+
+def awq(shape: tuple[int, int], draw: np.random.Generator) -> Packed:
+    out, columns = shape
+    codes, zeros = draw.integers(16, size=(columns, out)), draw.integers(16, size=(columns // GROUP, out))
+    scales = draw.uniform(0.01, 0.03, size=zeros.shape).astype(np.float16)
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    held = {
+        "qweight": words(codes, 4, order),
+        "qzeros": words(zeros, 4, order),
+        "scales": torch.from_numpy(scales),
+    }
+    group = np.arange(columns) // GROUP
+    return held, torch.from_numpy(((codes - zeros[group]) * scales.astype(np.float64)[group]).T).float()
+
+
+KINDS: dict[str, tuple[Callable[..., Packed], dict[str, Any], dict[str, Any]]] = {
+    "gptq": (gptq, {}, {"quant_method": "gptq", "bits": 4, "group_size": GROUP}),
+    "gptq 8": (gptq, {"bits": 8}, {"quant_method": "gptq", "bits": 8, "group_size": GROUP}),
+    "gptq_v2": (gptq, {"late": True}, {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}),
+    "awq": (awq, {}, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}),
+}
+
+
+def stored(source: Path, into: Path, kind: str) -> dict[str, torch.Tensor]:
+    """Write a model with its linear layers quantized; return what weights they stand for."""
+    pack, options, told = KINDS[kind]
+    weights, draw, wanted = dict[str, torch.Tensor](), np.random.default_rng(0), dict[str, torch.Tensor]()
+    for name, weight in load_file(source / "model.safetensors").items():
+        if not name.endswith("_proj.weight"):
+            weights[name] = weight
+            continue
+        held, wanted[name] = pack(tuple(weight.shape), draw, **options)
+        weights |= {f"{name.removesuffix('weight')}{part}": tensor for part, tensor in held.items()}
+    into.mkdir()
+    for file in source.iterdir():
+        (into / file.name).write_bytes(file.read_bytes())
+    save_file(weights, into / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((into / "config.json").read_text())
+    (into / "config.json").write_text(json.dumps(config | {"quantization_config": told}))
+    return wanted
+
+
+def load(path: Path, output: Path, **options: Any) -> LoadedModel:
+    sections = {"model": Transformers(path=str(path), **options), "adapter": LoRA(rank=2)}
+    run = make_run(path, output, sections=sections, precision="fp32")
+    loaded: LoadedModel = run.recipe.model.build(run=run)
+    return loaded
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_quantized_is_decoded_exactly_and_trains_adapters(
+    kind: str, model_path: Path, tmp_path: Path
+) -> None:
+    wanted = stored(model_path, tmp_path / "stored", kind)
+    model = load(tmp_path / "stored", tmp_path / "run").model
+    layers = quantized_layers(model)
+    assert {f"{name}.weight" for name in layers} == wanted.keys()
+    for name, layer in layers.items():
+        torch.testing.assert_close(layer.weight, wanted[f"{name}.weight"], atol=1e-6, rtol=1e-6)
+    planned = empty(Transformers(path=str(tmp_path / "stored")), "fp32", None, torch.device("cpu")).model
+    sizes = [sum(t.nbytes for m in quantized_layers(each).values() for t in m.buffers()) for each in (model, planned)]
+    assert sizes[0] == sizes[1] > 0
+    adapted = adapt(model, make_run(model_path, tmp_path / "run", sections={"adapter": LoRA(rank=2)}).recipe)
+    tokens = torch.tensor([[5, 3, 8, 1]])
+    adapted.model(tokens, labels=tokens).loss.backward()
+    assert all(weight.grad is not None for weight in adapted.model.parameters() if weight.requires_grad)
+    merged = dict(adapted.merged_weights().weights)
+    assert all(torch.allclose(merged[name], weight, atol=1e-6) for name, weight in wanted.items())
+
+
+def test_a_format_that_is_not_read_is_refused(model_path: Path, tmp_path: Path) -> None:
+    stored(model_path, tmp_path / "stored", "gptq")
+    file = tmp_path / "stored" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq", "bits": 3}}))
+    with pytest.raises(GymError, match="not read here"):
+        load(tmp_path / "stored", tmp_path / "run")
