@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from gym_core.record import RunRecord
 from gym_tiny.family import MODEL
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 
-SAMPLES = {"calibration_samples": 48, "holdout_samples": 96}
+SAMPLES = {"calibration_samples": 32, "holdout_samples": 64}
 
 Quantize = Callable[..., Path]
 
@@ -40,12 +40,20 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tokenize into a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GYM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def quantized(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Quantize:
     """Return what makes the checkpoint of a quantizer, by name and options."""
     root = tmp_path_factory.mktemp("quantized")
 
-    @cache
+    @functools.cache
     def make(name: str, model: Path, options: str) -> Path:
         into = root / f"{len(list(root.iterdir()))}-{name}"
         quantizer = load_component("quantizers", name)[1](**SAMPLES | json.loads(options))

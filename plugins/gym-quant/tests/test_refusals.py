@@ -18,6 +18,7 @@ from gym_core.record import RunRecord
 from gym_quant import AWQ, GPTQ, RTN, Mixed
 from gym_testkit.bench import fingerprint
 from gym_torch.checkpoints import weight_shards
+from gym_torch.config import SafetensorsExporter
 
 
 def rows(path: Path, count: int, text: str = "two and two") -> Path:
@@ -70,6 +71,8 @@ def test_a_model_that_is_quantized_already(bench, tmp_path):
     made = RTN().build().quantize(run, Artifact(bench.model()), tmp_path / "run/made").path
     with pytest.raises(GymError, match="quantized already"):
         RTN().build().quantize(run, Artifact(made), tmp_path / "run/again")
+    with pytest.raises(GymError, match="is quantized"):
+        SafetensorsExporter().build().export(Artifact.read(made), tmp_path / "run/export")
     assert RTN().build().quantize(run, Artifact(bench.model()), made).path == made, "the same once more is there"
     with pytest.raises(GymError, match="holds something else"):
         RTN(bits=8).build().quantize(run, Artifact(bench.model()), made)

@@ -92,6 +92,13 @@ class PostTrainingQuantizer:
             raise GymError("the model is quantized already", where=str(base), fix="quantize the model it was made from")
         model = mapped_weights.load(base)
         weights = weight_shards.own_weights(model)
+        if stacked := [name for name, weight in weights.items() if weight.dim() > 2]:
+            raise GymError(
+                f"{type(model).__name__} stacks experts in one weight ({stacked[0]}), which cannot be quantized",
+                where=str(base),
+                key="quantization",
+                fix="quantize a model without experts; `gym export` writes this one as it is",
+            )
         samples = calibration.draw(self.config, run, base)
         work = LayerWork(model, self._fitted(model), load_object(self.config.method)(self.config), samples)
         if samples and self.config.calibrates:

@@ -57,7 +57,7 @@ def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) 
     With a `dtype` of `auto` it is mapped, in the precision of its files.
 
     Raises:
-        GymError: it is no model and no adapter, does not say which adapter made it, or weights are missing.
+        GymError: it is no model and no adapter, is quantized, does not say which adapter made it, or weights are missing.
         PluginError: that adapter is not installed.
 
     """
@@ -68,6 +68,12 @@ def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) 
             "the optimizer averages: this checkpoint holds the weights that it trains, not those to use",
             where=str(artifact.path),
             fix="export the run; `train.load_best_model_at_end=true` makes that the best",
+        )
+    if "quantization" in artifact.details:
+        raise GymError(
+            "the model is quantized: there is nothing to merge, and its weights are codes",
+            where=str(artifact.path),
+            fix="use the directory as it is; `gym export RUN/checkpoints/step-...` exports what was trained",
         )
     if artifact.kind == "model":
         return Full(None, mapped_weights.load(artifact.path, dtype=dtype), trained=lambda name: False)
