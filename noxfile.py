@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent
 FOLDERS = [ROOT / "gym-core", *sorted((ROOT / "plugins").glob("gym-*"))]
 PACKAGES = {tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"]: folder for folder in FOLDERS}
 CONSTRAINTS = str(ROOT / "constraints.txt")
-TOOLS = ["pytest", "pytest-xdist", "hypothesis", "mypy", "types-PyYAML", "jsonschema", "schedulefree", "trl"]
+TOOLS = ["pytest", "pytest-xdist", "hypothesis", "mypy", "types-PyYAML", "trl"]
 WORKSHOP = ROOT / ".nox" / "workshop"
 
 nox.options.sessions = ["demo"]
@@ -75,7 +75,8 @@ def workshop(session: nox.Session) -> str:
         if not Path(python).exists():
             session.log("making the environment; the first time this takes a few minutes")
             session.run(sys.executable, "-m", "venv", str(WORKSHOP), external=True)
-        install(session, list(PACKAGES), *TOOLS, python=python)
+        needs = {need for name in PACKAGES for need in test_needs(name) if need not in PACKAGES}
+        install(session, list(PACKAGES), *TOOLS, *sorted(needs), python=python)
         (WORKSHOP / "stamp").write_text(stamp)
     os.environ["PATH"] = f"{WORKSHOP / folder}{os.pathsep}{os.environ['PATH']}"
     return python
