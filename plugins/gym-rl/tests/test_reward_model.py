@@ -15,12 +15,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from gym_core.errors import GymError
 from gym_data.templates import Qwen
 from gym_data.tokenizer import Tokenizer
+from gym_quant import HQQ
 from gym_rewards import RewardInput
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
 from gym_rl.reward_models import Model
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
+from gym_torch.model.quantized_weights import quantized_layers
 from gym_torch.model.value_head import FILE, ScalarHead
 
 torch.set_num_threads(1)
@@ -117,6 +119,22 @@ def test_the_judge_asks_it_beside_others(valued: Path) -> None:
     judge = RewardManager(named([Model(path=str(valued), weight=2.0)]))
     found = judge(ANSWERS)
     assert found.totals == pytest.approx([2 * score for score in found.scores["model"]])
+
+
+@pytest.mark.parametrize("kind", ["valued", "classifier", "run"])
+def test_it_may_be_held_in_a_few_bits(valued: Path, tmp_path: Path, kind: str) -> None:
+    path = valued
+    if kind == "classifier":
+        path = classifier(tmp_path / "model")
+    if kind == "run":
+        bench = Bench(tmp_path)
+        ppo = {"name": "ppo", "rewards": [{"name": "length", "maximum": 2, "slack": 14}], "max_new_tokens": 8}
+        path = bench.run(bench.recipe(ppo, "prompt", max_steps=1) | {"adapter": "lora"}).outcome.output
+    plain = Model(path=str(path)).build()
+    stored = Model(path=str(path), quantization=HQQ(bits=8)).build()
+    assert len(quantized_layers(stored.model)) == 14 and not quantized_layers(plain.model)
+    assert torch.equal(stored.head.weight, plain.head.weight)
+    assert stored(ANSWERS) == pytest.approx(plain(ANSWERS), abs=0.2)
 
 
 @pytest.mark.parametrize("adapter", [None, {"name": "lora", "rank": 4}], ids=["full", "lora"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from gym_llamafactory.keys.quantization import quantizer
 from gym_llamafactory.table import Choice, Key, Keys
 
 _REFERENCED = (
@@ -10,6 +13,12 @@ _REFERENCED = (
 _PREFERENCE = f"{_REFERENCED} cpo orpo"
 _BETA = _PREFERENCE.replace("dpo_norm ", "")
 _REINFORCED = "ppo rloo grpo gspo dapo bnpo cispo dr_grpo gspo_token reinforce_pp reinforce_pp_baseline"
+
+
+def _reward(path: str, reward_model_quantization_bit: int | None = None) -> list[dict[str, Any]]:
+    """Return a reward model as a reward."""
+    bits = reward_model_quantization_bit
+    return [{"name": "model", "path": path} | ({"quantization": quantizer(bits)} if bits else {})]
 
 
 class AlgorithmKeys(Keys):
@@ -60,5 +69,5 @@ class AlgorithmKeys(Keys):
         Key("simpo_gamma", "algorithm.simpo_gamma", "simpo", default=0.5),
         Key("kto_chosen_weight", "algorithm.desirable_weight", "kto"),
         Key("kto_rejected_weight", "algorithm.undesirable_weight", "kto"),
-        Key("reward_model", "algorithm.rewards", _REINFORCED, lambda path: [{"name": "model", "path": path}]),
+        Key("reward_model", "algorithm.rewards", _REINFORCED, _reward, together="reward_model_quantization_bit"),
     )

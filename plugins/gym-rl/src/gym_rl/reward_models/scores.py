@@ -38,7 +38,7 @@ from gym_torch.export.safetensors import CERTIFICATE
 from gym_torch.model import precision_probe
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.loading import read_weights
+from gym_torch.model.loading import read_model
 from gym_torch.model.model_files import check_weights
 from gym_torch.model.value_head import ScalarHead
 
@@ -152,22 +152,24 @@ def _open(config: Model) -> _Opened:
     made = RunRecord(folder / "run.json").read().get("artifact")
     if made:
         artifact = Artifact.from_json(made, folder)
-        return _Opened(open_artifact(artifact).model, ScalarHead.read(artifact.path), artifact.path, False)
+        opened = open_artifact(artifact, quantizer=config.quantization)
+        return _Opened(opened.model, ScalarHead.read(artifact.path), artifact.path, False)
     path = locate(config.path, config.revision)
     check_weights(path)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     dtype = torch.float32 if precision_probe.device().type == "cpu" else "auto"
     try:
         shape = AutoConfig.from_pretrained(path, **options)
+        options |= {"dtype": dtype, "config": shape}
         kind = next(
             (kind for name in shape.architectures or () for end, kind in CLASSIFIERS.items() if name.endswith(end)),
             None,
         )
         if kind is None:
-            return _Opened(read_weights(path, {**options, "dtype": dtype}), ScalarHead.read(path), path, False)
+            return _Opened(read_model(path, options, config.quantization), ScalarHead.read(path), path, False)
         if shape.num_labels != 1:
             raise _error(path, f"has {shape.num_labels} labels, and a reward is one number")
-        model = read_weights(path, {**options, "dtype": dtype}, kind)
+        model = read_model(path, options, config.quantization, kind)
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise _error(path, f"cannot be loaded: {str(error).strip().splitlines()[0][:300]}") from error
     ours = (path / CERTIFICATE).is_file()  # then it learnt to look at the token that ends a completion

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from gym_core import Artifact, GymError, PluginError
+from gym_core import Artifact, GymError, PluginError, Quantizer
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_data.location import locate
@@ -51,10 +51,13 @@ def opened(artifact: Artifact) -> Opened:
     return Opened(open_artifact(artifact, "auto"), task, head)
 
 
-def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) -> AdaptedModel:
+def open_artifact(
+    artifact: Artifact, dtype: torch.dtype | str = torch.float32, quantizer: Quantizer | None = None
+) -> AdaptedModel:
     """Load the language model that a run made, with its adapter beside the weights, not merged.
 
-    With a `dtype` of `auto` it is mapped, in the precision of its files.
+    With a `dtype` of `auto` it is mapped, in the precision of its files. A `quantizer` holds its linear layers in a few bits; the
+    base of an adapter that belongs to a quantized one is quantized as that was.
 
     Raises:
         GymError: it is no model and no adapter, is quantized, does not say which adapter made it, or weights are missing.
@@ -76,7 +79,9 @@ def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) 
             fix="use the directory as it is; `gym export RUN/checkpoints/step-...` exports what was trained",
         )
     if artifact.kind == "model":
-        return Full(None, mapped_weights.load(artifact.path, dtype=dtype), trained=lambda name: False)
+        return Full(
+            None, mapped_weights.load(artifact.path, dtype=dtype, quantizer=quantizer), trained=lambda name: False
+        )
     maker = artifact.details.get("adapter")
     if artifact.kind != "adapter" or not maker:
         raise GymError(f"this {artifact.kind} does not say what made it", where=str(artifact.path))
@@ -88,7 +93,7 @@ def open_artifact(artifact: Artifact, dtype: torch.dtype | str = torch.float32) 
             fix="install its package",
         )
     changed = artifact.details.get("config", {})  # such as positions that were scaled for training
-    quantizer = quantizer_of(artifact)
+    quantizer = quantizer_of(artifact) or quantizer
     model = mapped_weights.load(base_of(artifact), changed, dtype=dtype, quantizer=quantizer)
     adapted = build_adapter(load(entry)(**artifact.details.get("options", {})), model)
     adapted.load(adapted.read(artifact.path))

@@ -76,6 +76,7 @@ def quantizer_of(artifact: Artifact) -> Quantizer | None:
 
 def to_quantize(model: PreTrainedModel) -> dict[str, nn.Linear]:
     """Return the layers whose weights are quantized, by name: all linear ones but heads, routers, and those tied to something."""
+    backbone = {id(module) for module in model.base_model.modules()}  # heads that score lie beside it
     head = model.get_output_embeddings()
     options = model.config.get_text_config()
     experts = {getattr(options, key, None) for key in EXPERTS}
@@ -86,6 +87,7 @@ def to_quantize(model: PreTrainedModel) -> dict[str, nn.Linear]:
         if isinstance(layer, nn.Linear)
         and not isinstance(layer, QuantizedLinear)
         and layer is not head
+        and id(layer) in backbone
         and f"{name}.weight" not in tied
         and layer.out_features not in experts
     }
