@@ -248,6 +248,7 @@ ODD = {
     "negative": np.array([3, 4, -7, 5, 6, 7], dtype=np.int32),
     "shares": np.linspace(0, 1, 6),
     "short": np.arange(3, 7),
+    "a list": list(range(3, 9)),
 }
 
 
@@ -273,7 +274,8 @@ def test_a_token_that_the_model_does_not_have(bench):
     [
         ("negative", "row 2 has the token -7"),
         ("shares", "row 2 has tokens of float64"),
-        ("short", r"row 2 has tokens of int64 \[4\], trained \[6\]"),
+        ("short", r"row 2 has tokens of int64 \[4\], trained of bool \[6\]"),
+        ("a list", r"row 2 has tokens of a list, trained of bool \[6\]"),
     ],
 )
 def test_a_sample_that_is_none(how, why):
@@ -282,6 +284,35 @@ def test_a_sample_that_is_none(how, why):
     with pytest.raises(GymError, match=why) as caught:
         samples[2]
     assert caught.value.problems[0].where == f"{MINE}.Odd"
+
+
+class One:
+    """One sample, with the lengths that are said of it."""
+
+    def __init__(self, lengths=None, trained=None):
+        self.lengths = np.array([6]) if lengths is None else lengths
+        self.trained = np.ones(6, dtype=bool) if trained is None else trained
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return SimpleNamespace(id="row 0", tokens=np.arange(3, 9), trained=self.trained)
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (One(lengths=[6]), "the `lengths` of 1 samples are a list"),
+        (One(lengths=np.array([6, 6])), r"the `lengths` of 1 samples are int64 \[2\]"),
+        (One(lengths=np.array([5])), "row 0 has 6 tokens, and `lengths` says 5"),
+        (One(trained=np.full(6, 0.5)), r"row 0 has tokens of int64 \[6\], trained of float64 \[6\]"),
+    ],
+)
+def test_samples_that_are_not_what_they_say(one, why):
+    with pytest.raises(GymError, match=why) as caught:
+        CheckedExamples(one, 300, f"{MINE}.One")[0]
+    assert caught.value.problems[0].where == f"{MINE}.One"
 
 
 class Alone(Strategy):

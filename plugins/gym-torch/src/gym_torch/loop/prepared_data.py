@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,17 @@ class CheckedExamples:
     vocabulary: int  #: embeddings of the model
     by: str  #: the class that prepared them
 
+    def __post_init__(self) -> None:
+        """Look at the lengths, by which steps are planned before a sample is taken. Raises PluginError."""
+        lengths = getattr(self.examples, "lengths", None)
+        if not _is_array(lengths, "iu") or len(lengths) != len(self.examples):
+            raise PluginError(
+                f"the `lengths` of {len(self.examples)} samples are {_array(lengths)}",
+                where=self.by,
+                key="data",
+                fix="give the tokens of each sample, an array of numpy: int64 [samples]",
+            )
+
     @property
     def lengths(self) -> npt.NDArray[np.integer]:
         """Tokens of each sample."""
@@ -69,13 +80,20 @@ class CheckedExamples:
     def __getitem__(self, index: int, /) -> Example:
         """Return one sample. Raises PluginError where its tokens are no token ids, DataError where the model has too few."""
         example = self.examples[index]
-        tokens, trained = np.asarray(example.tokens), np.asarray(example.trained)
-        if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or trained.shape != tokens.shape:
+        tokens, trained = example.tokens, example.trained
+        if not (_is_array(tokens, "iu") and _is_array(trained, "b") and trained.shape == tokens.shape):
             raise PluginError(
-                f"sample {example.id} has tokens of {tokens.dtype} {list(tokens.shape)}, trained {list(trained.shape)}",
+                f"sample {example.id} has tokens of {_array(tokens)}, trained of {_array(trained)}",
                 where=self.by,
                 key="data",
-                fix="give it token ids and whether each is learnt: int32 [length] and bool [length]",
+                fix="give it token ids and whether each is learnt, arrays of numpy: int32 [length] and bool [length]",
+            )
+        if len(tokens) != self.lengths[index]:
+            raise PluginError(
+                f"sample {example.id} has {len(tokens)} tokens, and `lengths` says {self.lengths[index]}",
+                where=self.by,
+                key="data",
+                fix="let `lengths` say how many tokens each sample has: batches are made of it",
             )
         outside = tokens[(tokens < 0) | (tokens >= self.vocabulary)]
         if len(outside):
@@ -86,6 +104,15 @@ class CheckedExamples:
                 fix="make token ids with the tokenizer of this model, or set `model: {resize_vocab: true}` for a larger one",
             )
         return example
+
+
+def _is_array(found: object, kinds: str) -> TypeGuard[npt.NDArray[Any]]:
+    return isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in kinds
+
+
+def _array(found: object) -> str:
+    """Return what it is, as errors write it."""
+    return f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"
 
 
 @dataclass(frozen=True)
