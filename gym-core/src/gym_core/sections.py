@@ -193,7 +193,8 @@ def note(error: ValidationError, path: Path, found: Findings, cls: type[Config] 
         if item["type"] == "extra_forbidden":
             known = list(cls.model_fields) if cls else []
             near = nearest(str(item["loc"][-1]), known)
-            fix = f"did you mean `{near}`?" if near else f"known here: {', '.join(known) or 'no options'}"
+            what = f"{cls.__name__ if cls else 'it'} has {', '.join(known) or 'no options'}"
+            fix = f"did you mean `{near}`?" if near else what
             found.add(location, "unknown key", fix)
         elif item["type"] == "missing":
             found.add(location, "is required")
