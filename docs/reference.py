@@ -34,8 +34,9 @@ from gym_torch import TorchAlgorithm, TorchBackend, TorchStrategy
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.loop.prepared_data import Prepared
-from gym_torch.model.adapted import AdaptedModel
+from gym_torch.model.adapted import AdaptedModel, Plain
 from gym_torch.model.loading import LoadedModel
+from gym_torch.model.quantized_weights import WeightCodec
 from gym_torch.observer import Observer, Progress
 from gym_torch.planners import PlannedRun, Plans
 from gym_torch.source import Source, Step
@@ -44,7 +45,7 @@ from gym_torch.trained_part import TrainedPart
 ROOT = Path(__file__).parents[1]
 #: What `build` is given and returns, where that is a class or a protocol.
 HANDED = (
-    Run, Artifact, Rows, Trainer, LoadedModel, AdaptedModel, TrainedPart, AuxiliaryModule,
+    Run, Artifact, Rows, Trainer, LoadedModel, WeightCodec, AdaptedModel, Plain, TrainedPart, AuxiliaryModule,
     RewardInput, Score, Logging, Selective,
     PlannedRun, Plans, Prepared,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine,
@@ -267,6 +268,11 @@ def llamafactory() -> str:
 def glossary() -> str:
     """Return docs/glossary.md: terms and metrics of docs/glossary.yaml, and all options of the algorithms of the tree."""
     written = yaml.safe_load((ROOT / "docs/glossary.yaml").read_text(encoding="utf-8"))
+    no_text = [
+        cell for row in (*written["terms"], *written["metrics"].items()) for cell in row if not isinstance(cell, str)
+    ]
+    if no_text:
+        raise ValueError(f"docs/glossary.yaml: {no_text} are no text; quote what holds a colon")
     lines = ["# Glossary", "", "Gym uses the terms of the field. Terms and metrics stand here with what they mean,", ""]
     lines[-2] += " options with what the code says of them."
     lines += ["## Terms", "", "| Term | Meaning | Where |", "|---|---|---|"]

@@ -79,6 +79,17 @@ def test_every_kind_is_documented_and_tested(kind):
         assert _providers(kind) and re.search(derived, TESTS, re.MULTILINE), f"no test writes one of {kind}"
 
 
+def test_the_laws_of_every_subject_are_listed():
+    """The table of gym-testkit's README has a row for whatever laws are asked of."""
+    listed = (ROOT / "plugins/gym-testkit/README.md").read_text()
+    subjects = {
+        name for row in re.findall(r"^\| ([\w, ]+) \|", listed, re.MULTILINE) for name in row.lower().split(", ")
+    }
+    modules = (path.stem for path in (ROOT / "plugins/gym-testkit/src/gym_testkit/laws").glob("[a-z]*.py"))
+    asked = {importlib.import_module(f"gym_testkit.laws.{module}").laws.noun for module in modules}
+    assert len(asked) > 20 and asked <= subjects, asked - subjects
+
+
 def _providers(kind: str) -> list[str]:
     pyprojects = [*ROOT.glob("plugins/*/pyproject.toml")]
     projects = [tomllib.loads(path.read_text())["project"] for path in pyprojects]
