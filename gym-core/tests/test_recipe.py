@@ -156,8 +156,6 @@ data:
 
 
 def test_a_key_of_a_component_without_options_names_it(toys, tmp_path):
-    text = "from gym_core import Strategy\n\n\nclass Alone(Strategy):\n    target = 'alone:build'\n"
-    toys("gym-alone", {"alone": text}, {"gym.strategies": {"alone": "alone:Alone"}})
     text = "model: w\nalgorithm: toy\ndistributed: {name: alone, processes: 2}\n"
     [(_, key, _, fix)] = problems(tmp_path, text)
     assert (key, fix) == ("distributed.processes", "Alone has no options")
