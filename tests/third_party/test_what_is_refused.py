@@ -15,7 +15,7 @@ import torch
 from gym_core import Artifact, Exporter, GymError, Strategy, execute, load_recipe
 from gym_core.hooks import manager_for
 from gym_data.kinds import Data
-from gym_optim.kinds import Optimizer
+from gym_optim.kinds import Optimizer, Scheduler
 from gym_rewards import Reward
 from gym_rl import RolloutEngineConfig
 from gym_sft import SFT
@@ -313,6 +313,37 @@ def test_samples_that_are_not_what_they_say(one, why):
     with pytest.raises(GymError, match=why) as caught:
         CheckedExamples(one, 300, f"{MINE}.One")[0]
     assert caught.value.problems[0].where == f"{MINE}.One"
+
+
+class Partly(Data):
+    """Data of which a part is missing."""
+
+    without: str = "train"
+    """Which."""
+
+    def build(self, **_):
+        made = {"train": One(), "validation": None, "fingerprint": "one", "report": {}}
+        return SimpleNamespace(**made | {self.without: None})
+
+
+@pytest.mark.parametrize("without", ["train", "fingerprint", "report"])
+def test_data_of_which_a_part_is_missing(bench, without):
+    refused(bench, "data", f"`{without}` of .*Partly returned a NoneType", data=Partly(without=without))
+
+
+class Wild(Scheduler):
+    """Shapes the learning rate into what is none."""
+
+    factor: float = -1.0
+    """What it returns."""
+
+    def build(self, total, warmup):
+        return lambda step: self.factor
+
+
+@pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
+def test_a_factor_that_is_no_share_of_the_learning_rate(bench, factor):
+    refused(bench, "scheduler", f"Wild returned {factor} after 0 of", scheduler=Wild(factor=factor))
 
 
 class Alone(Strategy):

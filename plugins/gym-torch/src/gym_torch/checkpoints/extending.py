@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from gym_core import Recipe, RecipeError
+from gym_core import PluginError, Recipe, RecipeError
 from gym_data.location import locate
 from gym_optim.config import Linear
 from gym_optim.kinds import Scheduler
@@ -29,7 +30,16 @@ def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:
     scheduler, key = part(recipe, Scheduler) or Linear(), "scheduler"
     factor: Callable[[int], object] = scheduler.build(total=total, warmup=steps)
     promised(factor, Callable, scheduler, key)  # type: ignore[arg-type]
-    return lambda step: number(factor(step), f"the schedule of {named(scheduler)}", key)
+
+    def checked(step: int) -> float:
+        by = f"the schedule of {named(scheduler)}"
+        found = number(factor(step), by, key)
+        if not 0 <= found < inf:  # a step with such a rate would seem to be the fault of its samples
+            fix = "let it return a factor of the learning rate, from 0"
+            raise PluginError(f"{by} returned {found} after {step} of {total} steps", key=key, fix=fix)
+        return found
+
+    return checked
 
 
 def extended(recipe: Recipe, job: Job, before: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
@@ -145,6 +146,9 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
     run.ranks.agree(lambda: first.append(build()))
     found = first[0] if first else build(made=True)
     prepared = promised(found, Prepared, section, "data")  # type: ignore[type-abstract]
+    parts: tuple[tuple[str, type], ...] = (("train", Sized), ("fingerprint", str), ("report", dict))
+    for part_of, wanted in parts:
+        promised(getattr(prepared, part_of), wanted, f"`{part_of}` of {named(section)}", "data")
     missing = left_out(prepared.report)
     if missing:
         say(missing)
