@@ -101,7 +101,7 @@ def _phases(run: Run, hook: Any) -> Outcome:
         return Outcome(run.output, artifact, quiet=True)
     del model, trainer  # what comes now needs the memory
     run.record.update(trained=artifact.to_json())  # whatever is refused from here on, this can be exported
-    if run.recipe.quantization and run.recipe.quantization.moment == "artifact":
+    if run.recipe.quantization:
         artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized") or artifact
     names = [item.name for item in run.recipe.resolved if item.path[0] == "export"]
     exports = tuple(

@@ -120,3 +120,14 @@ def test_a_bad_result_ends_the_run_and_leaves_what_was_trained(bench, capsys):
     )
     assert gym(["quantize", str(output / "checkpoints/step-00000002"), "--with", "gptq", "bits=8"]) == OK
     assert (output / "quantized-gptq-step-00000002" / "model.safetensors").exists()
+
+
+def test_a_quantizer_of_loaded_models_does_not_stand_where_finished_ones_are_quantized(tmp_path: Path) -> None:
+    recipe = {
+        "model": "tiny",
+        "data": [{"name": "tiny-tasks", "count": 20}],
+        "algorithm": "sft",
+        "output": str(tmp_path),
+    }
+    with pytest.raises(GymError, match="while it is loaded"):
+        load_recipe({**recipe, "quantization": "bnb_4bit"}).check()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
-from gym_core import Config, Exporter, Quantizer, Recipe, RecipeError, Slot
+from gym_core import Config, Exporter, GymError, Quantizer, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import DataAlgorithm
 from gym_data.location import package_of
@@ -140,7 +140,15 @@ class TorchAlgorithm(DataAlgorithm):
     off, and NEFTune or an adapter that computes something else in training is refused."""
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raise GymError where nobody settles what is `auto`, or the strategy fits neither the optimizer nor the processes."""
+        """Raise GymError where nobody settles what is `auto`, the strategy fits neither the optimizer nor the processes, or a
+        quantizer of loaded models is to work after training.
+        """
+        if recipe.quantization and recipe.quantization.moment != "artifact":
+            raise GymError(
+                f"{type(recipe.quantization).__name__} quantizes a model while it is loaded, not one that was trained",
+                key="quantization",
+                fix="write it under `model.quantization`, or name another one here",
+            )
         strategies = "gym_torch.distributed.strategies"
         for check in ("gym_torch.planners:check", f"{strategies}:check_spread", f"{strategies}:check_cut"):
             load_object(check)(recipe)
