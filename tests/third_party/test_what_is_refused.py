@@ -425,4 +425,4 @@ def test_what_no_reward_judges_has_no_reward(bench, capsys):
     recipe, algorithm = asked(bench, rewards=[Silent()])
     lines = carried_out(bench, recipe, algorithm=algorithm)
     assert lines and not any("reward" in line or "rewards/silent/mean" in line for line in lines)
-    assert "reward `silent` says nothing of any of 4 answers" in "".join(capsys.readouterr())
+    assert "reward `silent` says nothing of any of 4 completions" in "".join(capsys.readouterr())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     everything.cache_clear()
     table.installed.cache_clear()
     yield
+    sys.modules.pop("gym_mine", None)  # a generated package of that name would hide it
     everything.cache_clear()
     table.installed.cache_clear()
 

@@ -132,11 +132,11 @@ class RolloutGenerator:
                 warn(f"{reasons[name]}; such completions are not trained on")
 
     def _tell_silent(self, scores: Mapping[str, torch.Tensor]) -> None:
-        """Say once of each reward that it said nothing of any answer of a round."""
+        """Say once of each reward that it said nothing of any completion of a round."""
         for name, said in scores.items():
             if said.isnan().all() and name not in self.told:
                 self.told.add(name)
-                warn(f"reward `{name}` says nothing of any of {len(said)} answers: it counts for nothing there")
+                warn(f"reward `{name}` says nothing of any of {len(said)} completions: it counts for nothing there")
 
 
 @dataclass(frozen=True)

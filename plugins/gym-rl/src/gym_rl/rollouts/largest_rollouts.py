@@ -85,7 +85,7 @@ class _Mute:
 
 def _judged(answers: Sequence[RewardInput]) -> RewardResult:
     nothing: list[float | None] = [None] * len(answers)
-    return RewardResult({"none": nothing}, nothing, {})
+    return RewardResult({}, nothing, {})
 
 
 def _scored(experience: Experience, batches: object) -> Mapping[str, Tensor]:
