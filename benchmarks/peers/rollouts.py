@@ -52,8 +52,7 @@ def gym(spec: Rolling) -> Rolled:
     """Train with Gym, through a recipe."""
     import gym_grpo.objective  # noqa: F401 - loaded before memory is measured, as the peer's modules are
     import gym_rl.training_setup  # noqa: F401
-    from gym_core import execute, load_recipe
-    from gym_torch.kinds import Callback
+    from gym_core import Callback, execute, load_recipe
     from gym_torch.observer import Observer, Progress
 
     class Watch(Observer):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gym_core import Artifact, Exporter, GymError, Strategy, execute, load_recipe
+from gym_core import Artifact, Callback, Exporter, GymError, Strategy, execute, load_recipe
 from gym_core.hooks import manager_for
 from gym_data.kinds import Data
 from gym_optim.kinds import Optimizer, Scheduler
@@ -21,7 +21,6 @@ from gym_rl import RolloutEngineConfig
 from gym_sft import SFT
 from gym_testkit.bench import Bench
 from gym_torch.contribution import Contribution
-from gym_torch.kinds import Callback
 from gym_torch.loop.prepared_data import CheckedExamples
 from gym_torch.metrics import OF_THE_LOOP, Mean
 from gym_torch.objective import Objective

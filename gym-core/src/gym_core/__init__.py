@@ -19,7 +19,7 @@ _HOMES = {
     "gym_core.component": "Component Config Slot",
     "gym_core.errors": "BusyError DataError GymError Interrupted PluginError Problem RecipeError",
     "gym_core.hooks": "Trainer hookimpl hookspec",
-    "gym_core.kinds": "Algorithm Backend Exporter Quantizer Strategy",
+    "gym_core.kinds": "Algorithm Backend Callback Exporter Quantizer Strategy",
     "gym_core.files": "cache_dir",
     "gym_core.recipe": "Recipe load_recipe",
     "gym_core.run": "Outcome Run execute",

@@ -16,6 +16,7 @@ from gym_core.hooks import hookimpl as hookimpl
 from gym_core.hooks import hookspec as hookspec
 from gym_core.kinds import Algorithm as Algorithm
 from gym_core.kinds import Backend as Backend
+from gym_core.kinds import Callback as Callback
 from gym_core.kinds import Exporter as Exporter
 from gym_core.kinds import Quantizer as Quantizer
 from gym_core.kinds import Strategy as Strategy

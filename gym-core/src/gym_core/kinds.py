@@ -76,6 +76,12 @@ class Exporter(Component):
                 )
 
 
+class Callback(Component):
+    """Watches a run. Section `callbacks`. `build(run=Run)` returns an observer of the loop."""
+
+    kind: ClassVar[str] = "callbacks"
+
+
 class Strategy(Component):
     """Spreads a run over processes. Section `distributed`. `build(output=Path)` returns the `gym_core.ranks.Ranks` of the run.
 

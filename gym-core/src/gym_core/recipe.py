@@ -137,10 +137,8 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
         else:
             built[section] = None
     for section, default in (("train", None), ("hooks", ()), ("output", "")):
-        value = raw.get(section)
-        built[section] = sections.plain(
-            sections.VALUES[section], default if value is None else value, (section,), found
-        )
+        value = default if raw.get(section) is None else raw[section]
+        built[section] = sections.plain(sections.VALUES[section], value, (section,), found)
     sections.hooks(built["hooks"] or (), found)
     if raw.get("algorithm") is None and not found.plugins:
         have = ", ".join(sorted({entry.name for entry in entries("algorithms")})) or "none is installed"

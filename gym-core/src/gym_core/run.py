@@ -136,7 +136,7 @@ def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, An
             _set_aside(output, [path for path in others if path.name in {"export", "quantized"}])  # of the shorter run
             return {**before, "status": "extended"}
         return before
-    if before and not finished and not _holds(others):
+    if before and not finished and not _holds(output, others):
         record.path.unlink()  # it ended before its first step, and there is nothing to lose
         return {}
     if recipe.train.overwrite:
@@ -166,14 +166,10 @@ def _packages(components: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _holds(others: list[Path]) -> bool:
+def _holds(output: Path, others: list[Path]) -> bool:
     """Whether a run left anything but its record: a file that is not empty and was written to its end."""
     files = (file for path in others for file in [path, *path.rglob("*")] if file.is_file() and file.name != "run.json")
-    return any(file.stat().st_size for file in files if not any(part.startswith(".") for part in _below(file, others)))
-
-
-def _below(file: Path, tops: list[Path]) -> tuple[str, ...]:
-    return next(file.relative_to(top).parts for top in tops if file.is_relative_to(top))
+    return any(file.stat().st_size for file in files if "/." not in f"/{file.relative_to(output).as_posix()}")
 
 
 def _set_aside(output: Path, others: list[Path]) -> None:

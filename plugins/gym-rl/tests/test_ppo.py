@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import LoRA
-from gym_core import GymError, Recipe, execute, load_recipe
+from gym_core import Callback, GymError, Recipe, execute, load_recipe
 from gym_plan.plan import plan
 from gym_rewards import Length
 from gym_rl import PPO
@@ -28,7 +28,6 @@ from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
 from gym_torch.batch import Piece
 from gym_torch.contribution import Contribution
-from gym_torch.kinds import Callback
 from gym_torch.loop.job import Job
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.value_head import FILE, ScalarHead

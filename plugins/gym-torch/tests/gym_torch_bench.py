@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from gym_core import Artifact, Recipe, Run, Train
+from gym_core import Artifact, Callback, Recipe, Run, Train
 from gym_core.record import RunRecord
 from gym_core.sections import Resolved
 from gym_data.kinds import Data
@@ -22,7 +22,6 @@ from gym_optim.config import AdamW, Linear
 from gym_optim.kinds import Optimizer
 from gym_torch import TorchAlgorithm, Transformers
 from gym_torch.batch import Batch
-from gym_torch.kinds import Callback
 from gym_torch.metrics import Largest, Mean, Metrics, Ratio
 from gym_torch.objective import Objective, Scores
 from gym_torch.observer import Observer, Progress

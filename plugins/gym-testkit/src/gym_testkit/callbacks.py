@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_torch.kinds import Callback
+from gym_core import Callback
 
 
 class Kill(Callback):

@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
-from gym_core import Config, Exporter, GymError, Quantizer, Recipe, RecipeError, Slot
+from gym_core import Callback, Config, Exporter, GymError, Quantizer, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import DataAlgorithm
 from gym_data.location import package_of
-from gym_torch.kinds import Callback, TorchBackend
+from gym_torch.kinds import TorchBackend
 from gym_torch.openmp import wait_passively
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]

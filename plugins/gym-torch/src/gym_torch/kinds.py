@@ -35,12 +35,6 @@ class Adapter(Held):
         return False
 
 
-class Callback(Component):
-    """Watches a run. Section `callbacks`. `build(run=Run)` returns an observer of the loop."""
-
-    kind: ClassVar[str] = "callbacks"
-
-
 class Merger(Held):
     """Combines models. `build()` returns an object with `merge(artifacts, into) -> Artifact`."""
 
