@@ -1,4 +1,4 @@
-"""The component that laws and authors put into recipes; it needs the extra `torch`."""
+"""The component that laws and authors put into recipes; a run with it needs the extra `torch`."""
 
 from __future__ import annotations
 

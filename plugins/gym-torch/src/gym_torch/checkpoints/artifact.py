@@ -7,15 +7,13 @@ from pathlib import Path
 
 import torch
 
-from gym_core import Artifact, GymError, PluginError, Quantizer
-from gym_core.discovery import entries
-from gym_core.loading import load
+from gym_core import Artifact, GymError, Quantizer
 from gym_data.location import locate
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.checkpoint import MANIFEST, problem
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import AdaptedModel, Full, Plain, build_adapter, skeleton
-from gym_torch.model.quantized_loading import quantizer_of
+from gym_torch.model.quantized_loading import maker_of, quantizer_of
 from gym_torch.model.tasks import Task, built, headed, task_of
 from gym_torch.model.value_head import ScalarHead
 
@@ -85,17 +83,11 @@ def open_artifact(
     maker = artifact.details.get("adapter")
     if artifact.kind != "adapter" or not maker:
         raise GymError(f"this {artifact.kind} does not say what made it", where=str(artifact.path))
-    entry = next((entry for entry in entries("adapters") if entry.value == maker), None)
-    if entry is None:
-        raise PluginError(
-            f"the adapter was made by {maker}, which is not installed",
-            where=str(artifact.path),
-            fix="install its package",
-        )
+    cls = maker_of(artifact, "adapters", maker, "the adapter was made")
     changed = artifact.details.get("config", {})  # such as positions that were scaled for training
     quantizer = quantizer_of(artifact) or quantizer
     model = mapped_weights.load(base_of(artifact), changed, dtype=dtype, quantizer=quantizer)
-    adapted = build_adapter(load(entry)(**artifact.details.get("options", {})), model)
+    adapted = build_adapter(cls(**artifact.details.get("options", {})), model)
     adapted.load(adapted.read(artifact.path))
     for weight in model.parameters():
         mapped_weights.release(weight.detach())

@@ -63,15 +63,19 @@ def quantizer_of(artifact: Artifact) -> Quantizer | None:
     made = artifact.details.get("quantizer")
     if made is None:
         return None
-    entry = next((entry for entry in entries("quantizers") if entry.value == made), None)
+    cls = maker_of(artifact, "quantizers", made, "its base was quantized")
+    quantizer: Quantizer = cls(**artifact.details.get("quantizer_options", {}))
+    return quantizer
+
+
+def maker_of(artifact: Artifact, group: str, made: str, what: str) -> Any:
+    """Return the component that an artifact names, as `module:class`. Raises PluginError where it is missing."""
+    entry = next((entry for entry in entries(group) if entry.value == made), None)
     if entry is None:
         raise PluginError(
-            f"its base was quantized by {made}, which is not installed",
-            where=str(artifact.path),
-            fix="install its package",
+            f"{what} by {made}, which is not installed", where=str(artifact.path), fix="install its package"
         )
-    quantizer: Quantizer = load(entry)(**artifact.details.get("quantizer_options", {}))
-    return quantizer
+    return load(entry)
 
 
 def to_quantize(model: PreTrainedModel) -> dict[str, nn.Linear]:
