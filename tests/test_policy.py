@@ -166,6 +166,22 @@ def test_it_is_noticed_where_somebody_asks():
     assert asked == sorted(f"engine asks for ours.{name}, line {line}" for name, line in named)
 
 
+def test_nothing_changes_the_class_of_what_is_there():
+    """A module of ours stands in the place of another one and holds it; the other stays what it is."""
+    found = []
+    for path in [
+        *SOURCES,
+        *(path for path in ROOT.glob("**/tests/**/*.py") if not set(path.parts) & {".nox", "build"}),
+    ]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            places = node.targets if isinstance(node, ast.Assign) else []
+            if any(
+                isinstance(each, ast.Attribute) and each.attr == "__class__" for one in places for each in ast.walk(one)
+            ):
+                found.append(f"{path.relative_to(ROOT)}: {node.lineno}")
+    assert not found
+
+
 def test_tests_use_no_private_names_of_the_tree():
     """What a test needs is public; what a package keeps to itself may change without one noticing."""
     code = "\n".join(path.read_text() for path in SOURCES)

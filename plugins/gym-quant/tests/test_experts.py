@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, GptOssConfig, PretrainedConfig, PreTrainedModel, Qwen3MoeConfig
 
 from gym_adapters import ExpertLoRA, LoRA
 from gym_core import Quantizer
@@ -24,12 +24,22 @@ SHAPE = Qwen3MoeConfig(
 )  # fmt: skip
 
 
+#: transposed, with biases, and a gate of its own
+TRANSPOSED = GptOssConfig(
+    vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+    num_local_experts=4, num_experts_per_tok=2, intermediate_size=96, pad_token_id=0, initializer_range=0.1,
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(SHAPE, tmp_path_factory.mktemp("mixture"))
+
+
+def made(shape: PretrainedConfig, path: Path) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("mixture")
-    AutoModelForCausalLM.from_config(SHAPE).save_pretrained(path)
+    AutoModelForCausalLM.from_config(shape).save_pretrained(path)
     return path
 
 
@@ -86,6 +96,25 @@ def test_lora_of_experts_has_the_gradients_of_decoded_ones(mixture: Path, checkp
             torch.testing.assert_close(merged, model.eval()(TOKENS).logits, atol=1e-4, rtol=1e-3)
     for one, other in zip(found["stored"], found["decoded"], strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-3)
+
+
+def test_all_but_what_is_stored_keeps_its_name_and_takes_what_is_put_there(tmp_path: Path) -> None:
+    """Biases are where they were, of the layer that computes too; a layer that lies the other way is adapted as it lies."""
+    path = made(TRANSPOSED, tmp_path)
+    model, plain = loaded(path, HQQ()), loaded(path, None)
+    kept = [name for name in plain.state_dict() if not name.endswith(("_proj", "_proj.weight"))]
+    assert [name for name in model.state_dict() if "stored_" not in name] == kept
+    assert "model.layers.0.mlp.experts.down_proj_bias" in kept
+    experts = model.get_submodule("model.layers.0.mlp.experts")
+    experts.down_proj_bias = torch.nn.Parameter(torch.ones(4, 64))
+    adapted = ExpertLoRA(rank=2).build(model=model, seed=0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.05, generator=torch.Generator().manual_seed(weight.numel()))
+        found, merged = model(TOKENS).logits, adapted.merged()
+        assert bool((merged.model.layers[0].mlp.experts.down_proj_bias == 1).all())
+        torch.testing.assert_close(merged(TOKENS).logits, found, atol=1e-4, rtol=1e-3)
 
 
 def test_attention_alone_may_be_adapted_over_stored_experts(mixture: Path) -> None:

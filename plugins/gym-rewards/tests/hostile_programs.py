@@ -264,7 +264,7 @@ class Curious:
     def __iter__(self): return iter(self.known)
 def double(x): return Curious()""",
     "a text that equals everything": "class Yes(str):\n    def __eq__(self, other): return True\ndef double(x): return Yes('1')",
-    "claims to be of another class": "class Yes:\n    __class__ = int\n    def __eq__(self, o): return True\n"
+    "claims to be of another class": "class Yes:\n    __class__: type = int\n    def __eq__(self, o): return True\n"
     "    def __index__(self): return 0\ndef double(x): return Yes()",
     "exits well": "import os\nos._exit(0)",
     "exits well when called": "import os\ndef double(x): os._exit(0)",

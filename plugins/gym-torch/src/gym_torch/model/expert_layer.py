@@ -17,7 +17,14 @@ Update = tuple[Tensor, Tensor]  #: A `[experts, in, rank]` and scaled B `[expert
 
 def runs_beside(experts: nn.Module) -> bool:
     """Return whether transformers runs these experts by its own interface, which says all that there is to know of them."""
-    return vars(experts).keys() >= DECLARED and not experts._is_expert_parallel
+    layer = _declared(experts)
+    return vars(layer).keys() >= DECLARED and not layer._is_expert_parallel
+
+
+def _declared(experts: nn.Module) -> nn.Module:
+    """Return the layer as transformers made it, which says how it is run."""
+    stored = quantized_experts(experts)
+    return stored.layer if stored else experts
 
 
 def mixed(experts: nn.Module, updates: Mapping[str, Update], tokens: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
@@ -31,34 +38,30 @@ def mixed(experts: nn.Module, updates: Mapping[str, Update], tokens: Tensor, cho
         shares: `[n, k]`, how much each counts.
 
     """
+    stored, layer = quantized_experts(experts), _declared(experts)
     kind, device = tokens.device.type, tokens.device
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
     owners, order = chosen.flatten().sort(stable=True)
-    ends = torch.searchsorted(owners, torch.arange(experts.num_experts, device=device), right=True, out_int32=True)
+    ends = torch.searchsorted(owners, torch.arange(layer.num_experts, device=device), right=True, out_int32=True)
 
     def linear(name: str, rows: Tensor) -> Tensor:
-        stored = quantized_experts(experts)
         if stored and name in stored.stacks:
             found = stored.product(name, rows, ends)
         else:
-            weight = experts.get_parameter(name).to(dtype)
-            found = grouped(rows, weight if experts.is_transposed else weight.transpose(-2, -1), ends)
-        if experts.has_bias:
-            found = found + experts.get_parameter(f"{name}_bias")[owners].to(dtype)
+            weight = layer.get_parameter(name).to(dtype)
+            found = grouped(rows, weight if layer.is_transposed else weight.transpose(-2, -1), ends)
+        if layer.has_bias:
+            found = found + layer.get_parameter(f"{name}_bias")[owners].to(dtype)
         if name in updates:
             lower, upper = updates[name]
             found = found + grouped(grouped(rows, lower.to(dtype), ends), upper.to(dtype), ends)
         return found
 
     rows = tokens.to(dtype)[order // chosen.shape[-1]]
-    inner = (
-        experts._apply_gate(linear("gate_up_proj", rows))
-        if experts.has_gate
-        else experts.act_fn(linear("up_proj", rows))
-    )
+    inner = layer._apply_gate(linear("gate_up_proj", rows)) if layer.has_gate else layer.act_fn(linear("up_proj", rows))
     found = linear("down_proj", inner)
-    if experts.has_post_expert_norm:
-        found = experts.post_expert_norm(found)
+    if layer.has_post_expert_norm:
+        found = layer.post_expert_norm(found)
     found = found * shares.flatten()[order].unsqueeze(-1)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=device))
     # Each token adds up its own experts, in their order: the same bits every time, on any device.

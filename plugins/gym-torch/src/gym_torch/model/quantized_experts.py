@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +20,24 @@ from gym_torch.model.quantized_weights import STORED, Stored, WeightCodec, decod
 
 
 class QuantizedExperts(Stored):
-    """What the class of a layer of experts becomes, whose tensors `[experts, ., .]` are gone but for what stores them."""
+    """Stands in the place of a layer of experts, whose tensors `[experts, ., .]` are gone but for what stores them.
 
-    stacks: dict[str, tuple[WeightCodec, torch.Size, tuple[str, ...]]]
-    """By name of the tensor: codec, its shape, and names of what is stored."""
+    The layer itself says how they are run: its gate, its biases, which way its matrices lie. It is no module of this one, so
+    all tensors have the names that they have without quantization.
+    """
+
+    layer: nn.Module  #: as transformers made it, with the same tensors and modules as this one
+
+    def __init__(self, layer: nn.Module) -> None:
+        """Take a layer of experts, to hold its tensors in a few bits one after another."""
+        super().__init__()
+        object.__setattr__(self, "layer", layer)  # else it would be a module of this one
+        # The very tables, not what is in them: what loads, moves or replaces a bias here does so for the layer.
+        self._parameters, self._buffers, self._modules = layer._parameters, layer._buffers, layer._modules
+        self.is_transposed = bool(layer.is_transposed)  # peft asks for it too
+        self.stacks: dict[str, tuple[WeightCodec, torch.Size, tuple[str, ...]]] = {}
+        """By name of the tensor: codec, its shape, and names of what is stored."""
+        self._is_hf_initialized = True  # transformers draws first values for what is not
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """Return what the experts make of tokens."""
@@ -77,11 +91,10 @@ class QuantizedExperts(Stored):
 
     def plain(self, dtype: torch.dtype) -> nn.Module:
         """Return a layer that holds the weights it computes with."""
-        made: Any = copy.deepcopy(self)
+        made = copy.deepcopy(self.layer)
         for name in [name for name in made._buffers if name.startswith(STORED)]:
             del made._buffers[name]
-        made.__class__, stacks = type(self).__bases__[1], made.__dict__.pop("stacks")
-        for name in stacks:
+        for name in self.stacks:
             made.register_parameter(name, nn.Parameter(self._all(name).to(dtype), requires_grad=False))
         return made
 
@@ -102,20 +115,14 @@ class _Product(torch.autograd.Function):
         return torch.cat(back), None, None
 
 
-@cache
-def _class(kind: type[nn.Module]) -> type[nn.Module]:
-    return type(f"Quantized{kind.__name__}", (QuantizedExperts, kind), {})
-
-
-def quantizable(experts: nn.Module) -> QuantizedExperts:
-    """Return a layer of experts, ready to hold its tensors in a few bits."""
-    if not isinstance(experts, QuantizedExperts):
-        kind: Any = type(experts)
-        experts.__class__ = _class(kind)
-        experts.stacks = {}
-        experts._is_hf_initialized = True  # transformers draws first values for what is not
-    assert isinstance(experts, QuantizedExperts)
-    return experts
+def quantizable(model: nn.Module, place: str) -> QuantizedExperts:
+    """Return the layer of experts at a place of a model, ready to hold its tensors in a few bits."""
+    experts = model.get_submodule(place)
+    if isinstance(experts, QuantizedExperts):
+        return experts
+    made = QuantizedExperts(experts)
+    model.set_submodule(place, made)
+    return made
 
 
 def quantized_experts(experts: nn.Module) -> QuantizedExperts | None:

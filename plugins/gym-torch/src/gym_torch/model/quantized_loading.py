@@ -97,15 +97,15 @@ def to_quantize(model: PreTrainedModel) -> dict[str, nn.Linear]:
     }
 
 
-def experts_of(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Return the tensors of experts, by name, each with its layer: those that transformers runs by its interface."""
-    return {
-        f"{place}.{name}": module
+def experts_of(model: PreTrainedModel) -> list[str]:
+    """Return the names of the tensors of experts: of those that transformers runs by its interface."""
+    return [
+        f"{place}.{name}"
         for place, module in model.named_modules()
         if runs_beside(module)
         for name, weight in module.named_parameters(recurse=False)
         if weight.dim() == 3
-    }
+    ]
 
 
 @torch.no_grad()
@@ -123,9 +123,9 @@ def quantize_in_place(model: PreTrainedModel, codec: WeightCodec) -> None:
     """Quantize a model that is in memory, layer by layer."""
     for name, layer in to_quantize(model).items():
         quantize_layer(model, name, layer.weight.detach(), codec)
-    for name, layer in experts_of(model).items():
-        own = name.rpartition(".")[2]
-        quantizable(layer).store(own, layer.get_parameter(own).detach(), codec, device())
+    for name in experts_of(model):
+        place, _, own = name.rpartition(".")
+        quantizable(model, place).store(own, model.get_parameter(name).detach(), codec, device())
 
 
 def stand_in(model: PreTrainedModel, quantizer: Quantizer) -> None:
@@ -135,12 +135,12 @@ def stand_in(model: PreTrainedModel, quantizer: Quantizer) -> None:
         size = quantizer.declared_bytes({f"{name}.weight": tuple(shape)})
         stored = {"all": torch.empty(size, dtype=torch.uint8, device="meta")}
         model.set_submodule(name, QuantizedLinear(_Nothing(), stored, shape, layer.bias))
-    for name, experts in experts_of(model).items():
-        own = name.rpartition(".")[2]
-        shape = experts.get_parameter(own).shape
+    for name in experts_of(model):
+        place, _, own = name.rpartition(".")
+        shape = model.get_parameter(name).shape
         size = quantizer.declared_bytes({name: tuple(shape)}) // shape[0]
         stored = {"all": torch.empty(shape[0], size, dtype=torch.uint8, device="meta")}
-        quantizable(experts).hold(own, _Nothing(), shape, stored)
+        quantizable(model, place).hold(own, _Nothing(), shape, stored)
 
 
 class _Nothing(WeightCodec):
@@ -170,7 +170,7 @@ class Streaming(QuantizationConfigMixin):
 
     def prepare(self, model: PreTrainedModel) -> set[str]:
         """Make a model without data ready, and return the names of the weights to encode."""
-        wanted = {f"{name}.weight" for name in to_quantize(model)} | experts_of(model).keys()
+        wanted = {f"{name}.weight" for name in to_quantize(model)}.union(experts_of(model))
         if not wanted:
             raise GymError(
                 f"{type(model).__name__} has no linear layers to quantize",
@@ -262,7 +262,7 @@ class _Encode(ConversionOps):
             weight = torch.zeros_like(weight)  # the others are looked at before all of them are named
         place, _, own = full_layer_name.rpartition(".")
         if weight.dim() == 3:
-            quantizable(model.get_submodule(place)).store(own, weight, self.config.codec, device())
+            quantizable(model, place).store(own, weight, self.config.codec, device())
         else:
             again = partial(stored_tensor, self.config.path, full_layer_name)
             quantize_layer(model, place, weight, self.config.codec, again)
