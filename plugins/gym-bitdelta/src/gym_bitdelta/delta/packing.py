@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-TRITS = 5  #: codes of three values in a byte: 3^5 = 243
+from gym_bitdelta.delta.packing_sizes import TRITS
 
 
 def pack_bits(bits: Tensor) -> Tensor:

@@ -1,0 +1,45 @@
+"""What names a base: its weights, whatever files they lie in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from safetensors import safe_open
+
+from gym_core import GymError
+from gym_core.files import cache_dir, write_atomically
+from gym_torch.checkpoints.weight_shards import CODES, digest
+from gym_torch.model import fingerprint
+from gym_torch.model.mapped_weights import release
+from gym_torch.model.model_files import check_weights
+
+
+def base_fingerprint(path: Path) -> str:
+    """Return the SHA-256 over the sorted (name, shape, number format, SHA-256 of the numbers) of the weights of a model.
+
+    Weights are read in full once; what was found of a file is remembered in `$GYM_CACHE` by its contents. Raises GymError where
+    there are no weights in safetensors.
+    """
+    check_weights(path)
+    told = sorted(line for file in path.glob("*.safetensors") for line in _weights(file))
+    if not told:
+        raise GymError("there are no weights", where=str(path))
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _weights(file: Path) -> list[list[object]]:
+    memory = cache_dir() / "hashes" / f"weights-{fingerprint.of_file(file)[:32]}.json"
+    if memory.is_file():
+        kept: list[list[object]] = json.loads(memory.read_text(encoding="utf-8"))
+        return kept
+    found: list[list[object]] = []
+    with safe_open(file, "pt") as weights:
+        for name in weights.keys():  # noqa: SIM118 - it is no mapping
+            tensor = weights.get_tensor(name)
+            found.append([name, list(tensor.shape), CODES[tensor.dtype], digest(tensor)])
+            release(tensor)
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(memory, json.dumps(found))
+    return found

@@ -1,0 +1,193 @@
+"""The file of a delta: what is written comes back, and what lies is refused by name."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from gym_bitdelta.delta import file, records
+from gym_bitdelta.delta.layout import Dense, LowRank, data_bytes
+from gym_core import GymError
+
+BASE = "0" * 64
+
+
+def drawn(entry: Dense, seed: int = 0) -> records.Record:
+    """Return a record of random codes and scales."""
+    draws = torch.Generator().manual_seed(seed)
+    stack, rows, columns = entry.matrices
+    most = 3 if entry.code == "ternary" else 2**entry.bits
+    codes = torch.randint(0, most, (stack, rows, columns), generator=draws, dtype=torch.uint8)
+    outer = torch.rand(entry.planes, entry.blocks, generator=draws) * 1e-4
+    inner = torch.rand(stack, columns, generator=draws) if entry.scales == "rank1" else None
+    zeros = torch.randint(0, most, (entry.blocks,), generator=draws) if entry.zero_points else None
+    chosen = None if entry.rows is None else torch.arange(entry.rows) * 2
+    return records.dense(entry, codes, records.Scales(outer, inner), zeros, chosen)
+
+
+ENTRIES = [
+    Dense(shape=(5, 19), code=code, bits=bits, scales=scales, group=group, zero_points=zeros)
+    for code, bits, zeros in (
+        ("signs", 1, False),
+        ("signs", 3, False),
+        ("grid", 4, False),
+        ("grid", 2, True),
+        ("ternary", 1, False),
+    )
+    for scales, group in (("tensor", None), ("row", None), ("col", None), ("group", 8), ("rank1", None))
+    if not (zeros and scales == "rank1")
+]
+MORE = [
+    Dense(shape=(3, 7, 11), code="signs", bits=2, scales="row", transposed=True),
+    Dense(shape=(3, 7, 11), code="ternary", scales="rank1"),
+    Dense(shape=(9, 6), code="grid", bits=8, scales="group", group=4, rows=4),
+]
+
+
+@pytest.fixture
+def delta() -> file.Delta:
+    """Return a delta with a record of each kind."""
+    draws = torch.Generator().manual_seed(1)
+    found = {f"w{number}": drawn(entry, number) for number, entry in enumerate([*ENTRIES, *MORE])}
+    found["norm"] = records.raw(torch.randn(7, generator=draws))
+    found["head"] = records.raw(torch.randn(6, 3, generator=draws), torch.tensor([0, 4]))
+    found["exact"] = records.raw(torch.randn(3, generator=draws), exact=True)
+    found["same"] = records.zero((4, 4))
+    entry = LowRank(shape=(20, 9), rank=3, leading=1, group=8)
+    codes = [torch.randint(0, 4, (1, 3, end), generator=draws, dtype=torch.uint8) for end in (20, 9)]
+    scales = [torch.rand(1, 3, -(-end // 8), generator=draws) for end in (20, 9)]
+    found["lora"] = records.low_rank(entry, codes, scales)
+    return file.made(BASE, found, {"name": "test"}, {"evaluation": "not evaluated"})
+
+
+def test_what_is_written_comes_back_and_takes_the_bytes_it_declares(tmp_path, delta):
+    path = tmp_path / file.NAME
+    file.write(path, delta)
+    again = file.read(path)
+    assert again.header == delta.header and again.records.keys() == delta.records.keys()
+    for name, record in delta.records.items():
+        assert torch.equal(again.records[name].values(), record.values()), name
+        assert again.records[name].values().shape == record.entry.shape
+    head = 8 + struct.unpack("<Q", path.read_bytes()[:8])[0]
+    assert path.stat().st_size - head == data_bytes(delta.header.entries())
+    before = path.read_bytes()
+    file.write(path, again)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("entry", [*ENTRIES, *MORE], ids=lambda entry: f"{entry.code}{entry.bits}-{entry.scales}")
+def test_codes_stand_for_what_the_table_says(entry):
+    """Each number by itself, in Python's floats, from the formula of the entry and the rule of the packing."""
+    record = drawn(entry)
+    stack, rows, columns = entry.matrices
+    packed, zeros = record.parts["codes"].tolist(), record.parts.get("zeros")
+    scales, gain = record.parts["scales"].double().tolist(), float(record.parts["gains"])
+    planes, blocks = entry.planes, entry.blocks
+    width = -(-columns // 5) if entry.code == "ternary" else -(-columns // 8)
+    groups = -(-columns // entry.group) if entry.group else 0
+    found = record.values()
+    for e in range(stack):
+        for r in range(rows):
+            for c in range(columns):
+                block = {
+                    "tensor": e, "row": e * rows + r, "col": e * columns + c, "rank1": e * rows + r,
+                    "group": (e * rows + r) * groups + (c // entry.group if entry.group else 0),
+                }[entry.scales]  # fmt: skip
+                scale = [scales[plane * blocks + block] * gain for plane in range(planes)]
+                if entry.scales == "rank1":
+                    scale = [each * scales[planes * blocks + e * columns + c] for each in scale]
+                if entry.code == "ternary":
+                    byte = packed[(e * rows + r) * width + c // 5]
+                    wanted = scale[0] * (byte // 3 ** (c % 5) % 3 - 1)
+                else:
+                    bits = [
+                        packed[((j * stack + e) * rows + r) * width + c // 8] >> c % 8 & 1 for j in range(entry.bits)
+                    ]
+                    if entry.code == "signs":
+                        wanted = sum(a * (2 * b - 1) for a, b in zip(scale, bits, strict=True))
+                    else:
+                        middle = int(zeros[block]) if zeros is not None else (2**entry.bits - 1) / 2
+                        wanted = scale[0] * (sum(b << j for j, b in enumerate(bits)) - middle)
+                at = (c, r) if entry.transposed else (r, c)
+                place = (2 * at[0], at[1]) if entry.rows is not None else ((e, *at) if len(entry.shape) == 3 else at)
+                assert float(found[place]) == pytest.approx(wanted, rel=1e-5, abs=1e-11)
+
+
+def rewritten(path: Path, change) -> None:
+    """Change the header of a file of safetensors."""
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + length])
+    said = json.loads(header["__metadata__"]["gym-delta"])
+    change(header, said)
+    header["__metadata__"]["gym-delta"] = json.dumps(said)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
+
+
+def entry_of(said, name):
+    return next(entry for entry, names in said["table"] if name in names)
+
+
+LIES = {
+    "shape": lambda header, said: entry_of(said, "w0").update(shape=[5, 27]),
+    "huge": lambda header, said: entry_of(said, "w0").update(shape=[2**39, 2**39]),
+    "negative": lambda header, said: entry_of(said, "w0").update(shape=[-5, 19]),
+    "rank": lambda header, said: entry_of(said, "lora").update(rank=10),
+    "bits": lambda header, said: entry_of(said, "w0").update(bits=9),
+    "kind": lambda header, said: entry_of(said, "w0").update(kind="pickle"),
+    "rows": lambda header, said: entry_of(said, "head").update(rows=7),
+    "twice": lambda header, said: said["table"].append(said["table"][0]),
+    "lost": lambda header, said: said["table"].pop(),
+    "base": lambda header, said: said.update(base="abc"),
+    "format": lambda header, said: said.update(format="gym-delta-9"),
+    "number format": lambda header, said: header["codes"].update(dtype="I8"),
+    "beyond": lambda header, said: header["codes"]["data_offsets"].__setitem__(1, 10**9),
+    "another part": lambda header, said: header.update(code=header.pop("codes")),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_header_that_lies_is_refused(tmp_path, delta, lie):
+    path = tmp_path / file.NAME
+    file.write(path, delta)
+    rewritten(path, LIES[lie])
+    with pytest.raises(GymError, match="no sound delta"):
+        file.read(path)
+
+
+def test_numbers_that_cannot_be_are_refused_by_name(tmp_path, delta):
+    def wrong(name, part, value):
+        record = delta.records[name]
+        parts = {**record.parts, part: torch.full_like(record.parts[part], value)}
+        broken = file.Delta(delta.header, {**delta.records, name: records.Record(record.entry, parts)})
+        file.write(tmp_path / file.NAME, broken)
+        with pytest.raises(GymError, match=f"{name}: "):
+            file.read(tmp_path / file.NAME)
+
+    wrong("w0", "scales", float("nan"))
+    wrong("norm", "gains", float("inf"))
+    wrong("head", "rows", 3)
+    wrong("head", "rows", 6)
+    wrong("w20", "codes", 250)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 7, b"\xff" * 100, struct.pack("<Q", 2**62) + b"{}", None])
+def test_what_is_no_file_of_safetensors_is_refused(tmp_path, content):
+    path = tmp_path / file.NAME
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(GymError):
+        file.read(path)
+
+
+def test_a_file_that_was_cut_is_refused(tmp_path, delta):
+    path = tmp_path / file.NAME
+    file.write(path, delta)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(GymError, match="no sound delta"):
+        file.read(path)
