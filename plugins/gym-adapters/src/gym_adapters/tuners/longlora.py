@@ -45,6 +45,9 @@ class LongLora(Lora[LongLoRA]):
         attend_by(model, NAME)
         self._handle = self._watch()
 
+    def low_rank(self) -> None:
+        """Return None: attention is another one while it trains."""
+
     def merged_weights(self) -> Plain:
         """Return the model with everything in its weights, which attends to all of a text at all times."""
         plain = super().merged_weights()

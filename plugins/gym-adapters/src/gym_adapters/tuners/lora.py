@@ -28,7 +28,7 @@ from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, read_lora
 from gym_adapters.peft_base import quiet
 from gym_adapters.target_modules import split
 from gym_core import Artifact, GymError
-from gym_torch.model.adapted import check_state
+from gym_torch.model.adapted import LowRank, check_state
 
 TRAINED = "default"  #: what peft calls the adapter that trains
 BEFORE = "before"  #: begins the names of those that were there before
@@ -85,6 +85,16 @@ class Lora(LowRankAdapter[Plain]):
                     weight.requires_grad_(part == TRAINED)
             for weight in pair(layer, name).values():
                 nn.init.zeros_(weight)
+
+    def low_rank(self) -> dict[str, LowRank] | None:
+        """Return the pairs; None with dropout, modules that train whole, adapted embeddings or other adapters that work."""
+        layers = self.layers()
+        whole = self.config.dropout or split(self.config.modules_to_save)
+        others = any(len(layer.active_adapters) > 1 for layer in layers.values())
+        if whole or others or any(layer.lora_embedding_A for layer in layers.values()):
+            return None
+        found = {name: (layer.lora_A[TRAINED].weight, layer.lora_B[TRAINED].weight) for name, layer in layers.items()}
+        return {name: LowRank(*halves, float(layers[name].scaling[TRAINED])) for name, halves in found.items()}
 
     def state(self) -> dict[str, Tensor]:
         """Return the adapter by peft's names, and those beside it by the same names under their own."""

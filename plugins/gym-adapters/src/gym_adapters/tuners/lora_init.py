@@ -42,6 +42,9 @@ class InitializedLora(Lora[Plain]):
         self._seed = seed
         self.attach(START, config.rank)
 
+    def low_rank(self) -> None:
+        """Return None: its first values follow from the weights, which it may change."""
+
     @abstractmethod
     def initial_values(self, first_step: Iterable[FirstStepBatch]) -> dict[str, tuple[Tensor, Tensor]]:
         """Return A `[rank, in]` and B `[out, rank]` for each of `layers`, in fp32."""

@@ -37,6 +37,14 @@ class Plain(NamedTuple):
     """What its `state_dict` holds, by name, one after another and each in the precision that the model came in."""
 
 
+class LowRank(NamedTuple):
+    """The update of one linear layer: it adds `scaling B A x` to what the layer computes of x."""
+
+    first: Tensor  #: A `[rank, in]`
+    second: Tensor  #: B `[out, rank]`
+    scaling: float
+
+
 class AdaptedModel(TrainedPart, ABC):
     """Base of what `adapter.build(model=model, seed=seed)` returns: a model that trains in part or as a whole."""
 
@@ -61,6 +69,14 @@ class AdaptedModel(TrainedPart, ABC):
         """What makes a context in which a `model` that begins as something else than its base computes what it did then.
 
         Default: None, where only a second model computes that.
+        """
+        return None
+
+    def low_rank(self) -> Mapping[str, LowRank] | None:
+        """Return the updates by the path that their layer has in the bare model, A and B being the parameters that train.
+
+        Default: None. It promises that nothing else trains, is added or is left to chance, in training too: whoever adds these
+        updates to the bare model computes what this one does.
         """
         return None
 
