@@ -21,6 +21,11 @@ def build_optimizer(optimizer: Optimizer, policy: Policy[Any], learning_rate: fl
     groups = groups_of(policy.model, policy)
     if not groups:
         raise GymError("nothing is trained: every weight is frozen", key="adapter")
+    return built_over(optimizer, groups, learning_rate)
+
+
+def built_over(optimizer: Optimizer, groups: list[dict[str, Any]], learning_rate: float) -> torch.optim.Optimizer:
+    """Build the optimizer over groups of named parameters. Raises PluginError as `build_optimizer` does."""
     given = {parameter: name for group in groups for name, parameter in group["params"]}  # before torch changes them
     found = optimizer.build(parameters=groups, learning_rate=learning_rate)
     built = promised(found, torch.optim.Optimizer, optimizer, "optimizer")

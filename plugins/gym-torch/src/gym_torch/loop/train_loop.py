@@ -97,7 +97,6 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     they are, as in `rest`. An optimizer in the backward pass, which never sees the whole gradient, is the exception.
     """
     began = time.monotonic()
-    train, progress = job.train, job.progress
     in_backward = job.optimizer_config.updates_in_backward()
     whole = StepBatches.of(job, step)
     for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
@@ -108,6 +107,16 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         if job.stopped and not in_backward:
             job.optimizer.zero_grad()
             return False
+    update(job, step, whole, metrics, began)
+    return True
+
+
+def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began: float) -> None:
+    """Update the weights by the gradients of a step, all of whose batches went backward; `began` is when, `time.monotonic`.
+
+    Raises GymError where the loss or a gradient is not finite, and then changes nothing.
+    """
+    train, progress = job.train, job.progress
     trained = [weight for group in job.optimizer.param_groups for weight in group["params"]]
     norm = job.spread.clip(trained, train.max_grad_norm)
     # The one wait for the device in a step: nothing is updated before the numbers are known to be finite.
@@ -118,7 +127,7 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
         check_weights(policy, job.last, train.skip_steps)
         join = partial(gathered, job.accelerator)
         raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, join)
-    learnt = norm_value > 0 or in_backward
+    learnt = norm_value > 0 or job.optimizer_config.updates_in_backward()
     if learnt:
         job.optimizer.step()
         for part in job.parts:
@@ -134,7 +143,6 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
     values |= step.metrics
     values |= {"grad_norm": norm_value, "tokens": whole.tokens, "seconds": seconds}
     job.window.add(values if learnt else values | {UNLEARNT: 1.0}, metrics.largest)
-    return True
 
 
 def backward(job: Job, step: Step, whole: StepBatches, number: int, metrics: StepMetrics) -> None:

@@ -5,6 +5,8 @@ What switches a part of a model off at random in training alone would stand in t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import nn
 
 from gym_torch.console import say
@@ -12,15 +14,20 @@ from gym_torch.console import say
 RANDOM = ("drop", "jitter")  #: in the names of what transformers' layers and adapters scale their random numbers by
 
 
+def dropouts(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """Yield the modules that drop out, and the name of the number that says how much."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            yield module, "p"
+        for name, value in vars(module).items():
+            if isinstance(value, float) and value > 0 and any(part in name.lower() for part in RANDOM):
+                yield module, name
+
+
 def disable_dropout(model: nn.Module) -> None:
     """Set every dropout of a model to 0, in layers of their own and in numbers of other layers; say so where there was one."""
-    found = False
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            found, module.p = found or module.p > 0, 0.0
-        for name, value in list(vars(module).items()):
-            if isinstance(value, float) and value > 0 and any(part in name.lower() for part in RANDOM):
-                setattr(module, name, 0.0)
-                found = True
+    found = list(dropouts(model))
+    for module, name in found:
+        setattr(module, name, 0.0)
     if found:
         say("dropout is off: the loss compares log-probabilities, and chance would stand on one side alone")
