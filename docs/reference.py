@@ -30,7 +30,7 @@ from gym_llamafactory.markdown import markdown
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_rl.rollout_engine import RolloutEngine
-from gym_torch import TorchAlgorithm, TorchBackend, TorchStrategy
+from gym_torch import LoadTimeQuantizer, TorchAlgorithm, TorchBackend, TorchStrategy
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.loop.prepared_data import Prepared
@@ -51,7 +51,9 @@ HANDED = (
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine,
 )  # fmt: skip
 #: What packages ask of components of the kernel's kinds beyond what it does itself.
-FURTHER: tuple[type[Component], ...] = (TorchBackend, DataAlgorithm, TorchAlgorithm, TorchStrategy)
+FURTHER: tuple[type[Component], ...] = (
+    TorchBackend, DataAlgorithm, TorchAlgorithm, LoadTimeQuantizer, TorchStrategy,
+)  # fmt: skip
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
     "subclass of `gym_core.Component` with `kind: ClassVar[str]`. Components of the kind stand in the group `gym.<kind>`, in",

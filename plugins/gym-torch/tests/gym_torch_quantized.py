@@ -10,17 +10,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gym_core import Quantizer
+from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model.quantized_weights import WeightCodec
 
 ALIVE: list[Any] = []  #: what was encoded, as far as it is still in memory
 
 
-class Rows(Quantizer):
+class Rows(LoadTimeQuantizer):
     """8 bits a weight."""
 
     target: ClassVar[str] = "gym_torch_quantized:RowsCodec"
-    moment: ClassVar[str] = "load"
 
     def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         return sum(prod(shape) + 4 * prod(shape[:-1]) for shape in shapes.values())
@@ -31,7 +30,9 @@ class RowsCodec(WeightCodec):
         self.config = config
 
     def encode(self, weight: Tensor) -> dict[str, Tensor]:
-        assert not any(earlier() is not None for earlier in ALIVE), "an earlier weight is still in memory"
+        others = (other for earlier in ALIVE if (other := earlier()) is not None)
+        held = weight.untyped_storage().data_ptr()  # experts of a layer are parts of one tensor
+        assert all(other.untyped_storage().data_ptr() == held for other in others), "an earlier weight is in memory"
         ALIVE.append(weakref.ref(weight))
         scale = weight.float().abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
         return {"codes": (weight.float() / scale).round().to(torch.int8), "scale": scale}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import LoRA
-from gym_core import GymError
+from gym_core import GymError, Quantizer
 from gym_torch import Transformers
 from gym_torch.model.adapted import Full, adapt
 from gym_torch.model.empty_model import empty
@@ -173,11 +173,15 @@ def test_it_needs_an_adapter(model: PreTrainedModel, model_path: Path, tmp_path:
 
 
 def test_a_quantizer_of_finished_models_is_refused() -> None:
-    class After(Rows):
+    class After(Quantizer):
         moment = "artifact"
 
-    with pytest.raises(ValueError, match="section `quantization`"):
-        Transformers(path="tiny", quantization=After())
+    class Undeclared(Quantizer):
+        moment = "load"
+
+    for quantizer, why in ((After(), "section `quantization`"), (Undeclared(), r"LoadTimeQuantizer.*subclass it")):
+        with pytest.raises(ValueError, match=why):
+            Transformers(path="tiny", quantization=quantizer)
 
 
 def test_another_model_is_quantized_as_its_own_key_says(model_path: Path) -> None:

@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "gym_torch.config": "EarlyStopping SafetensorsExporter TorchAlgorithm Transformers",
     "gym_torch.distributed.strategies": "DDP FSDP",
-    "gym_torch.kinds": "Adapter Merger TorchBackend TorchStrategy",
+    "gym_torch.kinds": "Adapter LoadTimeQuantizer Merger TorchBackend TorchStrategy",
     "gym_torch.planners": "Planner",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
-from gym_core import Callback, Config, Exporter, GymError, Quantizer, Recipe, RecipeError, Slot
+from gym_core import Callback, Config, Exporter, GymError, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import DataAlgorithm
 from gym_data.location import package_of
-from gym_torch.kinds import TorchBackend
+from gym_torch.kinds import LoadTimeQuantizer, TorchBackend, at_load
 from gym_torch.openmp import wait_passively
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
@@ -44,10 +44,10 @@ class Transformers(TorchBackend):
     """Start from the weights, or from random ones of the same shape, drawn with the seed of the run."""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """How the frozen weights are held: `auto` as they are stored if the run computes in bf16, else fp32."""
-    quantization: Annotated[SerializeAsAny[Quantizer] | None, Slot("quantizers")] = None
+    quantization: Annotated[SerializeAsAny[LoadTimeQuantizer] | None, Slot("quantizers")] = None
     """Hold the weights of linear layers in a few bits while an adapter trains beside them (QLoRA). The head, embeddings and what
     is tied to them stay as they are. What is quantized after training stands in the section `quantization`."""
-    ref_model_quantization: Annotated[SerializeAsAny[Quantizer] | None, Slot("quantizers")] = None
+    ref_model_quantization: Annotated[SerializeAsAny[LoadTimeQuantizer] | None, Slot("quantizers")] = None
     """The same for further models that the recipe names, such as a reference; one without a name is the model itself."""
     attention: str = "auto"
     """`auto` packs samples into full rows and attends within each; the name of an attention of transformers (`sdpa`,
@@ -73,12 +73,10 @@ class Transformers(TorchBackend):
             raise ValueError(f"`{path}` is a model of {package}, which is not installed: pip install {package}")
         return path
 
-    @field_validator("quantization", "ref_model_quantization")
+    @field_validator("quantization", "ref_model_quantization", mode="before")
     @classmethod
-    def _at_load(cls, quantizer: Quantizer | None) -> Quantizer | None:
-        if quantizer is not None and quantizer.moment != "load":
-            raise ValueError("this quantizer works after training: name it in the section `quantization`")
-        return quantizer
+    def _at_load(cls, quantizer: Any) -> LoadTimeQuantizer | None:
+        return at_load(quantizer)
 
     def check(self) -> None:
         """Ask the quantizers whether all that they need is there."""

@@ -5,9 +5,9 @@ Importing this imports no torch. The kind `planners` is in `gym_torch.planners`.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from gym_core import Backend, Component, PluginError, Recipe, Strategy
+from gym_core import Backend, Component, PluginError, Quantizer, Recipe, Strategy
 from gym_core.sections import SECTION_OF
 from gym_optim.kinds import undeclared
 from gym_optim.promises import Held
@@ -61,6 +61,16 @@ class TorchBackend(Backend):
         raise undeclared(self, "other(self, path: str) -> Self: return ...")
 
 
+class LoadTimeQuantizer(Quantizer):
+    """Base of every quantizer for `model.quantization`. `build()` returns a `gym_torch.model.quantized_weights.WeightCodec`."""
+
+    moment: ClassVar[str] = "load"
+
+    modules_to_not_convert: tuple[str, ...] = ()
+    """Modules that stay as they are, by their paths or parts of these, such as `experts` or `layers.0`. Heads, embeddings,
+    norms and routers do in any case."""
+
+
 class TorchStrategy(Held, Strategy):
     """Base of every strategy that spreads the loop of gym-torch over several processes."""
 
@@ -71,6 +81,15 @@ class TorchStrategy(Held, Strategy):
     def shards(self) -> bool:
         """Whether a process holds but a part of each parameter: then optimizers must work elementwise."""
         raise undeclared(self, "shards(self) -> bool: return ...")
+
+
+def at_load(quantizer: Any) -> LoadTimeQuantizer | None:
+    """Return what a recipe names as what quantizes a model while it is loaded. Raises ValueError where it does not."""
+    if quantizer is None or isinstance(quantizer, LoadTimeQuantizer):
+        return quantizer
+    if isinstance(quantizer, Quantizer) and quantizer.moment == "load":
+        raise ValueError("it is no gym_torch.kinds.LoadTimeQuantizer, which is asked of it here: subclass it")
+    raise ValueError("this quantizer works after training: name it in the section `quantization`")
 
 
 def part(recipe: Recipe, base: type[Part]) -> Part | None:

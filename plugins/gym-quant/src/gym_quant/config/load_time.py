@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from math import ceil, prod
 from typing import ClassVar
 
-from gym_core import GymError, Quantizer
+from gym_core import GymError
+from gym_torch.kinds import LoadTimeQuantizer
 
 
-class LoadTime(Quantizer):
+class LoadTime(LoadTimeQuantizer):
     """Base of quantizers for `model.quantization`: subclass it, point at a codec of `gym_torch.model.quantized_weights`."""
 
-    moment: ClassVar[str] = "load"
     library: ClassVar[str] = ""
     """Module that encodes and decodes, of the extra of the same name as `extra`."""
     extra: ClassVar[str] = ""

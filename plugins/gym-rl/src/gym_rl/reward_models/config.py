@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
-from gym_core import Quantizer, Slot
+from gym_core import Slot
 from gym_rewards import Reward
+from gym_torch.kinds import LoadTimeQuantizer, at_load
 
 
 class Model(Reward):
@@ -23,19 +24,17 @@ class Model(Reward):
     """The directory of a run that made one, a model directory, or an id on the Hugging Face Hub."""
     revision: str | None = None
     """Branch, tag or commit on the Hub."""
-    quantization: Annotated[SerializeAsAny[Quantizer] | None, Slot("quantizers")] = None
+    quantization: Annotated[SerializeAsAny[LoadTimeQuantizer] | None, Slot("quantizers")] = None
     """Hold the weights of its linear layers in a few bits, as `model.quantization` does those of the model that is trained."""
     tools: str = "tools"
     """Column of the tools that the prompt offers, where the rows have one."""
     batch: PositiveInt = 16
     """Completions in one forward pass."""
 
-    @field_validator("quantization")
+    @field_validator("quantization", mode="before")
     @classmethod
-    def _at_load(cls, quantizer: Quantizer | None) -> Quantizer | None:
-        if quantizer is not None and quantizer.moment != "load":
-            raise ValueError("this quantizer works after training, and a reward model is quantized while it is loaded")
-        return quantizer
+    def _at_load(cls, quantizer: Any) -> LoadTimeQuantizer | None:
+        return at_load(quantizer)
 
     def check(self) -> None:
         """Ask the quantizer whether all that it needs is there."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
-from gym_core import Artifact, GymError, Quantizer
+from gym_core import Artifact, GymError
 from gym_data.location import locate
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.checkpoint import MANIFEST, problem
+from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import AdaptedModel, Full, Plain, build_adapter, skeleton
 from gym_torch.model.quantized_loading import maker_of, quantizer_of
@@ -50,7 +51,7 @@ def opened(artifact: Artifact) -> Opened:
 
 
 def open_artifact(
-    artifact: Artifact, dtype: torch.dtype | str = torch.float32, quantizer: Quantizer | None = None
+    artifact: Artifact, dtype: torch.dtype | str = torch.float32, quantizer: LoadTimeQuantizer | None = None
 ) -> AdaptedModel:
     """Load the language model that a run made, with its adapter beside the weights, not merged.
 

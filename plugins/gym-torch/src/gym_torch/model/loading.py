@@ -14,13 +14,15 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from gym_core import GymError, Quantizer, RecipeError, Run
+from gym_core import GymError, RecipeError, Run
 from gym_data.location import locate
 from gym_torch.console import say
+from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import precision_probe, rope_scaling
 from gym_torch.model.layout_support import fit
 from gym_torch.model.memory_meter import Meter
 from gym_torch.model.model_files import PATH, check_code, check_weights, no_adapter
+from gym_torch.model.quantizable_weights import tell
 from gym_torch.model.quantized_loading import Ready, Streaming, codec_of, quantize_in_place
 from gym_torch.model.stored_formats import format_of, renamed
 from gym_torch.model.vocabulary import check_vocabulary
@@ -54,7 +56,7 @@ class LoadedModel:
     described: Mapping[str, Any] = field(
         default_factory=dict
     )  #: what an adapter must say of it, to be opened on it again
-    quantization: Quantizer | None = None  #: how its linear layers are stored
+    quantization: LoadTimeQuantizer | None = None  #: how its linear layers are stored
 
 
 def load(config: Transformers, run: Run) -> LoadedModel:
@@ -74,6 +76,8 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     width = shape.get_text_config().hidden_size
     precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
     model = _weights(config, path, shape, precision, run.recipe.train.seed)
+    if stored := tell(model):
+        run.record.update(quantized_weights=stored)
     found = fit(model, rope_scaling.longest(run.recipe), packs=config.attention == "auto")
     if found.layout is PADDED:
         say(f"samples are padded, not packed: {found.why}")
@@ -150,8 +154,8 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
         else:
             codec = codec_of(config.quantization, shape) if config.quantization else None
             model = _random(shape, seed, options)
-            if codec:
-                quantize_in_place(model, codec)
+            if codec and config.quantization:
+                quantize_in_place(model, codec, config.quantization.modules_to_not_convert)
     check_vocabulary(model, path, config.resize_vocab, seed)
     rope_scaling.steady(model)
     return model
@@ -210,14 +214,14 @@ def read_weights(
     return model
 
 
-def read_model(path: Path, options: dict[str, Any], quantizer: Quantizer | None, *how: Any) -> PreTrainedModel:
+def read_model(path: Path, options: dict[str, Any], quantizer: LoadTimeQuantizer | None, *how: Any) -> PreTrainedModel:
     """Load weights as `read_weights` does; those of linear layers are encoded one after another, or are stored as they come.
 
     Raises what `read_weights` and `codec_of` raise.
     """
     shape = options["config"]
     if quantizer:
-        streaming = Streaming(codec_of(quantizer, shape), path)
+        streaming = Streaming(codec_of(quantizer, shape), path, quantizer.modules_to_not_convert)
     elif found := format_of(shape):
         streaming = Ready(found, path)
         options = {**options, "key_mapping": renamed(path, found)}

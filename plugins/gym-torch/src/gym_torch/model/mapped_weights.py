@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import Quantizer
+from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model.loading import read_model
 from gym_torch.model.model_files import check_weights
 
@@ -38,7 +38,7 @@ def load(
     changed: Mapping[str, Any] = MappingProxyType({}),
     kind: Any = AutoModelForCausalLM,
     dtype: torch.dtype | str = "auto",
-    quantizer: Quantizer | None = None,
+    quantizer: LoadTimeQuantizer | None = None,
 ) -> PreTrainedModel:
     """Load a model for use, with entries of its configuration changed; by default in the precision of its files, mapped.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,27 +15,22 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from gym_core import Artifact, GymError, PluginError, Quantizer
+from gym_core import Artifact, GymError, PluginError
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_optim.promises import promised
-from gym_torch.model.expert_layer import runs_beside
+from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model.model_files import stored_tensor
 from gym_torch.model.precision_probe import device
+from gym_torch.model.quantizable_weights import KEY, to_quantize
 from gym_torch.model.quantized_experts import quantizable
-from gym_torch.model.quantized_weights import QuantizedLinear, WeightCodec, stored_modules
+from gym_torch.model.quantized_weights import WeightCodec, matrix_of, stored_layer, stored_modules
 from gym_torch.model.stored_formats import StoredFormat, prepare
 
-KEY = "model.quantization"
-EXPERTS = (
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-)  #: where configurations say how many a router chooses from
 METHOD = "gym"  #: what transformers calls it while a model is loaded; nothing of it stays in the model
 
 
-def codec_of(quantizer: Quantizer, shape: PretrainedConfig) -> WeightCodec:
+def codec_of(quantizer: LoadTimeQuantizer, shape: PretrainedConfig) -> WeightCodec:
     """Return what encodes weights. Raises GymError where it cannot work on this model or machine, before anything is loaded."""
     before = getattr(shape, "quantization_config", None)
     if before is not None:
@@ -50,7 +45,7 @@ def codec_of(quantizer: Quantizer, shape: PretrainedConfig) -> WeightCodec:
     return codec
 
 
-def told_of(quantizer: Quantizer | None) -> dict[str, Any]:
+def told_of(quantizer: LoadTimeQuantizer | None) -> dict[str, Any]:
     """Return what an artifact says of how its base is quantized; nothing where it is not."""
     if quantizer is None:
         return {}
@@ -58,13 +53,13 @@ def told_of(quantizer: Quantizer | None) -> dict[str, Any]:
     return {"quantizer": value, "quantizer_options": quantizer.model_dump(mode="json")}
 
 
-def quantizer_of(artifact: Artifact) -> Quantizer | None:
+def quantizer_of(artifact: Artifact) -> LoadTimeQuantizer | None:
     """Return what quantizes the base that an artifact was made for. Raises PluginError where its package is not installed."""
     made = artifact.details.get("quantizer")
     if made is None:
         return None
     cls = maker_of(artifact, "quantizers", made, "its base was quantized")
-    quantizer: Quantizer = cls(**artifact.details.get("quantizer_options", {}))
+    quantizer: LoadTimeQuantizer = cls(**artifact.details.get("quantizer_options", {}))
     return quantizer
 
 
@@ -78,64 +73,38 @@ def maker_of(artifact: Artifact, group: str, made: str, what: str) -> Any:
     return load(entry)
 
 
-def to_quantize(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the layers whose weights are quantized, by name: all linear ones but heads, routers, and those tied to something."""
-    backbone = {id(module) for module in model.base_model.modules()}  # heads that score lie beside it
-    head = model.get_output_embeddings()
-    options = model.config.get_text_config()
-    experts = {getattr(options, key, None) for key in EXPERTS}
-    tied = {key for pair in (model.all_tied_weights_keys or {}).items() for key in pair}
-    return {
-        name: layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear)
-        and not isinstance(layer, QuantizedLinear)
-        and layer is not head
-        and id(layer) in backbone
-        and f"{name}.weight" not in tied
-        and layer.out_features not in experts
-    }
-
-
-def experts_of(model: PreTrainedModel) -> list[str]:
-    """Return the names of the tensors of experts: of those that transformers runs by its interface."""
-    return [
-        f"{place}.{name}"
-        for place, module in model.named_modules()
-        if runs_beside(module)
-        for name, weight in module.named_parameters(recurse=False)
-        if weight.dim() == 3
-    ]
-
-
 @torch.no_grad()
 def quantize_layer(
     model: nn.Module, name: str, weight: Tensor, codec: WeightCodec, original: Callable[[], Tensor] | None = None
 ) -> None:
     """Put a quantized layer in the place of one with this weight. It is encoded where the run computes."""
     layer = model.get_submodule(name)
-    assert isinstance(layer, nn.Linear)
-    stored = {key: tensor.to(weight.device) for key, tensor in codec.encode(weight.to(device())).items()}
-    model.set_submodule(name, QuantizedLinear(codec, stored, weight.shape, layer.bias, original))
+    matrix = matrix_of(layer, weight)
+    stored = {key: tensor.to(weight.device) for key, tensor in codec.encode(matrix.to(device())).items()}
+    model.set_submodule(name, stored_layer(layer, codec, stored, matrix.shape, original))
 
 
-def quantize_in_place(model: PreTrainedModel, codec: WeightCodec) -> None:
-    """Quantize a model that is in memory, layer by layer."""
-    for name, layer in to_quantize(model).items():
-        quantize_layer(model, name, layer.weight.detach(), codec)
-    for name in experts_of(model):
+def quantize_in_place(model: PreTrainedModel, codec: WeightCodec, skipped: Sequence[str]) -> None:
+    """Quantize a model that is in memory, layer by layer. Raises what `to_quantize` does."""
+    wanted = to_quantize(model, skipped)
+    for name, layer in wanted.layers.items():
+        quantize_layer(model, name, layer.get_parameter("weight").detach(), codec)
+    for name in wanted.experts:
         place, _, own = name.rpartition(".")
         quantizable(model, place).store(own, model.get_parameter(name).detach(), codec, device())
 
 
-def stand_in(model: PreTrainedModel, quantizer: Quantizer) -> None:
-    """Put layers without data into a model without data, of the size that the quantizer declares."""
-    for name, layer in to_quantize(model).items():
-        shape = layer.weight.shape
+def stand_in(model: PreTrainedModel, quantizer: LoadTimeQuantizer) -> None:
+    """Put layers without data into a model without data, of the size that the quantizer declares. Raises what `to_quantize`
+    does.
+    """
+    wanted = to_quantize(model, quantizer.modules_to_not_convert)
+    for name, layer in wanted.layers.items():
+        shape = matrix_of(layer, layer.get_parameter("weight")).shape
         size = quantizer.declared_bytes({f"{name}.weight": tuple(shape)})
         stored = {"all": torch.empty(size, dtype=torch.uint8, device="meta")}
-        model.set_submodule(name, QuantizedLinear(_Nothing(), stored, shape, layer.bias))
-    for name in experts_of(model):
+        model.set_submodule(name, stored_layer(layer, _Nothing(), stored, shape))
+    for name in wanted.experts:
         place, _, own = name.rpartition(".")
         shape = model.get_parameter(name).shape
         size = quantizer.declared_bytes({name: tuple(shape)}) // shape[0]
@@ -158,10 +127,10 @@ class _Nothing(WeightCodec):
 class Streaming(QuantizationConfigMixin):
     """What `from_pretrained` is told, to encode weights with a codec as it reads them from files."""
 
-    def __init__(self, codec: WeightCodec, path: Path) -> None:
-        """Take the codec, and the directory of the model."""
+    def __init__(self, codec: WeightCodec, path: Path, skipped: Sequence[str] = ()) -> None:
+        """Take the codec, the directory of the model, and the modules that stay as they are."""
         super().__init__(quant_method=METHOD)
-        self.codec, self.path = codec, path
+        self.codec, self.path, self.skipped = codec, path, skipped
         self.nonfinite: list[str] = []
 
     def to_dict(self) -> dict[str, Any]:
@@ -169,15 +138,8 @@ class Streaming(QuantizationConfigMixin):
         return {"quant_method": METHOD, "codec": type(self.codec).__name__}
 
     def prepare(self, model: PreTrainedModel) -> set[str]:
-        """Make a model without data ready, and return the names of the weights to encode."""
-        wanted = {f"{name}.weight" for name in to_quantize(model)}.union(experts_of(model))
-        if not wanted:
-            raise GymError(
-                f"{type(model).__name__} has no linear layers to quantize",
-                key=KEY,
-                fix="leave `quantization` out, or name another model",
-            )
-        return wanted
+        """Make a model without data ready, and return the names of the weights to encode. Raises what `to_quantize` does."""
+        return to_quantize(model, self.skipped).weights
 
     def finish(self, model: PreTrainedModel) -> None:
         """Leave a model that transformers does not call quantized. Raises GymError for weights that are not finite."""

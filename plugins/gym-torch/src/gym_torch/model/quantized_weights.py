@@ -1,8 +1,8 @@
 """Linear layers whose weight is held in a few bits: what a quantizer that works at load time plugs into.
 
 A quantizer of the moment `load` builds a `WeightCodec`, which turns a matrix into what is stored and back. The layer is the
-same for all of them: it is an `nn.Linear`, so adapters go beside it as beside any, and its weight, which no optimizer sees,
-is computed where it is used. The backward pass computes it again, so nothing of the size of a weight is kept.
+same for all of them: it is an `nn.Linear`, or GPT-2's `Conv1D`, so adapters go beside it as beside any, and its weight, which no
+optimizer sees, is computed where it is used. The backward pass computes it again, so nothing of the size of a weight is kept.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 STORED = "stored_"  #: begins the names of the buffers of a layer that hold its weight
 
@@ -71,8 +72,8 @@ class Stored(nn.Module, ABC):
         return self
 
 
-class QuantizedLinear(Stored, nn.Linear):
-    """A linear layer with a weight `[out, in]` that is stored as a codec stores it; its bias is a parameter like any."""
+class QuantizedMatrix(Stored):
+    """A layer with one matrix `[out, in]` that is stored as a codec stores it; its bias is a parameter like any."""
 
     def __init__(
         self,
@@ -85,7 +86,6 @@ class QuantizedLinear(Stored, nn.Linear):
         """Take the tensors; `original` reads the weight again as it was before it was quantized."""
         nn.Module.__init__(self)
         self.codec, self.shape, self._original = codec, shape, original
-        self.out_features, self.in_features = shape
         self.names = tuple(stored)
         for name, tensor in stored.items():
             self.register_buffer(STORED + name, tensor)
@@ -94,17 +94,50 @@ class QuantizedLinear(Stored, nn.Linear):
 
     @property
     def stored(self) -> dict[str, Tensor]:
-        """What holds the weight, by the names of the codec."""
+        """What holds the matrix, by the names of the codec."""
         return {name: self.get_buffer(STORED + name) for name in self.names}
 
     @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        """The weight that it computes with, computed anew: a change to it changes nothing."""
+    def matrix(self) -> Tensor:
+        """The matrix `[out, in]` that it computes with, computed anew: a change to it changes nothing."""
         return decoded(self.codec, self.stored, self.shape)
+
+    @property
+    @abstractmethod
+    def weight(self) -> Tensor:
+        """The same as a layer that is not quantized holds it."""
 
     def original(self) -> Tensor | None:
         """Return the weight before it was quantized, in the precision of its file; None where nothing holds it."""
         return self._original() if self._original else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `[..., out]` of `[..., in]`, as a layer that is not quantized."""
+        found = self.codec.linear(x, self.stored, self.shape)
+        return found if self.bias is None else found + self.bias.to(found.dtype)
+
+    def plain_weights(self) -> dict[str, Callable[[], Tensor]]:
+        """Return what computes the weight."""
+        return {"weight": lambda: self.weight}
+
+    @property
+    def numbers(self) -> int:
+        """How many weights are stored."""
+        return self.shape.numel()
+
+
+class QuantizedLinear(QuantizedMatrix, nn.Linear):
+    """A linear layer."""
+
+    def __init__(self, codec: WeightCodec, stored: Mapping[str, Tensor], shape: torch.Size, *more: Any) -> None:
+        """Take what `QuantizedMatrix` does."""
+        super().__init__(codec, stored, shape, *more)
+        self.out_features, self.in_features = shape
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The matrix."""
+        return self.matrix
 
     @torch.no_grad()
     def rounded(self, weight: Tensor) -> Tensor:
@@ -125,23 +158,48 @@ class QuantizedLinear(Stored, nn.Linear):
         made.bias = self.bias
         return made
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Return what any linear layer does."""
-        found = self.codec.linear(input, self.stored, self.shape)
-        return found if self.bias is None else found + self.bias.to(found.dtype)
-
-    def plain_weights(self) -> dict[str, Callable[[], Tensor]]:
-        """Return what computes the weight."""
-        return {"weight": lambda: self.weight}
-
-    @property
-    def numbers(self) -> int:
-        """How many weights are stored."""
-        return self.shape.numel()
-
     def extra_repr(self) -> str:
         """Return its size and what stores it."""
         return f"{super().extra_repr()}, codec={type(self.codec).__name__}"
+
+
+class QuantizedConv1D(QuantizedMatrix, Conv1D):
+    """The linear layer of GPT-2, whose weight is `[in, out]`."""
+
+    def __init__(self, codec: WeightCodec, stored: Mapping[str, Tensor], shape: torch.Size, *more: Any) -> None:
+        """Take what `QuantizedMatrix` does: what is stored is the matrix `[out, in]`."""
+        super().__init__(codec, stored, shape, *more)
+        self.nf, self.nx = shape
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The matrix, turned."""
+        return self.matrix.T.contiguous()
+
+    def plain(self, dtype: torch.dtype) -> Conv1D:
+        """Return a layer that holds the weight it computes with."""
+        with torch.device("meta"):
+            made = Conv1D(self.nf, self.nx)
+        made.weight = nn.Parameter(self.weight.to(dtype), requires_grad=False)
+        made.bias = self.bias
+        return made
+
+
+def stored_layer(
+    layer: nn.Module,
+    codec: WeightCodec,
+    stored: Mapping[str, Tensor],
+    shape: torch.Size,
+    original: Callable[[], Tensor] | None = None,
+) -> QuantizedMatrix:
+    """Return what takes the place of a linear layer or a `Conv1D`, with its matrix `[out, in]` stored."""
+    kind = QuantizedConv1D if isinstance(layer, Conv1D) else QuantizedLinear
+    return kind(codec, stored, shape, layer.bias, original)
+
+
+def matrix_of(layer: nn.Module, weight: Tensor) -> Tensor:
+    """Return the matrix `[out, in]` of a weight of a linear layer or a `Conv1D`."""
+    return weight.T if isinstance(layer, Conv1D) else weight
 
 
 class _Decoded(torch.autograd.Function):
@@ -180,9 +238,9 @@ def quantized(layer: nn.Module) -> QuantizedLinear | None:
     return layer if isinstance(layer, QuantizedLinear) else None
 
 
-def quantized_layers(model: nn.Module) -> dict[str, QuantizedLinear]:
+def quantized_layers(model: nn.Module) -> dict[str, QuantizedMatrix]:
     """Return the layers of a model that are quantized, by name."""
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, QuantizedMatrix)}
 
 
 def stored_modules(model: nn.Module) -> dict[str, Stored]:

@@ -17,10 +17,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from gym_core import GymError
 from gym_torch.model.model_files import INDEX
-from gym_torch.model.quantized_weights import STORED, QuantizedLinear, WeightCodec
+from gym_torch.model.quantized_weights import STORED, WeightCodec, stored_layer
 
 PLAIN = "weight"  #: what a weight is called that is not packed
 BITS = 32  #: of the integers that codes are packed in
@@ -148,10 +149,10 @@ def prepare(model: PreTrainedModel, path: Path, codec: StoredFormat) -> None:
     """Put layers without data into a model without data, in the place of those that the files hold quantized."""
     there = _modules(path, codec)
     for name, layer in list(model.named_modules()):
-        if isinstance(layer, nn.Linear) and name in there:
+        if isinstance(layer, nn.Linear | Conv1D) and name in there:
             stored = there[name]
             empty = {key: torch.empty_like(tensor, device="meta") for key, tensor in stored.items()}
-            model.set_submodule(name, QuantizedLinear(codec, empty, codec.shape(stored), layer.bias))
+            model.set_submodule(name, stored_layer(layer, codec, empty, codec.shape(stored)))
 
 
 def renamed(path: Path, codec: StoredFormat) -> dict[str, str]:
