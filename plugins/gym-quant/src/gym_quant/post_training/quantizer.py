@@ -24,7 +24,7 @@ from gym_quant.post_training import calibration, evidence
 from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read
 from gym_quant.post_training.layer_work import LayerWork
 from gym_torch.checkpoints import weight_shards
-from gym_torch.checkpoints.artifact import base_of
+from gym_torch.checkpoints.artifact import base_of, quantized_from
 from gym_torch.checkpoints.checkpoint import MANIFEST, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.config import SafetensorsExporter
@@ -54,7 +54,8 @@ class PostTrainingQuantizer:
 
         """
         source = self._source(run, artifact)
-        made = Artifact(into, "model", details={"quantization": self._name}, task=artifact.task)
+        details = {"quantization": self._name, **quantized_from(artifact, into)}
+        made = Artifact(into, "model", details=details, task=artifact.task)
         if into.exists() and any(into.iterdir()):
             if _source_of(into) == source:
                 say(f"{into} holds this model, quantized, already")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,12 +13,15 @@ from gym_core import Artifact, GymError
 from gym_data.location import locate
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.checkpoint import MANIFEST, problem
+from gym_torch.console import say
 from gym_torch.kinds import LoadTimeQuantizer
-from gym_torch.model import mapped_weights
+from gym_torch.model import fingerprint, mapped_weights
 from gym_torch.model.adapted import AdaptedModel, Full, Plain, build_adapter, skeleton
 from gym_torch.model.quantized_loading import maker_of, quantizer_of
 from gym_torch.model.tasks import Task, built, headed, task_of
 from gym_torch.model.value_head import ScalarHead
+
+FROM = "quantized_from"  #: in the details of a quantized model: the artifact that it was made from, with its path from there
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,25 @@ class Opened:
 def base_of(artifact: Artifact) -> Path:
     """Return the directory of the model that an adapter belongs to, or of the model itself."""
     return locate(artifact.base, artifact.details.get("revision")) if artifact.kind == "adapter" else artifact.path
+
+
+def quantized_from(artifact: Artifact, into: Path) -> dict[str, Any]:
+    """Return what the details of a model that a quantizer writes to `into` say of the artifact that it is made from."""
+    told = artifact.to_json() | {"path": os.path.relpath(artifact.path.resolve(), into.resolve())}
+    return {FROM: told, "quantized_from_fingerprint": fingerprint.of_model(artifact.path)}
+
+
+def to_export(artifact: Artifact) -> Artifact:
+    """Return what exporters write of an artifact: of a model that was quantized after training what was trained, if it is there.
+
+    The quantized model is a checkpoint already, and its codes are of no use to another format.
+    """
+    before = artifact.details.get(FROM)
+    path = (artifact.path / before["path"]).resolve() if before else artifact.path
+    if before is None or fingerprint.of_model(path) != artifact.details["quantized_from_fingerprint"]:
+        return artifact
+    say(f"{artifact.path} is quantized and stays as it is; {path}, which was trained, is exported")
+    return Artifact(**{**before, "path": path})
 
 
 def opened(artifact: Artifact) -> Opened:
@@ -75,7 +99,7 @@ def open_artifact(
         raise GymError(
             "the model is quantized: there is nothing to merge, and its weights are codes",
             where=str(artifact.path),
-            fix="use the directory as it is; `gym export RUN/checkpoints/step-...` exports what was trained",
+            fix="use the directory as it is, or export the model that it was made from",
         )
     if artifact.kind == "model":
         return Full(
@@ -99,11 +123,11 @@ def plain_model(artifact: Artifact) -> Plain:
     """Return the plain model that an artifact stands for, its weights by their names in files of transformers.
 
     An adapter is merged on the way, one layer at a time, and what was asked for is not kept: memory is that of the largest
-    layer. This is what an exporter to another format is made of.
+    layer. This is what an exporter to another format is made of. Of a quantized model it is what was trained (`to_export`).
 
     Raises what `open_artifact` does, and GymError where the adapter cannot be merged or transformers has no such model.
     """
-    whole = opened(artifact)
+    whole = opened(to_export(artifact))
     plain = whole.plain()
     model = skeleton(plain.config, built(plain.config, whole.task))
     plain.config.architectures = [type(model).__name__]

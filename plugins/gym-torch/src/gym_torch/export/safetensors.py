@@ -20,7 +20,7 @@ import torch
 from gym_core import Artifact, GymError
 from gym_core.outputlock import OutputLock
 from gym_torch.checkpoints import weight_shards
-from gym_torch.checkpoints.artifact import Opened, base_of, opened
+from gym_torch.checkpoints.artifact import Opened, base_of, opened, to_export
 from gym_torch.checkpoints.checkpoint import whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.console import say
@@ -43,7 +43,8 @@ class Safetensors:
         self.config = config
 
     def export(self, artifact: Artifact, into: Path) -> Path:
-        """Write the model of an artifact as the directory `into`, all or nothing, and return it.
+        """Write the model of an artifact as the directory `into`, all or nothing, and return it; of a quantized one what was
+        trained.
 
         Exporting the same thing again returns what is there.
 
@@ -52,6 +53,7 @@ class Safetensors:
             PluginError: the adapter that made the artifact is not installed.
 
         """
+        artifact = to_export(artifact)
         source = _source(artifact, self.config.model_dump(mode="json"))
         if into.exists() and any(into.iterdir()):
             if _certified(into, source):
