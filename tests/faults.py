@@ -49,7 +49,7 @@ FAULTS = [
     ),
     Fault(
         "gym-core",
-        'artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized") or artifact',
+        'artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized")',
         "pass",
         "test_run.py",
         "four_seams",

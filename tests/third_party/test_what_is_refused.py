@@ -11,8 +11,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel, PretrainedConfig
 
-from gym_core import Artifact, Callback, Exporter, GymError, Strategy, execute, load_recipe
+from gym_core import Artifact, Callback, Exporter, GymError, Quantizer, Strategy, execute, load_recipe
 from gym_core.hooks import manager_for
 from gym_data.kinds import Data
 from gym_optim.kinds import Optimizer, Scheduler
@@ -21,8 +22,13 @@ from gym_rl import RolloutEngineConfig
 from gym_sft import SFT
 from gym_testkit.bench import Bench
 from gym_torch.contribution import Contribution
+from gym_torch.kinds import Adapter, LoadTimeQuantizer
 from gym_torch.loop.prepared_data import CheckedExamples
 from gym_torch.metrics import OF_THE_LOOP, Mean
+from gym_torch.model.adapted import Full
+from gym_torch.model.loading import LoadedModel, check_loaded
+from gym_torch.model.quantized_loading import codec_of
+from gym_torch.model.quantized_weights import WeightCodec
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers
 from gym_torch.source import Dataset
@@ -330,6 +336,122 @@ def test_data_of_which_a_part_is_missing(bench, without):
     refused(bench, "data", f"`{without}` of .*Partly returned a NoneType", data=Partly(without=without))
 
 
+class Reports(Data):
+    """Samples with a report that no file can hold."""
+
+    def build(self, **_):
+        return SimpleNamespace(train=One(), validation=None, fingerprint="one", report={"rows": {"seen": {1, 2}}})
+
+
+def test_data_with_a_report_that_is_no_json(bench):
+    refused(bench, "data", r"`report` of .*Reports returned a set at `rows\.seen`, which no run\.json", data=Reports())
+
+
+class Whole(Full):
+    """Returns what it is told to, instead of what an adapter returns."""
+
+    wrong = ""
+
+    def state(self):
+        return {} if self.wrong == "state" else super().state()
+
+    def save(self, *where, **how):
+        made = super().save(*where, **how)
+        return None if self.wrong == "save" else made
+
+    def penalty(self):
+        return {"penalty": "much", "wide": torch.zeros(2)}.get(self.wrong, 0.0)
+
+
+class Wrong(Adapter):
+    """Trains all weights, and returns something else in one place."""
+
+    at: str = "state"
+    """Where."""
+
+    def build(self, model, seed):
+        built = Whole(self, model, seed)
+        built.wrong = self.at
+        return built
+
+
+@pytest.mark.parametrize(
+    ("at", "why"),
+    [
+        ("state", r"Whole\.state returned {}"),
+        ("save", r"Whole\.save returned a NoneType, which is no Artifact"),
+        ("penalty", r"Whole\.penalty returned a str, which is no float"),
+        ("wide", r"Whole\.penalty returned a tensor \[2\], which is no scalar"),
+    ],
+)
+def test_an_adapter(bench, at, why):
+    refused(bench, "adapter", why, adapter=Wrong(at=at))
+
+
+class Little(LoadTimeQuantizer):
+    """Returns what it is told to, instead of what a codec returns."""
+
+    wrong: str = "encode"
+    """Where."""
+
+    def build(self):
+        return LittleCodec(self)
+
+
+class LittleCodec(WeightCodec):
+    def __init__(self, config):
+        self.wrong = config.wrong
+
+    def encode(self, weight):
+        return {"nothing": {}, "none": None, "text": {"codes": "all"}}.get(self.wrong, {"codes": weight})
+
+    def decode(self, stored, shape):
+        found = stored["codes"]
+        return {"turned": found.T, "whole": found.int(), "undecoded": None}.get(self.wrong, found)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("nothing", r"LittleCodec\.encode returned {} for a matrix \[32, 64\]"),
+        ("none", r"LittleCodec\.encode returned None"),
+        ("text", r"LittleCodec\.encode returned {'codes': 'all'}"),
+        ("turned", r"LittleCodec\.decode returned torch.float32 \[64, 32\] for a matrix \[32, 64\]"),
+        ("whole", r"LittleCodec\.decode returned torch.int32 \[32, 64\]"),
+        ("undecoded", r"LittleCodec\.decode returned a NoneType"),
+    ],
+)
+def test_a_codec_is_tried_before_the_model_is_loaded(wrong, why):
+    with pytest.raises(GymError, match=why) as caught:
+        codec_of(Little(wrong=wrong), PretrainedConfig())
+    (problem,) = caught.value.problems
+    assert problem.key == "model.quantization" and problem.fix and MINE in problem.why
+    assert codec_of(Little(wrong="nowhere"), PretrainedConfig())
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"path": "tiny"}, "as `path` of its LoadedModel, returned a str, which is no Path"),
+        ({"precision": "fp16"}, "returned a LoadedModel with the precision 'fp16'"),
+        ({"model": None}, "as `model` of its LoadedModel, returned a NoneType"),
+    ],
+)
+def test_a_loaded_model_that_is_not_what_it_says(said, why):
+    right = {
+        "model": GPT2LMHeadModel(GPT2Config(vocab_size=8, n_positions=8, n_embd=4, n_layer=1, n_head=1)),
+        "path": Path(),
+        "name": "own",
+        "precision": "bf16",
+    }
+    assert check_loaded(LoadedModel(**right), Plain(), "model")
+    with pytest.raises(GymError, match=why) as caught:
+        check_loaded(LoadedModel(**right | said), Plain(), "model")
+    (problem,) = caught.value.problems
+    assert problem.key == "model" and problem.fix and MINE in problem.why
+    assert "precision" not in said or "fp32 or bf16" in problem.fix
+
+
 class Wild(Scheduler):
     """Shapes the learning rate into what is none."""
 
@@ -381,6 +503,20 @@ def test_an_exporter_that_returns_no_path(path, why):
     assert caught.value.problems[0].key == "export"
     there = Path(__file__)
     assert hook.export(run=None, artifact=artifact, exporter=Writes(path=there), into=Path("into")) == there
+
+
+class Shrinks(Quantizer):
+    """Returns nothing."""
+
+    def build(self):
+        return SimpleNamespace(quantize=lambda run, artifact, into: None)
+
+
+def test_a_quantizer_that_returns_no_artifact():
+    run = SimpleNamespace(recipe=SimpleNamespace(quantization=Shrinks()))
+    with pytest.raises(GymError, match=r"Shrinks\(\) returned None") as caught:
+        manager_for([]).hook.quantize(run=run, artifact=Artifact(Path()), into=Path("into"))
+    assert caught.value.problems[0].key == "quantization" and caught.value.problems[0].fix
 
 
 class Silent(Reward):

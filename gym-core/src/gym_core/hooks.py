@@ -81,8 +81,10 @@ class Defaults:
     @hookimpl(trylast=True)
     def quantize(self, run: Run, artifact: Artifact, into: Path) -> Any:
         """Build the quantizer and apply it."""
-        quantizer = run.recipe.quantization
-        return quantizer.build().quantize(run, artifact, into) if quantizer else None
+        quantizer: Any = run.recipe.quantization
+        if isinstance(made := quantizer.build().quantize(run, artifact, into), Artifact):
+            return made
+        raise PluginError(f"{quantizer!r:.50} returned {made!r}", key="quantization", fix="return an Artifact")
 
     @hookimpl(trylast=True)
     def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Any:

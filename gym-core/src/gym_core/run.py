@@ -69,9 +69,8 @@ def execute(recipe: Recipe) -> Outcome:
         record = RunRecord(output / "run.json") if ranks.main else Unwritten(output / "run.json")
         before = ranks.agree(lambda: _opened(output, record, recipe))
         if before.get("status") == "finished":
-            exports = tuple(Path(path) for path in before.get("exports", ()))
-            artifact = Artifact.from_json(before["artifact"], output)
-            return Outcome(output, artifact, exports, repeated=True, quiet=not ranks.main)
+            artifact, exports = Artifact.from_json(before["artifact"], output), map(Path, before.get("exports", ()))
+            return Outcome(output, artifact, tuple(exports), repeated=True, quiet=not ranks.main)
         run = Run(recipe, output, record, resuming=bool(before), ranks=ranks)
         started = time.monotonic()
         try:
@@ -102,7 +101,7 @@ def _phases(run: Run, hook: Any) -> Outcome:
     del model, trainer  # what comes now needs the memory
     run.record.update(trained=artifact.to_json())  # whatever is refused from here on, this can be exported
     if run.recipe.quantization:
-        artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized") or artifact
+        artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized")
     names = [item.name for item in run.recipe.resolved if item.path[0] == "export"]
     exports = tuple(
         hook.export(run=run, artifact=artifact, exporter=exporter, into=run.output / "export" / name)
@@ -208,6 +207,5 @@ def _status(error: BaseException) -> str:
 def _explain(error: BaseException) -> dict[str, Any]:
     if isinstance(error, GymError):
         return {"problems": [problem.to_json() for problem in error.problems]}
-    frames = traceback.format_exception(error)
     problem = Problem(f"{type(error).__name__}: {error}", where=unexpected(error))
-    return {"problems": [problem.to_json()], "traceback": "".join(frames)}
+    return {"problems": [problem.to_json()], "traceback": "".join(traceback.format_exception(error))}

@@ -56,7 +56,7 @@ def test_linear_layers_are_stored_and_all_else_is_what_it_was(model: PreTrainedM
 
 def test_weights_are_read_one_after_another(model_path: Path, tmp_path: Path) -> None:
     loaded = load(model_path, tmp_path / "run")  # the codec looks whether any earlier one is still there
-    assert len(ALIVE) == len(quantized_layers(loaded.model)) > 10
+    assert len(ALIVE) == 1 + len(quantized_layers(loaded.model)) > 10  # and a small one, on trial
 
 
 def test_a_layer_computes_with_the_decoded_weight_and_keeps_nothing_of_its_size() -> None:

@@ -14,7 +14,6 @@ from gym_core import Artifact, Run
 from gym_core.component import load_object
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
-from gym_optim.promises import promised
 from gym_torch import planners
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints
@@ -39,7 +38,7 @@ from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import disable_dropout
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.load_balancing import balance_of
-from gym_torch.model.loading import LoadedModel
+from gym_torch.model.loading import LoadedModel, check_loaded
 from gym_torch.model.neftune import Noise
 from gym_torch.objective import Objective
 from gym_torch.observer import Observers, Progress
@@ -67,7 +66,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     What the algorithm wants closed is entered into `resources`. Raises what the components of the recipe raise.
     """
     recipe = run.recipe
-    promised(model, LoadedModel, recipe.model or "the hook load_model", "model")
+    check_loaded(model, recipe.model or "the hook load_model", "model")
     checks.before_data(config, recipe, model)
     accelerator, meter = new_accelerator(), memory_meter.of_run(run)
 

@@ -11,7 +11,7 @@ from gym_torch.config import Further
 from gym_torch.kinds import TorchBackend, part
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.gradient_checkpointing import recompute_layers
-from gym_torch.model.loading import LoadedModel
+from gym_torch.model.loading import LoadedModel, check_loaded
 from gym_torch.model.model_files import PATH
 from gym_torch.model.rope_scaling import longest
 
@@ -42,7 +42,7 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
         )
     named = further.path is not None
     options = backend.other(further.path) if further.path is not None else backend
-    loaded: LoadedModel = load_object(kind.further)(
+    found = load_object(kind.further)(
         options,
         precision=model.precision,
         layout=model.layout,
@@ -50,6 +50,7 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
         samples=longest(recipe),
         key=further.key if named else PATH,
     )
+    loaded = check_loaded(found, kind.further, "model")
     if Tokenizer(loaded.path).fingerprint != Tokenizer(model.path).fingerprint:
         raise GymError(
             "a further model must have the tokenizer of the model that is trained",

@@ -19,6 +19,18 @@ def number(found: object, by: str, key: str) -> float:
     return float(found) if isinstance(found, Real) else promised(found, float, by, key)
 
 
+def scalar(found: object, by: str, key: str) -> Tensor | float:
+    """Return a tensor without dimensions, or a number. Raises PluginError where it is neither."""
+    match found:
+        case Tensor(shape=()):
+            return found
+        case Tensor():
+            why = f"{by} returned a tensor {list(found.shape)}, which is no scalar"
+            raise PluginError(why, key=key, fix="return one number, or a tensor without dimensions")
+        case _:
+            return number(found, by, key)
+
+
 def figures(found: object, measure: str) -> Mapping[str, float]:
     """Return what an evaluation measured. Raises PluginError unless these are numbers by name, with what training improves."""
     if isinstance(found, Mapping) and all(isinstance(value, Real) for value in found.values()) and measure in found:
@@ -63,8 +75,8 @@ def check_names(metrics: Collection[str], by: str, beside: Collection[str] = OF_
             )
 
 
-def plain_data(found: object, by: str, key: str) -> object:
-    """Return what a checkpoint is to keep of a state. Raises PluginError where JSON would not give it back as it is."""
+def plain_data(found: object, by: str, key: str, holder: str = "checkpoint") -> object:
+    """Return what a file is to keep of a state. Raises PluginError where JSON would not give it back as it is."""
 
     def look(value: object, place: str) -> None:
         match value:
@@ -79,7 +91,7 @@ def plain_data(found: object, by: str, key: str) -> object:
             case _:
                 what = "a dict whose keys are no text" if isinstance(value, dict) else f"a {type(value).__name__}"
                 raise PluginError(
-                    f"{by} returned {what}{f' at `{place}`' if place else ''}, which no checkpoint can hold",
+                    f"{by} returned {what}{f' at `{place}`' if place else ''}, which no {holder} can hold",
                     key=key,
                     fix="return plain data: None, bool, int, float, str, list, and dict with text as keys",
                 )

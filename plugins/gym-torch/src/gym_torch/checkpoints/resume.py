@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact, GymError, RecipeError
-from gym_optim.promises import named
+from gym_optim.promises import named, promised
 from gym_torch.distributed import optimizer_state
 from gym_torch.loop.job import Job
 from gym_torch.model.adapted import AdaptedModel
@@ -61,7 +61,7 @@ def write(
 
 def save(path: Path, adapted: AdaptedModel, policy: Policy[Any], base: str, exact: bool = False) -> Artifact:
     """Write the weights of the model, and beside them those of what is trained beside it; return what that makes."""
-    made = adapted.save(path, base, exact)
+    made = promised(adapted.save(path, base, exact), Artifact, f"{named(adapted)}.save", "adapter")
     for module in policy.auxiliary_modules:
         module.save(path, exact)
     return made

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from contextlib import AbstractContextManager
 
 import torch
 
-from gym_core import Recipe, RecipeError, Train
+from gym_core import PluginError, Recipe, RecipeError, Train
 from gym_optim.config import Linear
 from gym_optim.kinds import Optimizer, Scheduler
 from gym_optim.promises import named, promised
@@ -44,7 +44,17 @@ def evaluation(train: Train, held_out: Sized | None) -> None:
 
 
 def adapter(adapted: AdaptedModel, model: LoadedModel) -> None:
-    """Raise RecipeError where what trains would be saved without embeddings that were added."""
+    """Raise RecipeError where what trains would be saved without embeddings that were added.
+
+    Raises PluginError where the adapter says that training changes nothing.
+    """
+    state = adapted.state()
+    if not (isinstance(state, Mapping) and state and all(isinstance(value, torch.Tensor) for value in state.values())):
+        raise PluginError(
+            f"{named(adapted)}.state returned {state!r:.60}",
+            key="adapter",
+            fix="return the tensors that training changes by name, at least one; docs/kinds.md says what they are",
+        )
     if model.grown and adapted.artifact_kind == "adapter":
         raise RecipeError(
             "an adapter does not hold the embeddings that are added to its base",

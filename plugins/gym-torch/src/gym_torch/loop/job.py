@@ -71,6 +71,15 @@ class Job:
         """Return what the loss of a batch is divided by. Raises PluginError where that is no number."""
         return promised.number(self.objective.weight(batch), f"{named(self.objective)}.weight", "algorithm")
 
+    def penalty(self) -> Tensor | float:
+        """Return what the parts that train add to the loss of a step. Raises PluginError where one returns no scalar."""
+        keys = ["adapter", *["algorithm"] * len(self.parts)]
+        found = (
+            promised.scalar(part.penalty(), f"{named(part)}.penalty", key)
+            for part, key in zip(self.parts, keys, strict=False)
+        )
+        return sum(found)
+
     def measured(self, evaluation: Evaluation) -> Mapping[str, float] | None:
         """Return what an evaluation measured, if it did. Raises PluginError where that is not what training improves."""
         found = evaluation(self)

@@ -22,6 +22,7 @@ from gym_torch.console import say, warn
 from gym_torch.kinds import part
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
+from gym_torch.promised import plain_data
 from gym_torch.source import Examples
 
 
@@ -149,6 +150,7 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
     parts: tuple[tuple[str, type], ...] = (("train", Sized), ("fingerprint", str), ("report", dict))
     for part_of, wanted in parts:
         promised(getattr(prepared, part_of), wanted, f"`{part_of}` of {named(section)}", "data")
+    plain_data(prepared.report, f"`report` of {named(section)}", "data", "run.json")
     missing = left_out(prepared.report)
     if missing:
         say(missing)

@@ -158,7 +158,7 @@ def backward(job: Job, step: Step, whole: StepBatches, number: int, metrics: Ste
             loss, found = job.balance.add_to(loss, found, job.objective.weight(batch))
         total: Tensor = loss * (share * world)  # gradients are averaged over processes, hence `world`
         if last:
-            total = total + sum(part.penalty() for part in job.parts)
+            total = total + job.penalty()
         job.accelerator.backward(total)
     metrics.add({"loss": Mean(loss), **found}, share)
 

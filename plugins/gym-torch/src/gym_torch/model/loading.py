@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from gym_core import GymError, RecipeError, Run
+from gym_core import GymError, PluginError, RecipeError, Run
 from gym_data.location import locate
+from gym_optim.promises import named, promised
 from gym_torch.console import say
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import precision_probe, rope_scaling
@@ -38,6 +39,9 @@ _OTHER_MODALITIES = frozenset(
 )
 
 
+PRECISIONS = ("fp32", "bf16")  #: what a run may compute in
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model in memory and where it came from."""
@@ -57,6 +61,27 @@ class LoadedModel:
         default_factory=dict
     )  #: what an adapter must say of it, to be opened on it again
     quantization: LoadTimeQuantizer | None = None  #: how its linear layers are stored
+
+
+def check_loaded(found: object, by: object, key: str) -> LoadedModel:
+    """Return what a backend built. Raises PluginError where it is no LoadedModel, or one whose parts are not what it says."""
+    loaded = promised(found, LoadedModel, by, key)
+    who = by if isinstance(by, str) else f"{named(by)}.build"
+    parts: tuple[tuple[str, type], ...] = (
+        ("model", PreTrainedModel),
+        ("path", Path),
+        ("name", str),
+        ("layout", Layout),
+    )
+    for part_of, wanted in parts:
+        promised(getattr(loaded, part_of), wanted, f"{who}, as `{part_of}` of its LoadedModel,", key)
+    if loaded.precision not in PRECISIONS:
+        raise PluginError(
+            f"{who} returned a LoadedModel with the precision {loaded.precision!r}",
+            key=key,
+            fix=f"let it say what the run computes in: {' or '.join(PRECISIONS)}",
+        )
+    return loaded
 
 
 def load(config: Transformers, run: Run) -> LoadedModel:

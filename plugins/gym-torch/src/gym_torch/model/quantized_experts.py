@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gym_torch.model.quantized_weights import STORED, Stored, WeightCodec, decoded
+from gym_torch.model.quantized_weights import STORED, Stored, WeightCodec, decoded, encoded
 
 
 class QuantizedExperts(Stored):
@@ -48,7 +48,7 @@ class QuantizedExperts(Stored):
     @torch.no_grad()
     def store(self, name: str, weight: Tensor, codec: WeightCodec, device: torch.device) -> None:
         """Take a tensor in the place of the parameter of this name, matrix by matrix, each encoded on a device."""
-        every = [codec.encode(matrix.to(device)) for matrix in weight]
+        every = [encoded(codec, matrix.to(device)) for matrix in weight]
         stored = {key: torch.stack([each[key].to(weight.device) for each in every]) for key in every[0]}
         self.hold(name, codec, weight.shape, stored)
 

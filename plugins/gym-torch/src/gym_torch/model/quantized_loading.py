@@ -22,16 +22,27 @@ from gym_optim.promises import promised
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model.model_files import stored_tensor
 from gym_torch.model.precision_probe import device
-from gym_torch.model.quantizable_weights import KEY, to_quantize
+from gym_torch.model.quantizable_weights import to_quantize
 from gym_torch.model.quantized_experts import quantizable
-from gym_torch.model.quantized_weights import WeightCodec, matrix_of, stored_layer, stored_modules
+from gym_torch.model.quantized_weights import (
+    KEY,
+    WeightCodec,
+    decoded,
+    encoded,
+    matrix_of,
+    stored_layer,
+    stored_modules,
+)
 from gym_torch.model.stored_formats import StoredFormat, prepare
 
 METHOD = "gym"  #: what transformers calls it while a model is loaded; nothing of it stays in the model
 
 
 def codec_of(quantizer: LoadTimeQuantizer, shape: PretrainedConfig) -> WeightCodec:
-    """Return what encodes weights. Raises GymError where it cannot work on this model or machine, before anything is loaded."""
+    """Return what encodes weights, tried on a small matrix.
+
+    Raises GymError where it cannot work on this model or machine, or not at all, before anything is loaded.
+    """
     before = getattr(shape, "quantization_config", None)
     if before is not None:
         told = before if isinstance(before, dict) else before.to_dict()
@@ -42,6 +53,8 @@ def codec_of(quantizer: LoadTimeQuantizer, shape: PretrainedConfig) -> WeightCod
         )
     codec = promised(quantizer.build(), WeightCodec, quantizer, KEY)  # type: ignore[type-abstract]
     codec.check(shape, device())
+    trial = torch.linspace(-1, 1, 2048, device=device()).view(32, 64)
+    decoded(codec, encoded(codec, trial), trial.shape)
     return codec
 
 
@@ -80,7 +93,7 @@ def quantize_layer(
     """Put a quantized layer in the place of one with this weight. It is encoded where the run computes."""
     layer = model.get_submodule(name)
     matrix = matrix_of(layer, weight)
-    stored = {key: tensor.to(weight.device) for key, tensor in codec.encode(matrix.to(device())).items()}
+    stored = {key: tensor.to(weight.device) for key, tensor in encoded(codec, matrix.to(device())).items()}
     model.set_submodule(name, stored_layer(layer, codec, stored, matrix.shape, original))
 
 

@@ -17,6 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from gym_core import PluginError
+from gym_optim.promises import named
+
+KEY = "model.quantization"
 STORED = "stored_"  #: begins the names of the buffers of a layer that hold its weight
 
 
@@ -142,13 +146,13 @@ class QuantizedLinear(QuantizedMatrix, nn.Linear):
     @torch.no_grad()
     def rounded(self, weight: Tensor) -> Tensor:
         """Return the weight that it would compute with if it stored this one."""
-        return self.codec.decode(self.codec.encode(weight), self.shape)
+        return decoded(self.codec, encoded(self.codec, weight), self.shape)
 
     @torch.no_grad()
     def quantize(self, weight: Tensor) -> None:
         """Store another weight in its place."""
         device = self.get_buffer(STORED + self.names[0]).device
-        for name, tensor in self.codec.encode(weight).items():
+        for name, tensor in encoded(self.codec, weight).items():
             self.register_buffer(STORED + name, tensor.to(device))
 
     def plain(self, dtype: torch.dtype) -> nn.Linear:
@@ -224,13 +228,37 @@ def decoded_linear(rows: Tensor, weight: Callable[[], Tensor]) -> Tensor:
     return found
 
 
+def encoded(codec: WeightCodec, weight: Tensor) -> dict[str, Tensor]:
+    """Return what is stored of a matrix. Raises PluginError where a codec returns something else than tensors by name."""
+    stored = codec.encode(weight)
+    held = isinstance(stored, dict) and all(isinstance(name, str) for name in stored)
+    if held and stored and all(isinstance(tensor, Tensor) for tensor in stored.values()):
+        return stored
+    raise PluginError(
+        f"{named(codec)}.encode returned {stored!r:.60} for a matrix {list(weight.shape)}",
+        key=KEY,
+        fix="return the tensors to store by name, at least one: `{'codes': codes}`",
+    )
+
+
 def decoded(codec: WeightCodec, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-    """Return the matrix that is stored; of tensors without data one without data."""
+    """Return the matrix that is stored; of tensors without data one without data.
+
+    Raises PluginError where a codec returns something else than a matrix of that shape.
+    """
     first = next(iter(stored.values()))
     if first.is_meta or isinstance(first, FakeTensor):
         return first.new_empty(shape, dtype=torch.float32)
     with torch.no_grad():
-        return codec.decode(stored, shape)
+        found = codec.decode(stored, shape)
+    if isinstance(found, Tensor) and found.shape == shape and found.is_floating_point():
+        return found
+    what = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+    raise PluginError(
+        f"{named(codec)}.decode returned {what} for a matrix {list(shape)}",
+        key=KEY,
+        fix="return a floating tensor of the shape that it is given",
+    )
 
 
 def quantized(layer: nn.Module) -> QuantizedLinear | None:
