@@ -6,7 +6,8 @@ is the one bridge from messages to texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ from gym_torch.policy import evaluating
 if TYPE_CHECKING:
     from gym_data.tokenizer import Tokenizer
 
+_Text = tuple[Hashable, tuple[int, ...]]  #: a prompt and its key
+Around = Callable[[list[Hashable]], AbstractContextManager[None]]
+
 
 @dataclass
 class Completion:
@@ -52,6 +56,7 @@ class _Batch:
     last: Tensor  #: token chosen last, not in the cache yet
     cache: RowCache = field(default_factory=RowCache)
     shared: Shared | None = None  #: the prompts, where they are not in the cache
+    around: Around = lambda keys: nullcontext()
 
     def enter(self, requests: list[int]) -> None:
         """Add rows that have nothing in the cache."""
@@ -110,6 +115,8 @@ class Generator:
         seed: int = 0,
         stop_ids: Collection[int] | None = None,
         streams: Sequence[int] | None = None,
+        keys: Sequence[Hashable] | None = None,
+        around: Around | None = None,
     ) -> list[Completion]:
         """Continue each prompt until a stop token or `max_new_tokens`.
 
@@ -124,17 +131,19 @@ class Generator:
             seed: any integer.
             stop_ids: tokens that end a completion; by default those of tokenizer and model.
             streams: for each prompt the number of its random numbers; by default its index in the list.
+            keys: what an answer depends on beside its prompt, such as whose it is: only prompts of one key are computed once.
+            around: makes the context of each forward pass, given the keys of its rows.
 
         Returns:
             A completion for each prompt, in order.
 
         """
         limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-        if not all(prompts):
-            raise GymError("a prompt has no tokens", where="Generator.generate")
-        if len(limits) != len(prompts):
-            raise GymError(f"{len(limits)} limits for {len(prompts)} prompts", where="Generator.generate")
+        if not all(prompts) or len(limits) != len(prompts):
+            why = f"{len(limits)} limits for {len(prompts)} prompts" if all(prompts) else "a prompt has no tokens"
+            raise GymError(why, where="Generator.generate")
         streams = range(len(prompts)) if streams is None else streams
+        texts = list(zip(keys or [None] * len(prompts), map(tuple, prompts), strict=True))
         done = [Completion() for _ in prompts]
         stop = self._stop if stop_ids is None else set(stop_ids)
         # Longest first: neighbours are alike in length, identical prompts meet, and too little memory shows at once.
@@ -162,12 +171,16 @@ class Generator:
         longest = max((len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
         way = self._way or way_of(self.model, longest, decode_batch)
         batch.shared = Shared() if way.shared and shares(self.model, prompts) else None
+        batch.around = around or batch.around
         logits_of = None if way.cached or not prompts else self._whole(way, longest)
 
         def whole(requests: list[int]) -> Tensor:
             """Return the logits `[requests, vocabulary]` that follow texts, computed anew."""
             assert logits_of is not None
-            return logits_of([[*prompts[request], *done[request].tokens] for request in requests])
+            if around and len(requests) > 1:  # such a model may be computed row by row
+                return torch.cat([whole([request]) for request in requests])
+            with batch.around([texts[request][0] for request in requests]):
+                return logits_of([[*prompts[request], *done[request].tokens] for request in requests])
 
         with evaluating(self.model):
             while waiting or batch.requests:
@@ -180,9 +193,9 @@ class Generator:
                         waiting.append(entering.pop())
                     if logits_of:
                         batch.enter(entering)
-                    extend(batch, whole(entering) if logits_of else self._enter(batch, entering, prompts, done))
+                    extend(batch, whole(entering) if logits_of else self._enter(batch, entering, texts, done))
                 if batch.requests:
-                    extend(batch, whole(batch.requests) if logits_of else self._step(batch, done))
+                    extend(batch, whole(batch.requests) if logits_of else self._step(batch, texts, done))
         return done
 
     def _whole(self, way: Way, longest: int) -> Callable[[Sequence[Sequence[int]]], Tensor]:
@@ -198,34 +211,34 @@ class Generator:
             self._said = way.why
         return partial(following, self.model, head_of(self.model), in_small(self.model, longest, packs=False).layout)
 
-    def _enter(
-        self, batch: _Batch, requests: list[int], prompts: Sequence[Sequence[int]], done: list[Completion]
-    ) -> Tensor:
+    def _enter(self, batch: _Batch, requests: list[int], prompts: Sequence[_Text], done: list[Completion]) -> Tensor:
         """Run the prompts, each distinct one once, add their rows to the batch, and return the logits that follow."""
-        texts = list(dict.fromkeys(tuple(prompts[request]) for request in requests))
-        numbers = {text: number for number, text in enumerate(texts)}
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(prompts[request] for request in requests))}
+        keys, texts = [key for key, _ in numbers], [text for _, text in numbers]
         width = max(map(len, texts))
         device = self.model.device
         tokens = torch.tensor([(0,) * (width - len(text)) + text for text in texts], device=device)
         cache = DynamicCache()
-        logits, routed = self._forward(tokens, list(map(len, texts)), cache)
+        with batch.around(keys):
+            logits, routed = self._forward(tokens, list(map(len, texts)), cache)
         if routed is not None:
             own = [experts[width - len(text) :].clone() for experts, text in zip(routed, texts, strict=True)]
             for request in requests:
-                done[request].routed.append(own[numbers[tuple(prompts[request])]])
-        rows = torch.tensor([numbers[tuple(prompts[request])] for request in requests], device=device)
+                done[request].routed.append(own[numbers[prompts[request]]])
+        rows = torch.tensor([numbers[prompts[request]] for request in requests], device=device)
         if batch.shared:
             batch.shared.take(cache, list(map(len, texts)), rows.tolist())
         batch.cache.append(cache, rows)
         batch.requests += requests
-        batch.lengths += [0 if batch.shared else len(prompts[request]) for request in requests]
+        batch.lengths += [0 if batch.shared else len(prompts[request][1]) for request in requests]
         batch.last = torch.cat([batch.last, rows])
         return logits[rows]
 
-    def _step(self, batch: _Batch, done: list[Completion]) -> Tensor:
+    def _step(self, batch: _Batch, prompts: Sequence[_Text], done: list[Completion]) -> Tensor:
         """Run the tokens chosen last; return the logits `[rows, vocabulary]` that follow."""
         batch.lengths = [length + 1 for length in batch.lengths]
-        logits, routed = self._forward(batch.last[:, None], batch.lengths, batch.cache, batch.shared)
+        with batch.around([prompts[request][0] for request in batch.requests]):
+            logits, routed = self._forward(batch.last[:, None], batch.lengths, batch.cache, batch.shared)
         if routed is not None:
             for request, experts in zip(batch.requests, routed, strict=True):
                 done[request].routed.append(experts)

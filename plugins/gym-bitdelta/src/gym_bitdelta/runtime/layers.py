@@ -1,0 +1,269 @@
+"""What a layer adds for the tenants of its rows: beside its own result, so the base may be quantized in any way."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import pad
+from transformers.pytorch_utils import Conv1D
+
+from gym_bitdelta.runtime.mixture import Mixture, Names, active, computing
+from gym_bitdelta.runtime.tenant import Tenant, few_rows
+from gym_core import GymError
+
+
+class Layer:
+    """Stands in the place of the `forward` of a module of the base, and adds what the tenants of the batch have changed.
+
+    Where the others do not apply: for each tenant on its own rows, with its own weights.
+    """
+
+    def __init__(self, module: nn.Module, place: str, names: Mapping[str, Names]) -> None:
+        """Take a module, its place in the model, and the names in the model of each weight of its own."""
+        self.module, self.place, self.names = module, place, names
+        self.own: Callable[..., Any] = module.forward
+        module.forward = self
+
+    def remove(self) -> None:
+        """Give the module its own `forward` back."""
+        del self.module.forward
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of its weights, by each of their names."""
+        return {
+            name: tuple(self.module.get_parameter(key).shape) for key, names in self.names.items() for name in names
+        }
+
+    def __call__(self, *given: Any, **more: Any) -> Any:
+        """Compute what the base does, and for the active mixture what its tenants changed."""
+        mixture = active()
+        if mixture is None or not mixture.members or not mixture.concerns(self.place, self.names):
+            return self.own(*given, **more)
+        return self.mixed(mixture, *given, **more)
+
+    def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Any:
+        """Compute for a mixture of which some tenant changed a weight of this module."""
+        if mixture.alone:
+            return self._as(mixture, mixture.members[0][0], given, more)
+        tensors = [each for each in [*given, *more.values()] if isinstance(each, Tensor)]
+        rows = len(tensors[0]) if tensors and tensors[0].dim() else 0
+        plain = all(each is None or isinstance(each, Tensor | int | float | str) for each in [*given, *more.values()])
+        if not plain or rows == 0 or rows % mixture.size:
+            self._refuse(mixture)
+        per = rows // mixture.size
+
+        def part(value: Any, chosen: Tensor) -> Any:
+            mine = isinstance(value, Tensor) and value.dim() and len(value) == rows
+            return value.unflatten(0, (mixture.size, per))[chosen.to(value.device)].flatten(0, 1) if mine else value
+
+        found, places = [], []
+        for tenant, chosen in [*mixture.members, (None, mixture.base)]:
+            if len(chosen):
+                args, named = (
+                    [part(each, chosen) for each in given],
+                    {key: part(each, chosen) for key, each in more.items()},
+                )
+                made = self._as(mixture, tenant, args, named)
+                found.append(made if isinstance(made, tuple) else (made,))
+                places.append((chosen[:, None] * per + torch.arange(per)).flatten())
+        order = torch.cat(places).argsort()
+        if any(
+            not isinstance(each, Tensor) or len(each) != len(at)
+            for all_, at in zip(found, places, strict=True)
+            for each in all_
+        ):
+            self._refuse(mixture)
+        joined = tuple(torch.cat(parts)[order.to(parts[0].device)] for parts in zip(*found, strict=True))
+        return joined if isinstance(made, tuple) else joined[0]
+
+    def _as(self, mixture: Mixture, tenant: Tenant | None, given: Any, more: Mapping[str, Any]) -> Any:
+        """Compute with the weights of one tenant, or None for the base."""
+        with computing(None):
+            if tenant is None:
+                return self.own(*given, **more)
+            weights = {}
+            for key, names in self.names.items():
+                base = self.module.get_parameter(key)
+                change = next((tenant.change(name, mixture.products) for name in names if tenant.changes(name)), None)
+                if change is not None and (change.shape != base.shape or not base.is_floating_point()):
+                    raise GymError(
+                        f"{self.place}.{key} of the base has shape {tuple(base.shape)} in {base.dtype}, and no change of "
+                        f"shape {tuple(change.shape)} can be added to it",
+                        key="tenants",
+                    )
+                if change is not None:
+                    weights[key] = (base.float() + change.to(base.device)).to(base.dtype)
+            return functional_call(self.module, weights, tuple(given), dict(more))
+
+    def _refuse(self, mixture: Mixture) -> None:
+        raise GymError(
+            f"{self.place} ({type(self.module).__name__}) was changed by tenants, and how its inputs belong to "
+            f"{mixture.size} rows is not known",
+            key="tenants",
+            fix="give the model batches of one tenant each",
+        )
+
+
+class Linear(Layer):
+    """A matrix and perhaps a bias: whatever holds the base's weight, products of the change are added to its result."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes that the weights have when they are not quantized."""
+        if isinstance(self.module, Conv1D):
+            return super().shapes()
+        sizes = {"weight": (self.module.out_features, self.module.in_features), "bias": (self.module.out_features,)}
+        return {name: sizes[key] for key, names in self.names.items() if key in sizes for name in names}
+
+    def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Tensor:
+        """Add products to the result of the base. Tenants of other vocabularies see theirs alone: the others are -inf."""
+        x, result = given[0], self.own(*given, **more)
+        per = mixture.per(x.numel() // x.shape[-1], self.place)
+        width = mixture.width(self.names["weight"], result.shape[-1])
+        shape = (*result.shape[:-1], width)
+        y = (pad(result, (0, width - result.shape[-1])) if width > result.shape[-1] else result).contiguous()
+        rows, inputs = y.view(mixture.size, per, width), x.contiguous().view(mixture.size, per, -1)
+        segments = mixture.segments(self.names["weight"])
+        if segments is not None:
+            mixture.products.add(rows, inputs, segments.arenas, segments.records, segments.starts, segments.rows)
+        for record, chosen in mixture.rest(self.names["weight"]):
+            outputs, change = few_rows(record)
+            change = (change if isinstance(self.module, Conv1D) else change.T).to(x.device)
+            outputs = torch.arange(change.shape[1]) if outputs is None else outputs
+            place = (chosen[:, None, None], torch.arange(per)[:, None], outputs)
+            rows[place] += (inputs[chosen].float() @ change).to(rows.dtype)
+        for record, chosen in mixture.rest(self.names.get("bias", ())):
+            rows[chosen, :, : record.entry.shape[0]] += record.values().to(rows)
+        for chosen, end in mixture.ends(self.names["weight"], result.shape[-1], width):
+            rows[chosen, :, end:] = -torch.inf
+        return rows.view(shape)
+
+
+class Lookup(Layer):
+    """Rows of a matrix, by number. Numbers that the base does not know give what the tenant's change is there."""
+
+    def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Tensor:
+        """Add the changes of the rows that are looked up to the result of the base."""
+        (ids,) = (*given, *more.values())
+        if ids.shape[0] == 1 and mixture.size > 1:  # positions, which all rows share
+            ids = ids.expand(mixture.size, *ids.shape[1:])
+        known = self.module.num_embeddings
+        result = self.own(ids.clamp(max=known - 1))
+        per = mixture.per(ids.numel(), self.place)
+        y, places = result.reshape(mixture.size, per, -1), ids.reshape(mixture.size, per)
+        y = torch.where(places[..., None] < known, y, 0)
+        for chosen, change in self._changes(mixture, places):
+            # What the module does with a row of its weight, such as a factor, it does with a change of it.
+            with computing(None):
+                weight = {"weight": change.to(y.dtype)}
+                found = functional_call(self.module, weight, (torch.arange(len(change), device=ids.device),))
+            y[chosen] += found.view(len(chosen), per, -1)
+        return y.view(*ids.shape, -1)
+
+    def _changes(self, mixture: Mixture, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        segments = mixture.segments(self.names["weight"])
+        if segments is not None:
+            for (tenant, chosen), record in zip(segments.members, segments.records.tolist(), strict=True):
+                yield chosen, mixture.products.rows_of(tenant.arena, record, places[chosen].flatten())
+        for record, chosen in mixture.rest(self.names["weight"]):
+            ids, (held, change) = places[chosen].flatten(), few_rows(record)
+            if held is None:
+                held = torch.arange(len(change))
+            held, change = held.to(ids.device), change.to(ids.device)
+            place = torch.searchsorted(held, ids).clamp(max=len(held) - 1)
+            yield chosen, change[place] * (held[place] == ids)[:, None]
+
+
+class Norm(Layer):
+    """Something of each row times a weight, and perhaps a bias: both may be a row's own."""
+
+    def __init__(self, module: nn.Module, place: str, names: Mapping[str, Names], plain: nn.Module) -> None:
+        """Take also a module like it whose weight is ones."""
+        super().__init__(module, place, names)
+        self.plain = plain
+
+    def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Tensor:
+        """Add what the changes of weight and bias come to."""
+        (x,) = (*given, *more.values())
+        result, width = self.own(x), x.shape[-1]
+        per = mixture.per(x.numel() // width, self.place)
+        shape = (mixture.size, per, width)
+        weight = mixture.added(self.names["weight"], width, result)
+        if weight is not None:
+            result = (result.reshape(shape) + self.plain(x).reshape(shape) * weight).view(result.shape)
+        bias = mixture.added(self.names.get("bias", ()), width, result)
+        return result if bias is None else (result.reshape(shape) + bias).view(result.shape)
+
+
+def attach(model: nn.Module) -> list[Layer]:
+    """Put a layer in the place of the `forward` of every module that has weights of its own."""
+    aliases: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        aliases.setdefault(id(weight), []).append(name)
+    found: list[Layer] = []
+    for place, module in model.named_modules():
+        own = {key: tuple(aliases[id(weight)]) for key, weight in module.named_parameters(recurse=False)}
+        if _linear(module):  # whose weight may be held in some other way, and be no parameter
+            found.append(Linear(module, place, {"weight": (f"{place}.weight",), "bias": (f"{place}.bias",)} | own))
+        elif own:
+            found.append(_layer(module, place, own))
+    return found
+
+
+def _linear(module: nn.Module) -> bool:
+    sizes = hasattr(module, "in_features") and hasattr(module, "out_features")
+    return isinstance(module, nn.Linear | Conv1D) or (sizes and not list(module.children()))
+
+
+@torch.no_grad()
+def _layer(module: nn.Module, place: str, names: Mapping[str, Names]) -> Layer:
+    """Find out what a module does with its weights, by trying."""
+    try:
+        if isinstance(module, nn.Embedding) and _looks_up(module):
+            return Lookup(module, place, names)
+        if names.keys() <= {"weight", "bias"} and (plain := _without_weight(module)) is not None:
+            return Norm(module, place, names, plain)
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):  # it takes something else
+        pass
+    return Layer(module, place, names)
+
+
+def _looks_up(module: nn.Embedding) -> bool:
+    ids = torch.arange(min(5, module.num_embeddings), device=module.weight.device).flip(0)
+    weight = {"weight": module.weight[ids]}
+    return torch.equal(module(ids), functional_call(module, weight, (torch.arange(len(ids), device=ids.device),)))
+
+
+def _without_weight(module: nn.Module) -> nn.Module | None:
+    """Return a module that computes what the weight is multiplied with; None where it is nothing of the kind."""
+    weight = module.get_parameter("weight")
+    if weight.dim() != 1 or not weight.is_floating_point():
+        return None
+    x = torch.linspace(-2, 3, 3 * len(weight), device=weight.device, dtype=weight.dtype).view(3, -1).sin()
+    zeros = {key: torch.zeros_like(each) for key, each in module.named_parameters(recurse=False)}
+
+    def told(weight: Tensor, bias: float = 0.0) -> Tensor:
+        return functional_call(
+            module, zeros | {"weight": weight} | ({"bias": zeros["bias"] + bias} if bias else {}), (x,)
+        )
+
+    nothing, once = told(torch.zeros_like(weight)), told(torch.ones_like(weight))
+    slope, probe = once - nothing, torch.linspace(-1, 2, len(weight), device=weight.device, dtype=weight.dtype)
+    bound = 2e-2 if weight.dtype != torch.float32 else 1e-5
+    if not torch.allclose(told(probe), nothing + slope * probe, atol=bound):
+        return None
+    if "bias" in zeros and not torch.allclose(told(probe, 0.5), told(probe) + 0.5, atol=bound):
+        return None
+    at = next(
+        (value for value, found in ((1.0, once), (0.0, nothing)) if torch.allclose(found, slope, atol=bound)), None
+    )
+    if at is None:
+        return None
+    plain = copy.deepcopy(module)
+    for key, each in plain.named_parameters(recurse=False):
+        each.fill_(at if key == "weight" else 0.0)
+    return plain

@@ -1,0 +1,159 @@
+"""Tenants in memory, in two tiers with a bound each: as they lie in a file, and laid out for products.
+
+Whoever needs tenants asks for them by name and waits for those alone that are not there yet: reading and laying out happen in a
+thread of its own. What is in use is never let go of; what is not leaves in the order of its last use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from gym_bitdelta.delta.file import Delta
+from gym_bitdelta.runtime.tenant import Tenant
+from gym_core import GymError
+
+T = TypeVar("T")
+
+
+class Tier(Generic[T]):
+    """Values by name, bounded in bytes. Not safe by itself: `Tiers` holds a lock."""
+
+    def __init__(self, limit: int, size: Callable[[T], int]) -> None:
+        """Hold at most `limit` bytes; `size` says how many a value takes."""
+        self.limit, self.bytes, self.peak = limit, 0, 0
+        self._size = size
+        self._held: OrderedDict[str, T] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._held
+
+    def get(self, name: str) -> T | None:
+        """Return a value, and count that as its last use."""
+        if name in self._held:
+            self._held.move_to_end(name)
+        return self._held.get(name)
+
+    def put(self, name: str, value: T, used: Mapping[str, int]) -> bool:
+        """Add a value, letting go of the least recent ones that are not in use; returns False where there is no room."""
+        size = self._size(value)
+        self.drop(name)
+        free = sum(self._size(each) for key, each in self._held.items() if not used.get(key))
+        if self.bytes - free + size > self.limit:
+            return False
+        for key in [key for key in self._held if not used.get(key)]:
+            if self.bytes + size <= self.limit:
+                break
+            self.drop(key)
+        self._held[name] = value
+        self.bytes += size
+        self.peak = max(self.peak, self.bytes)
+        return True
+
+    def drop(self, name: str) -> None:
+        """Let go of a value, if it is there."""
+        if name in self._held:
+            self.bytes -= self._size(self._held.pop(name))
+
+
+class Tiers:
+    """Both tiers, and the thread that fills them."""
+
+    def __init__(
+        self, read: Callable[[str], Delta], prepare: Callable[[Delta], Tenant], packed_bytes: int, prepared_bytes: int
+    ) -> None:
+        """Take what reads a delta by its tenant's name, and what lays it out."""
+        self._read, self._prepare = read, prepare
+        self.packed: Tier[Delta] = Tier(packed_bytes, packed_size)
+        self.prepared: Tier[Tenant] = Tier(prepared_bytes, lambda tenant: tenant.bytes)
+        self._coming: dict[str, Future[Tenant]] = {}
+        self._pins: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "deltas", _step_back)
+
+    def pin(self, names: Iterable[str]) -> dict[str, Tenant]:
+        """Return tenants, and keep them until `unpin`; waits for those that are not there yet.
+
+        Raises what reading raises; and GymError where the tenants in use would take more than the bound. Then none is kept.
+        """
+        wanted = list(dict.fromkeys(names))
+        with self._lock:
+            self._pins.update(wanted)
+        try:
+            coming = {name: self.fetch(name) for name in wanted}
+            return {name: future.result() for name, future in coming.items()}
+        except BaseException:
+            self.unpin(wanted)
+            raise
+
+    def unpin(self, names: Iterable[str]) -> None:
+        """Say that tenants are not in use any more."""
+        with self._lock:
+            self._pins.subtract(list(names))
+            self._pins += Counter()
+
+    def fetch(self, name: str) -> Future[Tenant]:
+        """Return a tenant that is there, or will be; nobody waits."""
+        with self._lock:
+            there = self.prepared.get(name)
+            if there is not None:
+                done: Future[Tenant] = Future()
+                done.set_result(there)
+                return done
+            if name not in self._coming:
+                self._coming[name] = self._thread.submit(self._make, name)
+            return self._coming[name]
+
+    def forget(self, name: str) -> None:
+        """Let go of a tenant whose file changed or went. Who uses it goes on with what he has; the next one reads anew."""
+        with self._lock:
+            self.packed.drop(name)
+            self.prepared.drop(name)
+            self._coming.pop(name, None)
+
+    def close(self) -> None:
+        """End the thread, when it has done what it is at."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _make(self, name: str) -> Tenant:
+        try:
+            with self._lock:
+                delta, ticket = self.packed.get(name), self._coming.get(name)
+            if delta is None:
+                delta = self._read(name)
+            tenant = self._prepare(delta)
+            with self._lock:
+                if self._coming.get(name) is not ticket:  # forgotten meanwhile: whoever waits has it, nobody else
+                    return tenant
+                self.packed.put(name, delta, {})
+                if not self.prepared.put(name, tenant, self._pins):
+                    raise GymError(
+                        f"the tenants in use leave no room for `{name}`, which takes {tenant.bytes / 1e6:.1f} MB: prepared "
+                        f"deltas may take {self.prepared.limit / 1e6:.1f} MB",
+                        key="prepared_bytes",
+                        fix="serve fewer tenants at a time, or set it higher",
+                    )
+                return tenant
+        finally:
+            with self._lock:
+                if self._coming.get(name) is ticket:
+                    del self._coming[name]
+
+
+def packed_size(delta: Delta) -> int:
+    """Return the bytes that a delta takes in memory."""
+    return sum(part.nbytes for record in delta.records.values() for part in record.parts.values())
+
+
+def _step_back() -> None:
+    """Let the threads that answer go first, where the system knows priorities of threads."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
