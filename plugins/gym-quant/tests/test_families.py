@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_core import Artifact, GymError
-from gym_quant import AWQ, RTN
-from gym_testkit.architectures import FAMILIES, SHAPE
+from gym_quant import AWQ, FP8, GPTQ, RTN, Mixed
+from gym_quant.post_training.separate_experts import ignoring, separate
+from gym_testkit.architectures import FAMILIES, SHAPE, ready
 from gym_testkit.tiny import VOCABULARY
 
 TOKENS = torch.arange(30)[None] * 7 % 256
@@ -45,10 +47,62 @@ def test_a_model_of_another_family(bench, tmp_path, name):
         torch.testing.assert_close(plain(TOKENS).logits, found, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "match"), [("gpt2", "no linear layers"), ("qwen3_moe", "stacks experts")])
-def test_a_family_that_cannot_be_quantized_is_refused(bench, tmp_path, name, match):
+@pytest.mark.parametrize(
+    "quantizer",
+    [RTN(group_size=16), GPTQ(bits=3, group_size=16), AWQ(group_size=16, sym=True), FP8()],
+    ids=lambda each: type(each).__name__,
+)
+def test_experts_are_quantized_one_by_one(bench, tmp_path, quantizer):
+    """Plain transformers stacks them again as it loads, and answers as the model with the weights that were written."""
+    base = write(bench, tmp_path / "base", "qwen3_moe")
+    run = bench.trained(base)
+    made = quantizer.build().quantize(run, Artifact(base), run.output / "quantized")
+    plain, again = (AutoModelForCausalLM.from_pretrained(path) for path in (base, made.path))
+    own, stacked = quantizer.build().restore(made), plain.state_dict()
+    for name in stacked:
+        if "experts." in name:
+            place, _, matrix = name.rpartition(".")
+            cut = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
+            each = [torch.cat([own.pop(f"{place}.{n}.{part}.weight") for part in cut]) for n in range(4)]
+            assert not torch.equal(torch.stack(each), stacked[name])
+            stacked[name] = torch.stack(each)
+    plain.load_state_dict(stacked | own)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(TOKENS).logits, again(TOKENS).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_an_expert_is_calibrated_on_the_tokens_that_reach_it():
+    """Not on padding; and one that no token reaches has nothing to calibrate on."""
+    layer = ready("qwen3_moe").model.layers[0].mlp
+    states = torch.randn(20, 32, generator=torch.Generator().manual_seed(0))
+    chosen = torch.arange(40).view(20, 2) % 3
+    shares = torch.rand(20, 2, generator=torch.Generator().manual_seed(1))
+    apart = separate(copy.deepcopy(layer))
+    with torch.no_grad():
+        torch.testing.assert_close(apart.experts(states, chosen, shares), layer.experts(states, chosen, shares))
+    seen = {}
+    for number, expert in apart.experts.named_children():
+        expert.gate_proj.register_forward_hook(lambda module, args, _, number=number: seen.update({number: args[0]}))
+    real = torch.arange(20) < 12
+    ignoring(apart, real)
+    with torch.no_grad():
+        apart.experts(states, chosen, shares)
+    assert seen.keys() == {"0", "1", "2"}
+    for number, found in seen.items():
+        assert torch.equal(found, states[real & (chosen == int(number)).any(1)])
+
+
+@pytest.mark.parametrize(
+    ("name", "quantizer", "match"),
+    [
+        ("gpt2", RTN(), "no linear layers"),
+        ("qwen3_moe", RTN(sym=False), "zero points"),
+        ("qwen3_moe", Mixed(bits_per_weight=10, choices=(4, 8), group_size=16), "different bits"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(bench, tmp_path, name, quantizer, match):
     base = write(bench, tmp_path / "base", name)
     run = bench.trained(base)
     with pytest.raises(GymError, match=match):
-        RTN().build().quantize(run, Artifact(base), run.output / "quantized")
+        quantizer.build().quantize(run, Artifact(base), run.output / "quantized")
     assert not (run.output / "quantized").exists()

@@ -18,7 +18,7 @@ class AWQ(IntegerOptions):
 
     The second form is AutoAWQ's `duo_scaling`: the mean is over the rows, the largest magnitude that of the group. Then the
     largest magnitude of each group is shrunk, where that lowers the error of its outputs. A scale is left out where the layer
-    would compute something else with it.
+    would compute something else with it; what makes the inputs of a router and of experts stays.
     """
 
     method: ClassVar[str] = "gym_quant.post_training.awq:ActivationAware"

@@ -21,6 +21,7 @@ from gym_quant.post_training.grid import Codes
 from gym_torch.checkpoints import weight_shards
 
 SCHEMES = "quantization.json"  #: what was done to each weight, and what came of it
+EXPERTS = r"re:.*\.experts\.\d+\..*"  #: names of the linear layers of experts
 TORCH = {code: dtype for dtype, code in weight_shards.CODES.items()}
 
 
@@ -34,14 +35,14 @@ class Checkpoint:
         """
         self.into = into
         own = weight_shards.own_weights(model)
-        kept = {name: weight for name, weight in own.items() if name not in schemes}
-        names = {name for name, _ in weight_shards.on_disk(model, ((n, w.to("meta")) for n, w in own.items()))}
-        if moved := sorted(schemes.keys() - names):
+        whole = dict(weight_shards.on_disk(model, ((name, weight.to("meta")) for name, weight in own.items())))
+        if moved := sorted(schemes.keys() - whole.keys()):
             raise GymError(f"{moved[0]} has another name in the files of this family", key="quantization")
-        empty = dict(weight_shards.on_disk(model, ((n, w.to("meta")) for n, w in kept.items())))
+        self.numbers = {name: weight.numel() for name, weight in whole.items()}  #: how many each weight has
+        empty = {name: weight for name, weight in whole.items() if name not in schemes}
         for name, scheme in schemes.items():
-            code = weight_shards.CODES[own[name].dtype]
-            for part, (dtype, shape) in scheme.stored(name, tuple(own[name].shape), code).items():
+            code = weight_shards.CODES[whole[name].dtype]
+            for part, (dtype, shape) in scheme.stored(name, tuple(whole[name].shape), code).items():
                 empty[part] = torch.empty(shape, dtype=TORCH[dtype], device="meta")
         self.places = weight_shards.lay_out(empty, into, most)
         self.left = dict(self.places)
@@ -68,11 +69,12 @@ class Checkpoint:
 
 def _config(model: PreTrainedModel, schemes: Mapping[str, Scheme]) -> dict[str, Any]:
     """Return the `quantization_config` of `config.json`: what most weights have stands for all linear layers."""
-    most = Counter(schemes.values()).most_common(1)[0][0]
     modules = {name.removesuffix(".weight"): scheme for name, scheme in schemes.items()}
-    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    groups = {}
-    for number, scheme in enumerate(sorted(set(schemes.values()), key=lambda scheme: scheme == most)):
+    experts = set(map(modules.pop, [name for name in modules if ".experts." in name]))
+    most = Counter(modules.values()).most_common(1)[0][0]
+    products = [name for name, module in model.named_modules() if _multiplies(module)]
+    groups = {f"group_{number}": _scheme(scheme, [EXPERTS]) for number, scheme in enumerate(experts - {most})}
+    for number, scheme in enumerate(sorted(set(modules.values()), key=lambda scheme: scheme == most), len(groups)):
         names = ["Linear"] if scheme == most else [name for name in modules if modules[name] == scheme]
         groups[f"group_{number}"] = _scheme(scheme, names)
     return {
@@ -82,9 +84,15 @@ def _config(model: PreTrainedModel, schemes: Mapping[str, Scheme]) -> dict[str, 
         "format": _format(most),
         "quantization_status": "compressed",
         "config_groups": groups,
-        "ignore": [name for name in linears if name not in modules],
+        "ignore": [name for name in products if name not in modules],
         "kv_cache_scheme": None,
     }
+
+
+def _multiplies(module: nn.Module) -> bool:
+    """Return whether a runtime has a linear layer there: routers are one too, of a class of their own."""
+    weight = module._parameters.get("weight")
+    return weight is not None and weight.dim() == 2 and not isinstance(module, nn.Embedding)
 
 
 def _scheme(scheme: Scheme, names: list[str]) -> dict[str, Any]:

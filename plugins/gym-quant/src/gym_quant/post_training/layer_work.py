@@ -16,6 +16,7 @@ from gym_quant.post_training.calibration import Samples
 from gym_quant.post_training.checkpoint import Checkpoint
 from gym_quant.post_training.grid import rounded_tokens
 from gym_quant.post_training.method import Layer, Method
+from gym_quant.post_training.separate_experts import separate
 from gym_quant.post_training.walk import Walk, raised
 from gym_torch.checkpoints import weight_shards
 from gym_torch.model.decoder_layers import layers_of
@@ -78,14 +79,13 @@ class LayerWork:
             linear.weight.data = codes.weight().float()
             if codes.scheme.activations:
                 linear.register_forward_pre_hook(lambda module, args: (rounded_tokens(args[0]),))
-        stored = original.state_dict()
-        names = [name for name in stored if f"{self._inside(number)}{name}" not in self.schemes]
+        stored, now = original.state_dict(), layer.module.state_dict()
+        names = [name for name in stored if name in now and f"{self._inside(number)}{name}" not in self.schemes]
         with torch.no_grad():
             for name in names:  # what was changed computes from here on as it will be stored
                 weight = layer.module.get_parameter(name) if name in dict(original.named_parameters()) else None
                 if weight is not None:
                     weight.copy_(weight.to(stored[name].dtype))
-        now = layer.module.state_dict()
         checkpoint.keep((f"{self._inside(number)}{name}", now[name].to(stored[name].dtype)) for name in names)
 
     def _unchanged(self) -> Iterator[Layer]:
@@ -98,7 +98,7 @@ class LayerWork:
                 walk.forward(number, layer.module)
 
     def _layer(self, number: int, walk: Walk | None) -> Layer:
-        module = raised(self.layers[number])
+        module = separate(raised(self.layers[number]))
         inside = self._inside(number)
         linears: dict[str, nn.Linear] = {
             name: module.get_submodule(name.removeprefix(inside).removesuffix(".weight"))  # type: ignore[misc]

@@ -21,6 +21,7 @@ from gym_core.files import remove
 from gym_quant.config.base import PostTraining
 from gym_quant.config.stored import Scheme, fitted, linear
 from gym_quant.post_training import calibration, evidence
+from gym_quant.post_training import separate_experts as experts
 from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read
 from gym_quant.post_training.layer_work import LayerWork
 from gym_torch.checkpoints import weight_shards
@@ -93,18 +94,24 @@ class PostTrainingQuantizer:
             raise GymError("the model is quantized already", where=str(base), fix="quantize the model it was made from")
         model = mapped_weights.load(base)
         weights = weight_shards.own_weights(model)
-        if stacked := [name for name, weight in weights.items() if weight.dim() > 2]:
+        known = tuple(f"{name}." for name in experts.stacked(model))
+        if odd := [name for name, weight in weights.items() if weight.dim() > 2 and not name.startswith(known)]:
             raise GymError(
-                f"{type(model).__name__} stacks experts in one weight ({stacked[0]}), which cannot be quantized",
+                f"{type(model).__name__} stacks experts in one weight ({odd[0]}) in a way that cannot be quantized",
                 where=str(base),
                 key="quantization",
                 fix="quantize a model without experts; `gym export` writes this one as it is",
             )
         samples = calibration.draw(self.config, run, base)
+        columns = _columns(model) | experts.columns(model)
         work = LayerWork(model, self._fitted(model), load_object(self.config.method)(self.config), samples)
         if samples and self.config.calibrates:
-            calibration.enough(samples, max(weights[name].shape[1] for name in work.schemes))
+            calibration.enough(samples, max(columns.values()))
         work.choose()
+        if len({work.schemes[name] for name in experts.columns(model)}) > 1:
+            raise GymError(
+                "experts of different bits cannot be read by transformers", key="quantization", fix="use gptq"
+            )
         checkpoint = Checkpoint(model, work.schemes, building, SHARD)
         work.write(checkpoint)
         checkpoint.finish(base, work.schemes)
@@ -112,7 +119,7 @@ class PostTrainingQuantizer:
         return {
             "method": self._name,
             "options": self.config.model_dump(mode="json"),
-            **evidence.measured_bits(sizes, work.schemes, {name: weight.numel() for name, weight in weights.items()}),
+            **evidence.measured_bits(sizes, work.schemes, checkpoint.numbers),
             "file_bytes": _bytes(building),
             "file_bytes_before": _bytes(base),
             "samples": samples.told if samples else None,
@@ -121,15 +128,15 @@ class PostTrainingQuantizer:
         }
 
     def _fitted(self, model: PreTrainedModel) -> dict[str, Scheme]:
-        """Return how each weight that is quantized is written, by name, as the options say."""
-        found = {
-            f"{name}.weight": module.in_features
-            for name, module in model.named_modules()
-            if isinstance(module, nn.Linear) and linear(f"{name}.weight", tuple(module.weight.shape))
-        }
-        if not found:
+        """Return how each weight that is quantized is written, by name, as the options say; experts are all written alike."""
+        scheme, dense, of_experts = self.config.scheme(), _columns(model), experts.columns(model)
+        if not dense:
             raise GymError(f"{type(model).__name__} has no linear layers to quantize", key="quantization")
-        return fitted(self.config.scheme(), found)
+        if of_experts and not scheme.symmetric:
+            raise GymError(
+                "experts with zero points cannot be read by transformers", key="quantization.sym", fix="true"
+            )
+        return fitted(scheme, dense) | dict.fromkeys(of_experts, scheme.fitted(*of_experts.values()))
 
     def _judge(self, told: dict[str, Any], artifact: Artifact) -> None:
         """Raise GymError where the result is further from the model than it may be."""
@@ -149,6 +156,15 @@ class PostTrainingQuantizer:
         told = [artifact.to_json() | {"path": ""}, self._name, options, data, run.recipe.train.seed]
         models = [fingerprint.of_model(path) for path in dict.fromkeys((artifact.path, base_of(artifact)))]
         return hashlib.sha256(json.dumps([told, models], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _columns(model: PreTrainedModel) -> dict[str, int]:
+    """Return the columns of each weight of a linear layer of the decoder, by name."""
+    return {
+        f"{name}.weight": module.in_features
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and linear(f"{name}.weight", tuple(module.weight.shape))
+    }
 
 
 def _source_of(path: Path) -> str:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from gym_core import GymError
 from gym_quant.post_training.calibration import Rows
 from gym_quant.post_training.method import Inputs
+from gym_quant.post_training.separate_experts import ignoring
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.mapped_weights import Raised, release
 
@@ -67,9 +68,13 @@ class Walk:
         hooks = [linear.register_forward_pre_hook(watch(name)) for name, linear in linears.items()]
         for states, part in zip(self.states, self.rows.batches(), strict=True):
             here[:], seen[:] = [self.rows.real[part]], []
+            apart = ignoring(layer, here[0].flatten())
             self.through(number, layer, states)
+            for hook in apart:
+                hook.remove()
         for hook in hooks:
             hook.remove()
+        found |= {name: Inputs(each.in_features) for name, each in linears.items() if name not in found}
         means = {id(own): own.averaged() for own in {id(own): own for own in found.values()}.values()}
         return {name: means[id(own)] for name, own in found.items()}
 

@@ -1,0 +1,97 @@
+"""Experts of a mixture as linear layers, one for each matrix: transformers computes with all of a layer stacked in one tensor.
+
+Their names are those of checkpoints, where each expert has `gate_proj`, `up_proj` and `down_proj` of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_torch.model.expert_layer import runs_beside
+
+UNUSED = {
+    "has_bias",
+    "has_post_expert_norm",
+    "is_transposed",
+}  #: of what transformers declares, what cannot be separated
+
+
+class Expert(nn.Module):
+    """The matrices of one expert."""
+
+    def __init__(self, gate: Tensor, up: Tensor, down: Tensor) -> None:
+        """Take matrices `[out, in]`."""
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = map(_linear, (gate, up, down))
+
+
+class SeparateExperts(nn.Module):
+    """What computes as a layer of stacked experts does; a token whose expert has no number in it goes nowhere."""
+
+    def __init__(self, experts: Any) -> None:
+        """Cut the tensors `[experts, ., .]` of a layer up, without a copy."""
+        super().__init__()
+        self.gated = experts._apply_gate
+        for number, (both, down) in enumerate(zip(experts.gate_up_proj, experts.down_proj, strict=True)):
+            gate, up = both.chunk(2)
+            self.add_module(str(number), Expert(gate, up, down))
+        experts._parameters.clear()
+
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """Return the weighted sum `[n, dim]` of what the chosen experts make of tokens `[n, dim]`."""
+        found = torch.zeros_like(hidden_states)
+        for number, expert in enumerate(self.children()):
+            rows, places = (top_k_index == number).nonzero(as_tuple=True)
+            if len(rows):
+                inputs = hidden_states[rows]
+                inner = self.gated(torch.cat([expert.gate_proj(inputs), expert.up_proj(inputs)], -1))
+                found.index_add_(0, rows, expert.down_proj(inner) * top_k_weights[rows, places, None])
+        return found
+
+
+def separate(layer: nn.Module) -> nn.Module:
+    """Put such experts in the place of stacked ones in a decoder layer, and return it."""
+    for name, module in list(layer.named_modules()):
+        if runs_beside(module):
+            layer.set_submodule(name, SeparateExperts(module))
+    return layer
+
+
+def ignoring(layer: nn.Module, real: Tensor) -> list[Any]:
+    """Have tokens that are padding go to no expert; `real` `[tokens]` says which are none. Return the hooks that do it."""
+
+    def hook(module: nn.Module, args: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        states, index, weights = args
+        return states, index.masked_fill(~real[:, None], -1), weights
+
+    return [part.register_forward_pre_hook(hook) for part in layer.modules() if isinstance(part, SeparateExperts)]
+
+
+def stacked(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return the layers of stacked experts that can be separated, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if runs_beside(module) and module.has_gate and not any(getattr(module, each) for each in UNUSED)
+    }
+
+
+def columns(model: PreTrainedModel) -> dict[str, int]:
+    """Return the columns of each matrix of an expert, by the name of its weight in a checkpoint."""
+    found = {}
+    for place, layer in stacked(model).items():
+        experts, hidden, width = layer.get_parameter("down_proj").shape
+        for number in range(experts):
+            for name, size in (("gate_proj", hidden), ("up_proj", hidden), ("down_proj", width)):
+                found[f"{place}.{number}.{name}.weight"] = size
+    return found
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    made.weight = nn.Parameter(weight, requires_grad=False)
+    return made
