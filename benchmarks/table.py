@@ -11,7 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-OTHERS = {"choosing_page.py", "learning.py", "report.py", "table.py", "workers.py"}
+NEEDY = {
+    "gptq.py",
+    "served.py",
+}  #: which compare with what needs an environment of its own: `nox -s gptq`, `nox -s vllm`
+OTHERS = {"choosing_page.py", "learning.py", "report.py", "table.py", "workers.py"} | NEEDY
 
 
 def run() -> int:
