@@ -27,10 +27,10 @@ class Eva(Lora[EVA]):
     target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
     initializes: ClassVar[bool] = True
 
-    @torch.no_grad()
     def low_rank(self) -> None:
         """Return None: its first values follow from the batches of the first step."""
 
+    @torch.no_grad()
     def initialize(self, first_step: Iterable[FirstStepBatch] = ()) -> None:
         """Run the batches through the model and find the right singular vectors of what goes into each layer."""
         seen, layers = _Seen(KEPT * self.config.rank), self.layers()
