@@ -81,7 +81,6 @@ PLANNED = {
     "quantization.DeltaSoup": "gym-deltasoup",
     "quantization.DeltaSoupConfig": "gym-deltasoup",
     "quantization.QuantMethod": "gym-bitdelta",
-    "personalization.PersonalizedTrainer": "gym-bitdelta",
     "GRPOConfig": "gym-training-free",
     "TrainingFreeGRPO": "gym-training-free",
 }

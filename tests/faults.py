@@ -183,6 +183,28 @@ FAULTS = [
         "test_rewards.py",
         "overlong",
     ),
+    Fault(
+        "gym-personalization",
+        "_accumulate(by_second, pulled.mT, hidden, layer.scaling)",
+        "pass",
+        "test_grouped_lora.py",
+    ),
+    Fault(
+        "gym-personalization",
+        "first + prefix for prefix in",
+        "prefix for prefix in",
+        "test_grouped_lora.py",
+        "prefixes",
+    ),
+    Fault("gym-personalization", "share = 1 / turn.whole.weight", "share = 1 / 100", "test_together.py", "alone"),
+    Fault(
+        "gym-personalization",
+        "for weight, gradient in self._gradients:\n            weight.grad = gradient.zero_()",
+        "for weight, gradient in self._gradients:\n            weight.grad = gradient",
+        "test_together.py",
+        "alone",
+    ),
+    Fault("gym-personalization", "optimizer_state.put(job", "id(job", "test_together.py", "exact"),
     Fault("gym-drill", "if data != other[tensor][1]:", "if False:", "test_drill.py", "difference_is_named"),
     Fault(
         "gym-manage", "lacking = [item for item in unmet(dist) if item.owner == dist]", "lacking = []", "test_doctor.py"

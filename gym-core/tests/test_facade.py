@@ -47,7 +47,7 @@ def test_names_are_there(code):
         ("from gym.quantization import DeltaQuantConfig, QuantMethod", "pip install gym-bitdelta"),
         ("from gym.quantization import DeltaSoupConfig, AggregationMethod", "pip install gym-deltasoup"),
         ("from gym.quantization import DeltaSoup", "pip install gym-deltasoup"),
-        ("from gym.personalization import PersonalizedTrainer", "pip install gym-bitdelta"),
+        ("from gym.personalization import PersonalizedTrainer", "pip install gym-personalization"),
         ("from gym import TrainingFreeGRPO, GRPOConfig", "pip install gym-training-free"),
         ("from gym import make", "cannot import name 'make'"),
         ("from gym.quantization import Nothing", "cannot import name 'Nothing'"),

@@ -41,12 +41,7 @@ def run(job: Job) -> None:
     job.observer.started(progress)
     while True:
         # What is due after a step comes first in the next round: a resumed run does what was left undone.
-        evaluating = job.evaluation and progress.evaluated < progress.step and due(progress, train.eval_every)
-        if job.window and (evaluating or due(progress, train.log_every)):
-            log(job)
-        if job.evaluation and evaluating:
-            with job.optimizer_config.evaluation_weights(job.optimizer):
-                evaluate(job, job.evaluation)
+        tell(job)
         asked = agree_to_stop(job)
         best = keeps_best(train) and progress.best_step == progress.step
         if (asked or best or due(progress, train.save_every)) and job.saved != progress.step:
@@ -71,6 +66,17 @@ def run(job: Job) -> None:
             job.observer.stepped(progress)
         elif optimizer_step(job, step, [peak * job.factor(progress.step) for peak in peaks]):
             job.observer.stepped(progress)
+
+
+def tell(job: Job) -> None:
+    """Log and evaluate, as far as that is due after the steps taken."""
+    train, progress = job.train, job.progress
+    evaluating = job.evaluation and progress.evaluated < progress.step and due(progress, train.eval_every)
+    if job.window and (evaluating or due(progress, train.log_every)):
+        log(job)
+    if job.evaluation and evaluating:
+        with job.optimizer_config.evaluation_weights(job.optimizer):
+            evaluate(job, job.evaluation)
 
 
 def skip(job: Job, step: Step) -> None:

@@ -1,0 +1,106 @@
+"""`gym personalize`: a variant for each user, from a folder with a file for each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gym_core.dialect import apply_override
+from gym_core.errors import FAILED, GymError, RecipeError
+from gym_core.yamlfile import parse_scalar, read_yaml
+
+PAUSE = 5.0  #: seconds between two lines where there is no terminal
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--users", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of USER.jsonl files."
+)
+@click.option(
+    "--at-once", default=64, show_default=True, type=click.IntRange(min=1), help="Most users in training at a time."
+)
+@click.option("--tokens", default=4096, show_default=True, type=click.IntRange(min=1), help="Most tokens in one pass.")
+@click.option("--turn", type=click.IntRange(min=1), help="Steps after which a user makes room; default when finished.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def personalize(
+    recipe: Path, overrides: tuple[str, ...], users: Path, at_once: int, tokens: int, turn: int | None, as_json: bool
+) -> None:
+    """Train the adapters of all users together over one base; the same command again goes on where it stopped.
+
+    RECIPE is that of any run whose `data` names no `sources`: those are each user's own. Exit code 1 where a user failed.
+    """
+    from gym_personalization.trainer import PersonalizedTrainer  # torch takes its time
+
+    raw = _overridden(read_yaml(recipe).data, overrides)
+    model = raw.pop("model", None)
+    if not model:
+        raise RecipeError("no model is named", where=str(recipe), key="model", fix="add, for example, `model: tiny`")
+    output = Path(raw.pop("output", "variants")).expanduser()
+    trainer = PersonalizedTrainer(model, output=output, recipe=raw, users_at_once=at_once, tokens_at_once=tokens)
+    with _bar() as told:
+        found = trainer.create_variants(users, told=told, turn=turn)
+    report: dict[str, Any] = {"output": str(output), "variants": {}, "failed": {}}
+    for user, made in found.items():
+        if isinstance(made, GymError):
+            report["failed"][user] = str(made)
+        else:
+            report["variants"][user] = {"path": str(made.artifact.path), "version": made.version, "bytes": made.bytes}
+    click.echo(json.dumps(report) if as_json else _text(report))
+    if report["failed"]:
+        click.get_current_context().exit(FAILED)
+
+
+def _overridden(raw: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Return the raw sections of a recipe with `KEY=VALUE` words applied."""
+    raw = deepcopy(raw)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise RecipeError(f"`{override}` is not key=value", where="command line")
+        apply_override(raw, key, parse_scalar(text))
+    return raw
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Any], None]]:
+    """Yield what shows how far an engine is: a bar where there is a terminal, a line now and then where there is none."""
+    from gym_torch.console import console, say
+
+    began = last = time.monotonic()
+    steps = 0
+
+    def told(engine: Any) -> None:
+        nonlocal last, steps
+        steps += 1
+        now = time.monotonic()
+        present = [user.job.progress for user in engine.present.values()]
+        share = sum(progress.step for progress in present) / max(1, sum(progress.total for progress in present))
+        speed = steps / max(now - began, 1e-9)
+        note = f"step {steps:,}: {len(present)} users in training, {share:.0%} of their steps, {speed:.2f} steps/s"
+        if status is not None:
+            status.update(note)
+        elif now - last >= PAUSE:
+            last = now
+            say(note)
+
+    status = console().status("loading the base") if console().is_terminal else None
+    with status or nullcontext():
+        yield told
+
+
+def _text(report: dict[str, Any]) -> str:
+    sizes = [made["bytes"] for made in report["variants"].values()]
+    lines = [f"{len(sizes)} variants in {report['output']}"]
+    if sizes:
+        lines[0] += f", {sum(sizes) / len(sizes) / 1e6:.2f} MB each"
+    lines += [f"FAILED {user}: {why}" for user, why in report["failed"].items()]
+    return "\n".join(lines)

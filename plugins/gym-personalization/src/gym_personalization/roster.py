@@ -1,0 +1,142 @@
+"""Has any number of users trained by an engine with room for a few: who waits enters as soon as somebody has left.
+
+Whoever is not in training is a file. A process that was killed is followed by one that goes on: finished users are left
+alone, those with a state go on from it, the others begin.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gym_core import Artifact, BusyError, GymError, Interrupted, Recipe, Run
+from gym_core.hooks import manager_for
+from gym_core.record import RunRecord
+from gym_personalization.engine import Engine
+from gym_torch.loop.signals import Signals
+from gym_torch.loop.train_loop import due
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A user who is to be trained."""
+
+    name: str
+    output: Path  #: directory of its run
+    recipe: Callable[[], Recipe]  #: makes its recipe when it enters, which is checked then
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What became of a user."""
+
+    name: str
+    output: Path
+    artifact: Artifact | None = (
+        None  #: to be served: what the quantizer made, or the adapter; None where training failed
+    )
+    error: GymError | None = None  #: why training failed, or why the quantizer refused
+    repeated: bool = False  #: it had been trained before
+
+
+def train_all(
+    engine: Engine,
+    waiting: Iterable[Waiting],
+    turn: int | None = None,
+    told: Callable[[Engine], None] = lambda engine: None,
+) -> Iterator[Trained]:
+    """Yield what becomes of users as they finish or fail, whoever is first.
+
+    Args:
+        engine: whose room is used; users who are in it already are left alone, and train along.
+        waiting: who is to be trained; taken one after another, so it may be endless.
+        turn: optimizer steps after which a user makes room for one who waits, its state on the disk; by default when it
+            has finished.
+        told: called after each step.
+
+    Raises Interrupted after a signal, when the states of all are on the disk.
+
+    """
+    coming, again = iter(waiting), deque[Waiting]()
+    ahead = next(coming, None)
+    mine: dict[str, Waiting] = {}
+    entered: dict[str, int] = {}
+    with Signals() as signals:
+        while True:
+            while engine.free and (ahead or again):
+                user, ahead = (ahead, next(coming, None)) if ahead else (again.popleft(), None)
+                found = _enter(engine, user)
+                if found is not None:
+                    yield found
+                    continue
+                mine[user.name] = user
+                entered[user.name] = engine.present[user.name].job.progress.step
+            if not mine:
+                return
+            for name, error in engine.step().items():
+                if name in mine:
+                    yield Trained(name, mine.pop(name).output, error=error)
+            told(engine)
+            for name in list(mine):
+                job = engine.present[name].job
+                if job.progress.over:
+                    yield _finished(engine, mine.pop(name))
+                elif turn and job.progress.step - entered[name] >= turn and (ahead or again) and not engine.free:
+                    engine.leave(name)
+                    again.append(mine.pop(name))
+                elif due(job.progress, job.train.save_every):
+                    engine.save(name)
+            if signals.received:
+                for name in list(mine):
+                    engine.leave(name)
+                raise Interrupted(signals.received)
+
+
+def _enter(engine: Engine, user: Waiting) -> Trained | None:
+    """Let a user in; return what became of it where it is finished already, or cannot be trained."""
+    record = RunRecord(user.output / "run.json")
+    try:
+        recipe, before = user.recipe(), record.read()
+        if before.get("status") == "finished":
+            _check_same(recipe, before, user)
+            return Trained(user.name, user.output, Artifact.from_json(before["artifact"], user.output), repeated=True)
+        engine.join(user.name, recipe, user.output)
+    except GymError as error:
+        user.output.mkdir(parents=True, exist_ok=True)
+        if record.read().get("status") != "finished":
+            record.update(status="failed", error={"problems": [problem.to_json() for problem in error.problems]})
+        return Trained(user.name, user.output, error=error)
+    return None
+
+
+def _check_same(recipe: Recipe, before: dict[str, Any], user: Waiting) -> None:
+    if before.get("fingerprint") != recipe.fingerprint():
+        raise BusyError(
+            f"user `{user.name}` was trained with another recipe",
+            where=str(user.output),
+            key="output",
+            fix="choose another `output`, or remove the user's folder",
+        )
+
+
+def _finished(engine: Engine, user: Waiting) -> Trained:
+    run = engine.present[user.name].run
+    artifact = engine.finish(user.name)
+    try:
+        return Trained(user.name, user.output, compressed(run, artifact))
+    except GymError as error:
+        run.record.update(refused={"problems": [problem.to_json() for problem in error.problems]})
+        return Trained(user.name, user.output, artifact, error=error)
+
+
+def compressed(run: Run, artifact: Artifact) -> Artifact:
+    """Return what the quantizer of a recipe makes of an adapter; that itself without one. Raises what the quantizer raises."""
+    if run.recipe.quantization is None:
+        return artifact
+    hook = manager_for(run.recipe.hooks).hook
+    made: Artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized") or artifact
+    run.record.update(artifact=made.to_json())
+    return made

@@ -1,0 +1,215 @@
+"""The run of one user among many: its own data, objective, optimizer, schedule, seed and record, over a shared base.
+
+It is put together in the order of `gym_torch.assembly`, of the same parts, so that it is the run that `gym train` makes of the
+same recipe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gym_core import Artifact, GymError, Recipe, RecipeError, Run
+from gym_core.component import load_object
+from gym_core.record import RunRecord, environment
+from gym_optim.config import AdamW
+from gym_optim.kinds import Optimizer
+from gym_optim.promises import promised
+from gym_personalization.base import FIX, Base, pairs_of
+from gym_personalization.user_policy import UserAdapter, UserPolicy
+from gym_torch import planners
+from gym_torch.checkpoints.checkpoint import Checkpoints
+from gym_torch.checkpoints.extending import schedule
+from gym_torch.checkpoints.results import Results
+from gym_torch.config import torch_algorithm
+from gym_torch.console import warn
+from gym_torch.contribution import Contribution, Parts, contributed
+from gym_torch.kinds import part
+from gym_torch.loop import checks
+from gym_torch.loop.callbacks.metrics import FILE, Metrics
+from gym_torch.loop.callbacks.model_card import ModelCard
+from gym_torch.loop.job import Job, keeps_best
+from gym_torch.loop.optimizer import built_over
+from gym_torch.loop.prepared_data import Prepared, prepare
+from gym_torch.loop.signals import Signals
+from gym_torch.model import stop_tokens
+from gym_torch.objective import Objective
+from gym_torch.observer import Observer, Observers, Progress
+from gym_torch.policy import Policy
+from gym_torch.reference import Reference
+from gym_torch.source import Step
+
+
+@dataclass
+class UserRun:
+    """One user in training."""
+
+    name: str
+    run: Run
+    job: Job
+    policy: UserPolicy
+    adapter: UserAdapter
+    results: Results
+    data: Prepared
+    references: tuple[Reference, ...]
+    conditions: dict[str, Any]  #: what must be the same when it goes on
+    steps: Iterator[Step] = field(default_factory=lambda: iter(()))
+    ended: bool = False
+
+    @property
+    def slot(self) -> int:
+        """Where its pairs stand."""
+        return self.policy.slot
+
+    def start(self) -> None:
+        """Go on from where `job.progress` stands."""
+        self.steps = iter(self.job.source.steps(self.job.progress.step))
+        self.job.observer.started(self.job.progress)
+
+    def finish(self) -> Artifact:
+        """Write what was trained to `output/model` as a run of its own does, and say how it went."""
+        artifact = self.results.keep(self.job)
+        progress = self.job.progress
+        self.job.observer.ended(progress, artifact)
+        self.run.record.update(
+            status="finished",
+            error=None,
+            seconds=round(progress.seconds, 3),
+            trained=artifact.to_json(),
+            artifact=artifact.to_json(),
+            exports=[],
+            training={
+                "steps": progress.step,
+                "epochs": progress.epoch,
+                "tokens": progress.tokens,
+                "samples": progress.samples,
+                "mean_loss": progress.mean_loss,
+                **progress.figures,
+                "stopped": progress.stop or None,
+            },
+        )
+        self.ended = True
+        return artifact
+
+    def closed(self) -> None:
+        """Tell who watched that it is over here, finished or not."""
+        self.job.observer.closed()
+
+
+def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, resuming: bool = False) -> UserRun:
+    """Put the run of a user together, its pairs in a slot with their first values.
+
+    Raises GymError for a recipe that cannot train with others, or data that cannot be learnt from; nothing is changed then but
+    the values in the slot.
+    """
+    config = torch_algorithm(recipe)
+    output.mkdir(parents=True, exist_ok=True)
+    run = Run(recipe, output, RunRecord(output / "run.json"), resuming=resuming)
+    run.record.update(**_opening(recipe, run.record.read() if resuming else {}))
+    checks.before_data(config, recipe, base.loaded)
+    objective: Objective[Any] = load_object(config.objective)(config, base.loaded.layout)
+    _check(recipe, objective)
+
+    data = prepare(config, run, base.loaded)
+    checks.evaluation(recipe.train, data.validation)
+    stops = stop_tokens.of_chats(recipe, base.loaded)
+    planned = planners.PlannedRun(recipe, base.loaded.path, base.loaded.precision, base.accelerator.device, data.train)
+    train = planners.settle(run, planned)
+
+    policy = UserPolicy(base.policy, base.lora, slot)
+    adapter = UserAdapter(policy, partial(base.shell, recipe))
+    built = base.adapted(recipe)
+    base.check_fits(recipe, built)
+    adapter.begin(built)
+    references = tuple(Reference(each, policy, adapter, base.loaded, run) for each in config.further())
+    if references and any(bool(pair.second.any()) for pair in pairs_of(built, recipe).values()):
+        raise RecipeError("an adapter that goes on is no base to be compared with", key="adapter", fix=FIX)
+    parts = Parts(
+        run, config, base.loaded, adapter, objective, policy, data, train, base.accelerator, references, resuming
+    )
+    found: Contribution = contributed(parts)
+    if found.resources:
+        raise RecipeError("this algorithm holds resources of its own", key="algorithm", fix=FIX)
+
+    optimizer_config = part(recipe, Optimizer) or AdamW()
+    optimizer = built_over(optimizer_config, base.groups(policy.pairs), train.learning_rate)
+    checks.optimizer(optimizer_config, optimizer, recipe, train, 1)
+    checkpoints = Checkpoints(output / "checkpoints", train.keep_last, warn)
+    conditions = {"the base model": base.fingerprint, "the recipe": recipe.fingerprint()}
+    results = Results(run, base.loaded, adapter, policy, checkpoints, conditions, stops)
+    job = Job(
+        train=train,
+        accelerator=base.accelerator,
+        ranks=run.ranks,
+        spread=base.spread,
+        policy=policy,
+        objective=found.objective,
+        optimizer=optimizer,
+        optimizer_config=optimizer_config,
+        factor=schedule(recipe, found.source.total),
+        source=found.source,
+        evaluation=found.evaluation,
+        observer=Observers([*_observers(run, base, data), *found.observers]),
+        save=lambda job: None,
+        signals=Signals(),
+        progress=Progress(total=found.source.total),
+        measure=config.measure,
+        better=config.better,
+        parts=(adapter,),
+    )
+    found.after_resume(job)
+    return UserRun(name, run, job, policy, adapter, results, data, references, conditions)
+
+
+def _observers(run: Run, base: Base, data: Prepared) -> list[Observer]:
+    """Return what watches the run of one user among many: its log, its model card and the callbacks of its recipe."""
+    card = ModelCard(run, base.loaded.name, {"samples": len(data.train), "fingerprint": data.fingerprint})
+    chosen = [promised(each.build(run=run), Observer, each, "callbacks") for each in run.recipe.callbacks]
+    return [Metrics(run.output / FILE), card, *chosen]
+
+
+def _check(recipe: Recipe, objective: Objective[Any]) -> None:
+    """Raise RecipeError for what a user's recipe asks that depends on, or changes, more than the pairs of that user."""
+    config, train = torch_algorithm(recipe), recipe.train
+    optimizer = part(recipe, Optimizer) or AdamW()
+    name = type(config).__name__
+    wrong = (
+        (config.largest_steps, "algorithm", f"{name} makes its samples while it trains"),
+        (type(objective).policy is not Policy, "algorithm", f"{name} trains more than log-probabilities"),
+        (objective.temperature != 1.0, "algorithm", f"{name} scores under a temperature of its own"),
+        (any(each.path or each.trains for each in config.further()), "algorithm", f"{name} needs a second model"),
+        (
+            not optimizer.keeps_gradients() or optimizer.updates_in_backward(),
+            "optimizer",
+            "it works in the backward pass",
+        ),
+        (keeps_best(train), "train.keep_best", "checkpoints of single users are not kept"),
+    )
+    for found, key, why in wrong:
+        if found:
+            raise RecipeError(f"{why}, which users that train together cannot share", key=key, fix=FIX)
+
+
+def _opening(recipe: Recipe, before: dict[str, Any]) -> dict[str, Any]:
+    """Return what `run.json` says of a run that begins or goes on."""
+    return {
+        "status": "running",
+        "trained": None,
+        "error": None,
+        "fingerprint": recipe.fingerprint(),
+        "recipe": recipe.canonical(),
+        "settings": recipe.settings(),
+        "components": [item._asdict() | {"path": list(item.path)} for item in recipe.resolved],
+        "environment": environment(),
+        "started": before.get("started") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "resumed": before.get("resumed", -1) + 1,
+    }
+
+
+def failed(run: Run, error: GymError) -> None:
+    """Write down why a user's run ended early; what it left before stays."""
+    run.record.update(status="failed", error={"problems": [problem.to_json() for problem in error.problems]})

@@ -1,0 +1,123 @@
+"""Who the users are: what they may be called, and where their data and their variants lie. No torch here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gym_core import DataError, RecipeError
+
+LONGEST = 100  #: characters of a user's name, which is that of a folder
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@+-]{{0,{LONGEST - 1}}}")
+#: Names that some system or this package has for other things, whatever the suffix.
+_RESERVED = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    "current",
+    *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)),
+}
+SUFFIXES = (".jsonl", ".json")  #: of the files of users in a folder
+FEWEST = 2  #: rows of a user, below which there is nothing to generalize from
+
+
+def checked_name(user: object) -> str:
+    """Return the name of a user. Raises RecipeError where it cannot be that of a folder on every system."""
+    if not isinstance(user, str) or not _NAME.fullmatch(user) or user.endswith("."):
+        shown = f"{user!r:.60}" + (
+            f" ({len(user):,} characters)" if isinstance(user, str) and len(user) > LONGEST else ""
+        )
+        raise RecipeError(
+            f"{shown} is no name of a user",
+            key="user_id",
+            fix=f"use 1 to {LONGEST} letters, digits and . _ @ + -, beginning with a letter or digit",
+        )
+    if user.partition(".")[0].lower() in _RESERVED:
+        raise RecipeError(f"`{user}` is reserved", key="user_id", fix="choose another, such as `user-" + user + "`")
+    return user
+
+
+def users_in(folder: Path) -> dict[str, Path]:
+    """Return the files of users in a folder by the names that they are called after, in order.
+
+    Raises RecipeError where there is none, or a file is called after no user; DataError where two are of one user.
+    """
+    if not folder.is_dir():
+        raise RecipeError(
+            "there is no such folder", where=str(folder), key="users", fix="name one with a file for each user"
+        )
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in SUFFIXES and not path.name.startswith("."):
+            user = checked_name(path.stem)
+            if user in found:
+                raise DataError(f"user `{user}` has two files: {found[user].name} and {path.name}", where=str(folder))
+            found[user] = path
+    if not found:
+        raise RecipeError(
+            "no file of a user is in it", where=str(folder), key="users", fix="put USER.jsonl files there"
+        )
+    return found
+
+
+def rows_of(user: str, data: str | Path | Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]] | Path:
+    """Return the rows of a user, or the path of the file that holds them.
+
+    Raises DataError where there are none, or so few that nothing can be learnt from them but themselves.
+    """
+    if isinstance(data, str | Path):
+        path = Path(data).expanduser()
+        if not path.is_file():
+            raise DataError(f"there is no file of user `{user}`", where=str(path), key="data")
+        _enough(user, _rows_in(path), str(path))
+        return path.resolve()
+    rows = list(data)
+    odd = next((row for row in rows if not isinstance(row, Mapping)), None)
+    if odd is not None:
+        raise DataError(f"user `{user}` has a row that is a {type(odd).__name__}, and no mapping", key="data")
+    _enough(user, len(rows), "")
+    return rows
+
+
+def is_pair(row: Mapping[str, Any]) -> bool:
+    """Return whether a row shows two answers, the preferred one marked."""
+    return {"chosen", "rejected"} <= row.keys()
+
+
+def first_row(data: list[Mapping[str, Any]] | Path) -> Mapping[str, Any]:
+    """Return the first row of what `rows_of` returned; empty where it is no mapping, which the data plugin then says."""
+    if isinstance(data, list):
+        return data[0]
+    text = data.read_text(encoding="utf-8")
+    if data.suffix == ".json":
+        found = json.loads(text)
+        found = found[0] if isinstance(found, list) and found else found
+    else:
+        found = json.loads(next(line for line in text.splitlines() if line.strip()))
+    return found if isinstance(found, dict) else {}
+
+
+def _rows_in(path: Path) -> int:
+    """Return how many rows a file has, as far as that is seen without reading them."""
+    if path.suffix == ".json":
+        try:
+            found = json.loads(path.read_text(encoding="utf-8") or "[]")
+        except ValueError as error:
+            raise DataError(f"is no JSON: {error}", where=str(path), key="data") from None
+        return len(found) if isinstance(found, list) else 1
+    with path.open(encoding="utf-8") as file:
+        return sum(1 for line in file if line.strip())
+
+
+def _enough(user: str, rows: int, where: str) -> None:
+    if rows < FEWEST:
+        raise DataError(
+            f"user `{user}` has {rows or 'no'} row{'' if rows == 1 else 's'}, and nothing can be learnt from that",
+            where=where,
+            key="data",
+            fix=f"collect at least {FEWEST}",
+        )

@@ -1,0 +1,112 @@
+"""What `PersonalizedTrainer` and `gym personalize` promise: create, update and answer, and no user harms another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from gym_personalization_bench import adapter_in, rows
+
+import gym
+from gym_core import BusyError, DataError, GymError, RecipeError, load_recipe
+from gym_core.run import execute
+from gym_personalization.commands import personalize
+from gym_personalization.trainer import PersonalizedTrainer
+from gym_personalization.variants import Variant
+
+RECIPE: dict[str, Any] = {
+    "adapter": {"name": "lora", "rank": 4},
+    "train": {"max_steps": 6, "batch_size": 2, "learning_rate": 1e-2, "precision": "fp32", "save_every": 50},
+}
+
+
+@pytest.fixture(scope="module")
+def trainer(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> PersonalizedTrainer:
+    output = tmp_path_factory.mktemp("variants")
+    return PersonalizedTrainer(str(model_path), output=output, recipe=RECIPE, users_at_once=2)
+
+
+def test_the_name_of_the_seeds() -> None:
+    assert gym.personalization.PersonalizedTrainer is PersonalizedTrainer
+
+
+def test_create_serve_and_update(trainer: PersonalizedTrainer, model_path: Path) -> None:
+    """A variant is a run of its own recipe; an update goes on from it as `adapter_name_or_path` does, and then answers."""
+    made = trainer.create_variant("alice", rows(1), seed=3)
+    assert made.version == 1 and made.bytes > 0 and made.trained.kind == "adapter"
+    before = trainer.serve_variant("alice", "1?", max_new_tokens=8)
+    assert isinstance(before, str)
+    assert trainer.serve_variant("alice").generate("1?", max_new_tokens=8) == before
+    assert trainer.create_variant("alice", rows(1), seed=3).output == made.output
+    with pytest.raises(BusyError, match="other rows"):
+        trainer.create_variant("alice", rows(2))
+
+    again = trainer.update_variant("alice", rows(2), seed=3)
+    assert again.version == 2 and adapter_in(made.output)
+    assert trainer.serve_variant("alice").variant == again
+    alone = made.output.parent / "alone"
+    going_on = {**RECIPE["adapter"], "adapter_name_or_path": str(made.trained.path)}
+    data = {"sources": [str(made.output.parent / "data-2.jsonl")], "processes": 1}
+    execute(
+        load_recipe(
+            {
+                **RECIPE,
+                "model": str(model_path),
+                "data": data,
+                "algorithm": "sft",
+                "adapter": going_on,
+                "output": str(alone),
+            }
+            | {"train": {**RECIPE["train"], "seed": 3, "plot": False}}
+        )
+    )
+    expected, found = adapter_in(alone), adapter_in(again.output)
+    assert all(torch.allclose(found[name], expected[name], rtol=0, atol=1e-5) for name in expected)
+
+
+def test_preferences_are_pairs(trainer: PersonalizedTrainer) -> None:
+    made = trainer.create_variant("bob", preferences=rows(2, pairs=True))
+    assert json.loads((made.output / "run.json").read_text())["recipe"]["algorithm"]["name"] == "dpo"
+    with pytest.raises(RecipeError, match="either"):
+        trainer.create_variant("bob")
+
+
+def test_a_user_who_fails_harms_no_other(trainer: PersonalizedTrainer, tmp_path: Path) -> None:
+    given = {"good": rows(3), "empty": [], "odd": [{"what": 1}, {"what": 2}], "../up": rows(1), "fine": rows(4)}
+    found = trainer.create_variants(given)
+    assert list(found) == list(given)
+    assert {name for name, made in found.items() if isinstance(made, Variant)} == {"good", "fine"}
+    assert isinstance(found["empty"], DataError) and isinstance(found["../up"], RecipeError)
+    assert isinstance(found["odd"], GymError)
+    again = trainer.create_variants({"odd": rows(5)})  # nothing was trained, so other rows are welcome
+    assert isinstance(again["odd"], Variant), again
+
+
+def test_a_quantizer_that_is_not_there_is_named(model_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(GymError, match="nowhere"):
+        PersonalizedTrainer(str(model_path), "nowhere", output=tmp_path, recipe=RECIPE).create_variant("u", rows(1))
+
+
+def test_the_command(model_path: Path, tmp_path: Path) -> None:
+    """Two users and one without rows: the exit code says so, and the same command again trains nothing anew."""
+    users = tmp_path / "users"
+    users.mkdir()
+    for user in ("ann", "ben", "none"):
+        text = "" if user == "none" else "".join(json.dumps(row) + "\n" for row in rows(len(user) + ord(user[0])))
+        (users / f"{user}.jsonl").write_text(text)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"model": str(model_path), "algorithm": "sft", **RECIPE}))
+    words = [str(recipe), "--users", str(users), f"output={tmp_path / 'out'}", "train.max_steps=3", "--json"]
+    reports = []
+    for _ in range(2):
+        result = CliRunner().invoke(personalize, words)
+        assert result.exit_code == 1, result.output
+        reports.append(json.loads(result.stdout.splitlines()[-1]))
+    assert set(reports[0]["variants"]) == {"ann", "ben"} and set(reports[0]["failed"]) == {"none"}
+    assert reports[0] == reports[1]
+    record = json.loads((tmp_path / "out/users/ann/1/run.json").read_text())
+    assert record["status"] == "finished" and record["training"]["steps"] == 3 and record["resumed"] == 0
