@@ -71,6 +71,14 @@ def test_plugins_list_names_owner_and_version(site):
     assert "exporters" not in gym(site, "--plugins", "list", "--kind", "algorithms").stdout
 
 
+def test_plugins_list_has_dialects_too(install, capsys):
+    from gym_core.cli import run
+
+    install("gym-one", {}, {"gym.dialects": {"spoken": "one:translate"}})
+    assert run(["plugins", "list"]) == 0 and "dialects\n  spoken" in capsys.readouterr().out
+    assert run(["plugins", "list", "--kind", "dialects"]) == 0 and "spoken" in capsys.readouterr().out
+
+
 def test_train_and_validate(site, recipe, tmp_path):
     path = recipe()
     assert gym(site, "validate", path).returncode == 0
@@ -139,6 +147,8 @@ def test_children_of_a_command_may_end_as_they_like(tmp_path):
         (("drill",), "pip install gym-drill"),
         (("plugins", "trace"), "pip install gym-manage"),
         (("trainn",), "did you mean `gym train`?"),
+        (("val",), "did you mean `gym validate`?"),
+        (("va",), "`gym --help` lists them"),
     ],
 )
 def test_what_is_not_installed_is_said_with_the_package_that_brings_it(install, arguments, said, capsys):

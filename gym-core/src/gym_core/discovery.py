@@ -72,10 +72,12 @@ def ambiguous() -> list[list[Entry]]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most like this one, or an empty string; a thousand are looked at."""
+    """Return the known name that is most like this one or begins with it, else an empty string; a thousand are looked at."""
     import difflib  # listing does not pay for it
 
-    return next(iter(difflib.get_close_matches(name, islice(known, 1000), n=1)), "")
+    some = list(islice(known, 1000))
+    longer = [each for each in some if len(name) > 2 and each.startswith(name)]
+    return next(iter(difflib.get_close_matches(name, some, n=1) or longer), "")
 
 
 @cache

@@ -299,3 +299,21 @@ def test_functions_that_do_not_fit_are_explained(function, name, why):
 def test_a_reference_that_leads_nowhere_is_explained(reference):
     with pytest.raises((GymError, ValidationError), match=r"no|pattern"):
         PythonFunction(function=reference).build()
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ("no_such_module:f", "there is no module `no_such_module`"),
+        ("gym_rewards.no_such:f", r"there is no module `gym_rewards\.no_such`"),
+        ("json:no_such", "json defines no `no_such`"),
+        ("no_file.py:f", "no_file.py: No such file"),
+    ],
+)
+def test_a_function_that_is_not_there_is_refused_before_anything_is_loaded(reference, why):
+    with pytest.raises(GymError, match=why) as caught:
+        PythonFunction(function=reference).check()
+    (problem,) = caught.value.problems
+    assert problem.key == "algorithm.rewards" and "file.py:function" in problem.fix
+    PythonFunction(function="gym_rewards.builtin.python_function:ended").check()
+    PythonFunction(function="math:gcd").check()  # it has no source to read it from

@@ -72,12 +72,8 @@ class Commands(click.Group):
         """Find the command; a misspelt one gets the nearest name, one that is not installed the package that brings it."""
         if self.get_command(context, args[0]) is None and not args[0].startswith("-"):
             package = catalogue().get(f"commands/{self.prefix}{args[0]}")
-            near = nearest(args[0], self.list_commands(context))
-            fix = (
-                f"did you mean `{context.command_path} {near}`?"
-                if near
-                else f"`{context.command_path} --help` lists them"
-            )
+            path, near = context.command_path, nearest(args[0], self.list_commands(context))
+            fix = f"did you mean `{path} {near}`?" if near else f"`{path} --help` lists them"
             fix = f"pip install {package}" if package else fix
             raise errors.RecipeError(f"there is no command `{args[0]}`", where=context.command_path, fix=fix)
         return super().resolve_command(context, args)

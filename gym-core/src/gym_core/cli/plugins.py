@@ -10,7 +10,7 @@ from gym_core import errors
 from gym_core.cli import Commands
 from gym_core.discovery import Entry, ambiguous, catalogue, installed
 
-HIDDEN = {"advice", "dialects", "facade", "remarks"}  #: groups that hold no components of their own
+HIDDEN = {"advice", "facade", "remarks"}  #: groups that hold no components of their own
 TO_FINE_TUNE = ("algorithms/sft", "backends/transformers", "data/dataset", "optimizers/adamw", "adapters/lora")
 
 

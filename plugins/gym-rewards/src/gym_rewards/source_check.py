@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
-from gym_core.targets import ANY, defined
+from gym_core.targets import ANY, defined, names
 
 
 def located(reference: str, folder: Path) -> str:
@@ -16,18 +15,20 @@ def located(reference: str, folder: Path) -> str:
     """
     where, _, name = reference.rpartition(":")
     if not where.endswith(".py"):
-        if find_spec(where.partition(".")[0]) is None:
-            raise ValueError(f"there is no module `{where}`; a file is written `file.py:{name}`")
+        if not (there := set(names(where))):
+            raise ValueError(f"there is no module `{where}` that can be read; a file is written `file.py:{name}`")
+        if not there & {name.partition(".")[0], *ANY}:
+            raise ValueError(f"{where} defines no `{name}`")
         return reference
     path = Path(where).expanduser()
     if not path.is_absolute():
         path = Path(os.path.relpath(folder / path))
     try:
-        names = defined(path.read_bytes(), str(path))
+        found = defined(path.read_bytes(), str(path))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; a relative path starts at the recipe") from None
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not Python: {error}") from None
-    if not names & {name, *ANY}:
+    if not found & {name, *ANY}:
         raise ValueError(f"{path} defines no `{name}`")
     return f"{path}:{name}"

@@ -17,6 +17,8 @@ from gym_core.errors import GymError
 from gym_rewards.reward import Reward, RewardInput
 from gym_rewards.source_check import located
 
+FIX = "write `package.module:function` or `path/file.py:function`"
+
 
 class PythonFunction(Reward):
     """What a function of yours says. It is called with what its parameters ask for; functions written for TRL work unchanged.
@@ -48,6 +50,13 @@ class PythonFunction(Reward):
     def _stands(cls, function: str, info: ValidationInfo) -> str:
         folder = (info.context or {}).get("folder")
         return function if folder is None else located(function, folder)
+
+    def check(self) -> None:
+        """Raise GymError where no such function stands there; nothing of it is run."""
+        try:
+            located(self.function, Path())
+        except ValueError as error:
+            raise GymError(str(error), key="algorithm.rewards", fix=FIX) from None
 
 
 #: what is offered to every function, beside columns and options
@@ -152,7 +161,7 @@ def _load(reference: str) -> Callable[..., Any]:
         raise GymError(
             f"{reference}: {error}",
             key="algorithm.rewards",
-            fix="write `package.module:function` or `path/file.py:function`",
+            fix=FIX,
         ) from None
     if not callable(found):
         raise GymError(f"{reference} is a {type(found).__name__}, no function", key="algorithm.rewards")
