@@ -36,7 +36,7 @@ class MadeExamples:
         return KINDS.get(self.shape, Example).longest(f"planned/{index}", self.length)
 
 
-def planned(objective: Objective[Any], lengths: Sequence[int], shape: str = "conversation") -> Batch:
+def planned(objective: Objective[Any, Any], lengths: Sequence[int], shape: str = "conversation") -> Batch:
     """Return a batch of examples of one shape, whose sequences have these lengths."""
     kind = KINDS.get(shape, Example)
     return objective.collate([kind.longest(f"planned/{number}", length) for number, length in enumerate(lengths)])

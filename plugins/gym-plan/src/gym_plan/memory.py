@@ -60,10 +60,10 @@ class Prediction:
     flops: int  #: floating-point operations, recomputation included
 
 
-def objective_of(recipe: Recipe, layout: Layout) -> Objective[Any]:
+def objective_of(recipe: Recipe, layout: Layout) -> Objective[Any, Any]:
     """Return the objective of the recipe's algorithm."""
     algorithm = torch_algorithm(recipe)
-    objective: Objective[Any] = load_object(algorithm.objective)(algorithm, layout)
+    objective: Objective[Any, Any] = load_object(algorithm.objective)(algorithm, layout)
     return objective
 
 
@@ -95,7 +95,7 @@ def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
     return Prediction(memory, batch.size, flops)
 
 
-class _States(Objective[Any]):
+class _States(Objective[Any, Any]):
     """Learns from the last hidden states alone, as a critic does."""
 
     def loss(self, policy: Scores[Any], batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -105,7 +105,7 @@ class _States(Objective[Any]):
             return own.hidden(batch).float().sum(), {}
 
 
-def _timeline(built: Skeleton, objective: Objective[Any], batch: Batch, passing: bool) -> Timeline:
+def _timeline(built: Skeleton, objective: Objective[Any, Any], batch: Batch, passing: bool) -> Timeline:
     """Return what one forward and backward pass through all layers does."""
     trace = partial(_trace, built, objective, built.lend(batch), passing)
     timeline = trace()
@@ -115,7 +115,7 @@ def _timeline(built: Skeleton, objective: Objective[Any], batch: Batch, passing:
     return timeline
 
 
-def _trace(built: Skeleton, objective: Objective[Any], batch: Batch, passing: bool) -> Timeline:
+def _trace(built: Skeleton, objective: Objective[Any, Any], batch: Batch, passing: bool) -> Timeline:
     """Do one forward and backward pass, as the loop does it; where gradients are `passing`, each goes when it is there."""
     model, trace = built.model, Trace()
     with built.mode:

@@ -32,7 +32,7 @@ class Workload:
     note: str  #: what this is based on
 
 
-def workload(recipe: Recipe, objective: Objective[Any], path: Path, train: Train) -> Workload:
+def workload(recipe: Recipe, objective: Objective[Any, Any], path: Path, train: Train) -> Workload:
     """Return the work of a recipe; `path` is the directory of the model, `train` has its batch size settled.
 
     Raises RecipeError where the steps cannot be laid out as the recipe says.
@@ -44,7 +44,7 @@ def workload(recipe: Recipe, objective: Objective[Any], path: Path, train: Train
     return of_examples(recipe, objective, examples, train)
 
 
-def of_examples(recipe: Recipe, objective: Objective[Any], examples: Examples, train: Train) -> Workload:
+def of_examples(recipe: Recipe, objective: Objective[Any, Any], examples: Examples, train: Train) -> Workload:
     """Return the work of prepared samples."""
     source, note = steps_over(recipe, objective, examples, train)
     largest, tokens, seen = None, 0, 0
@@ -60,7 +60,7 @@ def of_examples(recipe: Recipe, objective: Objective[Any], examples: Examples, t
     return Workload(largest, source.total, round(tokens / seen * source.total), note or whole)
 
 
-def steps_over(recipe: Recipe, objective: Objective[Any], examples: Examples, train: Train) -> tuple[Source, str]:
+def steps_over(recipe: Recipe, objective: Objective[Any, Any], examples: Examples, train: Train) -> tuple[Source, str]:
     """Return the steps over samples; or, where samples are made during the run, steps as large as any, and what they are."""
     algorithm = torch_algorithm(recipe)
     if not algorithm.largest_steps:
@@ -76,7 +76,7 @@ def longest(recipe: Recipe) -> int:
     return (data.longest() if data else None) or UNKNOWN
 
 
-def full_batch(recipe: Recipe, objective: Objective[Any], train: Train, length: int) -> Workload:
+def full_batch(recipe: Recipe, objective: Objective[Any, Any], train: Train, length: int) -> Workload:
     """Return the work of one step over samples of `length` tokens, all trained, as many as there may be in it."""
     count = train.batch_tokens if isinstance(train.batch_tokens, int) else train.batch_size
     many = MadeExamples(torch_algorithm(recipe).rows, length, count)
@@ -99,7 +99,7 @@ def _prepared(recipe: Recipe, path: Path, train: Train, layout: Layout) -> Examp
     return examples
 
 
-def _assumed(recipe: Recipe, objective: Objective[Any], train: Train, why: str) -> Workload:
+def _assumed(recipe: Recipe, objective: Objective[Any, Any], train: Train, why: str) -> Workload:
     """Plan for samples as long as they may be."""
     length = longest(recipe)
     found = full_batch(recipe, objective, train, length)

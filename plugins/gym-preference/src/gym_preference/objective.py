@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Generic
 
 import torch
 from torch import Tensor
@@ -11,15 +12,14 @@ from torch import Tensor
 from gym_core.component import load_object
 from gym_preference.config import PreferenceAlgorithm, WithReference
 from gym_preference.reference_cache import CachedLogProbs
-from gym_torch.batch import Example
-from gym_torch.objective import Objective, Scores
+from gym_torch.objective import E, Objective, Scores
 from gym_torch.packing import PADDED, Layout
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
 
 NOT_ARGUMENTS = WithReference.model_fields.keys() - {"beta"}  #: fields that are no argument of a loss
 
 
-class PreferenceObjective(Objective[ResponseBatch]):
+class PreferenceObjective(Objective[ResponseBatch, E], Generic[E]):
     """Base of the objectives over responses: write `prompt_responses` and `loss`, which applies `losses` to `arguments` and
     what it knows.
 
@@ -39,10 +39,10 @@ class PreferenceObjective(Objective[ResponseBatch]):
         self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
 
     @abstractmethod
-    def prompt_responses(self, example: Example) -> PromptResponses:
+    def prompt_responses(self, example: E) -> PromptResponses:
         """Return the prompt and the responses of an example; the tokens of the responses are what the reference scores."""
 
-    def collate(self, examples: Sequence[Example]) -> ResponseBatch:
+    def collate(self, examples: Sequence[E]) -> ResponseBatch:
         """Lay out the responses of all examples, those to one prompt behind a single copy of it."""
         groups = [self.prompt_responses(example) for example in examples]
         columns = (

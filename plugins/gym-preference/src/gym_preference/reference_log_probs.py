@@ -34,9 +34,9 @@ class ReferenceLogProbs:
 
     def __init__(
         self,
-        parts: Parts[Any, PreferenceObjective, Policy[Any]],
+        parts: Parts[Any, PreferenceObjective[Any], Policy[Any]],
         reference: Reference,
-        order: Dataset,
+        order: Dataset[Any],
         asked: Callable[[], Iterable[Used]],
     ) -> None:
         """Take what is scored, and by what; `asked` are the samples that the reference will be asked about."""
@@ -84,7 +84,7 @@ class ReferenceLogProbs:
                 copied.data = copied.data.to(own.dtype)
         return scorer
 
-    def _kept(self, job: Job, objective: PreferenceObjective, steps: Sequence[Step]) -> CachedLogProbs:
+    def _kept(self, job: Job, objective: PreferenceObjective[Any], steps: Sequence[Step]) -> CachedLogProbs:
         """Return what the reference says of all responses: what was kept, or what it says now."""
         self.run.ranks.at("")  # it may take its time
         mine = {key_of(objective.prompt_responses(each)) for step in steps for batch in step.batches for each in batch}
@@ -113,7 +113,7 @@ class ReferenceLogProbs:
     def _there(self, file: Path) -> bool:
         return self.run.ranks.agree(lambda: CachedLogProbs.there(file, file.stem))
 
-    def _scored(self, objective: PreferenceObjective, scorer: Scorer, steps: Sequence[Step]) -> Iterator[Score]:
+    def _scored(self, objective: PreferenceObjective[Any], scorer: Scorer, steps: Sequence[Step]) -> Iterator[Score]:
         """Yield key and log-probabilities of each example of this process; all processes work on as many batches."""
         for step in steps:
             for examples in step.batches:

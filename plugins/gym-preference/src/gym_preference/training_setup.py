@@ -18,7 +18,7 @@ from gym_torch.policy import Policy
 from gym_torch.source import Dataset
 
 
-def preferences(parts: Parts[PreferenceAlgorithm, PreferenceObjective, Policy[Any]]) -> Contribution:
+def preferences(parts: Parts[PreferenceAlgorithm, PreferenceObjective[Any], Policy[Any]]) -> Contribution:
     """Return pairs, measured against a reference where the algorithm has one."""
     order = dataset(parts)
     after = referred(parts, order, lambda: used(parts, order))
@@ -27,7 +27,9 @@ def preferences(parts: Parts[PreferenceAlgorithm, PreferenceObjective, Policy[An
     )
 
 
-def referred(parts: Parts[Any, Any, Any], order: Dataset, asked: Callable[[], Iterable[Used]]) -> Callable[[Job], None]:
+def referred(
+    parts: Parts[Any, Any, Any], order: Dataset[Any], asked: Callable[[], Iterable[Used]]
+) -> Callable[[Job], None]:
     """Give the objective its reference; return what has that score all samples once, where it is to, before the first step.
 
     `asked` are the samples that it will be asked about.
@@ -39,7 +41,7 @@ def referred(parts: Parts[Any, Any, Any], order: Dataset, asked: Callable[[], It
     return ReferenceLogProbs(parts, reference, order, asked).begin
 
 
-def used(parts: Parts[Any, Any, Any], order: Dataset) -> Iterable[Used]:
+def used(parts: Parts[Any, Any, Any], order: Dataset[Any]) -> Iterable[Used]:
     """Yield samples, and which of them the run will learn from or evaluate on."""
     yield parts.data.train, np.unique(order.samples(0, int(order.bounds[-1])))
     if parts.data.validation:

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import cast
 
 import numpy as np
 import torch
@@ -21,14 +20,13 @@ from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import Rollout
 from gym_rl.rollouts.routing_replay import lay_out_experts
 from gym_rl.rollouts.top_p_mask import top_p_sets
-from gym_torch.batch import Example
 from gym_torch.metrics import Largest, Metric, Metrics, Ratio
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import PADDED, Layout
 from gym_torch.prompt_responses import PromptResponses, lay_out, segments
 
 
-class PolicyObjective(Objective[RolloutBatch]):
+class PolicyObjective(Objective[RolloutBatch, Rollout]):
     """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
 
     aggregate: LossAggregation = TokenMean()
@@ -49,9 +47,8 @@ class PolicyObjective(Objective[RolloutBatch]):
         `batch.old_log_probs` are the log-probabilities under the policy when the round began.
         """
 
-    def collate(self, examples: Sequence[Example]) -> RolloutBatch:
+    def collate(self, rollouts: Sequence[Rollout]) -> RolloutBatch:
         """Lay out completions, those to one prompt behind a single copy of it."""
-        rollouts = list(cast(Sequence[Rollout], examples))
         members = [tuple(group) for _, group in groupby(rollouts, key=lambda rollout: rollout.group)]
         groups = [PromptResponses(own[0].prompt.tokens, own, own[0].prompt.id) for own in members]
         columns = {

@@ -18,6 +18,7 @@ from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.compute_advantages import token_rewards
 from gym_rl.rollouts.experience import Experience
+from gym_rl.rollouts.generate_and_score import Prompt
 from gym_rl.training_setup import scored_rollouts
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
@@ -29,7 +30,7 @@ from gym_torch.objective import Scores
 from gym_torch.policy import Policy, evaluating
 
 
-def rollouts_with_values(parts: Parts[PPO, PPOLoss, ActorCritic]) -> Contribution:
+def rollouts_with_values(parts: Parts[PPO, PPOLoss, ActorCritic, Prompt]) -> Contribution:
     """Return rollouts, and ask the critic about every token of a round when the round begins."""
 
     def values(batch: RolloutBatch) -> Tensor:

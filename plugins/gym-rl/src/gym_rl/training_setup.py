@@ -23,7 +23,7 @@ from gym_rl.rollout_log.from_experience import samples
 from gym_rl.rollouts import mismatch
 from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
 from gym_rl.rollouts.experience import Experience, Rollout
-from gym_rl.rollouts.generate_and_score import RolloutGenerator
+from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
 from gym_rl.rollouts.log_probs import Batches, Pass, scored
 from gym_rl.rollouts.rollout_loop import Rollouts, Shares
 from gym_rl.rollouts.top_p_mask import with_top_p_sets
@@ -37,7 +37,7 @@ from gym_torch.promised import promised
 from gym_torch.reference import Scorer
 from gym_torch.source import Examples
 
-RLParts = Parts[PolicyGradient, PolicyObjective, Policy[Any]]
+RLParts = Parts[PolicyGradient, PolicyObjective, Policy[Any], Prompt]
 
 
 def rollouts(parts: RLParts) -> Contribution:
@@ -45,7 +45,7 @@ def rollouts(parts: RLParts) -> Contribution:
     return scored_rollouts(parts, {})
 
 
-def scored_rollouts(parts: Parts[Any, Any, Any], more: Mapping[str, Pass]) -> Contribution:
+def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass]) -> Contribution:
     """Return rollouts whose rounds have further columns: `more` fills each, by its name, before a round is trained on.
 
     Raises RecipeError where a step cannot be cut into groups, or where no process has a whole model to sample from.

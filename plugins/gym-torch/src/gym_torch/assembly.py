@@ -81,7 +81,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     if config.disable_dropout:
         disable_dropout(adapted.model)
 
-    objective: Objective[Any] = load_object(config.objective)(config, model.layout)
+    objective: Objective[Any, Any] = load_object(config.objective)(config, model.layout)
     further = config.further()
     auxiliary = objective.load_auxiliary_modules(
         model, [adapt_further(each, recipe, model) for each in further if each.trains]
@@ -162,7 +162,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     return artifact
 
 
-def begin(parts: Parts[Any, Any, Any], objective: Objective[Any], source: Source) -> None:
+def begin(parts: Parts[Any, Any, Any], objective: Objective[Any, Any], source: Source) -> None:
     """Find the first values of what trains, check that the policy is what it is compared with, and keep what it began as."""
     ready = partial(load, parts.references)
     first = partial(first_step, parts.policy, objective, source, parts.accelerator, parts.train.seed, ready)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from accelerate import Accelerator
+from typing_extensions import TypeVar
 
 from gym_core import Run, Train
 from gym_core.component import load_object
@@ -26,16 +27,19 @@ from gym_torch.observer import Observer
 from gym_torch.packing import Layout
 from gym_torch.policy import Policy
 from gym_torch.reference import Reference
-from gym_torch.source import Dataset, Source, once
+from gym_torch.source import Dataset, E, E_co, Source, once
 
 C = TypeVar("C", bound=TorchAlgorithm)
-O = TypeVar("O", bound=Objective[Any])  # noqa: E741 - it stands for Objective as C does for configuration
+O = TypeVar("O", bound=Objective[Any, Any])  # noqa: E741 - it stands for Objective as C does for configuration
 P = TypeVar("P", bound=Policy[Any])
 
 
 @dataclass(frozen=True)
-class Parts(Generic[C, O, P]):
-    """What the assembly has made. Of a run that goes on, the weights are those of the checkpoint already."""
+class Parts(Generic[C, O, P, E_co]):
+    """What the assembly has made. Of a run that goes on, the weights are those of the checkpoint already.
+
+    The fourth parameter is the kind of the samples, where it is another one than `gym_torch.batch.Example`.
+    """
 
     run: Run
     config: C  #: the algorithm of the recipe
@@ -43,7 +47,7 @@ class Parts(Generic[C, O, P]):
     adapted: AdaptedModel
     objective: O
     policy: P  #: not laid out over the processes yet
-    data: Prepared
+    data: Prepared[E_co]
     train: Train  #: with a value in place of every `auto`
     accelerator: Accelerator
     references: tuple[Reference, ...]  #: those of `TorchAlgorithm.further` that do not train, in that order
@@ -75,7 +79,7 @@ class Contribution:
     end.
     """
 
-    objective: Objective[Any]  #: that of `Parts`, or what is made of it
+    objective: Objective[Any, Any]  #: that of `Parts`, or what is made of it
     source: Source
     evaluation: Evaluation | None = None  #: of what is held out; None where nothing is
     observers: Sequence[Observer] = ()  #: beside those of every run; the main process tells them
@@ -104,7 +108,7 @@ def prepared_data(parts: Parts[Any, Any, Any]) -> Contribution:
     return Contribution(parts.objective, dataset(parts), held_out_loss(parts))
 
 
-def dataset(parts: Parts[Any, Any, Any]) -> Dataset:
+def dataset(parts: Parts[Any, Any, Any, E]) -> Dataset[E]:
     """Return the steps over the prepared samples."""
     return Dataset(parts.data.train, parts.train, parts.data.fingerprint, parts.layout)
 

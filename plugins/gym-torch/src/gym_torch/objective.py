@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 from torch import Tensor
 from transformers import PreTrainedModel
+from typing_extensions import TypeVar
 
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch, Example, apart
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
     from gym_torch.model.loading import LoadedModel
 
 B = TypeVar("B", bound=Batch)
+E = TypeVar("E", bound=Example, default=Example)
 Scores = Callable[[B], Tensor]
 """From a batch to what the policy says of it: log-probabilities `[n]` of `batch.targets`, fp32, or as its class says."""
 
 
-class Objective(ABC, Generic[B]):
+class Objective(ABC, Generic[B, E]):
     """Base of every objective over batches of a kind, `Objective[Batch]`; `loss` is the one thing that must be written.
+
+    Where samples are of a kind of their own, name it too, `Objective[Batch, Pair]`: that is what `collate` is given.
 
     The loop sums `weight` over all batches and processes of an optimizer step before the first backward pass,
     and divides every `loss` by that sum. How a step is cut into batches therefore changes nothing.
@@ -52,7 +56,7 @@ class Objective(ABC, Generic[B]):
         """Return them as a run begins with them. Override it where weights are there already; a plan asks `auxiliary_modules`."""
         return self.auxiliary_modules(model.model)
 
-    def collate(self, examples: Sequence[Example]) -> B:
+    def collate(self, examples: Sequence[E]) -> B:
         """Lay examples out as a batch on the CPU.
 
         Override it where samples are more than tokens, or share a prefix: `self.layout.lay_out(examples, prefixes)`.

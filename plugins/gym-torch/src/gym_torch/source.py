@@ -11,18 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from gym_core import DataError, Train
 from gym_torch.batch import Example
 from gym_torch.packing import PACKED, Ints, Layout
 
+E = TypeVar("E", bound=Example, default=Example)
+E_co = TypeVar("E_co", bound=Example, default=Example, covariant=True)
 
-class Examples(Protocol):
+
+class Examples(Protocol[E_co]):
     """Tokenized samples that can be indexed, as gym-data prepares them."""
 
     @property
@@ -34,16 +38,16 @@ class Examples(Protocol):
         """Return the number of samples."""
         ...
 
-    def __getitem__(self, index: int, /) -> Example:
+    def __getitem__(self, index: int, /) -> E_co:
         """Return one sample."""
         ...
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Generic[E_co]):
     """What one process works on in one optimizer step."""
 
-    batches: Sequence[Sequence[Example]]
+    batches: Sequence[Sequence[E_co]]
     epoch: float  #: passes over the data completed after this step
     spare: int = 0  #: batches at the end that only keep this process in step with the others, and count for nothing
     metrics: Mapping[str, float] = field(
@@ -77,10 +81,10 @@ class Source(ABC):
         """Take up what `state_dict` and `tensors` returned. Raises DataError when the samples are others."""
 
 
-class Dataset(Source):
+class Dataset(Source, Generic[E]):
     """Steps over a prepared dataset, epoch after epoch, each in an order of its own."""
 
-    def __init__(self, examples: Examples, train: Train, fingerprint: str = "", layout: Layout = PACKED) -> None:
+    def __init__(self, examples: Examples[E], train: Train, fingerprint: str = "", layout: Layout = PACKED) -> None:
         """Plan the whole run. `fingerprint` names the data in error messages and in checkpoints."""
         if not len(examples):
             raise DataError(
@@ -94,7 +98,7 @@ class Dataset(Source):
         self.total = len(self.bounds) - 1
         self.tokens = round(int(self.bounds[-1]) * float(self.lengths.mean()))
 
-    def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
+    def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step[E]]:
         """Yield the steps from number `start` on."""
         for first, end in zip(self.bounds[start:-1], self.bounds[start + 1 :], strict=True):
             yield share(
@@ -200,12 +204,14 @@ def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-def once(examples: Examples, train: Train, layout: Layout, rank: int = 0, world: int = 1) -> Step:
+def once(examples: Examples[E], train: Train, layout: Layout, rank: int = 0, world: int = 1) -> Step[E]:
     """Return all samples as one step, for an evaluation."""
     return share(examples, _in_turn(len(examples)), train, layout, rank, world, 1.0)
 
 
-def share(examples: Examples, chosen: Ints, train: Train, layout: Layout, rank: int, world: int, epoch: float) -> Step:
+def share(
+    examples: Examples[E], chosen: Ints, train: Train, layout: Layout, rank: int, world: int, epoch: float
+) -> Step[E]:
     """Deal samples out to batches and return those of one process: number `rank`, `rank + world`, ..."""
     cut = layout.cut(np.asarray(examples.lengths, dtype=np.int64)[chosen], train)
     mine, spare = dealt([chosen[rows] for rows in cut], rank, world)

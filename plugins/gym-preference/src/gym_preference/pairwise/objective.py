@@ -5,24 +5,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gym_data.examples import Pair
 from gym_preference.accuracy import accuracies
 from gym_preference.config import PairwisePreference
 from gym_preference.objective import PreferenceObjective
 from gym_preference.pairwise import pair_to_prompt_responses
 from gym_preference.pairwise.config.ld_dpo import LDDPO
-from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Scores
 from gym_torch.packing import PADDED, Layout
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch
 
 
-class PairObjective(PreferenceObjective):
+class PairObjective(PreferenceObjective[Pair]):
     """A loss for each pair, and each pair of a step alike."""
 
     config: PairwisePreference
 
-    def prompt_responses(self, example: Example) -> PromptResponses:
+    def prompt_responses(self, example: Pair) -> PromptResponses:
         """Return what both sides begin with, the chosen and the rejected response."""
         return pair_to_prompt_responses.prompt_responses(example)
 

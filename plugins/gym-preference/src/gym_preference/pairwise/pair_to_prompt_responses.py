@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from gym_data.examples import Pair
-from gym_torch.batch import Example, Piece
+from gym_torch.batch import Piece
 from gym_torch.prompt_responses import PromptResponses
 
 
-def prompt_responses(pair: Example) -> PromptResponses:
+def prompt_responses(pair: Pair) -> PromptResponses:
     """Return the tokens that both sides begin with, then the chosen and the rejected response."""
-    pair = cast(Pair, pair)
     middle = pair.shared + pair.chosen
     sides = slice(pair.shared, middle), slice(middle, None)
     responses = tuple(Piece(pair.id, pair.tokens[side], pair.trained[side]) for side in sides)

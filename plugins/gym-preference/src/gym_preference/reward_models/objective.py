@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
@@ -16,11 +16,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_torch.auxiliary import AuxiliaryModule
-from gym_torch.batch import Example
 from gym_torch.further_models import TrainedFurther
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.value_head import ScalarHead, freeze_lm_head, head_of
-from gym_torch.objective import Objective
+from gym_torch.objective import E, Objective
 from gym_torch.policy import Policy
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
 
@@ -42,7 +41,7 @@ class RewardModelPolicy(Policy[ScoredBatch]):
         return scores
 
 
-class RewardModelObjective(Objective[ScoredBatch]):
+class RewardModelObjective(Objective[ScoredBatch, E], Generic[E]):
     """Base of the objectives of reward models; the head that they train lies beside the model or its adapter."""
 
     policy: ClassVar[type[Policy[Any]]] = RewardModelPolicy
@@ -50,11 +49,11 @@ class RewardModelObjective(Objective[ScoredBatch]):
     """Whether the bias of the head trains."""
 
     @abstractmethod
-    def prompt_responses(self, example: Example) -> PromptResponses:
+    def prompt_responses(self, example: E) -> PromptResponses:
         """Return the prompt and the responses of an example, trained where they are scored."""
 
     @abstractmethod
-    def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
+    def column(self, examples: Sequence[E]) -> tuple[str, Sequence[float]]:
         """Return what is known of the responses, and its name in `batch.columns`."""
 
     def auxiliary_modules(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
@@ -73,7 +72,7 @@ class RewardModelObjective(Objective[ScoredBatch]):
         head.bias.requires_grad_(self.bias)
         return {"head": head}
 
-    def collate(self, examples: Sequence[Example]) -> ScoredBatch:
+    def collate(self, examples: Sequence[E]) -> ScoredBatch:
         """Lay out the responses of all examples, those to one prompt behind a single copy of it."""
         groups = [self.prompt_responses(example) for example in examples]
         name, values = self.column(examples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -15,28 +15,28 @@ from gym_preference import RewardModel
 from gym_preference.accuracy import accuracies
 from gym_preference.pairwise import pair_to_prompt_responses
 from gym_preference.reward_models.objective import RewardModelObjective, ScoredBatch
-from gym_torch.batch import Example, Piece
+from gym_torch.batch import Piece
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.objective import Scores
 from gym_torch.prompt_responses import PromptResponses
 
 
-class RewardLoss(RewardModelObjective):
+class RewardLoss(RewardModelObjective[Pair]):
     """The chosen response earns more than the rejected one, by a margin where the rows name one; every pair alike."""
 
     config: RewardModel
     task: ClassVar[str] = "sequence-classification"
     bias: ClassVar[bool] = False  # it is in no difference of rewards, and the classifiers of transformers have none
 
-    def prompt_responses(self, example: Example) -> PromptResponses:
+    def prompt_responses(self, example: Pair) -> PromptResponses:
         """Return what both sides begin with, and both responses, scored at their last trained tokens."""
         found = pair_to_prompt_responses.prompt_responses(example)
         answers = [Piece(answer.id, answer.tokens, _last(answer.trained)) for answer in found.responses]
         return found._replace(responses=tuple(answers))
 
-    def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
+    def column(self, examples: Sequence[Pair]) -> tuple[str, Sequence[float]]:
         """Return the margins `[pairs]`."""
-        return "margin", [cast(Pair, example).margin for example in examples]
+        return "margin", [example.margin for example in examples]
 
     def weight(self, batch: ScoredBatch) -> float:
         """Return the number of pairs."""

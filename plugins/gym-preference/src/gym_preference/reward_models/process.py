@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -13,7 +13,6 @@ from gym_data.examples import Steps
 from gym_preference import ProcessRewardModel
 from gym_preference.accuracy import accuracies
 from gym_preference.reward_models.objective import RewardModelObjective, ScoredBatch
-from gym_torch.batch import Example
 from gym_torch.metrics import Mean, Metrics, Ratio
 from gym_torch.objective import Scores
 from gym_torch.prompt_responses import PromptResponses
@@ -21,19 +20,19 @@ from gym_torch.prompt_responses import PromptResponses
 NO_PROMPT = np.zeros(0, dtype=np.int32)
 
 
-class ProcessLoss(RewardModelObjective):
+class ProcessLoss(RewardModelObjective[Steps]):
     """Binary cross-entropy of the labelled steps, each alike whatever response it is of."""
 
     config: ProcessRewardModel
     task: ClassVar[str] = "token-classification"
 
-    def prompt_responses(self, example: Example) -> PromptResponses:
+    def prompt_responses(self, example: Steps) -> PromptResponses:
         """Return the whole of it as a response: what is trained of it are the tokens that end labelled steps."""
         return PromptResponses(NO_PROMPT, (example,))
 
-    def column(self, examples: Sequence[Example]) -> tuple[str, Sequence[float]]:
+    def column(self, examples: Sequence[Steps]) -> tuple[str, Sequence[float]]:
         """Return how likely each labelled step is right, `[n]`."""
-        return "labels", [label for example in examples for label in cast(Steps, example).labels]
+        return "labels", [label for example in examples for label in example.labels]
 
     def weight(self, batch: ScoredBatch) -> float:
         """Return the number of labelled steps."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,7 +21,12 @@ class UnpairedEvaluation:
     """Measures what the objective measures in training, on all responses that are held out."""
 
     def __init__(
-        self, examples: Examples, train: Train, layout: Layout, reference_point: ReferencePoint, measure: Measure
+        self,
+        examples: Examples[UnpairedExample],
+        train: Train,
+        layout: Layout,
+        reference_point: ReferencePoint,
+        measure: Measure,
     ) -> None:
         """Take the responses, what they are measured from, and what asks the policy for that."""
         self.examples, self.train, self.layout, self.reference_point, self.measure = (
@@ -38,7 +42,7 @@ class UnpairedEvaluation:
         rank, world = job.accelerator.process_index, job.accelerator.num_processes
         every = np.arange(len(self.examples))
         found = self.reference_point.of(job.progress.step, *self.measure(self.reference_point.measured, every))
-        whole = cast(Sequence[UnpairedExample], [self.examples[int(index)] for index in every])
+        whole = [self.examples[int(index)] for index in every]
         step = with_reference_point(once(self.examples, self.train, self.layout, rank, world), whole, found)
         metrics = HeldOutLoss(step)(job)
         return metrics and {**metrics, self.reference_point.name: found}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import numpy.typing as npt
 
@@ -26,7 +24,7 @@ class MismatchedResponses:
     None is longer than the longest sample, for the model may have no more positions: the ends of responses are cut off.
     """
 
-    def __init__(self, examples: Examples, seed: int) -> None:
+    def __init__(self, examples: Examples[UnpairedExample], seed: int) -> None:
         """Draw them. Raises DataError for a single sample, whose prompt would meet its own response."""
         if len(examples) < 2:
             raise DataError(
@@ -54,7 +52,7 @@ class MismatchedResponses:
 
     def __getitem__(self, index: int, /) -> UnpairedExample:
         """Return one prompt with its response."""
-        asked, said = self.examples[index], cast(UnpairedExample, self.examples[int(self.partners[index])])
+        asked, said = self.examples[index], self.examples[int(self.partners[index])]
         read, start = _start(asked), _start(said)
         learnt = slice(start, start + self.longest - read)
         tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,29 +13,26 @@ from gym_preference.accuracy import accuracies
 from gym_preference.objective import PreferenceObjective
 from gym_preference.unpaired.config.base import UnpairedPreference
 from gym_preference.unpaired.samples_with_reference_point import UnpairedSample
-from gym_torch.batch import Example, Piece
+from gym_torch.batch import Piece
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Scores
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch
 from gym_torch.source import Step
 
 
-class UnpairedObjective(PreferenceObjective):
+class UnpairedObjective(PreferenceObjective[UnpairedExample]):
     """A loss for each response, and each response of a step alike."""
 
     config: UnpairedPreference
 
-    def prompt_responses(self, example: Example) -> PromptResponses:
+    def prompt_responses(self, example: UnpairedExample) -> PromptResponses:
         """Return the response behind its own prompt, which no other response shares."""
         return PromptResponses(example.tokens[:0], (Piece(example.id, example.tokens, example.trained),))
 
-    def collate(self, examples: Sequence[Example]) -> ResponseBatch:
+    def collate(self, examples: Sequence[UnpairedExample]) -> ResponseBatch:
         """Lay the responses out, with their labels and what their log-ratios are measured from; 0 where nobody says."""
         batch = super().collate(examples)
-        told = [
-            one if isinstance(one, UnpairedSample) else UnpairedSample(**vars(one))
-            for one in cast(Sequence[UnpairedExample], examples)
-        ]
+        told = [one if isinstance(one, UnpairedSample) else UnpairedSample(**vars(one)) for one in examples]
         columns = {
             name: torch.tensor([vars(one)[name] for one in told])
             for name in ("desirable", "reference_point", "share", "ftx_scale")
@@ -62,7 +58,9 @@ class UnpairedObjective(PreferenceObjective):
         return losses.sum(), self.measures(log_probs.detach(), ratios.detach(), batch)
 
     @torch.no_grad()
-    def total(self, policy: Scores[ResponseBatch], step: Step, device: torch.device) -> tuple[float, float]:
+    def total(
+        self, policy: Scores[ResponseBatch], step: Step[UnpairedExample], device: torch.device
+    ) -> tuple[float, float]:
         """Return the sum of the log-ratios of the responses of this process's part of a step, and how many they are."""
         total, count = 0.0, 0.0
         for number, examples in enumerate(step.batches, start=1):

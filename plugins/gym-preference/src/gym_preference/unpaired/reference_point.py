@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
+from gym_data.examples import UnpairedExample
 from gym_preference.unpaired.mismatched_responses import MismatchedResponses
 from gym_torch.source import Examples
 
@@ -18,11 +19,11 @@ class ReferencePoint(ABC):
     """Learns the log-ratios of some responses under the policy as a step begins, and makes one number of their sum."""
 
     name: str  #: that it is logged by
-    measured: Examples | None
+    measured: Examples[UnpairedExample] | None
     """What these responses are, for each sample one with its number; None where none are asked for."""
 
     @abstractmethod
-    def __init__(self, examples: Examples, seed: int) -> None:
+    def __init__(self, examples: Examples[UnpairedExample], seed: int) -> None:
         """Take the samples of a run, and its seed."""
 
     @abstractmethod
@@ -30,7 +31,7 @@ class ReferencePoint(ABC):
         """Return the number, in nats, for this step, from the sum of these log-ratios and how many they are."""
 
     @abstractmethod
-    def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
+    def held_out(self, examples: Examples[UnpairedExample], seed: int) -> ReferencePoint:
         """Return what samples that are held out are measured from."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -46,7 +47,7 @@ class MismatchedKL(ReferencePoint):
 
     name = "kl"
 
-    def __init__(self, examples: Examples, seed: int) -> None:
+    def __init__(self, examples: Examples[UnpairedExample], seed: int) -> None:
         """Draw which response is put to which prompt."""
         self.measured = MismatchedResponses(examples, seed)
 
@@ -54,7 +55,7 @@ class MismatchedKL(ReferencePoint):
         """Return the mean, or 0 where it is below: it estimates a KL divergence, which cannot be."""
         return max(0.0, total / count)
 
-    def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
+    def held_out(self, examples: Examples[UnpairedExample], seed: int) -> ReferencePoint:
         """Return the same over those samples; 0 over a single one, whose prompt has no other response to meet."""
         return MismatchedKL(examples, seed) if len(examples) > 1 else _Known(self.name, lambda: 0.0)
 
@@ -64,7 +65,7 @@ class MeanReward(ReferencePoint):
 
     name = "delta"
 
-    def __init__(self, examples: Examples, seed: int) -> None:
+    def __init__(self, examples: Examples[UnpairedExample], seed: int) -> None:
         """Begin with no responses."""
         self.measured = examples
         # A step may be asked for again: a signal can come before it is trained on, and a checkpoint then holds its responses.
@@ -85,7 +86,7 @@ class MeanReward(ReferencePoint):
         """The mean so far; 0 before the first step."""
         return self.after[0] / self.after[1] if self.after[1] else 0.0
 
-    def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
+    def held_out(self, examples: Examples[UnpairedExample], seed: int) -> ReferencePoint:
         """Return the mean of what was trained on."""
         return _Known(self.name, lambda: self.mean)
 
@@ -110,5 +111,5 @@ class _Known(ReferencePoint):
     def of(self, step: int, total: float, count: float) -> float:
         return self.number()
 
-    def held_out(self, examples: Examples, seed: int) -> ReferencePoint:
+    def held_out(self, examples: Examples[UnpairedExample], seed: int) -> ReferencePoint:
         return self

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -14,25 +14,25 @@ from gym_preference.unpaired.samples_with_reference_point import with_reference_
 from gym_torch.packing import Ints
 from gym_torch.source import Dataset, Examples, Source, Step
 
-Measure = Callable[[Examples | None, Ints], tuple[float, float]]
+Measure = Callable[[Examples[UnpairedExample] | None, Ints], tuple[float, float]]
 """Returns the sum of the log-ratios of the chosen ones of some responses under the policy as it is, and how many they are."""
 
 
 class UnpairedSource(Source):
     """The steps of a dataset."""
 
-    def __init__(self, order: Dataset, reference_point: ReferencePoint, measure: Measure) -> None:
+    def __init__(self, order: Dataset[UnpairedExample], reference_point: ReferencePoint, measure: Measure) -> None:
         """Take the steps of the run, what they are measured from, and what asks the policy for that."""
         self.order, self.reference_point, self.measure = order, reference_point, measure
         self.total, self.tokens = order.total, order.tokens
 
-    def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
+    def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step[UnpairedExample]]:
         """Yield the steps from number `start` on; as each begins, the policy is measured."""
         order, reference_point = self.order, self.reference_point
         for number, step in enumerate(order.steps(start, rank, world), start):
             chosen = order.samples(*map(int, order.bounds[number : number + 2]))
             found = reference_point.of(number, *self.measure(reference_point.measured, chosen))
-            whole = cast(Sequence[UnpairedExample], [order.examples[int(index)] for index in chosen])
+            whole = [order.examples[int(index)] for index in chosen]
             yield replace(with_reference_point(step, whole, found), metrics={reference_point.name: found})
 
     def extend(self, state: Mapping[str, Any], step: int) -> None:

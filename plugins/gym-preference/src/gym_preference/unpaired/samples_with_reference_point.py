@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from gym_data.examples import UnpairedExample
 from gym_torch.source import Step
@@ -22,7 +21,9 @@ class UnpairedSample(UnpairedExample):
     """What its negative log-likelihood counts: the squared number of responses in the step to each good one."""
 
 
-def with_reference_point(step: Step, whole: Sequence[UnpairedExample], reference_point: float) -> Step:
+def with_reference_point(
+    step: Step[UnpairedExample], whole: Sequence[UnpairedExample], reference_point: float
+) -> Step[UnpairedExample]:
     """Return this process's part of a step as responses that know what they are measured from; `whole` is all of the step."""
     desirable = sum(one.desirable for one in whole)
     counts = {
@@ -31,10 +32,7 @@ def with_reference_point(step: Step, whole: Sequence[UnpairedExample], reference
     }  # the responses that are not desirable count against the margin
     shares = {side: len(whole) / count if desirable * counts[False] else 0.0 for side, count in counts.items()}
     scale = (len(whole) / desirable) ** 2 if desirable else 0.0
-    batches = [
-        [_sample(one, reference_point, shares, scale) for one in cast(Sequence[UnpairedExample], batch)]
-        for batch in step.batches
-    ]
+    batches = [[_sample(one, reference_point, shares, scale) for one in batch] for batch in step.batches]
     return replace(step, batches=batches)
 
 

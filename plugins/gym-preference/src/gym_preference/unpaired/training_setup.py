@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 
 from gym_core.component import load_object
 from gym_data.examples import UnpairedExample
@@ -23,14 +23,14 @@ from gym_torch.reference import Scorer
 from gym_torch.source import Examples, share
 
 
-def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any]]) -> Contribution:
+def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any], UnpairedExample]) -> Contribution:
     """Return labelled responses, with what their log-ratios are measured from in training and in evaluation."""
     examples, validation, seed = parts.data.train, parts.data.validation, parts.train.seed
     order = dataset(parts)
     reference_point: ReferencePoint = load_object(type(parts.config).reference_point)(examples, seed)
     held_out = reference_point.held_out(validation, seed) if validation else None
 
-    def measure(measured: Examples | None, chosen: Ints) -> tuple[float, float]:
+    def measure(measured: Examples[UnpairedExample] | None, chosen: Ints) -> tuple[float, float]:
         """Return the sum of the log-ratios of responses, over all processes, and how many they are."""
         if measured is None:
             return 0.0, 0.0
@@ -56,10 +56,9 @@ def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any]]) -
     return Contribution(parts.objective, source, evaluation, [likelihood_watch(parts.config)], after_resume=after)
 
 
-def advise(config: UnpairedPreference, examples: Examples) -> None:
+def advise(config: UnpairedPreference, examples: Examples[UnpairedExample]) -> None:
     """Say what the algorithm advises for so many good and bad responses."""
-    judged = cast(Sequence[UnpairedExample], examples)
-    desirable = sum(one.desirable for one in judged)
-    advice = config.advice(desirable, len(judged) - desirable)
+    desirable = sum(examples[number].desirable for number in range(len(examples)))
+    advice = config.advice(desirable, len(examples) - desirable)
     if advice:
         warn(advice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from accelerate.utils import gather_object
@@ -46,7 +46,7 @@ class RolloutGenerator:
     """Samples completions and scores them."""
 
     config: PolicyGradient
-    prompts: Examples
+    prompts: Examples[Prompt]
     engine: RolloutEngine  #: generates with the weights that it was told of last
     tokenizer: Tokenizer
     judge: Callable[[Sequence[RewardInput]], RewardResult]
@@ -66,7 +66,7 @@ class RolloutGenerator:
         """
         size = self.config.group_size
         mine = [place for place in range(len(asked)) if place // size % world == rank]
-        prompts = [cast(Prompt, self.prompts[int(asked[place])]) for place in mine]
+        prompts = [self.prompts[int(asked[place])] for place in mine]
         made = self._answers(prompts, [streams[place] for place in mine])
         judged = self.judge([self._read(*pair) for pair in zip(prompts, made, strict=True)])
         compared = judged.totals if judged.compared is None else judged.compared

@@ -19,10 +19,9 @@ from gym_rewards.reward import RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl.config.base import PolicyGradient
 from gym_rl.rollouts.experience import Experience
-from gym_rl.rollouts.generate_and_score import RolloutGenerator
+from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
 from gym_rl.rollouts.mini_batches import prompts_in
 from gym_rl.rollouts.rollout_loop import Rollouts
-from gym_torch.batch import Example
 from gym_torch.generation.generator import Completion
 from gym_torch.packing import Layout
 from gym_torch.source import Examples, Source, Step
@@ -31,7 +30,7 @@ from gym_torch.source import Examples, Source, Step
 class LargestRollouts(Source):
     """The largest step, again and again."""
 
-    def __init__(self, config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> None:
+    def __init__(self, config: PolicyGradient, prompts: Examples[Prompt], train: Train, layout: Layout) -> None:
         """Lay out a run over these prompts. Raises RecipeError where a step cannot be cut into groups."""
         # Nobody ends, and all earn the same.
         everyone = config.model_copy(update={"max_resample": 0, "mask_truncated_completions": False})
@@ -45,7 +44,7 @@ class LargestRollouts(Source):
             yield from self.first.steps(0, rank, world)
 
 
-def _rollouts(config: PolicyGradient, prompts: Examples, train: Train, layout: Layout) -> Rollouts:
+def _rollouts(config: PolicyGradient, prompts: Examples[Prompt], train: Train, layout: Layout) -> Rollouts:
     free = config.model_copy(update={"routing_replay": False})  # nothing is routed here
     tokenizer = cast(Tokenizer, _Mute())
     return Rollouts(RolloutGenerator(free, prompts, _Endless(), tokenizer, _judged), train, layout, scoring=_scored)
@@ -119,7 +118,7 @@ class _Longest:
         """Return how many there are."""
         return len(self.places)
 
-    def __getitem__(self, index: int, /) -> Example:
+    def __getitem__(self, index: int, /) -> Prompt:
         """Return one."""
         found = self.prompts[int(self.places[index])]
         return _Bare(found.id, found.tokens, found.trained)

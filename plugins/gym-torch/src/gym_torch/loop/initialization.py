@@ -36,7 +36,7 @@ def initialize(adapted: AdaptedModel, policy: Policy[Any], first: Callable[[], I
 
 def first_step(
     policy: Policy[Any],
-    objective: Objective[Any],
+    objective: Objective[Any, Any],
     source: Source,
     accelerator: Accelerator,
     seed: int,
@@ -59,5 +59,5 @@ def first_step(
         yield FirstStepBatch(batch, partial(_loss, policy, objective, batch))
 
 
-def _loss(policy: Policy[Any], objective: Objective[Any], batch: Batch) -> Tensor:
+def _loss(policy: Policy[Any], objective: Objective[Any, Any], batch: Batch) -> Tensor:
     return objective.loss(policy, batch)[0]

@@ -44,7 +44,7 @@ class Job:
     ranks: Ranks
     spread: Replicated  #: how the policy lies over the processes
     policy: nn.Module  #: a `Policy`, as `spread` wraps it
-    objective: Objective[Any]
+    objective: Objective[Any, Any]
     optimizer: torch.optim.Optimizer
     optimizer_config: Optimizer  #: what `optimizer` was built from, which says what it can do
     factor: Callable[[int], float]  #: learning-rate factor after so many steps

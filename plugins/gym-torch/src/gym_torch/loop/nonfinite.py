@@ -33,7 +33,7 @@ def check_weights(policy: nn.Module, last: tuple[int, Step] | None, skipped: Seq
 
 def explain(
     policy: nn.Module,
-    objective: Objective[Any],
+    objective: Objective[Any, Any],
     step: Step,
     number: int,
     skipped: Sequence[int],

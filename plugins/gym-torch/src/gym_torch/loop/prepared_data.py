@@ -23,20 +23,20 @@ from gym_torch.kinds import part
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
 from gym_torch.promised import plain_data
-from gym_torch.source import Examples
+from gym_torch.source import E_co, Examples
 
 
 @runtime_checkable
-class Prepared(Protocol):
+class Prepared(Protocol[E_co]):
     """What the data plugin builds."""
 
     @property
-    def train(self) -> Examples:
+    def train(self) -> Examples[E_co]:
         """Samples to learn from."""
         ...
 
     @property
-    def validation(self) -> Examples | None:
+    def validation(self) -> Examples[E_co] | None:
         """Samples to evaluate on."""
         ...
 
