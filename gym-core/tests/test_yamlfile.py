@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -249,45 +248,6 @@ def test_overrides_are_as_strict(text):
     with pytest.raises(RecipeError) as caught:
         parse_scalar(text)
     assert all(problem.where == "command line:1" for problem in caught.value.problems)
-
-
-printable = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")
-words = st.one_of(
-    st.text(printable, max_size=12),
-    st.sampled_from(
-        [
-            "no",
-            "on",
-            "1e-5",
-            "0o17",
-            "1:30",
-            "2026-01-01",
-            "<<",
-            "=",
-            "~",
-            "",
-            " ",
-            "tRUE",
-            "a: b",
-            "# c",
-            "\ufeff",
-            "x\ny\n",
-        ]
-    ),
-    st.from_regex(r"[-+.0-9eExo_:]{1,6}", fullmatch=True),
-)
-leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), words)
-trees = st.recursive(
-    leaves,
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(words, inner, max_size=4)),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.dictionaries(words, trees.filter(lambda tree: "inf" not in repr(tree)), max_size=4))
-def test_json_is_read_as_yaml(data):
-    assert parse_yaml(json.dumps(data), "r.yaml").data == data
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,6 +1,8 @@
-"""What `gym explain` prints is read back as it was."""
+"""What `gym explain` prints is read back as it was, and so is JSON."""
 
 from __future__ import annotations
+
+import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,3 +47,9 @@ def test_what_is_written_is_read_back(data):
     again = parse_yaml(dump_yaml(data), "r.yaml").data
     assert again == data
     assert repr(again) == repr(data)  # 1, 1.0 and true are equal, but not the same
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(words, trees.filter(lambda tree: "inf" not in repr(tree)), max_size=4))
+def test_json_is_read_as_yaml(data):
+    assert parse_yaml(json.dumps(data), "r.yaml").data == data
