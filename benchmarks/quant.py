@@ -77,7 +77,7 @@ def measure(report: Report, quick: bool) -> None:
 def tiny(quick: bool) -> Subject:
     """Return the packaged model with the tasks that it knows."""
     data = {"sources": [{"name": "tiny-tasks", "count": 600 if quick else 3000}]}
-    return Subject("tiny", locate("tiny"), data, "sft", {"holdout_samples": 100 if quick else 1000})
+    return Subject("tiny", locate("tiny"), data, "sft", {"holdout_samples": 100 if quick else 400})
 
 
 def large(folder: Path) -> Subject:
@@ -98,7 +98,7 @@ def large(folder: Path) -> Subject:
         "output": str(folder / "run"),
     }
     trained = execute(load_recipe(recipe)).artifact
-    return Subject("30M", trained.path, data, "pretrain", {"holdout_samples": 64})
+    return Subject("30M", trained.path, data, "pretrain", {"holdout_samples": 40})
 
 
 def quantized(subject: Subject, root: Path) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _times(subject: Subject, path: Path, root: Path) -> dict[str, float]:
     """Return tokens/s of plain transformers, and the seconds of a step of LoRA."""
     lora = {
         "model": str(path),
-        "data": subject.data,
+        "data": subject.data | {"validation": 0},
         "algorithm": subject.algorithm,
         "adapter": {"name": "lora", "rank": 8},
         "train": {"max_steps": STEPS, "batch_size": 8, "plot": False, "overwrite": True, "log_every": 1},

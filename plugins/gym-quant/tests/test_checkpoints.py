@@ -111,18 +111,19 @@ def test_a_budget_is_kept_and_used(quantized, told):
         assert len({of[name] for name in names}) == 1, "runtimes join these"
 
 
-@pytest.mark.parametrize(("bits", "gains"), [(3, {"gptq": 0.95, "awq": 0.9}), (4, {"gptq": 1.0, "awq": 1.1})])
-def test_calibration_pays(quantized, told, bits, gains):
-    """GPTQ and AWQ are nearer to the model than rounding to nearest, and to each layer of it in the same format too.
+@pytest.mark.parametrize(("bits", "gain"), [(3, 0.95), (4, 1.0)])
+def test_calibration_pays(quantized, told, bits, gain):
+    """Each is compared with rounding to nearest on the grid that it has itself: GPTQ on a symmetric one, AWQ with zero points.
 
-    The divergence is that of 457 tokens, and that of AWQ at 4 bits is within what these can tell.
+    This model has no channels that stand out, and the divergence is that of 457 tokens: AWQ gains in the outputs of layers, and
+    in the divergence no more than these can tell.
     """
     nearest, even, gptq, awq = (
         told(quantized(name, bits=bits, **options))
         for name, options in (("rtn", {}), ("rtn", {"sym": False}), ("gptq", {}), ("awq", {}))
     )
-    assert gptq["holdout"]["kl"] < gains["gptq"] * nearest["holdout"]["kl"]
-    assert awq["holdout"]["kl"] < gains["awq"] * nearest["holdout"]["kl"]
+    assert gptq["holdout"]["kl"] < gain * nearest["holdout"]["kl"]
+    assert awq["holdout"]["kl"] < 1.15 * even["holdout"]["kl"]
 
     def error(found):
         return sum(layer["output_error"] ** 2 for layer in found["layers"].values())
@@ -144,3 +145,22 @@ def test_weights_in_bf16_are_computed_with_as_stored(quantized, plain, tmp_path)
     for name, weight in again.state_dict().items():
         if name in own:
             assert weight.dtype == torch.bfloat16 and torch.equal(weight.float(), own[name]), name
+
+
+def test_awq_undoes_what_outliers_do(quantized, plain, told, tmp_path):
+    """Channels of large inputs and small weights, in a model that computes the same: on one grid AWQ keeps them."""
+    model = AutoModelForCausalLM.from_pretrained(plain)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            behind = {
+                layer.input_layernorm: [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj],
+                layer.post_attention_layernorm: [layer.mlp.gate_proj, layer.mlp.up_proj],
+            }
+            for norm, readers in behind.items():
+                norm.weight[::48] *= 30
+                for reader in readers:
+                    reader.weight[:, ::48] /= 30
+    model.save_pretrained(tmp_path / "outliers")
+    copy_tokenizer(plain, tmp_path / "outliers")
+    nearest, awq = (told(quantized(name, tmp_path / "outliers", bits=4, sym=False)) for name in ("rtn", "awq"))
+    assert awq["holdout"]["kl"] < 0.5 * nearest["holdout"]["kl"]

@@ -47,6 +47,17 @@ def test_a_model_of_another_family(bench, tmp_path, name):
         torch.testing.assert_close(plain(TOKENS).logits, found, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("quantizer", [GPTQ(bits=3), AWQ(bits=3)], ids=["gptq", "awq"])
+def test_sizes_that_no_group_divides(bench, tmp_path, quantizer):
+    base = bench.model_of(37, 67)
+    run = bench.trained(base)
+    made = quantizer.build().quantize(run, Artifact(base), run.output / "quantized")
+    plain, again = (AutoModelForCausalLM.from_pretrained(path) for path in (base, made.path))
+    plain.load_state_dict(quantizer.build().restore(made), strict=False)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(TOKENS).logits, again(TOKENS).logits, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "quantizer",
     [RTN(group_size=16), GPTQ(bits=3, group_size=16), AWQ(group_size=16, sym=True), FP8()],

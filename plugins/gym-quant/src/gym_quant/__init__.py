@@ -6,6 +6,7 @@ from gym_quant.config.awq import AWQ
 from gym_quant.config.bnb_4bit import Bnb4bit
 from gym_quant.config.bnb_8bit import Bnb8bit
 from gym_quant.config.eetq import EETQ
+from gym_quant.config.encoded import Encoded
 from gym_quant.config.fp8 import FP8
 from gym_quant.config.gptq import GPTQ
 from gym_quant.config.hqq import HQQ
@@ -15,4 +16,4 @@ from gym_quant.config.rtn import RTN
 from gym_quant.config.torchao import TorchAO
 
 __version__ = "0.1.0"
-__all__ = ["AWQ", "EETQ", "FP8", "GPTQ", "HQQ", "RTN", "Bnb4bit", "Bnb8bit", "Mixed", "Quanto", "TorchAO"]
+__all__ = ["AWQ", "EETQ", "FP8", "GPTQ", "HQQ", "RTN", "Bnb4bit", "Bnb8bit", "Encoded", "Mixed", "Quanto", "TorchAO"]

@@ -85,13 +85,14 @@ def card(artifact: Artifact, told: Mapping[str, Any]) -> str:
             ("most likely token is the same", f"{found['same_first_token']:.1%}"),
         ]
     rows += [("seconds", f"{told['seconds']:.1f}"), ("peak memory", f"{told['peak_bytes'] / 1e6:.0f} MB")]
-    key = "output_error" if found is not None else "weight_error"
+    by_outputs = all("output_error" in layer for layer in told["layers"].values())
+    key = "output_error" if by_outputs else "weight_error"
     worst = sorted(told["layers"], key=lambda name: -told["layers"][name][key])[:EACH]
     return CARD.format(
         method=told["method"],
         rows="\n".join(f"| {name} | {value} |" for name, value in rows),
         said=_said(told),
-        what="outputs on the calibration samples" if found is not None else "weights",
+        what="outputs on the calibration samples" if by_outputs else "weights",
         layers="\n".join(
             f"| {name} | {told['layers'][name]['scheme']['bits']} | {told['layers'][name][key]:.4g} |" for name in worst
         ),

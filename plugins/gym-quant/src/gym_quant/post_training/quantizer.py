@@ -90,8 +90,7 @@ class PostTrainingQuantizer:
     @torch.no_grad()
     def _write(self, run: Run, base: Path, building: Path) -> dict[str, Any]:
         """Write configuration and weights; return what was done and measured."""
-        if "quantization_config" in json.loads((base / "config.json").read_text(encoding="utf-8")):
-            raise GymError("the model is quantized already", where=str(base), fix="quantize the model it was made from")
+        refuse_quantized(base)
         model = mapped_weights.load(base)
         weights = weight_shards.own_weights(model)
         known = tuple(f"{name}." for name in experts.stacked(model))
@@ -156,6 +155,12 @@ class PostTrainingQuantizer:
         told = [artifact.to_json() | {"path": ""}, self._name, options, data, run.recipe.train.seed]
         models = [fingerprint.of_model(path) for path in dict.fromkeys((artifact.path, base_of(artifact)))]
         return hashlib.sha256(json.dumps([told, models], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def refuse_quantized(base: Path) -> None:
+    """Raise GymError where the model in a directory is quantized."""
+    if "quantization_config" in json.loads((base / "config.json").read_text(encoding="utf-8")):
+        raise GymError("the model is quantized already", where=str(base), fix="quantize the model it was made from")
 
 
 def _columns(model: PreTrainedModel) -> dict[str, int]:

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from gym_core import GymError
+from gym_core import GymError, PluginError
+from gym_core.discovery import entries
+from gym_core.loading import load
 from gym_torch.model.model_files import INDEX
 from gym_torch.model.quantized_weights import STORED, WeightCodec, stored_layer
 
@@ -120,7 +122,37 @@ class CompressedTensors(StoredFormat):
         return (codes - offset) * scale[:, index]
 
 
-FORMATS: dict[str, type[StoredFormat]] = {"gptq": Gptq, "awq": Awq, "compressed-tensors": CompressedTensors}
+class Encoded(StoredFormat):
+    """What a quantizer of loaded models stores, beside the shape of the weight; the configuration names the quantizer."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Build the quantizer. Raises GymError where its package or its library is missing."""
+        super().__init__(options)
+        made = options["quantizer"]
+        entry = next((entry for entry in entries("quantizers") if entry.value == made), None)
+        if entry is None:
+            raise PluginError(f"the model was quantized by {made}, which is not installed", fix="install its package")
+        quantizer = load(entry)(**options["quantizer_options"])
+        quantizer.check()
+        self.codec: WeightCodec = quantizer.build()
+        self.tensors = tuple(options["tensors"])  # type: ignore[misc] # of each codec others
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        return torch.Size(stored["weight_shape"].tolist())
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return what the codec does."""
+        return self.codec.decode({name.removeprefix("weight_"): each for name, each in stored.items()}, shape)
+
+
+GYM = "gym"  #: the `format` of a configuration that names no `quant_method`, so that nothing else loads the model
+FORMATS: dict[str, type[StoredFormat]] = {
+    "gptq": Gptq,
+    "awq": Awq,
+    "compressed-tensors": CompressedTensors,
+    GYM: Encoded,
+}
 
 
 def format_of(shape: PretrainedConfig) -> StoredFormat | None:
@@ -130,14 +162,17 @@ def format_of(shape: PretrainedConfig) -> StoredFormat | None:
     """
     told = getattr(shape, "quantization_config", None)
     options = told if isinstance(told, dict) or told is None else told.to_dict()
-    found = FORMATS.get(options.get("quant_method", "")) if options else None
-    if found is None or options is None:
+    if options is None:
+        return None
+    method = options.get("quant_method") or options.get("format", "")
+    found = FORMATS.get(method)
+    if found is None:
         return None
     odd = {"gptq": options.get("bits") not in (2, 4, 8), "awq": options.get("version", "gemm").lower() != "gemm"}
-    if odd.get(options["quant_method"]):
+    if odd.get(method):
         what = {key: options.get(key) for key in ("bits", "version") if key in options}
         raise GymError(
-            f"weights of {options['quant_method']} with {what} are not read here",
+            f"weights of {method} with {what} are not read here",
             key="model.path",
             fix="use a copy in 4 bits (of AWQ: version gemm), or the model it was made of under `quantization`",
         )
