@@ -1,0 +1,132 @@
+"""What the store says of a variant. The SHA-256 of this text is the name of the version, so that none can change unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, PositiveInt, TypeAdapter, ValidationError
+
+from gym_core import Artifact, Config, GymError
+
+NOT_EVALUATED: Literal["not evaluated"] = "not evaluated"
+MOST_EVIDENCE, MOST_DETAILS = 64 * 1024, 1024 * 1024  #: bytes, as JSON
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+#: What was measured, as plain data; where nothing was, that is what stands here.
+Evidence = Literal["not evaluated"] | Annotated[dict[str, JsonValue], Field(min_length=1)]
+_EVIDENCE: TypeAdapter[Evidence] = TypeAdapter(Evidence)
+
+
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts:
+        raise ValueError("it leads out of the artifact")
+    return name
+
+
+class StoredFile(Config):
+    """A file of a variant."""
+
+    name: Annotated[str, AfterValidator(_inside)]
+    """Path inside the artifact, with `/`."""
+    sha256: Sha256
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class Variant(Config):
+    """A version of a user's variant."""
+
+    format: Literal["gym-variant-1"] = "gym-variant-1"
+    user: str
+    number: PositiveInt
+    """1 for the first version of a user, and so on."""
+    parent: Sha256 | None
+    """The version before it; None for the first."""
+    created: str
+    """When it was stored, in UTC."""
+    artifact: dict[str, Any]
+    """Kind, base and details of the artifact."""
+    files: Annotated[tuple[StoredFile, ...], Field(min_length=1)]
+    quality: Evidence = NOT_EVALUATED
+    """How well it does what it was made for."""
+    safety: Evidence = NOT_EVALUATED
+    """What it does with requests that should be refused."""
+
+    @property
+    def text(self) -> str:
+        """The record as the index holds it."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+    @property
+    def id(self) -> str:
+        """SHA-256 of the record: the name of this version."""
+        return sha256(self.text)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files."""
+        return sum(each.bytes for each in self.files)
+
+    def artifact_at(self, path: Path) -> Artifact:
+        """Return the artifact whose files lie in a folder."""
+        return Artifact(**{**self.artifact, "path": path})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data, with its name and its size."""
+        return {"version": self.id, "bytes": self.bytes, **self.model_dump(mode="json")}
+
+
+def sha256(text: str) -> str:
+    """Return the SHA-256 of a text."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def now() -> str:
+    """Return the time as records hold it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def plain(artifact: Artifact) -> dict[str, Any]:
+    """Return what a record keeps of an artifact. Raises GymError where its details are no plain data."""
+    return _plain(artifact.to_json() | {"path": "."}, "details", MOST_DETAILS)
+
+
+def evidence(given: Any, key: str) -> Evidence:
+    """Return evidence. Raises GymError, which names `key`, where it is empty, no plain data, not finite or too long."""
+    try:
+        return _EVIDENCE.validate_python(_plain(given, key, MOST_EVIDENCE))
+    except ValidationError:
+        raise GymError(
+            "evidence is a mapping of names to plain data, with at least one entry",
+            key=key,
+            fix=f"give what was measured, or leave it out: it is then `{NOT_EVALUATED}`",
+        ) from None
+
+
+def read(user: Any, number: Any, version: Any, text: Any) -> Variant | None:
+    """Return what a row of the index holds; None where it is not what was written."""
+    if not isinstance(text, str) or sha256(text) != version:
+        return None
+    try:
+        found = Variant.model_validate_json(text)
+    except ValidationError:
+        return None
+    return found if (found.user, found.number) == (user, number) else None
+
+
+def _plain(value: Any, key: str, most: int) -> Any:
+    """Return a value as it is read again. Raises GymError, which names `key`, where it is no plain data or too long."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        fix = "give finite numbers, text, lists and mappings"
+        raise GymError(f"this is no plain data: {error}", key=key, fix=fix) from None
+    if len(text) > most:
+        raise GymError(
+            f"this takes {len(text):,} bytes, and at most {most:,} may be kept", key=key, fix="keep the sums"
+        )
+    return json.loads(text)
