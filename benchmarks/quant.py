@@ -156,7 +156,7 @@ def _bytes(path: Path) -> int:
 def _draw(figures: dict[str, Any]) -> None:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, (subject, found) in zip(figure.subplots(1, len(figures)), figures.items(), strict=True):
+    for axes, (subject, found) in zip(figure.subplots(1, len(figures), squeeze=False)[0], figures.items(), strict=True):
         for label, of in found.items():
             if "kl" in of:
                 place = (of["bits_per_weight"], of["kl"])
