@@ -54,7 +54,8 @@ def test_keys_of_quantization_choose_a_quantizer_together() -> None:
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"quantization_bit": 3}, "bnb has 4, 8 bits, not 3"),
+        ({"quantization_bit": 3}, "bnb has 4, 8 bits, not 3; `quantization_method: hqq` can"),
+        ({"quantization_bit": 7}, "bnb has 4, 8 bits, not 7"),
         ({"quantization_bit": 4, "quantization_method": "eetq"}, "eetq has 8 bits, not 4"),
         ({"quantization_bit": 4, "quantization_method": "gptq"}, "quantized already"),
         ({"quantization_bit": 4, "quantization_method": "none"}, "no method `none`"),

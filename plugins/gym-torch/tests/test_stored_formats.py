@@ -1,4 +1,4 @@
-"""Models that come quantized by GPTQ or AWQ: packed here code by code, as their papers' programs do, and read back exactly."""
+"""Models that come quantized by GPTQ, AWQ or AQLM: packed here code by code, as their papers' programs do, and read exactly."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from gym_torch.model.adapted import adapt
 from gym_torch.model.empty_model import empty
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.quantized_weights import quantized_layers
+from gym_torch.model.stored_formats import FORMATS
 
 GROUP = 16
 Codes = npt.NDArray[np.int64]
@@ -31,6 +32,11 @@ Packed = tuple[
 
 def words(codes: Codes, bits: int, order: tuple[int, ...]) -> torch.Tensor:
     """Pack the columns of codes into 32 bits: the code of column `order[i]` of as many as fit comes i-th, lowest first."""
+    if 32 % bits:  # one row of codes is one number, the first code lowest, cut into words of 32 bits
+        count = -(-codes.shape[1] * bits // 32)
+        rows = [sum(int(code) << (bits * place) for place, code in enumerate(row)) for row in codes]
+        cut = [[row >> (32 * word) & 0xFFFFFFFF for word in range(count)] for row in rows]
+        return torch.from_numpy(np.array(cut, dtype=np.uint32).view(np.int32))
     each = 32 // bits
     packed = np.zeros((codes.shape[0], codes.shape[1] // each), dtype=np.uint32)
     for row in range(packed.shape[0]):
@@ -70,9 +76,29 @@ def awq(shape: tuple[int, int], draw: np.random.Generator) -> Packed:
     return held, torch.from_numpy(((codes - zeros[group]) * scales.astype(np.float64)[group]).T).float()
 
 
+def aqlm(shape: tuple[int, int], draw: np.random.Generator, books: int = 2, rows: int = 1) -> Packed:
+    """Sum vectors of codebooks group by group, as the paper has it."""
+    out, columns, width = *shape, 8
+    codebooks = draw.normal(size=(books, 256, rows, width)).astype(np.float16) / 10
+    codes = draw.integers(256, size=(out // rows, columns // width, books))
+    scales = draw.uniform(0.5, 2, size=(out // rows, 1, 1, 1)).astype(np.float16)
+    weight = np.zeros(shape)
+    for row in range(out // rows):
+        for group in range(columns // width):
+            total = sum(codebooks[book, codes[row, group, book]].astype(np.float64) for book in range(books))
+            place = slice(row * rows, (row + 1) * rows), slice(group * width, (group + 1) * width)
+            weight[place] = total * float(scales[row, 0, 0, 0])
+    held = {"codes": codes.astype(np.int8), "codebooks": codebooks, "scales": scales}
+    return {name: torch.from_numpy(tensor) for name, tensor in held.items()}, torch.from_numpy(weight).float()
+
+
+AQLM = {"quant_method": "aqlm", "in_group_size": 8, "nbits_per_codebook": 8}
 KINDS: dict[str, tuple[Callable[..., Packed], dict[str, Any], dict[str, Any]]] = {
     "gptq": (gptq, {}, {"quant_method": "gptq", "bits": 4, "group_size": GROUP}),
     "gptq 8": (gptq, {"bits": 8}, {"quant_method": "gptq", "bits": 8, "group_size": GROUP}),
+    "gptq 3": (gptq, {"bits": 3}, {"quant_method": "gptq", "bits": 3, "group_size": GROUP}),
+    "aqlm": (aqlm, {}, {**AQLM, "num_codebooks": 2, "out_group_size": 1}),
+    "aqlm, blocks": (aqlm, {"books": 1, "rows": 4}, {**AQLM, "num_codebooks": 1, "out_group_size": 4}),
     "gptq_v2": (gptq, {"late": True}, {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}),
     "awq": (awq, {}, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}),
 }
@@ -129,6 +155,15 @@ def test_a_format_that_is_not_read_is_refused(model_path: Path, tmp_path: Path) 
     stored(model_path, tmp_path / "stored", "gptq")
     file = tmp_path / "stored" / "config.json"
     config = json.loads(file.read_text())
-    file.write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq", "bits": 3}}))
+    file.write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq", "bits": 5}}))
     with pytest.raises(GymError, match="not read here"):
         load(tmp_path / "stored", tmp_path / "run")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_decodes_the_same(kind: str) -> None:
+    pack, options, told = KINDS[kind]
+    held, wanted = pack((64, 32), np.random.default_rng(0), **options)
+    found = FORMATS[told["quant_method"]](told).decode({name: t.cuda() for name, t in held.items()}, wanted.shape)
+    torch.testing.assert_close(found.cpu(), wanted, atol=1e-6, rtol=1e-6)

@@ -29,7 +29,9 @@ def quantizer(
     if method not in known:
         raise ValueError(f"no method `{method}`; there are {', '.join(known)}")
     if bits not in known[method]:
-        raise ValueError(f"{method} has {', '.join(map(str, known[method]))} bits, not {bits}")
+        able = [f"`quantization_method: {name}`" for name, has in known.items() if bits in has]
+        what = f"{method} has {', '.join(map(str, known[method]))} bits, not {bits}"
+        raise ValueError(what + (f"; {' and '.join(able)} can" if able else ""))
     if method == "bnb" and bits == 4:
         kind, twice = quantization_type or "nf4", True if double_quantization is None else double_quantization
         return {"name": "bnb_4bit", "quant_type": kind, "double_quant": twice}

@@ -1,4 +1,4 @@
-"""Models that come quantized: GPTQ, AWQ and compressed-tensors. Their linear layers keep what the files hold, and decode it.
+"""Models that come quantized: GPTQ, AWQ, AQLM and compressed-tensors. Linear layers keep what the files hold, and decode it.
 
 A format is what `quant_method` of the configuration names. It says which tensors of a file stand for a weight, and what weight
 they stand for. The kernels of these methods are for GPUs and for generation; here adapters are trained beside them anywhere.
@@ -55,7 +55,10 @@ class StoredFormat(WeightCodec):
 
 
 class Gptq(StoredFormat):
-    """Codes `[in / 8, out]` of 4 bits, or as many as fit, with a scale and a zero point for each group of inputs."""
+    """Codes `[in bits / 32, out]` without gaps, with a scale and a zero point for each group of inputs.
+
+    At 3 bits 32 codes lie in three integers, and some across the border of two.
+    """
 
     tensors = ("qweight", "qzeros", "scales", "g_idx")
 
@@ -93,6 +96,32 @@ class Awq(StoredFormat):
         codes, zeros = (_reordered(_unpacked(stored[name], 4)) for name in ("qweight", "qzeros"))
         index = _groups(len(zeros), shape[1], codes.device)
         return ((codes - zeros[index]).float() * stored["scales"].float()[index]).T.contiguous()
+
+
+class Aqlm(StoredFormat):
+    """Additive quantization (arXiv:2401.06118): a group of weights is a sum of vectors, one of each codebook, times a scale of
+    its row of groups.
+
+    Codes `[out / out_group, in / in_group, codebooks]`, signed; codebooks `[codebooks, 2^bits, out_group, in_group]`; scales
+    `[out / out_group, 1, 1, 1]`.
+    """
+
+    tensors = ("codes", "codebooks", "scales")
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        rows, columns, _ = stored["codes"].shape
+        return torch.Size((rows * stored["codebooks"].shape[2], columns * stored["codebooks"].shape[3]))
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return the sums, scaled, fp32."""
+        books = stored["codebooks"].float()
+        codes = stored["codes"].long() % books.shape[1]  # files hold those of the upper half as negative numbers
+        groups = sum(
+            book[codes[..., index]] for index, book in enumerate(books)
+        )  # [rows, columns, out_group, in_group]
+        assert isinstance(groups, Tensor)
+        return (groups * stored["scales"].float()).transpose(1, 2).reshape(shape)
 
 
 class CompressedTensors(StoredFormat):
@@ -150,6 +179,7 @@ GYM = "gym"  #: the `format` of a configuration that names no `quant_method`, so
 FORMATS: dict[str, type[StoredFormat]] = {
     "gptq": Gptq,
     "awq": Awq,
+    "aqlm": Aqlm,
     "compressed-tensors": CompressedTensors,
     GYM: Encoded,
 }
@@ -168,13 +198,13 @@ def format_of(shape: PretrainedConfig) -> StoredFormat | None:
     found = FORMATS.get(method)
     if found is None:
         return None
-    odd = {"gptq": options.get("bits") not in (2, 4, 8), "awq": options.get("version", "gemm").lower() != "gemm"}
+    odd = {"gptq": options.get("bits") not in (2, 3, 4, 8), "awq": options.get("version", "gemm").lower() != "gemm"}
     if odd.get(method):
         what = {key: options.get(key) for key in ("bits", "version") if key in options}
         raise GymError(
             f"weights of {method} with {what} are not read here",
             key="model.path",
-            fix="use a copy in 4 bits (of AWQ: version gemm), or the model it was made of under `quantization`",
+            fix="use a copy in 2, 3, 4 or 8 bits (of AWQ: version gemm), or the model it was made of with `quantization`",
         )
     del shape.quantization_config
     return found(options)
@@ -227,6 +257,11 @@ def _described(weights: Any, key: str) -> Tensor:
 
 def _unpacked(packed: Tensor, bits: int) -> Tensor:
     """Return the codes `[n, m 32 / bits]` in integers `[n, m]`, the lowest bits first."""
+    if BITS % bits:
+        flat = torch.arange(BITS, device=packed.device, dtype=torch.int32)
+        single = ((packed[..., None] >> flat) & 1).flatten(-2)  # [n, 32 m]
+        whole = single[..., : single.shape[-1] // bits * bits].unflatten(-1, (-1, bits))
+        return (whole << flat[:bits]).sum(-1, dtype=torch.int32)
     shifts = torch.arange(0, BITS, bits, device=packed.device, dtype=torch.int32)
     return ((packed[..., None] >> shifts) & (2**bits - 1)).flatten(-2)
 
