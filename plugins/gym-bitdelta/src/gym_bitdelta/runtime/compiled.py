@@ -67,7 +67,8 @@ def tiles(bits: NDArray[np.uint8], columns: int) -> NDArray[np.int32]:
     """Arrange signs as the C kernels read them: `[planes, tiles, words, LANES]`."""
     planes, rows, width = bits.shape
     words, more = -(-columns // WORD), -rows % LANES
-    whole = np.pad(bits, ((0, 0), (0, more), (0, words * 4 - width)))
+    filled = more or words * 4 != width
+    whole = np.pad(bits, ((0, 0), (0, more), (0, words * 4 - width))) if filled else np.ascontiguousarray(bits)
     lanes = whole.view("<u4").astype(np.uint32, copy=False).reshape(planes, -1, LANES, words)
     return np.ascontiguousarray(lanes.swapaxes(2, 3)).view(np.int32).reshape(-1)
 

@@ -27,11 +27,13 @@ class Layer:
         """Take a module, its place in the model, and the names in the model of each weight of its own."""
         self.module, self.place, self.names = module, place, names
         self.own: Callable[..., Any] = module.forward
+        self._before = {key: value for key, value in vars(module).items() if key == "forward"}
         module.forward = self
 
     def remove(self) -> None:
         """Give the module its own `forward` back."""
-        del self.module.forward
+        vars(self.module).pop("forward", None)
+        vars(self.module).update(self._before)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of its weights, by each of their names."""
@@ -208,7 +210,7 @@ def attach(model: nn.Module) -> list[Layer]:
     for place, module in model.named_modules():
         own = {key: tuple(aliases[id(weight)]) for key, weight in module.named_parameters(recurse=False)}
         if _linear(module):  # whose weight may be held in some other way, and be no parameter
-            found.append(Linear(module, place, {"weight": (f"{place}.weight",), "bias": (f"{place}.bias",)} | own))
+            found.append(Linear(module, place, {"weight": (f"{place}.weight",)} | own))
         elif own:
             found.append(_layer(module, place, own))
     return found

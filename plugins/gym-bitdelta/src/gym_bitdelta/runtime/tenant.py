@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,8 +52,8 @@ class Tenant:
         return sum(part.nbytes for part in [self.arena, *parts])
 
 
-def prepare(delta: Delta, products: Products) -> Tenant:
-    """Lay a delta out for a way of computing products. It holds no lock for long, and runs in one thread."""
+def prepare(delta: Delta, products: Products, pause: Callable[[], None] = lambda: None) -> Tenant:
+    """Lay a delta out for a way of computing products, in one thread; `pause` is called after each weight."""
     writer, records, rest = Writer(products.arrange), dict[str, NDArray[np.int64]](), dict[str, Record]()
     for name, record in delta.records.items():
         pair = _pair(record, writer)
@@ -61,6 +61,7 @@ def prepare(delta: Delta, products: Products) -> Tenant:
             records[name] = pair
         elif record.entry.counts():
             rest[name] = _own(record)
+        pause()
     for name in [name for name in rest if name.endswith(".bias")]:
         pair = records.get(f"{name[:-4]}weight")
         if pair is not None and pair[1][Field.INDEX] < 0:

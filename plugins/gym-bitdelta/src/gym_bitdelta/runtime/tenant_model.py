@@ -158,6 +158,7 @@ class TenantModel:
             hook.remove()
         for layer in self._layers:
             layer.remove()
+        self._layers.clear()
 
     def _read(self, name: str) -> file.Delta:
         path = self._locate(name)
@@ -174,7 +175,7 @@ class TenantModel:
                 )
         return delta
 
-    def _prepare(self, delta: file.Delta) -> Tenant:
-        tenant = prepare(delta, self.products)
+    def _prepare(self, delta: file.Delta, pause: Callable[[], None]) -> Tenant:
+        tenant = prepare(delta, self.products, pause)
         outputs = {name: shape[0] for name, shape in tenant.shapes.items() if shape != self._shapes[name]}
         return replace(tenant, arena=tenant.arena.to(self.model.device), outputs=outputs)

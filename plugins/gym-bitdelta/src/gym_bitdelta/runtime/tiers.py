@@ -6,9 +6,8 @@ thread of its own. What is in use is never let go of; what is not leaves in the 
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,8 @@ from gym_bitdelta.runtime.tenant import Tenant
 from gym_core import GymError
 
 T = TypeVar("T")
+
+REST = 4  #: parts of the time that the thread leaves to others, for each part that it takes
 
 
 class Tier(Generic[T]):
@@ -68,16 +69,22 @@ class Tiers:
     """Both tiers, and the thread that fills them."""
 
     def __init__(
-        self, read: Callable[[str], Delta], prepare: Callable[[Delta], Tenant], packed_bytes: int, prepared_bytes: int
+        self,
+        read: Callable[[str], Delta],
+        prepare: Callable[[Delta, Callable[[], None]], Tenant],
+        packed_bytes: int,
+        prepared_bytes: int,
     ) -> None:
-        """Take what reads a delta by its tenant's name, and what lays it out."""
+        """Take what reads a delta by its tenant's name, and what lays it out and calls something again and again meanwhile."""
         self._read, self._prepare = read, prepare
         self.packed: Tier[Delta] = Tier(packed_bytes, packed_size)
         self.prepared: Tier[Tenant] = Tier(prepared_bytes, lambda tenant: tenant.bytes)
-        self._coming: dict[str, Future[Tenant]] = {}
+        self._coming: dict[str, tuple[object, Future[Tenant]]] = {}
         self._pins: Counter[str] = Counter()
+        self._served = 0  #: how often `pin` returned without `unpin` yet
+        self._worked = 0.0  #: when the thread last went to work
         self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, "deltas", _step_back)
+        self._thread = ThreadPoolExecutor(1, "deltas")
 
     def pin(self, names: Iterable[str]) -> dict[str, Tenant]:
         """Return tenants, and keep them until `unpin`; waits for those that are not there yet.
@@ -89,16 +96,19 @@ class Tiers:
             self._pins.update(wanted)
         try:
             coming = {name: self.fetch(name) for name in wanted}
-            return {name: future.result() for name, future in coming.items()}
+            found = {name: future.result() for name, future in coming.items()}
         except BaseException:
-            self.unpin(wanted)
+            self._let_go(wanted)
             raise
+        with self._lock:
+            self._served += 1
+        return found
 
     def unpin(self, names: Iterable[str]) -> None:
-        """Say that tenants are not in use any more."""
+        """Say that what `pin` returned is not in use any more."""
         with self._lock:
-            self._pins.subtract(list(names))
-            self._pins += Counter()
+            self._served -= 1
+        self._let_go(names)
 
     def fetch(self, name: str) -> Future[Tenant]:
         """Return a tenant that is there, or will be; nobody waits."""
@@ -109,8 +119,9 @@ class Tiers:
                 done.set_result(there)
                 return done
             if name not in self._coming:
-                self._coming[name] = self._thread.submit(self._make, name)
-            return self._coming[name]
+                ticket = object()
+                self._coming[name] = ticket, self._thread.submit(self._make, name, ticket)
+            return self._coming[name][1]
 
     def forget(self, name: str) -> None:
         """Let go of a tenant whose file changed or went. Who uses it goes on with what he has; the next one reads anew."""
@@ -123,15 +134,28 @@ class Tiers:
         """End the thread, when it has done what it is at."""
         self._thread.shutdown(cancel_futures=True)
 
-    def _make(self, name: str) -> Tenant:
+    def _let_go(self, names: Iterable[str]) -> None:
+        with self._lock:
+            self._pins.subtract(list(names))
+            self._pins += Counter()
+
+    def _pause(self) -> None:
+        """Sleep for a multiple of the time worked while somebody is served: both need Python's one lock."""
+        if self._served:
+            time.sleep(REST * (time.perf_counter() - self._worked))
+        self._worked = time.perf_counter()
+
+    def _make(self, name: str, ticket: object) -> Tenant:
         try:
+            self._worked = time.perf_counter()
             with self._lock:
-                delta, ticket = self.packed.get(name), self._coming.get(name)
+                delta = self.packed.get(name)
             if delta is None:
                 delta = self._read(name)
-            tenant = self._prepare(delta)
+            self._pause()
+            tenant = self._prepare(delta, self._pause)
             with self._lock:
-                if self._coming.get(name) is not ticket:  # forgotten meanwhile: whoever waits has it, nobody else
+                if not self._current(name, ticket):  # forgotten meanwhile: whoever waits has it, nobody else
                     return tenant
                 self.packed.put(name, delta, {})
                 if not self.prepared.put(name, tenant, self._pins):
@@ -144,16 +168,14 @@ class Tiers:
                 return tenant
         finally:
             with self._lock:
-                if self._coming.get(name) is ticket:
+                if self._current(name, ticket):
                     del self._coming[name]
+
+    def _current(self, name: str, ticket: object) -> bool:
+        """Whether a reading is still the one that the next to ask would wait for."""
+        return name in self._coming and self._coming[name][0] is ticket
 
 
 def packed_size(delta: Delta) -> int:
     """Return the bytes that a delta takes in memory."""
     return sum(part.nbytes for record in delta.records.values() for part in record.parts.values())
-
-
-def _step_back() -> None:
-    """Let the threads that answer go first, where the system knows priorities of threads."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch.nn.functional import embedding, embedding_bag, pad
 
 from gym_bitdelta.runtime.arena import LANES, WORD, Field
 
+TOGETHER = 8  #: tenants of one form, so that what is unpacked for them stays near the processor
 FEW = 8  #: tokens below which signs are looked up eight outputs at a time, and not made a matrix first
 
 
@@ -32,33 +33,45 @@ def signs_of_outputs(words: Tensor, planes: int, rows: int, columns: int, chosen
 
 def add(y: Tensor, x: Tensor, arenas: Sequence[Tensor], records: Tensor, starts: Tensor, rows: Tensor) -> None:
     """Do what `gym_bitdelta.runtime.products.Products.add` promises."""
-    begins = starts.tolist()
-    for number, (arena, pair) in enumerate(zip(arenas, records.tolist(), strict=True)):
-        first, second = pair
-        if not second[Field.OUT]:
-            continue
-        mine = rows[begins[number] : begins[number + 1]].to(x.device)
-        tokens = x[mine].flatten(0, 1).float()
-        if first[Field.PLANES]:
-            tokens = product(arena, first, tokens)
-            rank, leading = first[Field.OUT] - first[Field.LEADING], first[Field.LEADING]
-            both = tokens[:, :leading] + tokens[:, rank:]
-            tokens = torch.cat([both, tokens[:, leading:rank], both], 1)
-        found = product(arena, second, tokens).view(len(mine), x.shape[1], -1)
-        if second[Field.INDEX] >= 0:
-            index = arena[second[Field.INDEX] :][: second[Field.OUT]].long()
-            found = torch.zeros(*found.shape[:2], y.shape[-1], device=y.device).index_copy_(2, index, found)
-        y[mine] = (y[mine].float() + found).to(y.dtype)
+    begins, told = starts.tolist(), records.tolist()
+    alike: dict[tuple[object, ...], list[int]] = {}  # tenants of one form are computed together, some at a time
+    for number, (first, second) in enumerate(told):
+        if second[Field.OUT] and begins[number] < begins[number + 1]:
+            alike.setdefault((*first, *second, begins[number + 1] - begins[number]), []).append(number)
+    for numbers in alike.values():
+        for start in range(0, len(numbers), TOGETHER):
+            some = numbers[start : start + TOGETHER]
+            mine = torch.stack([rows[begins[number] : begins[number + 1]] for number in some]).to(x.device)
+            found = _of_pair(
+                [arenas[number] for number in some], told[some[0]], x[mine].flatten(1, 2).float(), y.shape[-1]
+            )
+            y[mine] = (y[mine].float() + found.view(*mine.shape, *y.shape[1:])).to(y.dtype)
 
 
-def product(arena: Tensor, of: Sequence[int], x: Tensor) -> Tensor:
-    """Return the product `[tokens, outputs]` of a record with `x` `[tokens, inputs]`, fp32."""
-    found = x.new_zeros(len(x), of[Field.OUT])
-    if of[Field.PLANES]:
-        few = len(x) < FEW and not of[Field.BAND] and x.device.type == "cpu"
-        found = torch.stack([_looked_up(arena, of, row) for row in x]) if few else x @ matrix(arena, of).T
+def _of_pair(arenas: Sequence[Tensor], pair: Sequence[Sequence[int]], x: Tensor, width: int) -> Tensor:
+    """Return the products `[segments, tokens, width]` of pairs of records, all alike, with `x` `[segments, tokens, inputs]`."""
+    first, second = pair
+    if first[Field.PLANES]:
+        x = product(arenas, first, x)
+        rank, leading = first[Field.OUT] - first[Field.LEADING], first[Field.LEADING]
+        both = x[..., :leading] + x[..., rank:]
+        x = torch.cat([both, x[..., leading:rank], both], -1)
+    found = product(arenas, second, x)
+    if second[Field.INDEX] < 0:
+        return pad(found, (0, width - found.shape[-1]))
+    index = torch.stack([arena[second[Field.INDEX] :][: second[Field.OUT]] for arena in arenas]).long()
+    return found.new_zeros(*found.shape[:2], width).scatter_(2, index[:, None].expand(found.shape), found)
+
+
+def product(arenas: Sequence[Tensor], of: Sequence[int], x: Tensor) -> Tensor:
+    """Return the products `[segments, tokens, outputs]` of records that are alike with `x` `[segments, tokens, inputs]`, fp32."""
+    found = x.new_zeros(*x.shape[:2], of[Field.OUT])
+    if of[Field.PLANES] and x.shape[1] < FEW and not of[Field.BAND] and x.device.type == "cpu":
+        found = torch.stack([_looked_up(arenas, of, token) for token in x.unbind(1)], 1)
+    elif of[Field.PLANES]:
+        found = torch.stack([tokens @ matrix(arena, of).T for arena, tokens in zip(arenas, x, strict=True)])
     if of[Field.BIAS] >= 0:
-        found = found + _floats(arena, of[Field.BIAS], of[Field.OUT])
+        found = found + torch.stack([_floats(arena, of[Field.BIAS], of[Field.OUT]) for arena in arenas])[:, None]
     return found
 
 
@@ -75,9 +88,8 @@ def scaled(arena: Tensor, of: Sequence[int], signs: Tensor, rows: Tensor | None 
 
     `rows` `[n]` are those which the signs are of; by default all.
     """
-    scale, offset, column = _scales(arena, of, Field.SCALE), _scales(arena, of, Field.OFFSET), _columns(arena, of)
+    scale, column = _scale(of, arena), _columns(arena, of)
     chosen = torch.arange(of[Field.OUT], device=arena.device) if rows is None else rows
-    assert scale is not None
 
     def factors(plane: int) -> Tensor | float:
         if column is None:
@@ -89,33 +101,35 @@ def scaled(arena: Tensor, of: Sequence[int], signs: Tensor, rows: Tensor | None 
     for plane, factor in enumerate(_floats(arena, of[Field.FACTOR], len(signs))):
         spread = _spread(scale[min(plane, len(scale) - 1)][chosen], of)
         whole = whole + signs[plane] * (spread * factor) * factors(plane)
-    return whole if offset is None else whole + _spread(offset[0][chosen], of) * factors(0)
+    return whole if of[Field.OFFSET] < 0 else whole + _spread(_offset(of, arena)[chosen], of) * factors(0)
 
 
-def _looked_up(arena: Tensor, of: Sequence[int], x: Tensor) -> Tensor:
-    """Return the product with one token `[inputs]`: for eight outputs and each group a weighted sum of patterns of signs."""
+def _looked_up(arenas: Sequence[Tensor], of: Sequence[int], x: Tensor) -> Tensor:
+    """Return the products `[segments, outputs]` with one token each `[segments, inputs]`.
+
+    For eight outputs and each group of inputs it is a weighted sum of patterns of signs.
+    """
     planes, tiles, words = _sizes(of)
     size = of[Field.GROUP] * WORD
-    groups = -(-words * WORD // size)
-    column = _columns(arena, of)
-    row = pad(x, (0, words * WORD - len(x)))[None]
-    inputs = row if column is None else row * column[:, 0]  # [planes or 1, inputs]
-    signs = _signs(arena, of)
-    weights = inputs[:, None].expand(signs.shape).reshape(-1)
-    begins = torch.arange(planes * tiles * 2)[:, None] * words * WORD + torch.arange(groups) * size
+    groups, count = -(-words * WORD // size), len(arenas)
+    columns = [_columns(arena, of) for arena in arenas]
+    rows = pad(x, (0, words * WORD - x.shape[1]))[:, None]
+    inputs = rows * torch.stack([each[:, 0] for each in columns if each is not None]) if of[Field.COLUMN] >= 0 else rows
+    signs = torch.stack([_signs(arena, of) for arena in arenas])  # [segments, planes, tiles * 2, inputs]
+    weights = inputs[:, :, None].expand(signs.shape).reshape(-1)
+    begins = torch.arange(count * planes * tiles * 2)[:, None] * words * WORD + torch.arange(groups) * size
     sums = embedding_bag(
-        signs.reshape(-1).int(), _patterns(arena.device), begins.view(-1).int(), mode="sum", per_sample_weights=weights
-    ).view(planes, tiles * 2, groups, 8)
-    sums = sums.transpose(2, 3).reshape(planes, tiles * LANES, groups) * _floats(arena, of[Field.FACTOR], planes).view(
-        -1, 1, 1
+        signs.view(-1).int(), _patterns(x.device), begins.view(-1).int(), mode="sum", per_sample_weights=weights
+    ).view(count, planes, tiles * 2, groups, 8)
+    factor, scale = (
+        torch.stack([told(arena) for arena in arenas]) for told in (partial(_factor, of), partial(_scale, of))
     )
-    scale, offset = (_scales(arena, of, place) for place in (Field.SCALE, Field.OFFSET))
-    assert scale is not None
-    found = (sums * scale).sum((0, 2))
-    if offset is not None:
-        parts = pad(inputs[0], (0, groups * size - inputs.shape[1])).view(groups, size).sum(1)
-        found = found + (offset[0] * parts).sum(1)
-    return found[: of[Field.OUT]]
+    sums = sums.transpose(3, 4).reshape(count, planes, tiles * LANES, groups) * factor
+    found = (sums * scale).sum((1, 3))
+    if of[Field.OFFSET] >= 0:
+        parts = pad(inputs[:, 0], (0, groups * size - inputs.shape[-1])).view(count, 1, groups, size).sum(-1)
+        found = found + (torch.stack([_offset(of, arena) for arena in arenas]) * parts).sum(-1)
+    return found[:, : of[Field.OUT]]
 
 
 @cache
@@ -138,12 +152,23 @@ def _signs(arena: Tensor, of: Sequence[int]) -> Tensor:
     return held.view(torch.uint8).view(planes, tiles * 2, words * WORD)
 
 
-def _scales(arena: Tensor, of: Sequence[int], place: Field) -> Tensor | None:
-    """Return scales or offsets `[n, outputs, groups]`."""
-    if of[place] < 0:
-        return None
+def _factor(of: Sequence[int], arena: Tensor) -> Tensor:
+    return _floats(arena, of[Field.FACTOR], of[Field.PLANES]).view(-1, 1, 1)
+
+
+def _scale(of: Sequence[int], arena: Tensor) -> Tensor:
+    """Return scales `[planes or 1, outputs, groups]`."""
+    return _tiled(of, arena, Field.SCALE, of[Field.SCALES])
+
+
+def _offset(of: Sequence[int], arena: Tensor) -> Tensor:
+    """Return offsets `[outputs, groups]`."""
+    return _tiled(of, arena, Field.OFFSET, 1)[0]
+
+
+def _tiled(of: Sequence[int], arena: Tensor, place: Field, count: int) -> Tensor:
     _, tiles, words = _sizes(of)
-    count, groups = of[Field.SCALES] if place is Field.SCALE else 1, -(-words // of[Field.GROUP])
+    groups = -(-words // of[Field.GROUP])
     held = _floats(arena, of[place], count * tiles * groups * LANES).view(count, tiles, groups, LANES)
     return held.transpose(2, 3).reshape(count, tiles * LANES, groups)
 
