@@ -84,11 +84,10 @@ def fill_own(
     for section, name in chosen_names(sections).items() if beside else ():
         with suppress(PluginError):  # which validation finds again
             classes[section] = classes.get(section) or load_component(SLOTS[section].kind, name)[1]
-    left = []
-    for key, value in beside.items():
+    left, written = [], {section for section, raw in sections.items() if isinstance(raw, dict)}
+    for key, value in ((key, value) for key, value in beside.items() if value is not None):
         having = [section for section, cls in classes.items() if key in cls.model_fields]
-        if value is None:
-            continue
+        having = [section for section in having if section not in written] or having
         if len(having) > 1:
             both = " and ".join(f"`{section}.{key}`" for section in having)
             found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
