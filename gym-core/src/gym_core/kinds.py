@@ -38,7 +38,7 @@ class Quantizer(Component):
 
     kind: ClassVar[str] = "quantizers"
     moment: ClassVar[str] = "artifact"
-    """When it works: `artifact` after training, `load` inside the backend: it then declares bytes of matrices in memory."""
+    """When it works: `artifact` after training, `delta` then, on what changed; `load` inside the backend, for matrices alone."""
 
     def error_bound(self) -> float | None:
         """Return the largest relative Frobenius error on a standard normal matrix, where the method promises one."""

@@ -131,7 +131,7 @@ def test_an_adapter_of_a_package_that_is_missing(artifact: Artifact, tmp_path: P
     with pytest.raises(PluginError, match="gym_absent:Magic, which is not installed"):
         SafetensorsExporter().build().export(made, tmp_path / "export")
     with pytest.raises(GymError, match="does not say what made it"):
-        SafetensorsExporter().build().export(Artifact(artifact.path, "delta"), tmp_path / "export")
+        SafetensorsExporter().build().export(Artifact(artifact.path, "delta", str(artifact.path)), tmp_path / "export")
 
 
 def rewritten(file: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:

@@ -141,7 +141,7 @@ class TorchAlgorithm(DataAlgorithm):
         """Raise GymError where nobody settles what is `auto`, the strategy fits neither the optimizer nor the processes, or a
         quantizer of loaded models is to work after training.
         """
-        if recipe.quantization and recipe.quantization.moment != "artifact":
+        if recipe.quantization and recipe.quantization.moment == "load":
             raise GymError(
                 f"{type(recipe.quantization).__name__} quantizes a model while it is loaded, not one that was trained",
                 key="quantization",
@@ -175,10 +175,10 @@ class EarlyStopping(Callback):
 
 
 class SafetensorsExporter(Exporter):
-    """A plain Hugging Face model directory: adapters merged in, weights in safetensors shards."""
+    """A plain Hugging Face model directory: adapters and deltas merged in, weights in safetensors shards."""
 
     target: ClassVar[str] = "gym_torch.export.safetensors:Safetensors"
-    artifacts: ClassVar[tuple[str, ...]] = ("model", "adapter")
+    artifacts: ClassVar[tuple[str, ...]] = ("model", "adapter", "delta")
     tasks: ClassVar[tuple[str, ...]] = ("causal-lm", "sequence-classification", "token-classification")
 
     shard_gigabytes: Annotated[float, Field(gt=0)] = 5.0

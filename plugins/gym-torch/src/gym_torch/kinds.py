@@ -43,6 +43,21 @@ class Merger(Held):
     """Largest fraction of hostile inputs under which the result stays bounded by the honest ones."""
 
 
+class DeltaQuantizer(Held, Quantizer):
+    """Codes what a fine-tune changed, not its weights: makes an artifact of kind `delta` beside a base that stays.
+
+    `build()` returns a `gym_torch.checkpoints.deltas.DeltaCodec`. The base is `artifact.base`, or `details["base"]` of a whole
+    model. The artifact carries the entry-point value of the options under `delta`, and themselves under `options`, in its
+    details. `error_bound` is that of a change of normal numbers; `restore` returns whole weights.
+    """
+
+    moment: ClassVar[str] = "delta"
+
+    def size_varies(self) -> bool:
+        """Return whether what the change holds decides its size; `declared_bytes` is then the most that there can be."""
+        return False
+
+
 class TorchBackend(Backend):
     """Base of every backend of gym-torch. `build(run=Run)` returns what its algorithms train.
 

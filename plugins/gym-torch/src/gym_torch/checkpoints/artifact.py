@@ -13,6 +13,7 @@ from gym_core import Artifact, GymError
 from gym_data.location import locate
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.checkpoint import MANIFEST, problem
+from gym_torch.checkpoints.deltas import with_delta
 from gym_torch.console import say
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import fingerprint, mapped_weights
@@ -41,8 +42,8 @@ class Opened:
 
 
 def base_of(artifact: Artifact) -> Path:
-    """Return the directory of the model that an adapter belongs to, or of the model itself."""
-    return locate(artifact.base, artifact.details.get("revision")) if artifact.kind == "adapter" else artifact.path
+    """Return the directory of the model that an adapter or delta belongs to, or of the model itself."""
+    return artifact.path if artifact.kind == "model" else locate(artifact.base, artifact.details.get("revision"))
 
 
 def quantized_from(artifact: Artifact, into: Path) -> dict[str, Any]:
@@ -77,14 +78,14 @@ def opened(artifact: Artifact) -> Opened:
 def open_artifact(
     artifact: Artifact, dtype: torch.dtype | str = torch.float32, quantizer: LoadTimeQuantizer | None = None
 ) -> AdaptedModel:
-    """Load the language model that a run made, with its adapter beside the weights, not merged.
+    """Load the language model that a run made, with its adapter beside the weights, not merged; a delta is added to them.
 
     With a `dtype` of `auto` it is mapped, in the precision of its files. A `quantizer` holds its linear layers in a few bits; the
     base of an adapter that belongs to a quantized one is quantized as that was.
 
     Raises:
-        GymError: it is no model and no adapter, is quantized, does not say which adapter made it, or weights are missing.
-        PluginError: that adapter is not installed.
+        GymError: it is no model, adapter or delta, is quantized, does not say which adapter made it, or weights are missing.
+        PluginError: that adapter, or what codes the delta, is not installed.
 
     """
     if (artifact.path / MANIFEST).is_file() and (wrong := problem(artifact.path)):
@@ -105,9 +106,11 @@ def open_artifact(
         return Full(
             None, mapped_weights.load(artifact.path, dtype=dtype, quantizer=quantizer), trained=lambda name: False
         )
-    maker = artifact.details.get("adapter")
-    if artifact.kind != "adapter" or not maker:
+    maker = artifact.details.get(artifact.kind)
+    if artifact.kind not in ("adapter", "delta") or not maker:
         raise GymError(f"this {artifact.kind} does not say what made it", where=str(artifact.path))
+    if artifact.kind == "delta":
+        return Full(None, with_delta(artifact, base_of(artifact), dtype, quantizer), trained=lambda name: False)
     cls = maker_of(artifact, "adapters", maker, "the adapter was made")
     changed = artifact.details.get("config", {})  # such as positions that were scaled for training
     quantizer = quantizer_of(artifact) or quantizer
