@@ -13,12 +13,9 @@ from gym_data.kinds import Data
 from gym_quant.config.stored import Scheme, declared
 
 
-class PostTraining(Quantizer):
-    """Base of quantizers of finished models, which write compressed-tensors checkpoints: subclass it, point at a method."""
+class Sampling(Quantizer):
+    """Base of quantizers of finished models that look at samples (`gym_quant.post_training.calibration.draw`)."""
 
-    target: ClassVar[str] = "gym_quant.post_training.quantizer:PostTrainingQuantizer"
-    method: ClassVar[str] = ""
-    """`module:class` of a `gym_quant.post_training.method.Method`, called with this configuration."""
     calibrates: ClassVar[bool] = False
     """Whether the codes follow from what the data make of each layer, and not from the weights alone."""
 
@@ -33,6 +30,14 @@ class PostTraining(Quantizer):
     max_kl: Annotated[float | None, Field(gt=0)] = None
     """Largest KL divergence (nats per token) of the quantized model from the model, on the samples held out. Above it nothing
     is written, and the run ends with an error; what was trained stays as it is."""
+
+
+class PostTraining(Sampling):
+    """Base of quantizers of finished models, which write compressed-tensors checkpoints: subclass it, point at a method."""
+
+    target: ClassVar[str] = "gym_quant.post_training.quantizer:PostTrainingQuantizer"
+    method: ClassVar[str] = ""
+    """`module:class` of a `gym_quant.post_training.method.Method`, called with this configuration."""
 
     def scheme(self) -> Scheme:
         """Return how weights are written."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gym_core import GymError, Run
 from gym_data.kinds import Data
-from gym_quant.config.base import PostTraining
+from gym_quant.config.base import Sampling
 from gym_torch.batch import Example
 from gym_torch.config import torch_algorithm
 from gym_torch.kinds import part
@@ -67,7 +67,7 @@ class Samples:
     told: dict[str, Any]  #: how many, of what, and whether those held out were trained on
 
 
-def draw(config: PostTraining, run: Run, model: Path) -> Samples | None:
+def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
     """Draw samples with the seed of the run; None where neither the quantizer nor the recipe names data.
 
     Those held out are of the validation split where there is one; else training saw them and calibration did not.
