@@ -75,12 +75,8 @@ KIND_OF_ONES_OWN = [
 #: Names of `gym` whose packages are not in the tree yet: an error names the package.
 PLANNED = {
     "quantization.AggregationMethod": "gym-deltasoup",
-    "quantization.BitDeltaConfig": "gym-bitdelta",
-    "quantization.BitDeltaQuantizer": "gym-bitdelta",
-    "quantization.DeltaQuantConfig": "gym-bitdelta",
     "quantization.DeltaSoup": "gym-deltasoup",
     "quantization.DeltaSoupConfig": "gym-deltasoup",
-    "quantization.QuantMethod": "gym-bitdelta",
     "GRPOConfig": "gym-training-free",
     "TrainingFreeGRPO": "gym-training-free",
 }

@@ -51,11 +51,15 @@ def test_gspo_names_what_is_missing_and_trains_without(gym, tmp_path):
     (tmp_path / "gspo.yaml").write_text(GSPO)
     done = gym("validate", "gspo.yaml")
     assert done.returncode != 0
-    for said in ("rewards: is required", "sequence_parallel", "use_unsloth", "the quantizer `bitdelta`"):
+    for said in ("rewards: is required", "sequence_parallel", "use_unsloth"):
         assert said in done.stderr, done.stderr
-    (tmp_path / "gspo.yaml").write_text("".join(GSPO.splitlines(keepends=True)[:3]))
+    kept = [line for line in GSPO.splitlines(keepends=True) if "sequence" not in line and "unsloth" not in line]
+    (tmp_path / "gspo.yaml").write_text("".join(kept))
     options = [f"data={PROMPTS}", "algorithm.rewards=[exact]", "algorithm.max_new_tokens=4", "output=runs/gspo"]
+    options.append("quantization.distill_steps=2")
     done = gym("train", "gspo.yaml", *options, "train.max_steps=4", "train.batch_size=8")
     assert done.returncode == 0, done.stderr
     recipe = json.loads((tmp_path / "runs/gspo/run.json").read_text())["recipe"]
     assert recipe["algorithm"] | {"name": "gspo", "group_size": 8} == recipe["algorithm"]
+    assert json.loads((tmp_path / "runs/gspo/run.json").read_text())["artifact"]["kind"] == "delta"
+    assert (tmp_path / "runs/gspo/quantized/delta.safetensors").is_file()

@@ -62,14 +62,14 @@ def test_a_name_without_its_package_says_what_to_install(line, said):
 def test_plugins_serve_names(install):
     points = {
         "gym.facade": {
-            "quantization.BitDeltaConfig": "bits:Config",
+            "quantization.OwnConfig": "bits:Config",
             "fresh.Thing": "bits:Thing",
             "Broken": "bits:nothing",
         }
     }
     site = install("gym-bits", {"bits": "class Config: ...\nclass Thing: ...\n"}, points)
-    code = "from gym.quantization import BitDeltaConfig\nfrom gym.fresh import Thing\nimport sys\n"
-    code += "print(BitDeltaConfig.__module__, Thing.__name__)\n"
+    code = "from gym.quantization import OwnConfig\nfrom gym.fresh import Thing\nimport sys\n"
+    code += "print(OwnConfig.__module__, Thing.__name__)\n"
     code += "try:\n    from gym import Broken\nexcept ImportError as error:\n    print(error)"
     first, *rest = python(code, site).splitlines()
     assert first == "bits Thing"

@@ -59,7 +59,7 @@ def test_planes_are_progressive(million):
     numbers, errors = million[:100], []
     signs = encode(numbers, Coding("signs", 4, "tensor")).signs()
     for planes in range(1, 5):
-        part = records.expanded(signs._replace(bits=signs.bits[:planes], outer=signs.outer[:planes]))[0]
+        part = records.expanded(records.Signs(signs.bits[:planes], signs.outer[:planes], *signs[2:]))[0]
         errors.append(float((numbers - part).square().sum() / numbers.square().sum()))
     assert errors == sorted(errors, reverse=True) and errors[0] < 0.65
 

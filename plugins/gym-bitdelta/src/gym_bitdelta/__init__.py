@@ -2,4 +2,8 @@
 
 from __future__ import annotations
 
+from gym_bitdelta.config.bitdelta import BitDelta
+from gym_bitdelta.config.deltaquant import DeltaQuant, QuantMethod
+
 __version__ = "0.1.0"
+__all__ = ["BitDelta", "DeltaQuant", "QuantMethod"]

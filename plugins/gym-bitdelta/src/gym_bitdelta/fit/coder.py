@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gym_bitdelta.delta import records
-from gym_bitdelta.delta.layout import Dense, Raw, data_bytes
+from gym_bitdelta.delta.layout import Dense, data_bytes
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.fit import blocks, feedback, levels
+from gym_bitdelta.fit.coding import Coding
 from gym_bitdelta.fit.levels import Fit
 
-AUTO = ("rank1", "row", "col", "tensor")  #: granularities that `auto` tries, the first of equal ones is taken
 SPARSE = 0.2  #: share of numbers that are zero from which one bit, which has no zero, is taken for three values
-
-
-@dataclass(frozen=True)
-class Coding:
-    """How weights are coded."""
-
-    code: Literal["signs", "grid", "ternary"]
-    bits: int = 1
-    scales: str = "auto"
-    group: int | None = None
-    symmetric: bool = True
-    percentile: float | None = None  #: of |number|, where ranges of a grid begin
-
-    def candidates(self) -> list[Coding]:
-        """Return what to choose from."""
-        return [replace(self, scales=scales) for scales in AUTO] if self.scales == "auto" else [self]
-
-    def entry(self, shape: tuple[int, ...], transposed: bool = False, rows: int | None = None) -> Dense:
-        """Return what the table says of a weight that is coded so."""
-        return Dense.model_validate(
-            {
-                "shape": shape, "code": self.code, "bits": 1 if self.code == "ternary" else self.bits,
-                "scales": self.scales, "group": self.group if self.scales == "group" else None,
-                "transposed": transposed, "rows": rows, "zero_points": self.code == "grid" and not self.symmetric,
-            }
-        )  # fmt: skip
-
-    def most_bytes(self, shape: tuple[int, ...], transposed: bool = False) -> int:
-        """Return the most bytes that a weight of this shape takes, whatever is in it."""
-        coded = max(data_bytes({"": each.entry(shape, transposed)}) for each in self.candidates())
-        return min(coded, data_bytes({"": Raw(shape=shape)}))
 
 
 class Calibrated(NamedTuple):

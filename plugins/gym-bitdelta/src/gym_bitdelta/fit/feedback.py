@@ -6,17 +6,13 @@ where each row has its own they are fitted once more to the codes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from gym_bitdelta.fit import levels
 from gym_bitdelta.fit.blocks import Cut
+from gym_bitdelta.fit.coding import Coding
 from gym_bitdelta.fit.levels import Fit
-
-if TYPE_CHECKING:
-    from gym_bitdelta.fit.coder import Coding
 
 DAMP = 0.01  #: of the mean of the diagonal, added to it
 BLOCK = 128  #: columns whose errors are handed on at once

@@ -1,0 +1,64 @@
+"""Options that all delta quantizers have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from gym_bitdelta.config.sizes import file_bytes, largest
+from gym_bitdelta.fit.coding import Coding
+from gym_quant.config.base import Sampling
+from gym_torch.kinds import DeltaQuantizer
+
+#: Names of weights in a numbered layer; matrices anywhere else are embeddings or heads, as far as names tell.
+_INSIDE = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.\d+\.")
+
+
+class DeltaOptions(DeltaQuantizer, Sampling):
+    """Base of quantizers that write `delta.safetensors`: what a fine-tune changed, against the base that it began with.
+
+    Matrices inside the layers are coded. Of embeddings and heads the rows that changed are kept in fp16 where they are few, else
+    all of them in 4 bits; norms, biases and routers in fp16. What an adapter of low rank changed becomes the factors of its
+    singular value decomposition, whose components take two bits where they matter and one else.
+    """
+
+    target: ClassVar[str] = "gym_bitdelta.quantizer:BitDeltaQuantizer"
+
+    low_rank: bool = True
+    """Whether a change of low rank, such as that of a LoRA, is coded as two factors."""
+    rank_bits: Annotated[float, Field(ge=1, le=2)] = 1.5
+    """Most bits of a number of these factors on average, scales not counted."""
+    rank_energy: Annotated[float, Field(ge=0, le=1)] = 0.8
+    """Share of the squared change whose components take two bits, as far as `rank_bits` allows."""
+    distill_steps: Annotated[NonNegativeInt, Field(examples=[2])] = 200
+    """Steps of scale distillation on the data of the run: scales alone train, so that the model answers as the fine-tune does.
+    The best scales on samples held out are kept, those before the first step included. Without data nothing is distilled."""
+    distill_loss: Literal["mse", "kl", "hidden"] = "mse"
+    """What distillation lowers: the squared distance of logits (BitDelta), the KL divergence from the fine-tune, or the squared
+    distance of the states before the head."""
+    distill_batch: PositiveInt = 4
+    """Samples in a step of distillation."""
+    distill_length: Annotated[int, Field(ge=8)] = 128
+    """Most tokens of a sample of distillation."""
+    distill_learning_rate: NonNegativeFloat = 1e-4
+    """Learning rate of distillation, of logarithms of scales; it falls to zero along a cosine."""
+
+    def coding(self, name: str) -> Coding | None:
+        """Return how the matrix of this name inside a layer is coded; None: as it is, in fp16."""
+        raise TypeError(f"{type(self).__name__} does not say how weights are coded")
+
+    def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Return the bytes of the file where every weight changed everywhere, its header included."""
+        return file_bytes(largest(shapes, self.coding, inside), self.said())
+
+    def said(self) -> dict[str, Any]:
+        """Return what the header of a delta says of the options: those that are set."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def inside(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a weight is a matrix in a layer, or a stack of them, as far as names tell."""
+    return len(shape) in (2, 3) and _INSIDE.search(name) is not None

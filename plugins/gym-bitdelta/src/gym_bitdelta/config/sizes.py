@@ -1,0 +1,37 @@
+"""How large the file of a delta is where every weight changed everywhere. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gym_bitdelta.delta.layout import KEY, PARTS, Entry, Header, Raw, data_bytes, grouped
+from gym_bitdelta.fit.coding import EMBEDDINGS, Coding
+
+Shapes = Mapping[str, tuple[int, ...]]
+PROVENANCE = {"made_from": "0" * 64, "safety": "not evaluated"}
+
+
+def largest(shapes: Shapes, coding: Callable[[str], Coding | None], inside: Callable[..., bool]) -> dict[str, Entry]:
+    """Return the largest entries of weights, by how the matrices inside layers are coded (None: as they are)."""
+    found: dict[str, Entry] = {}
+    for name, shape in shapes.items():
+        chosen = coding(name) if inside(name, shape) else EMBEDDINGS if len(shape) == 2 else None
+        found[name] = chosen.largest(shape) if chosen else Raw(shape=shape)
+    return found
+
+
+def file_bytes(entries: Mapping[str, Entry], config: Mapping[str, Any]) -> int:
+    """Return the size of a file of these entries."""
+    return data_bytes(entries) + header_bytes(entries, config)
+
+
+def header_bytes(entries: Mapping[str, Entry], config: Mapping[str, Any]) -> int:
+    """Return the bytes before the first number."""
+    header = Header(base="0" * 64, table=grouped(entries), config=dict(config), provenance=PROVENANCE)
+    parts = {
+        part: {"dtype": PARTS[part], "shape": [count], "data_offsets": [count, count]}
+        for part, count in header.totals().items()
+    }
+    return 8 + len(json.dumps({"__metadata__": {KEY: header.text()}} | parts, separators=(",", ":"))) + 7 & ~7

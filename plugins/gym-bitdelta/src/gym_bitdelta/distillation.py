@@ -1,0 +1,171 @@
+"""Scale distillation: the scales of a delta are trained so that base and delta answer as the fine-tune does (arXiv:2402.10193).
+
+Signs and the base stay. A scale is a_0 exp(u), so it stays positive, and u begins with zero. The scales that are best on samples
+held out are kept, as the file will hold them, and those before the first step are among them: it never ends worse than it began.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from gym_bitdelta.config.base import DeltaOptions
+from gym_bitdelta.delta.layout import Dense, LowRank
+from gym_bitdelta.delta.records import Record
+from gym_bitdelta.encoding import roles
+from gym_quant.post_training.calibration import Rows
+from gym_torch.checkpoints import deltas
+
+LOOKS = 10  #: how often the samples held out are looked at
+
+
+class Student:
+    """The base with a delta whose scales can train: matrices of linear layers beside the weights, all else added to them."""
+
+    def __init__(self, base: PreTrainedModel, records: Mapping[str, Record]) -> None:
+        """Take a base, which is changed, and all records of a delta."""
+        self.model, self.records = base, dict(records)
+        kinds = roles(base)
+        beside = {name for name, record in records.items() if kinds[name].matrix and _trains(base, name, record)}
+        deltas.add(
+            base, ((name, records[name].values()) for name in records.keys() - beside if _changed(records[name]))
+        )
+        self.logs = {name: nn.Parameter(torch.zeros(len(records[name].parts["scales"]))) for name in sorted(beside)}
+        for name in self.logs:
+            base.get_submodule(name.rpartition(".")[0]).register_forward_hook(self._hook(name))
+        self._rounded = True
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Compute with scales in fp32, for a while; else with what the file will hold."""
+        self._rounded = False
+        try:
+            yield
+        finally:
+            self._rounded = True
+
+    def current(self) -> dict[str, Record]:
+        """Return the records with the scales as they are now, as the file will hold them."""
+        found = dict(self.records)
+        with torch.no_grad():
+            for name in self.logs:
+                record = self._now(name)
+                found[name] = Record(record.entry, {**record.parts, "scales": record.parts["scales"].half()})
+        return found
+
+    def _now(self, name: str) -> Record:
+        record = self.records[name]
+        scales = record.parts["scales"].float() * self.logs[name].exp()
+        return Record(record.entry, {**record.parts, "scales": scales.half() if self._rounded else scales})
+
+    def _hook(self, name: str) -> Callable[..., Tensor]:
+        turned = roles(self.model)[name].transposed
+
+        def product(inputs: Tensor) -> Tensor:
+            change = self._now(name).values().to(inputs.dtype)
+            return functional.linear(inputs, change.T if turned else change)
+
+        def add(module: nn.Module, args: tuple[Tensor, ...], found: Tensor) -> Tensor:
+            if not torch.is_grad_enabled():
+                return found + product(args[0])
+            more: Tensor = checkpoint(product, args[0], use_reentrant=False)  # the dense change is made again
+            return found + more
+
+        return add
+
+
+def distill(
+    config: DeltaOptions,
+    teacher: PreTrainedModel,
+    base: PreTrainedModel,
+    records: Mapping[str, Record],
+    samples: Rows,
+    holdout: Rows,
+    seed: int,
+) -> tuple[dict[str, Record], dict[str, Any]]:
+    """Return the records with the best scales, and what was measured: the loss on the samples held out, before and after.
+
+    `base` is changed. The models are in one precision; nothing of them trains.
+    """
+    student = Student(base.requires_grad_(False).eval(), records)
+    teacher.requires_grad_(False).eval()
+    cut = slice(None, config.distill_length)
+    few = Rows(holdout.tokens[:, cut], holdout.real[:, cut], holdout.predicts[:, cut], holdout.at_once)
+
+    def held_out() -> float:
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for part in few.batches():
+                tokens, real = few.tokens[part], few.real[part]
+                number = int(real.sum())
+                total += float(_loss(config.distill_loss, student.model, teacher, tokens, real)) * number
+                count += number
+        return total / max(1, count)
+
+    before = best = held_out()
+    kept = student.current()
+    if student.logs and config.distill_steps:
+        optimizer = torch.optim.AdamW(student.logs.values(), lr=config.distill_learning_rate, weight_decay=0.0)
+        draws = torch.Generator().manual_seed(seed)
+        every = max(1, config.distill_steps // LOOKS)
+        for step in range(config.distill_steps):
+            optimizer.param_groups[0]["lr"] = config.distill_learning_rate * _cosine(step, config.distill_steps)
+            rows = torch.randint(0, len(samples.tokens), (config.distill_batch,), generator=draws)
+            with student.training():
+                loss = _loss(
+                    config.distill_loss,
+                    student.model,
+                    teacher,
+                    samples.tokens[rows][:, cut],
+                    samples.real[rows][:, cut],
+                )
+                optimizer.zero_grad()
+                if loss.requires_grad:
+                    loss.backward()
+                    optimizer.step()
+            if (step + 1) % every == 0 or step + 1 == config.distill_steps:
+                found = held_out()
+                if found < best:
+                    best, kept = found, student.current()
+    return kept, {"loss": config.distill_loss, "before": before, "after": best, "steps": config.distill_steps}
+
+
+def _loss(kind: str, student: PreTrainedModel, teacher: PreTrainedModel, tokens: Tensor, real: Tensor) -> Tensor:
+    """Return the distance of what two models say of tokens `[rows, length]`, averaged over those that are `real`."""
+    hidden = kind == "hidden"
+    with torch.no_grad():
+        wanted = _said(teacher, tokens, hidden)[real]
+    found = _said(student, tokens, hidden)[real]
+    if kind == "kl":
+        return functional.kl_div(found.log_softmax(-1), wanted.log_softmax(-1), reduction="batchmean", log_target=True)
+    return (found - wanted).square().mean()
+
+
+def _said(model: PreTrainedModel, tokens: Tensor, hidden: bool) -> Tensor:
+    if hidden:
+        states: Tensor = model.base_model(tokens, use_cache=False).last_hidden_state
+        return states.float()
+    logits: Tensor = model(tokens, use_cache=False).logits
+    return logits.float()
+
+
+def _cosine(step: int, steps: int) -> float:
+    return (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def _trains(model: PreTrainedModel, name: str, record: Record) -> bool:
+    """Whether the scales of a weight can train: that of a linear layer, of which every row is in the file."""
+    entry = record.entry
+    return len(entry.shape) == 2 and isinstance(entry, Dense | LowRank) and name.endswith("weight")
+
+
+def _changed(record: Record) -> bool:
+    return bool(record.parts)

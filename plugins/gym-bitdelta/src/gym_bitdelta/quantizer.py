@@ -1,0 +1,178 @@
+"""Writes the delta of a fine-tune, says how good it is, and adds it to its base again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gym_bitdelta import evidence
+from gym_bitdelta.config.base import DeltaOptions
+from gym_bitdelta.delta import file
+from gym_bitdelta.delta.base import base_fingerprint
+from gym_bitdelta.delta.layout import Zero
+from gym_bitdelta.distillation import distill
+from gym_bitdelta.encoding import Encoder, changed_config, ranked_of
+from gym_core import Artifact, GymError, Run
+from gym_core.discovery import entries
+from gym_core.loading import load
+from gym_data.location import locate
+from gym_quant.post_training import calibration
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.checkpoint import whole_or_gone
+from gym_torch.checkpoints.deltas import DeltaCodec
+from gym_torch.console import say
+from gym_torch.model import fingerprint, mapped_weights
+from gym_torch.model.adapted import stored_dtype
+
+EVIDENCE = "delta.json"
+
+
+class BitDeltaQuantizer(DeltaCodec):
+    """Makes artifacts of kind `delta`: a directory with `delta.safetensors`, and what was measured beside it."""
+
+    def __init__(self, config: DeltaOptions) -> None:
+        """Keep the options."""
+        self.config = config
+
+    def quantize(self, run: Run, artifact: Artifact, into: Path) -> Artifact:
+        """Write what an artifact changed in its base as the directory `into`, all or nothing, and return it.
+
+        Doing the same thing again returns what is there.
+
+        Raises:
+            GymError: the artifact does not say what its base is, or is another architecture; `into` holds something else; the
+                result is further from the fine-tune than `max_kl`; the disk does not take it.
+
+        """
+        where = base_of(artifact)
+        name = base_fingerprint(where)
+        source = self._source(run, artifact, name)
+        if into.exists() and any(into.iterdir()):
+            if _source_of(into) == source:
+                say(f"{into} holds this delta already")
+                return Artifact.read(into)
+            raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
+        began = time.monotonic()
+        adapter = artifact.kind == "adapter"
+        adapted = open_artifact(artifact, torch.float32)
+        tuned, base = adapted.merged(), mapped_weights.load(where, dtype=torch.float32)
+        changed = changed_config(base.config, tuned.config)
+        encoder = self._encoder(base, tuned, adapter)
+        samples = calibration.draw(self.config, run, where)
+        with whole_or_gone(into, "the delta", "the trained model") as building:
+            wanted = samples.calibration if samples and self._calibrates else None
+            records = encoder.records(wanted)
+            told: dict[str, Any] = {"distillation": None, "holdout": None}
+            if samples and self.config.distill_steps:
+                seed = run.recipe.train.seed
+                records, told["distillation"] = distill(
+                    self.config, tuned, base, records, samples.calibration, samples.holdout, seed
+                )
+                base = mapped_weights.load(where, dtype=torch.float32)
+            if samples:
+                told["holdout"] = evidence.held_out(base, tuned, records, samples.holdout)
+                told["samples"] = samples.told
+            self._judge(told, artifact)
+            provenance = {"made_from": source, "safety": "not evaluated", **self.provenance()}
+            delta = file.made(name, records, {"name": type(self.config).__name__, **self.config.said()}, provenance)
+            file.write(building / file.NAME, delta)
+            told |= evidence.sizes(artifact, where, building / file.NAME, records)
+            told |= {"source": source, "seconds": time.monotonic() - began, "squared_errors": encoder.errors}
+            told |= {"safety": "not evaluated", "options": self.config.model_dump(mode="json")}
+            (building / EVIDENCE).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            (building / "README.md").write_text(evidence.card(type(self.config).__name__, told), encoding="utf-8")
+            evidence.copy_new_tokenizer(artifact.path, where, building)
+            made = self._artifact(building, artifact, name, changed, tuned)
+            made.record()
+        say(
+            f"wrote the delta to {into}: {told['file_bytes']:,} bytes, {told['bits_per_weight']:.2f} bits per coded weight"
+        )
+        return replace(made, path=into)
+
+    def changes(self, artifact: Artifact, base: Path) -> Iterator[tuple[str, Tensor]]:
+        """Yield what is added to each weight that changed. Raises GymError for a damaged file or another base."""
+        delta = file.read(artifact.path / file.NAME)
+        delta.check_base(base_fingerprint(base), str(base))
+        for name, record in delta.records.items():
+            if not isinstance(record.entry, Zero):
+                yield name, record.values()
+
+    def provenance(self) -> Mapping[str, Any]:
+        """Return what the header says beside the source and the safety."""
+        return {"deltasoup": True} if self.config.model_dump().get("enable_deltasoup") else {}
+
+    @property
+    def _calibrates(self) -> bool:
+        return bool(self.config.model_dump().get("calibrate"))
+
+    def _encoder(self, base: PreTrainedModel, tuned: PreTrainedModel, adapter: bool) -> Encoder:
+        return Encoder(self.config, base, tuned, ranked_of(self.config, adapter))
+
+    def _artifact(
+        self, path: Path, artifact: Artifact, name: str, changed: Mapping[str, Any], tuned: PreTrainedModel
+    ) -> Artifact:
+        maker = next(entry.value for entry in entries("quantizers") if load(entry) is type(self.config))
+        details = {
+            "delta": maker,
+            "options": self.config.model_dump(mode="json"),
+            "base_fingerprint": name,
+            "dtype": str(stored_dtype(tuned, artifact)).removeprefix("torch."),
+            **({"config": dict(changed)} if changed else {}),
+            **{key: artifact.details[key] for key in ("revision",) if key in artifact.details},
+        }
+        return Artifact(path, "delta", base_name(artifact), details, artifact.task)
+
+    def _judge(self, told: Mapping[str, Any], artifact: Artifact) -> None:
+        """Raise GymError where the result is further from the fine-tune than it may be."""
+        most = self.config.max_kl
+        if most is not None and not told["holdout"]["kl"] <= most:
+            raise GymError(
+                f"the KL divergence of base and delta is {told['holdout']['kl']:.4g} nats per token, above {most:g}",
+                where=str(artifact.path),
+                key="quantization.max_kl",
+                fix="more bits, or more steps of distillation; what was trained is there",
+            )
+
+    def _source(self, run: Run, artifact: Artifact, base: str) -> str:
+        """Return a hash of everything that decides what is written."""
+        data = run.recipe.canonical().get("data") if self.config.data is None else None
+        told = [type(self.config).__name__, self.config.model_dump(mode="json"), data, run.recipe.train.seed, base]
+        held = sorted((path.name, fingerprint.of_file(path)) for path in artifact.path.glob("*.safetensors"))
+        text = json.dumps([told, held, artifact.kind, artifact.details], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def base_name(artifact: Artifact) -> str:
+    """Return what the base of an artifact is opened by. Raises GymError where it does not say."""
+    named = artifact.base or artifact.details.get("base")
+    if artifact.kind == "delta":
+        raise GymError("it is a delta already", where=str(artifact.path), fix="quantize what it was made from")
+    if artifact.task != "causal-lm":
+        raise GymError(f"models for `{artifact.task}` have no deltas, only causal-lm", where=str(artifact.path))
+    if not named:
+        raise GymError(
+            "it does not say which base it was trained from, so nobody knows what changed",
+            where=str(artifact.path),
+            key="quantization",
+            fix="quantize what a run made, or give the artifact `details: {base: ...}`",
+        )
+    return str(named)
+
+
+def base_of(artifact: Artifact) -> Path:
+    """Return the directory of the base of an artifact. Raises what `base_name` and `locate` raise."""
+    return locate(base_name(artifact), artifact.details.get("revision"))
+
+
+def _source_of(path: Path) -> str:
+    kept = path / EVIDENCE
+    return str(json.loads(kept.read_text(encoding="utf-8")).get("source")) if kept.is_file() else ""
