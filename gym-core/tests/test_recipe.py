@@ -117,6 +117,25 @@ def test_short_form_fills_fields_of_the_selected_component(toys, tmp_path):
     assert recipe.quantization.letters == 1
 
 
+def test_a_key_that_two_components_have_goes_to_the_one_that_is_not_written_out(toys, tmp_path):
+    toys("gym-twin", {"twin": TWIN}, {"gym.quantizers": {"twin": "twin:Twin"}})
+    recipe = load_recipe(write(tmp_path, "model: w\nalgorithm: toy\nquantization: {method: twin}\nstrength: 3\n"))
+    assert (recipe.algorithm.strength, recipe.quantization.strength) == (3, 2)
+    recipe = load_recipe(write(tmp_path, "model: w\nalgorithm: {name: toy}\nquantization: twin\nstrength: 3\n"))
+    assert (recipe.algorithm.strength, recipe.quantization.strength) == (1, 3)
+    [(_, key, why, _)] = problems(tmp_path, "model: w\nalgorithm: toy\nquantization: twin\nstrength: 3\n")
+    assert key == "strength" and why == "could mean `algorithm.strength` and `quantization.strength`"
+
+
+TWIN = '''
+from gym_core import Quantizer
+class Twin(Quantizer):
+    """Has an option that the toy algorithm has too."""
+    strength: float = 2
+    """How strong."""
+'''
+
+
 def test_an_unknown_key_gets_the_advice_of_plugins(toys, tmp_path):
     text = "def advise(key):\n    return ('is mine', 'leave it') if key == 'mine' else None\n"
     toys("gym-advice", {"advice": text}, {"gym.advice": {"all": "advice:advise", "broken": "advice:nothing"}})

@@ -26,7 +26,7 @@ from gym_torch.checkpoints import weight_shards
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.expert_layer import runs_beside
 from gym_torch.model.mapped_weights import release
-from gym_torch.model.quantized_loading import EXPERTS
+from gym_torch.model.quantizable_weights import EXPERTS
 
 
 class Role(NamedTuple):

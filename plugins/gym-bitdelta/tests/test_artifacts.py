@@ -1,0 +1,116 @@
+"""Artifacts of kind `delta`: made of a model or an adapter, opened, exported, and refused on any other base."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gym_bitdelta import BitDelta, DeltaQuant
+from gym_bitdelta.delta import file
+from gym_core import Artifact, GymError, execute, load_recipe
+from gym_torch.checkpoints.artifact import open_artifact
+
+QUICK = {"distill_steps": 0, "holdout_samples": 4, "calibration_samples": 4}
+TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
+
+
+def logits(artifact: Artifact) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = open_artifact(artifact).model(TOKENS).logits
+    return found
+
+
+def test_a_run_makes_a_delta_that_is_opened_exported_and_the_same_again(bench, tmp_path):
+    recipe = bench.recipe("sft", max_steps=2) | {
+        "quantization": {"method": "bitdelta", "bits": 1, "group_size": 16, **QUICK, "distill_steps": 2},
+        "export": "safetensors",
+        "output": str(tmp_path / "run"),
+    }
+    outcome = execute(load_recipe(recipe))
+    made = outcome.artifact
+    assert made.kind == "delta" and made.base == str(bench.model()) and made.path == tmp_path / "run/quantized"
+    told = json.loads((made.path / "delta.json").read_text())
+    assert told["file_bytes"] == (made.path / file.NAME).stat().st_size and told["safety"] == "not evaluated"
+    assert told["distillation"]["after"] <= told["distillation"]["before"]
+    assert told["holdout"]["kl"] >= 0 and "not evaluated" in (made.path / "README.md").read_text()
+    again = Artifact.read(made.path)
+    assert torch.equal(logits(made), logits(again))
+    exported = open_artifact(Artifact(outcome.exports[0]))
+    with torch.no_grad():
+        assert torch.allclose(exported.model(TOKENS).logits, logits(made), atol=1e-5)
+    header = file.header_of(made.path / file.NAME)
+    assert header.provenance["safety"] == "not evaluated" and header.config["group_size"] == 16
+
+
+@pytest.mark.parametrize("options", [{"low_rank": True}, {"low_rank": False}])
+def test_a_lora_becomes_factors_or_signs(bench, tmp_path, options):
+    recipe = bench.recipe("sft", max_steps=2) | {
+        "adapter": {"name": "lora", "rank": 2},
+        "quantization": {"name": "bitdelta", **QUICK, **options},
+        "output": str(tmp_path / "run"),
+    }
+    made = execute(load_recipe(recipe)).artifact
+    entries = file.header_of(made.path / file.NAME).entries()
+    kinds = {name: entry.kind for name, entry in entries.items()}
+    assert {kinds["model.norm.weight"], kinds["model.embed_tokens.weight"]} == {"zero"}
+    coded = {kind for name, kind in kinds.items() if name.endswith("proj.weight")}
+    assert coded == ({"lowrank-q"} if options["low_rank"] else {"dense-q"})
+    assert all(entry.rank == 2 for entry in entries.values() if entry.kind == "lowrank-q")
+    whole = logits(Artifact.from_json(json.loads((tmp_path / "run/run.json").read_text())["trained"], tmp_path / "run"))
+    base = logits(Artifact(bench.model()))
+    assert (logits(made) - whole).norm() < (base - whole).norm()
+
+
+def test_a_delta_belongs_to_one_base(bench, tuned, tmp_path):
+    base = bench.model()
+    quantizer = BitDelta(**QUICK).build()
+    made = quantizer.quantize(bench.trained(base), tuned(base), tmp_path / "delta")
+    with pytest.raises(GymError, match="belongs to another base"):
+        open_artifact(replace(made, base=str(bench.model(1))))
+    with pytest.raises(GymError, match="does not say which base"):
+        quantizer.quantize(bench.trained(base, "again"), Artifact(base), tmp_path / "other")
+    with pytest.raises(GymError, match="is a delta already"):
+        quantizer.quantize(bench.trained(base, "third"), made, tmp_path / "other")
+    with pytest.raises(GymError, match="the base has one of shape"):
+        wide = bench.model_of(48, 64)
+        quantizer.quantize(
+            bench.trained(base, "fourth"),
+            replace(tuned(base, lambda name, weight: weight), details={"base": str(wide)}),
+            tmp_path / "other",
+        )
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_same_again_is_there_and_something_else_is_not_overwritten(bench, tuned, tmp_path):
+    base = bench.model()
+    run, artifact = bench.trained(base), tuned(base)
+    made = BitDelta(**QUICK).build().quantize(run, artifact, tmp_path / "delta")
+    stamp = (made.path / file.NAME).stat().st_mtime_ns
+    assert BitDelta(**QUICK).build().quantize(run, artifact, tmp_path / "delta") == made
+    assert (made.path / file.NAME).stat().st_mtime_ns == stamp
+    with pytest.raises(GymError, match="holds something else"):
+        BitDelta(bits=2, **QUICK).build().quantize(run, artifact, tmp_path / "delta")
+    with pytest.raises(GymError, match="KL divergence"):
+        BitDelta(max_kl=1e-9, **QUICK).build().quantize(run, artifact, tmp_path / "far")
+    assert not (tmp_path / "far").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "int4"},
+        {"method": "ternary", "calibrate": False},
+        {"method": "int2", "symmetric": False},
+        {"method": "binary", "per_channel": False},
+        {"method": "int8", "group_size": 16},
+    ],
+)
+def test_deltaquant_is_nearer_than_the_base(bench, tuned, tmp_path, options):
+    base = bench.model()
+    artifact = tuned(base)
+    made = DeltaQuant(**QUICK, **options).build().quantize(bench.trained(base), artifact, tmp_path / "delta")
+    whole, before = logits(artifact), logits(Artifact(base))
+    assert (logits(made) - whole).norm() < 0.8 * (before - whole).norm()
