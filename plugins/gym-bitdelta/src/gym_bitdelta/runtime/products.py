@@ -1,6 +1,6 @@
 """Products of the rows of a batch with the packed deltas of their tenants: one operation of torch, and who computes it.
 
-`gym_bitdelta::add_products` adds to `y` `[rows, tokens, out]` what each segment's matrix makes of `x` `[rows, tokens, in]`.
+`gym_deltas::add_products` adds to `y` `[rows, tokens, out]` what each segment's matrix makes of `x` `[rows, tokens, in]`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Products:
         """
         if x.dtype not in KINDS or y.dtype != x.dtype:
             sums = y.float()
-            torch.ops.gym_bitdelta.add_products(sums, x.float(), arenas, records, starts, rows, self.name)
+            torch.ops.gym_deltas.add_products(sums, x.float(), arenas, records, starts, rows, self.name)
             y.copy_(sums)
         else:
-            torch.ops.gym_bitdelta.add_products(y, x, arenas, records, starts, rows, self.name)
+            torch.ops.gym_deltas.add_products(y, x, arenas, records, starts, rows, self.name)
 
     def rows_of(self, arena: Tensor, pair: Sequence[Sequence[int]], chosen: Tensor) -> Tensor:
         """Return rows `[n, columns]` of the matrix of a pair of records, fp32; zeros where it has no such row."""
@@ -121,7 +121,7 @@ def _add_on_gpu(
         triton_planes.add(y, x, arenas, records, starts, rows)
 
 
-_library = torch.library.Library("gym_bitdelta", "DEF")
+_library = torch.library.Library("gym_deltas", "DEF")
 _library.define(
     "add_products(Tensor(a!) y, Tensor x, Tensor[] arenas, Tensor records, Tensor starts, Tensor rows, str kernel) -> ()"
 )
