@@ -185,7 +185,7 @@ FAULTS = [
     ),
     Fault(
         "gym-personalization",
-        "_accumulate(by_second, pulled.mT, hidden, layer.scaling)",
+        "by_second.add_(_product(hidden.mT, pulled).mT, alpha=layer.scaling)",
         "pass",
         "test_grouped_lora.py",
     ),

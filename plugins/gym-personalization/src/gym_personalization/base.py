@@ -38,6 +38,7 @@ class Base:
     def __init__(self, recipe: Recipe, output: Path, slots: int) -> None:
         """Load the model of a recipe. Raises GymError for what cannot be shared, by its key."""
         self.recipe, self.output, self.slots = recipe, output, slots
+        self._settings = recipe.settings()
         output.mkdir(parents=True, exist_ok=True)
         record = RunRecord(output / RECORD)
         self.run = Run(recipe, output, record, resuming=bool(record.read()))
@@ -84,7 +85,7 @@ class Base:
 
     def check_fits(self, recipe: Recipe, adapted: AdaptedModel) -> None:
         """Raise GymError where a user's recipe asks for another model, or another shape of adapter."""
-        own, shared = recipe.settings(), self.recipe.settings()
+        own, shared = recipe.settings(), self._settings
         fixed = ("model.", "train.precision", "train.gradient_checkpointing")
         for key in sorted(own.keys() | shared.keys()):
             if key.startswith(fixed) and own.get(key) != shared.get(key):

@@ -28,11 +28,17 @@ PAUSE = 5.0  #: seconds between two lines where there is no terminal
 @click.option(
     "--at-once", default=64, show_default=True, type=click.IntRange(min=1), help="Most users in training at a time."
 )
-@click.option("--tokens", default=4096, show_default=True, type=click.IntRange(min=1), help="Most tokens in one pass.")
+@click.option("--tokens", type=click.IntRange(min=1), help="Most tokens in one pass; default what suits the device.")
 @click.option("--turn", type=click.IntRange(min=1), help="Steps after which a user makes room; default when finished.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def personalize(
-    recipe: Path, overrides: tuple[str, ...], users: Path, at_once: int, tokens: int, turn: int | None, as_json: bool
+    recipe: Path,
+    overrides: tuple[str, ...],
+    users: Path,
+    at_once: int,
+    tokens: int | None,
+    turn: int | None,
+    as_json: bool,
 ) -> None:
     """Train the adapters of all users together over one base; the same command again goes on where it stopped.
 

@@ -27,7 +27,9 @@ from gym_torch.metrics import Mean
 from gym_torch.policy import evaluating
 from gym_torch.source import Step
 
-TOKENS = 4096  #: in one pass, by default
+#: Tokens in one pass, by default and kind of device: as many as have their activations in the caches of a CPU.
+TOKENS = {"cpu": 512}
+OTHERWISE = 8192
 
 
 @dataclass
@@ -43,20 +45,21 @@ class _Turn:
 class Engine:
     """One base in memory, and the users who train on it now."""
 
-    def __init__(self, recipe: Recipe, output: Path, users: int = 64, tokens: int = TOKENS) -> None:
+    def __init__(self, recipe: Recipe, output: Path, users: int = 64, tokens: int | None = None) -> None:
         """Load the base of a recipe and make room.
 
         Args:
             recipe: what all users share; of the sections that a user's own recipe may not change, this one counts.
             output: directory of all users.
             users: most users in training at a time; memory grows with them and not with those who wait.
-            tokens: most tokens in one pass through the model, but for a single user's batch that has more.
+            tokens: most tokens in one pass through the model, but for a single user's batch that has more; by default what
+                suits the device.
 
         Raises GymError for a model or an adapter that users cannot share.
 
         """
         self.base = Base(recipe, output, users)
-        self.tokens = tokens
+        self.tokens = tokens or TOKENS.get(self.base.accelerator.device.type, OTHERWISE)
         self.present: dict[str, UserRun] = {}
 
     @property

@@ -17,7 +17,7 @@ from gym_core import GymError, Quantizer, Recipe, RecipeError, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_core.outputlock import OutputLock
-from gym_personalization.engine import TOKENS, Engine
+from gym_personalization.engine import Engine
 from gym_personalization.roster import Trained, Waiting, train_all
 from gym_personalization.serving import Served, open_variant
 from gym_personalization.users import first_row, is_pair, rows_of, users_in
@@ -43,7 +43,7 @@ class PersonalizedTrainer:
         output: str | Path = "variants",
         recipe: Mapping[str, Any] | None = None,
         users_at_once: int = 64,
-        tokens_at_once: int = TOKENS,
+        tokens_at_once: int | None = None,
     ) -> None:
         """Take what all variants share; nothing is loaded yet.
 
@@ -55,7 +55,7 @@ class PersonalizedTrainer:
             recipe: further sections of a recipe, such as `adapter`, `algorithm` or `train`, and `data` without `sources`. Without
                 an `algorithm` a user's rows say whether it is `sft` or `dpo`.
             users_at_once: most users in training at a time; memory grows with them.
-            tokens_at_once: most tokens in one pass through the model.
+            tokens_at_once: most tokens in one pass through the model; by default what suits the device.
 
         """
         self.recipe = {**DEFAULTS, **(recipe or {}), "model": base_model}

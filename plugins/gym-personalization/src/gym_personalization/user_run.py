@@ -122,11 +122,11 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
 
     policy = UserPolicy(base.policy, base.lora, slot)
     adapter = UserAdapter(policy, partial(base.shell, recipe))
-    built = base.adapted(recipe)
+    built = base.shell(recipe) if resuming else base.adapted(recipe)  # who goes on has values of its own
     base.check_fits(recipe, built)
     adapter.begin(built)
     references = tuple(Reference(each, policy, adapter, base.loaded, run) for each in config.further())
-    if references and any(bool(pair.second.any()) for pair in pairs_of(built, recipe).values()):
+    if references and not resuming and any(bool(pair.second.any()) for pair in pairs_of(built, recipe).values()):
         raise RecipeError("an adapter that goes on is no base to be compared with", key="adapter", fix=FIX)
     parts = Parts(
         run, config, base.loaded, adapter, objective, policy, data, train, base.accelerator, references, resuming
