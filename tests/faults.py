@@ -57,6 +57,19 @@ FAULTS = [
     Fault("gym-quant", "left[:, end:] -= errors @ factor[begin:end, end:]", "pass", "test_gptq.py", "formula"),
     Fault("gym-quant", "if error < best:", "if error > best:", "test_awq.py", "scale"),
     Fault("gym-quant", "self._judge(told, artifact)", "pass", "test_refusals.py", "bad_result"),
+    Fault(
+        "gym-bitdelta", "delta.check_base(base_fingerprint(base), str(base))", "pass", "test_artifacts.py", "one_base"
+    ),
+    Fault("gym-bitdelta", "if found < best:", "if True:", "test_distillation.py", "never_ends_worse"),
+    Fault("gym-bitdelta", "if totals != found:", "if False:", "test_delta_file.py", "lies"),
+    Fault(
+        "gym-bitdelta",
+        "found = found.abs().sort(1, descending=True)",
+        "found = scales.sort(1, descending=True)",
+        "test_levels.py",
+        "together",
+    ),
+    Fault("gym-bitdelta", "* gains[..., None]", "* 1", "test_low_rank.py", "least_squares"),
     Fault("gym-data", "depth -= 1\n", "depth -= 2\n", "test_loss_masks.py", "learn_the_same or closing_token"),
     Fault("gym-data", "chosen.add(group)", "pass", "test_mixing.py", "held_out"),
     Fault("gym-data", "taken[source] % len(sources[source])", "0", "test_mixing.py", "strictly"),

@@ -55,7 +55,7 @@ def test_gspo_names_what_is_missing_and_trains_without(gym, tmp_path):
         assert said in done.stderr, done.stderr
     kept = [line for line in GSPO.splitlines(keepends=True) if "sequence" not in line and "unsloth" not in line]
     (tmp_path / "gspo.yaml").write_text("".join(kept))
-    options = [f"data={PROMPTS}", "algorithm.rewards=[exact]", "algorithm.max_new_tokens=4", "output=runs/gspo"]
+    options = [f"data={PROMPTS}", "rewards=[exact]", "max_new_tokens=4", "output=runs/gspo"]
     options.append("quantization.distill_steps=2")
     done = gym("train", "gspo.yaml", *options, "train.max_steps=4", "train.batch_size=8")
     assert done.returncode == 0, done.stderr

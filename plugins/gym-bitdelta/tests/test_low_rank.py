@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gym_bitdelta.delta import file
 from gym_bitdelta.delta.layout import data_bytes
 from gym_bitdelta.fit import low_rank
 from gym_bitdelta.fit.coder import Coding, encode, squared_error
@@ -40,6 +41,21 @@ def test_a_lora_in_a_bit_and_a_half(lora):
     two, _, _ = error_of(*lora, energy=1.0, bits=2.0)
     one, _, _ = error_of(*lora, energy=0.0)
     assert two <= 0.23 < error < one == pytest.approx(0.59, abs=0.02)
+
+
+def test_a_file_is_ten_times_smaller_than_the_adapter_in_bf16(lora, tmp_path):
+    """Names and header included, of a small model: ten matrices of 512 x 768."""
+    upper, lower = lora
+    change, found, numbers = (upper @ lower).float(), {}, 0
+    record = low_rank.encode(low_rank.of_product(upper[None], lower[None]), change.shape, Ranked())
+    for layer in range(2):
+        for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj"):
+            found[f"model.layers.{layer}.{name}.weight"] = record
+            numbers += RANK * (OUT + IN)
+    file.write(tmp_path / file.NAME, file.made("0" * 64, found, {"name": "BitDelta"}, {"safety": "not evaluated"}))
+    again = file.read(tmp_path / file.NAME)
+    assert all(squared_error(change, each) <= 0.30 for each in again.records.values())
+    assert 2 * numbers / (tmp_path / file.NAME).stat().st_size >= 10
 
 
 def test_signs_of_the_factors_as_they_come_are_worse_than_nothing(lora):

@@ -19,6 +19,7 @@ from gym_bitdelta.fit import low_rank
 from gym_bitdelta.fit.coder import Calibrated, changed_rows, encode, squared_error
 from gym_bitdelta.fit.coding import EMBEDDINGS, Coding
 from gym_bitdelta.fit.low_rank import Ranked
+from gym_bitdelta.mixed import Choice, within
 from gym_core import GymError
 from gym_quant.post_training.calibration import Rows
 from gym_quant.post_training.walk import Walk, raised
@@ -62,6 +63,7 @@ class Encoder:
     tuned: PreTrainedModel
     ranked: Ranked | None = None  #: how a change of low rank is coded; None: as any other
     errors: dict[str, float] = field(default_factory=dict)  #: relative squared error of each weight that changed
+    choices: dict[str, list[Choice]] = field(default_factory=dict)  #: of weights for which a budget decides
 
     def records(self, samples: Rows | None) -> dict[str, Record]:
         """Return the records of all weights; with samples, codes are chosen for the outputs that these make.
@@ -78,6 +80,9 @@ class Encoder:
         for name in names:
             if name not in found:
                 found[name] = self._record(name, every.get(name, Role()), self._coding(name), None)
+        if self.choices:
+            found |= within(self.config, found, self.choices)
+            self.errors |= {name: squared_error(self.change(name), found[name]) for name in self.choices}
         return {name: found[name] for name in names}
 
     def change(self, name: str) -> Tensor:
@@ -97,6 +102,8 @@ class Encoder:
         if not change.isfinite().all():
             raise GymError(f"{name} is not finite", where=self.tuned.name_or_path)
         record = self.coded(change, role, coding, known)
+        if role.matrix and change.any() and (ways := self.config.choices(name)):
+            self.choices[name] = [self._choice(change, role, bits, way, known) for bits, way in ways.items()]
         if change.any():
             self.errors[name] = squared_error(change, record)
         return record
@@ -105,7 +112,7 @@ class Encoder:
         """Return a change as the record that is the smallest of those that may be."""
         if not change.any():
             return records.zero(tuple(change.shape))
-        tried = []
+        tried: list[Record] = []
         if self.ranked and change.dim() in (2, 3) and (role.matrix or role.end):
             factors = low_rank.factored(records.matrices(change, role.transposed)[1], self.ranked.most_rank)
             if factors is not None:
@@ -113,10 +120,22 @@ class Encoder:
         if role.matrix and coding:
             tried.append(encode(change, coding, role.transposed, known))
         elif role.end and change.dim() == 2:
-            tried += [encode(change, EMBEDDINGS), records.raw(change, changed_rows(change))]
+            tried.append(_end(change))
         else:
             tried.append(records.raw(change, changed_rows(change)))
         return min(tried, key=lambda record: data_bytes({"": record.entry}))
+
+    def _choice(self, change: Tensor, role: Role, bits: int, coding: Coding | None, known: Calibrated | None) -> Choice:
+        if not bits:
+            record = records.zero(tuple(change.shape))
+        elif coding is None:
+            record = records.raw(change, changed_rows(change))
+        else:
+            record = encode(change, coding, role.transposed, known)
+        apart = change - record.values()
+        if known is not None:
+            apart = apart * known.importance.sqrt()
+        return Choice(record, float(apart.square().sum(dtype=torch.float64)))
 
     def _inputs(self, samples: Rows | None) -> Iterator[dict[str, Calibrated]]:
         """Yield what is known of the inputs of the linear layers, decoder layer by decoder layer."""
@@ -153,6 +172,13 @@ class Encoder:
                 where=self.base.name_or_path,
                 fix="name the base that the fine-tune began with",
             )
+
+
+def _end(change: Tensor) -> Record:
+    """Return the record of embeddings or a head: the rows that changed in fp16 where that is smaller than all in 4 bits."""
+    plain = records.raw(change, changed_rows(change))
+    whole = EMBEDDINGS.largest(tuple(change.shape))
+    return plain if data_bytes({"": plain.entry}) <= data_bytes({"": whole}) else encode(change, EMBEDDINGS)
 
 
 def ranked_of(config: DeltaOptions, adapter: bool) -> Ranked | None:

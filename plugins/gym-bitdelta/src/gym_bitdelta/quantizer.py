@@ -83,7 +83,7 @@ class BitDeltaQuantizer(DeltaCodec):
                 told["samples"] = samples.told
             self._judge(told, artifact)
             provenance = {"made_from": source, "safety": "not evaluated", **self.provenance()}
-            delta = file.made(name, records, {"name": type(self.config).__name__, **self.config.said()}, provenance)
+            delta = file.made(name, records, self.config.said(), provenance)
             file.write(building / file.NAME, delta)
             told |= evidence.sizes(artifact, where, building / file.NAME, records)
             told |= {"source": source, "seconds": time.monotonic() - began, "squared_errors": encoder.errors}

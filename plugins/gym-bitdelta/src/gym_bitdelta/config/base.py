@@ -43,20 +43,30 @@ class DeltaOptions(DeltaQuantizer, Sampling):
     """Samples in a step of distillation."""
     distill_length: Annotated[int, Field(ge=8)] = 128
     """Most tokens of a sample of distillation."""
-    distill_learning_rate: NonNegativeFloat = 1e-4
+    distill_learning_rate: NonNegativeFloat = 0.02
     """Learning rate of distillation, of logarithms of scales; it falls to zero along a cosine."""
 
     def coding(self, name: str) -> Coding | None:
         """Return how the matrix of this name inside a layer is coded; None: as it is, in fp16."""
         raise TypeError(f"{type(self).__name__} does not say how weights are coded")
 
+    def choices(self, name: str) -> Mapping[int, Coding | None]:
+        """Return how the matrix of this name may be coded, by bits, where the best choice within `budget` decides; 0 drops the
+        change, 16 keeps it as it is. Default: nothing to choose.
+        """
+        return {}
+
+    def budget(self) -> int | None:
+        """Return the most bytes of the file, where matrices have choices."""
+        return None
+
     def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Return the bytes of the file where every weight changed everywhere, its header included."""
         return file_bytes(largest(shapes, self.coding, inside), self.said())
 
     def said(self) -> dict[str, Any]:
-        """Return what the header of a delta says of the options: those that are set."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        """Return what the header of a delta says of what made it: its name, and the options that are set."""
+        return {"name": type(self).__name__} | self.model_dump(mode="json", exclude_defaults=True)
 
 
 def inside(name: str, shape: tuple[int, ...]) -> bool:

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveInt, model_validator
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.fit.coding import Coding
 
-Bits = Literal[0, 1, 2, 3, 4, 8, 16]
+Bits = Literal[1, 2, 3, 4, 8, 16]
 
 
 class QuantMethod(StrEnum):
@@ -53,9 +53,9 @@ class DeltaQuant(DeltaOptions):
     calibration_samples: PositiveInt = 256
     """Samples to calibrate on, drawn with the seed of the run."""
     sensitive_layers: tuple[str, ...] = ()
-    """Patterns of names of weights, such as `*.down_proj.weight`, that take 8 bits at least."""
+    """Patterns of names of weights, such as `*.down_proj.weight`, that take 8 bits."""
     layer_bits: Mapping[str, Bits] = Field(default_factory=dict)
-    """Bits of weights by patterns of their names, whatever the method says; 0 drops the change, 16 keeps it in fp16."""
+    """Bits of weights by patterns of their names, whatever the method says; 16 keeps the change in fp16."""
     max_bytes: PositiveInt | None = None
     """Most bytes of the file, for `dynamic`."""
 
@@ -78,10 +78,20 @@ class DeltaQuant(DeltaOptions):
         return 8 if any(fnmatchcase(name, pattern) for pattern in self.sensitive_layers) else None
 
     def of_bits(self, bits: int) -> Coding | None:
-        """Return the coding of so many bits; None: as it is, for 16 (0 is for the caller to drop)."""
+        """Return the coding of so many bits; None for 0, which drops a change, and 16, which leaves it as it is."""
         if bits in (0, 16):
             return None
         return self._scaled("signs" if bits == 1 else "grid", bits)
+
+    def choices(self, name: str) -> Mapping[int, Coding | None]:
+        """Return how the matrix of this name may be coded, by bits, where the method is `dynamic`."""
+        if self.method is not QuantMethod.DYNAMIC or self.fixed_bits(name) is not None:
+            return {}
+        return {bits: self.of_bits(bits) for bits in (0, 1, 2, 4, 8, 16)}
+
+    def budget(self) -> int | None:
+        """Return the most bytes of the file."""
+        return self.max_bytes
 
     def error_bound(self) -> float | None:
         """Return the largest relative Frobenius error on a change of normal numbers, embeddings in 4 bits included.

@@ -65,22 +65,24 @@ class MixedPrecision(Method[Mixed]):
 def cheapest(costs: Sequence[Sequence[float]], sizes: Sequence[Sequence[float]], budget: float) -> list[int] | None:
     """Return a choice for each block with the least sum of costs among those whose sizes sum up to the budget at most.
 
-    Sizes count in ten-thousandths of the budget, rounded up, beyond the smallest of each block. None where there is none.
+    Sizes, which are whole numbers, count beyond the smallest of each block: exactly where the budget leaves up to ten thousand,
+    else in ten-thousandths of what it leaves, rounded up. None where there is none.
     """
     spare = budget - sum(map(min, sizes))
     if spare < 0:
         return None
-    unit = max(spare / UNITS, 1e-9)
-    best = np.zeros(UNITS + 1)  # least cost of the blocks so far within each number of units
-    taken = np.zeros((len(costs), UNITS + 1), dtype=np.int64)
+    unit = max(spare / UNITS, 1.0)
+    units = int(spare / unit + 1e-9)
+    best = np.zeros(units + 1)  # least cost of the blocks so far within each number of units
+    taken = np.zeros((len(costs), units + 1), dtype=np.int64)
     steps = [[int(np.ceil((size - min(each)) / unit - 1e-9)) for size in each] for each in sizes]
     for block, (cost, step) in enumerate(zip(costs, steps, strict=True)):
-        options = np.full((len(cost), UNITS + 1), np.inf)
+        options = np.full((len(cost), units + 1), np.inf)
         for choice, (price, size) in enumerate(zip(cost, step, strict=True)):
-            if size <= UNITS:
-                options[choice, size:] = best[: UNITS + 1 - size] + price
+            if size <= units:
+                options[choice, size:] = best[: units + 1 - size] + price
         taken[block], best = options.argmin(0), options.min(0)
-    left, chosen = UNITS, []
+    left, chosen = units, []
     for block in reversed(range(len(costs))):
         choice = int(taken[block, left])
         chosen.append(choice)

@@ -1,0 +1,94 @@
+"""Scales that are trained: what one and two bits keep of a fine-tune, and that it never ends worse than it began."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
+
+from gym_bitdelta import BitDelta
+from gym_bitdelta.distillation import distill
+from gym_bitdelta.encoding import Encoder
+from gym_bitdelta.evidence import held_out
+from gym_quant.post_training.calibration import Rows
+
+VOCABULARY, LENGTH = 64, 24
+
+
+def texts(count: int, seed: int, factor: int) -> torch.Tensor:
+    """Return rows in which a token follows from the two before it, nine times of ten."""
+    draws = torch.Generator().manual_seed(seed)
+    rows = torch.randint(0, VOCABULARY, (count, LENGTH), generator=draws)
+    for place in range(2, LENGTH):
+        rule = (rows[:, place - 1] * factor + rows[:, place - 2] + factor) % VOCABULARY
+        rows[:, place] = torch.where(torch.rand(count, generator=draws) < 0.1, rows[:, place], rule)
+    return rows
+
+
+def trained(model: PreTrainedModel, factor: int, steps: int) -> PreTrainedModel:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(steps):
+        tokens = texts(32, 1000 * factor + step, factor)
+        optimizer.zero_grad()
+        model(tokens, labels=tokens, use_cache=False).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def rows(count: int, seed: int) -> Rows:
+    tokens = texts(count, seed, 5)
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    return Rows(tokens, real, real & (torch.arange(LENGTH) < LENGTH - 1), 8)
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[PreTrainedModel, PreTrainedModel]:
+    """Return a model of four layers that learnt one rule, and what it became when it learnt another."""
+    config = Qwen3Config(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, tie_word_embeddings=True,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        base = trained(AutoModelForCausalLM.from_config(config).float(), 3, 80)
+    return base, trained(copy.deepcopy(base), 5, 60)
+
+
+def distilled(models, **options):
+    base, tuned = models
+    config = BitDelta(**{"distill_steps": 30, **options})
+    records = Encoder(config, base, tuned).records(None)
+    found, told = distill(config, tuned, copy.deepcopy(base), records, rows(64, 1), rows(16, 2), 0)
+    return records, found, told, held_out(copy.deepcopy(base), tuned, found, rows(64, 3))
+
+
+@pytest.mark.parametrize(("bits", "kept"), [(1, 0.90), (2, 0.98)])
+def test_most_of_the_gain_is_kept(models, bits, kept):
+    """Of one bit, distillation halves the squared distance of logits at least."""
+    _, _, told, figures = distilled(models, bits=bits)
+    assert figures["base"] - figures["tuned"] > 0.3, "the fine-tune learnt nothing"
+    assert figures["recovered"] >= kept, figures
+    assert told["after"] <= 0.5 * told["before"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"distill_loss": "kl"},
+        {"distill_loss": "hidden", "scale_mode": "col"},
+        {"group_size": 16},
+        {"scale_mode": "rank1"},
+    ],
+)
+def test_every_loss_and_granularity_learns(models, options):
+    _, _, told, _ = distilled(models, distill_steps=6, **options)
+    assert told["after"] < told["before"]
+
+
+def test_it_never_ends_worse_than_it_began(models):
+    before, after, told, _ = distilled(models, distill_steps=4, distill_learning_rate=50.0)
+    assert told["after"] == told["before"]
+    for name, record in before.items():
+        assert all(torch.equal(part, after[name].parts[key]) for key, part in record.parts.items())

@@ -1,0 +1,68 @@
+"""The container `.bitdelta`: read and written, and refused where it lies."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import torch
+
+from gym_bitdelta import interchange
+from gym_bitdelta.delta import records
+from gym_bitdelta.fit.coder import encode
+from gym_bitdelta.fit.coding import Coding
+from gym_core import GymError
+
+
+@pytest.fixture
+def path(tmp_path):
+    draws = torch.Generator().manual_seed(0)
+    made = {
+        "a.weight": encode(torch.randn(7, 13, generator=draws), Coding("signs", 1, "tensor")),
+        "b": records.raw(torch.randn(40, generator=draws)),
+        "same": records.zero((4, 4)),
+    }
+    interchange.write(tmp_path / "x.bitdelta", made)
+    return tmp_path / "x.bitdelta", made
+
+
+def test_signs_and_the_mean_come_back(path):
+    file, made = path
+    found = interchange.read(file)
+    assert found.keys() == {"a.weight", "b"}
+    assert torch.allclose(found["a.weight"].values(), made["a.weight"].values(), rtol=1e-3)
+    change = made["b"].values()
+    assert torch.allclose(found["b"].values(), torch.where(change >= 0, 1.0, -1.0) * change.abs().mean())
+
+
+def test_bytes_are_where_the_rule_says(tmp_path):
+    interchange.write(tmp_path / "x", {"w": records.raw(torch.tensor([[1.0, -3.0, 0.0]]), exact=True)})
+    wanted = b"BITDELTA" + struct.pack("<IIIcIQQfQI", 1, 1, 1, b"w", 2, 1, 3, 4 / 3, 1, 0b101)
+    assert (tmp_path / "x").read_bytes() == wanted
+
+
+def broken(data: bytes):
+    name = 16 + 4 + len("a.weight")
+    yield "magic", b"BITDELTB" + data[8:]
+    yield "version", data[:8] + struct.pack("<I", 2) + data[12:]
+    yield "tensors", data[:12] + struct.pack("<I", 2**31) + data[16:]
+    yield "one more", data[:12] + struct.pack("<I", 3) + data[16:]
+    yield "name", data[:16] + struct.pack("<I", 2**30) + data[20:]
+    yield "dimensions", data[:name] + struct.pack("<I", 2**31) + data[name + 4 :]
+    yield "shape", data[: name + 4] + struct.pack("<Q", 2**60) + data[name + 12 :]
+    yield "scale", data[: name + 20] + struct.pack("<f", float("nan")) + data[name + 24 :]
+    yield "words", data[: name + 24] + struct.pack("<Q", 2**62) + data[name + 32 :]
+    yield "cut", data[:-1]
+    yield "more", data + b"\0"
+    yield "nothing", b""
+
+
+def test_what_lies_is_refused(path):
+    file, _ = path
+    for what, data in broken(file.read_bytes()):
+        file.write_bytes(data)
+        with pytest.raises(GymError, match="this is no sound"):
+            interchange.read(file)
+            pytest.fail(what)
+    with pytest.raises(GymError, match="cannot be read"):
+        interchange.read(file.with_name("absent"))

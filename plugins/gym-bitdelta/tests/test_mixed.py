@@ -1,0 +1,75 @@
+"""Mixed precision: the least error within a budget, held to an exact search."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gym_bitdelta import DeltaQuant
+from gym_bitdelta.delta import file
+from gym_core import GymError
+from gym_quant.post_training.mixed import cheapest
+
+
+def exact(costs, sizes, budget):
+    """Return the least sum of costs, trying every sum of sizes."""
+    best = {0: 0.0}
+    for cost, size in zip(costs, sizes, strict=True):
+        reached: dict[int, float] = {}
+        for before, total in best.items():
+            for price, more in zip(cost, size, strict=True):
+                if before + more <= budget:
+                    reached[before + more] = min(reached.get(before + more, float("inf")), total + price)
+        best = reached
+    return min(best.values(), default=None)
+
+
+def test_the_choice_is_the_exact_optimum():
+    draws, feasible = random.Random(0), 0
+    for _ in range(200):
+        count = draws.randint(1, 6)
+        sizes = [[draws.randint(1, 60) * bits for bits in (0, 1, 2, 4, 8, 16)] for _ in range(count)]
+        costs = [sorted((draws.random() for _ in range(6)), reverse=True) for _ in range(count)]
+        budget = draws.randint(0, sum(map(max, sizes)))
+        chosen, wanted = cheapest(costs, sizes, budget), exact(costs, sizes, budget)
+        assert chosen is not None and wanted is not None
+        assert sum(size[place] for size, place in zip(sizes, chosen, strict=True)) <= budget
+        assert sum(cost[place] for cost, place in zip(costs, chosen, strict=True)) == pytest.approx(wanted, abs=1e-9)
+        feasible += any(chosen)
+    assert feasible > 100
+
+
+def test_a_file_keeps_to_its_budget_and_spends_it_where_it_counts(bench, tuned, tmp_path):
+    base = bench.model()
+
+    def loud(name, weight):
+        """Change one layer a hundred times as much."""
+        import torch
+
+        size = 0.1 if "layers.1.mlp" in name else 0.001 if "layers" in name else 0.0
+        return weight + size * torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name)))
+
+    artifact = tuned(base, loud)
+    options = {
+        "method": "dynamic",
+        "distill_steps": 0,
+        "calibrate": False,
+        "holdout_samples": 2,
+        "calibration_samples": 2,
+    }
+    errors = []
+    for number, most in enumerate((9_000, 14_000)):
+        made = (
+            DeltaQuant(max_bytes=most, **options)
+            .build()
+            .quantize(bench.trained(base, f"run-{number}"), artifact, tmp_path / str(most))
+        )
+        assert 0.8 * most <= (made.path / file.NAME).stat().st_size <= most
+        found = file.read(made.path / file.NAME)
+        errors.append(sum(float(record.values().square().sum()) for record in found.records.values()))
+        entries = found.header.entries()
+        bits = {name: getattr(entry, "bits", 0) for name, entry in entries.items()}
+        assert bits["model.layers.1.mlp.up_proj.weight"] > bits["model.layers.0.mlp.up_proj.weight"]
+    with pytest.raises(GymError, match="max_bytes"):
+        DeltaQuant(max_bytes=500, **options).build().quantize(bench.trained(base, "no"), artifact, tmp_path / "no")
