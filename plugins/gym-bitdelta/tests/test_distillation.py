@@ -64,13 +64,13 @@ def distilled(models, **options):
     return records, found, told, held_out(copy.deepcopy(base), tuned, found, rows(64, 3))
 
 
-@pytest.mark.parametrize(("bits", "kept"), [(1, 0.90), (2, 0.98)])
-def test_most_of_the_gain_is_kept(models, bits, kept):
+@pytest.mark.parametrize(("bits", "kept", "left"), [(1, 0.90, 0.5), (2, 0.98, 1.0)])
+def test_most_of_the_gain_is_kept(models, bits, kept, left):
     """Of one bit, distillation halves the squared distance of logits at least."""
     _, _, told, figures = distilled(models, bits=bits)
     assert figures["base"] - figures["tuned"] > 0.3, "the fine-tune learnt nothing"
     assert figures["recovered"] >= kept, figures
-    assert told["after"] <= 0.5 * told["before"]
+    assert told["after"] <= left * told["before"]
 
 
 @pytest.mark.parametrize(
