@@ -67,7 +67,7 @@ class TenantModel:
 
         Args:
             model: a causal language model, also one whose weights are quantized. Its parameters are not touched.
-            locate: returns the file of a tenant's delta.
+            locate: returns the file of a tenant's delta, or the folder with it.
             fingerprint: of the base (`gym_bitdelta.delta.base`); by default that of the files it was loaded from.
             packed_bytes: most memory for deltas as they lie in their files.
             prepared_bytes: most memory for deltas laid out for products, those in use included.
@@ -162,6 +162,7 @@ class TenantModel:
 
     def _read(self, name: str) -> file.Delta:
         path = self._locate(name)
+        path = path / file.NAME if path.is_dir() else path
         delta = file.read(path)
         delta.check_base(self._fingerprint, str(self.model.name_or_path))
         for weight, record in delta.records.items():
