@@ -14,7 +14,7 @@ SMALL = {
     "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64,
 }  # fmt: skip
 KINDS = {
-    "qwen3, tied": ("qwen3", SMALL | {"tie_word_embeddings": True}),
+    "qwen3, tied": ("qwen3", SMALL | {"tie_word_embeddings": True, "pad_token_id": 49}),
     "gemma3": ("gemma3_text", SMALL | {"sliding_window": 32}),
     "gpt2": ("gpt2", {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
     "moe": ("qwen3_moe", SMALL | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}),

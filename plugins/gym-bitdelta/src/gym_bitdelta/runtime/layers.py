@@ -148,6 +148,11 @@ class Linear(Layer):
 class Lookup(Layer):
     """Rows of a matrix, by number. Numbers that the base does not know give what the tenant's change is there."""
 
+    def __init__(self, module: nn.Module, place: str, names: Mapping[str, Names], empty: nn.Module) -> None:
+        """Take also a module like it that has no rows."""
+        super().__init__(module, place, names)
+        self.empty = empty
+
     def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Tensor:
         """Add the changes of the rows that are looked up to the result of the base."""
         (ids,) = (*given, *more.values())
@@ -162,7 +167,7 @@ class Lookup(Layer):
             # What the module does with a row of its weight, such as a factor, it does with a change of it.
             with computing(None):
                 weight = {"weight": change.to(y.dtype)}
-                found = functional_call(self.module, weight, (torch.arange(len(change), device=ids.device),))
+                found = functional_call(self.empty, weight, (torch.arange(len(change), device=ids.device),))
             y[chosen] += found.view(len(chosen), per, -1)
         return y.view(*ids.shape, -1)
 
@@ -225,8 +230,8 @@ def _linear(module: nn.Module) -> bool:
 def _layer(module: nn.Module, place: str, names: Mapping[str, Names]) -> Layer:
     """Find out what a module does with its weights, by trying."""
     try:
-        if isinstance(module, nn.Embedding) and _looks_up(module):
-            return Lookup(module, place, names)
+        if isinstance(module, nn.Embedding) and (empty := _without_rows(module)) is not None:
+            return Lookup(module, place, names, empty)
         if names.keys() <= {"weight", "bias"} and (plain := _without_weight(module)) is not None:
             return Norm(module, place, names, plain)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):  # it takes something else
@@ -234,10 +239,13 @@ def _layer(module: nn.Module, place: str, names: Mapping[str, Names]) -> Layer:
     return Layer(module, place, names)
 
 
-def _looks_up(module: nn.Embedding) -> bool:
+def _without_rows(module: nn.Embedding) -> nn.Module | None:
+    """Return a module that does with the rows it is given what this one does with its own; None where it does more."""
+    empty = copy.deepcopy(module, {id(module.weight): nn.Parameter(module.weight[:0], requires_grad=False)})
+    empty.padding_idx = None  # whose row is one as any other, and may be beyond those it is given
     ids = torch.arange(min(5, module.num_embeddings), device=module.weight.device).flip(0)
-    weight = {"weight": module.weight[ids]}
-    return torch.equal(module(ids), functional_call(module, weight, (torch.arange(len(ids), device=ids.device),)))
+    found = functional_call(empty, {"weight": module.weight[ids]}, (torch.arange(len(ids), device=ids.device),))
+    return empty if torch.equal(module(ids), found) else None
 
 
 def _without_weight(module: nn.Module) -> nn.Module | None:

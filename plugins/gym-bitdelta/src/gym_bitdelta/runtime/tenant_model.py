@@ -167,6 +167,8 @@ class TenantModel:
         delta.check_base(self._fingerprint, str(self.model.name_or_path))
         for weight, record in delta.records.items():
             shape, own = tuple(record.entry.shape), self._shapes.get(weight)
+            if own is None and not record.entry.counts():  # it changes nothing
+                continue
             if own is None or (own != shape and not (weight in self._vocabulary and own[1:] == shape[1:])):
                 raise GymError(
                     f"the delta changes {weight} of shape {list(shape)}; in the model it "
@@ -178,5 +180,5 @@ class TenantModel:
 
     def _prepare(self, delta: file.Delta, pause: Callable[[], None]) -> Tenant:
         tenant = prepare(delta, self.products, pause)
-        outputs = {name: shape[0] for name, shape in tenant.shapes.items() if shape != self._shapes[name]}
+        outputs = {name: shape[0] for name, shape in tenant.shapes.items() if shape != self._shapes.get(name, shape)}
         return replace(tenant, arena=tenant.arena.to(self.model.device), outputs=outputs)
