@@ -288,7 +288,7 @@ def while_loading(report: Report, folder: Folder, quick: bool) -> None:
     took: dict[bool, list[float]] = {False: [], True: []}
     loads = 0
     with served.lease(names) as lease:
-        for number in range((20 if quick else 80) * 2):
+        for number in range((10 if quick else 40) * 2):
             loading = bool(number % 2)
             for step in range(20):
                 if loading and step % 10 == 0:

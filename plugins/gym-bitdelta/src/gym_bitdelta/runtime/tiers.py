@@ -82,7 +82,7 @@ class Tiers:
         self._coming: dict[str, tuple[object, Future[Tenant]]] = {}
         self._pins: Counter[str] = Counter()
         self._served = 0  #: how often `pin` returned without `unpin` yet
-        self._worked = 0.0  #: when the thread last went to work
+        self._worked = 0.0  #: seconds of the processor that the thread had had when it last went to work
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "deltas")
 
@@ -142,12 +142,12 @@ class Tiers:
     def _pause(self) -> None:
         """Sleep for a multiple of the time worked while somebody is served: both need Python's one lock."""
         if self._served:
-            time.sleep(REST * (time.perf_counter() - self._worked))
-        self._worked = time.perf_counter()
+            time.sleep(REST * (time.thread_time() - self._worked))
+        self._worked = time.thread_time()
 
     def _make(self, name: str, ticket: object) -> Tenant:
         try:
-            self._worked = time.perf_counter()
+            self._worked = time.thread_time()
             with self._lock:
                 delta = self.packed.get(name)
             if delta is None:
