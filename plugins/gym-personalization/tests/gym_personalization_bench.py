@@ -37,7 +37,7 @@ class Crowd:
 
     def __init__(self, root: Path, model: Path) -> None:
         self.root, self.model = root, model
-        self._alone: dict[int, dict[str, Tensor]] = {}
+        self.results: dict[int, dict[str, Tensor]] = {}
 
     def recipe(self, user: int, output: Path, **train: Any) -> Recipe:
         """User 2 prefers one answer to another, and users differ in rows, rate, size of steps and seed."""
@@ -58,11 +58,11 @@ class Crowd:
 
     def alone(self, user: int) -> dict[str, Tensor]:
         """Return the adapter that a run of its own makes."""
-        if user not in self._alone:
+        if user not in self.results:
             output = self.root / f"alone-{user}"
             execute(self.recipe(user, output))
-            self._alone[user] = adapter_in(output)
-        return self._alone[user]
+            self.results[user] = adapter_in(output)
+        return self.results[user]
 
 
 def adapter_in(output: Path) -> dict[str, Tensor]:
