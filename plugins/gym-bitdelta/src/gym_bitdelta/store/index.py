@@ -165,8 +165,8 @@ class Index:
 
     def _agreeing(self, user: str, row: tuple[Any, ...] | None, held: set[tuple[str, str]]) -> Variant:
         """Return what the newest row of a user says, which has to have these files. Raises GymError where it is damaged."""
-        found = row and record.read(*row)
-        if not found or held != {(each.sha256, found.id) for each in found.files}:
+        found = record.read(*row) if row else None
+        if row is None or found is None or held != {(each.sha256, row[2]) for each in found.files}:
             raise self._damaged(user)
         return found
 
