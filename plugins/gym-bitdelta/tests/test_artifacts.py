@@ -114,3 +114,18 @@ def test_deltaquant_is_nearer_than_the_base(bench, tuned, tmp_path, options):
     made = DeltaQuant(**QUICK, **options).build().quantize(bench.trained(base), artifact, tmp_path / "delta")
     whole, before = logits(artifact), logits(Artifact(base))
     assert (logits(made) - whole).norm() < 0.8 * (before - whole).norm()
+
+
+def test_the_python_api_quantizes_what_it_exports(bench, tmp_path):
+    from gym import Trainer, TrainingConfig
+    from gym.quantization import BitDeltaConfig, BitDeltaQuantizer, DeltaQuantConfig, QuantMethod
+
+    config = BitDeltaConfig(bits=1, group_size=128, safety_threshold=0.6, enable_deltasoup=True)
+    assert BitDeltaQuantizer(config).config.scale_mode == "group"
+    assert DeltaQuantConfig(method=QuantMethod.INT4, per_channel=True, calibration_samples=256).method == "int4"
+    trainer = Trainer(TrainingConfig(**bench.recipe("sft", max_steps=1), output=str(tmp_path / "run")))
+    trainer.train()
+    written = trainer.export(tmp_path / "out.safetensors", quantization={"name": "bitdelta", **QUICK})
+    delta = Artifact.read(tmp_path / "run/quantized-bitdelta")
+    with torch.no_grad():
+        assert torch.allclose(open_artifact(Artifact(written)).model(TOKENS).logits, logits(delta), atol=1e-5)

@@ -9,7 +9,7 @@ from typing import Any
 from gym_core.errors import GymError
 from gym_core.recipe import load_recipe
 from gym_core.run import Outcome, execute
-from gym_manage.recorded import reopened
+from gym_manage.recorded import recorded, reopened
 
 
 class TrainingConfig(dict[str, Any]):
@@ -32,15 +32,23 @@ class Trainer:
         self.outcome = execute(load_recipe(self.config))
         return self.outcome
 
-    def export(self, path: str | Path, **options: Any) -> Path:
+    def export(self, path: str | Path, quantization: str | Mapping[str, Any] | None = None, **options: Any) -> Path:
         """Write what was trained for another runtime; the suffix of `path` names the exporter (`safetensors`).
 
+        With a `quantization`, a quantizer that works after training, what it makes of the trained model is written.
         `options` are those of the exporter. Raises GymError before `train`, PluginError for an unknown exporter.
         """
         if self.outcome is None:
             raise GymError("nothing has been trained yet", fix="call `train` first")
         name = Path(path).suffix.removeprefix(".") or "safetensors"
-        run, hook = reopened({**self.config, "export": [{"name": name, **options}]}, self.outcome.output)
-        return Path(
-            hook.export(run=run, artifact=self.outcome.artifact, exporter=run.recipe.export[0], into=Path(path))
-        )
+        wanted = {**self.config, "export": [{"name": name, **options}]}
+        artifact = self.outcome.artifact
+        if quantization is not None:
+            wanted["quantization"] = quantization
+        run, hook = reopened(wanted, self.outcome.output)
+        if quantization is not None:
+            label = quantization if isinstance(quantization, str) else str(quantization.get("name", "model"))
+            into = self.outcome.output / f"quantized-{label.rpartition('/')[2]}"
+            trained = recorded(self.outcome.output).trained
+            artifact = hook.quantize(run=run, artifact=trained, into=into) or trained
+        return Path(hook.export(run=run, artifact=artifact, exporter=run.recipe.export[0], into=Path(path)))
