@@ -6,8 +6,10 @@ The public names below are imported on first use, so that a component of somebod
 from __future__ import annotations
 
 from gym_core.lazy import lazily
+from gym_torch.quiet import keep_back
 
 __version__ = "0.1.0"
+keep_back()  # before anything below imports transformers, which imports torchao where it is installed
 
 _HOMES = {
     "gym_torch.config": "EarlyStopping SafetensorsExporter TorchAlgorithm Transformers",
