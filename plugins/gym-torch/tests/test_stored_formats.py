@@ -13,6 +13,7 @@ import pytest
 import torch
 from gym_torch_bench import make_run
 from safetensors.torch import load_file, save_file
+from transformers import PretrainedConfig
 
 from gym_adapters import LoRA
 from gym_core import GymError
@@ -21,7 +22,7 @@ from gym_torch.model.adapted import adapt
 from gym_torch.model.empty_model import empty
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.quantized_weights import quantized_layers
-from gym_torch.model.stored_formats import FORMATS
+from gym_torch.model.stored_formats import FORMATS, format_of
 
 GROUP = 16
 Codes = npt.NDArray[np.int64]
@@ -151,13 +152,22 @@ def test_what_comes_quantized_is_decoded_exactly_and_trains_adapters(
     assert all(torch.allclose(merged[name], weight, atol=1e-6) for name, weight in wanted.items())
 
 
-def test_a_format_that_is_not_read_is_refused(model_path: Path, tmp_path: Path) -> None:
-    stored(model_path, tmp_path / "stored", "gptq")
-    file = tmp_path / "stored" / "config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq", "bits": 5}}))
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"quant_method": "gptq", "bits": 5},
+        {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
+        {"quant_method": "awq", "bits": 3},
+        {"quant_method": "awq", "bits": 4, "version": "gemv"},
+        {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
+        {"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}},
+        {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"strategy": "block"}}}},
+    ],
+    ids=lambda told: " ".join(map(str, told.values()))[:40],
+)
+def test_a_format_that_is_not_read_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises(GymError, match="not read here"):
-        load(tmp_path / "stored", tmp_path / "run")
+        format_of(PretrainedConfig(quantization_config=told))
 
 
 @pytest.mark.gpu

@@ -37,9 +37,17 @@ class StoredFormat(WeightCodec):
     tensors: ClassVar[tuple[str, ...]] = ()
     """What stands for a weight, by the last part of its name, as far as a file has it; the first is always there."""
 
+    reads: ClassVar[str] = ""
+    """What kinds of it are read, for people."""
+
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Keep the `quantization_config` of the model."""
         self.options = options
+
+    @classmethod
+    def unknown(cls, options: Mapping[str, Any]) -> str:
+        """Return what in a `quantization_config` makes the weights others than those that are read; empty where nothing does."""
+        return ""
 
     def encode(self, weight: Tensor) -> dict[str, Tensor]:
         """Raise GymError: what was made with data is not made again."""
@@ -61,6 +69,12 @@ class Gptq(StoredFormat):
     """
 
     tensors = ("qweight", "qzeros", "scales", "g_idx")
+    reads = "2, 3, 4 or 8 bits in the format gptq or gptq_v2"
+
+    @classmethod
+    def unknown(cls, options: Mapping[str, Any]) -> str:
+        """Return bits, or a layout of a kernel, that are not read."""
+        return _odd(options, {"bits": (2, 3, 4, 8), "checkpoint_format": ("gptq", "gptq_v2", None)})
 
     def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
         """Return the shape."""
@@ -75,7 +89,7 @@ class Gptq(StoredFormat):
         """Return `(code - zero) scale`, fp32."""
         codes = _unpacked(stored["qweight"].T.contiguous(), self.bits)[:, : shape[1]]  # [out, in]
         zeros = _unpacked(stored["qzeros"], self.bits)[:, : shape[0]]  # [groups, out]
-        if self.options.get("checkpoint_format", "gptq") == "gptq":
+        if (self.options.get("checkpoint_format") or "gptq") == "gptq":
             zeros = zeros + 1  # the first format stores one less
         group = stored.get("g_idx")
         index = _groups(len(stored["scales"]), shape[1], codes.device) if group is None else group.long()
@@ -86,6 +100,13 @@ class Awq(StoredFormat):
     """Codes `[in, out / 8]` of 4 bits in an order of their own, with a scale and a zero point for each group of inputs."""
 
     tensors = ("qweight", "qzeros", "scales")
+    reads = "4 bits in the version gemm"
+
+    @classmethod
+    def unknown(cls, options: Mapping[str, Any]) -> str:
+        """Return bits, or a layout of a kernel, that are not read."""
+        version = str(options.get("version") or "gemm").lower()
+        return _odd({**options, "version": version}, {"bits": (4, None), "version": ("gemm",)})
 
     def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
         """Return the shape."""
@@ -128,6 +149,26 @@ class CompressedTensors(StoredFormat):
     """Codes `[out, in]` without gaps, or numbers of 8 bits, with scales and zero points for rows or groups of columns."""
 
     tensors = ("weight_scale", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx", "weight")
+    reads = "the format pack-quantized, int-quantized, naive-quantized or float-quantized, scaled by rows or groups"
+
+    @classmethod
+    def unknown(cls, options: Mapping[str, Any]) -> str:
+        """Return a format or a shape of scales that is not read: of the whole model or of some layers."""
+        read = (
+            "pack-quantized",
+            "int-quantized",
+            "naive-quantized",
+            "float-quantized",
+            "mixed-precision",
+            "dense",
+            None,
+        )
+        scales = ("tensor", "channel", "group", None)
+        found = _odd(options, {"format": read})
+        for group in (options.get("config_groups") or {}).values():
+            found = found or _odd(group, {"format": read}) or _odd(group.get("weights") or {}, {"strategy": scales})
+        sparse = (options.get("sparsity_config") or {}).get("format", "dense")
+        return found or ("" if sparse == "dense" else f"sparsity {sparse}")
 
     def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
         """Return the shape."""
@@ -198,16 +239,19 @@ def format_of(shape: PretrainedConfig) -> StoredFormat | None:
     found = FORMATS.get(method)
     if found is None:
         return None
-    odd = {"gptq": options.get("bits") not in (2, 3, 4, 8), "awq": options.get("version", "gemm").lower() != "gemm"}
-    if odd.get(method):
-        what = {key: options.get(key) for key in ("bits", "version") if key in options}
+    if wrong := found.unknown(options):
         raise GymError(
-            f"weights of {method} with {what} are not read here",
+            f"weights of {method} with {wrong} are not read here",
             key="model.path",
-            fix="use a copy in 2, 3, 4 or 8 bits (of AWQ: version gemm), or the model it was made of with `quantization`",
+            fix=f"use a copy with {found.reads}, or the model it was made of with `quantization`",
         )
     del shape.quantization_config
     return found(options)
+
+
+def _odd(options: Mapping[str, Any], read: Mapping[str, tuple[Any, ...]]) -> str:
+    """Return the first option that has another value than those that are read, with it; empty where all have."""
+    return next((f"{key} {options.get(key)}" for key, values in read.items() if options.get(key) not in values), "")
 
 
 def prepare(model: PreTrainedModel, path: Path, codec: StoredFormat) -> None:
