@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from gym_adapters.tuners.loftq import Loftq
 from gym_core import GymError, Quantizer, load_recipe
+from gym_plan.plan import plan
 from gym_quant import EETQ, HQQ, Bnb4bit, Bnb8bit, Quanto, TorchAO
 from gym_quant.load_time.eetq import EetqCodec
 from gym_testkit import tiny
@@ -119,6 +120,39 @@ def test_lora_is_merged_into_the_base_as_it_was_before(bench: Bench) -> None:
             half = f"base_model.model.{name.removesuffix('.weight')}.lora"
             update = 2 * pairs[f"{half}_B.weight"] @ pairs[f"{half}_A.weight"]  # alpha is two times the rank
             torch.testing.assert_close(weight, base[name] + update, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("quantizer", [Bnb4bit(), None], ids=["as trained", "as exported"])
+def test_lora_of_tied_embeddings_leaves_the_head_of_the_base(bench: Bench, quantizer: Quantizer | None) -> None:
+    """Merged, the model computes what the adapter does: embeddings and head are no longer one."""
+    adapted = adapted_on(
+        bench.model(), {"name": "lora", "rank": 4, "target_modules": ["embed_tokens", "q_proj"]}, quantizer
+    )
+    assert adapted.model.config.tie_word_embeddings
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in adapted.model.parameters():
+            if weight.requires_grad:
+                weight.normal_(std=0.2)
+        plain = adapted.merged_weights()
+        weights = dict(plain.weights)
+        model = AutoModelForCausalLM.from_config(plain.config)
+        model.load_state_dict(weights)
+        expected = adapted.model.eval()(TOKENS).logits
+        torch.testing.assert_close(model.eval()(TOKENS).logits, expected, atol=1e-5, rtol=1e-4)
+    base = load_file(bench.model() / "model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(weights["lm_head.weight"], base)
+    assert (weights["model.embed_tokens.weight"] - base).norm() > 0.1 * base.norm()
+
+
+def test_a_plan_counts_weights_in_a_few_bits(bench: Bench) -> None:
+    recipe = bench.recipe("sft") | {"adapter": {"name": "lora", "rank": 4}}
+    plain, quantized = (
+        plan(load_recipe({**recipe, "model": {"path": recipe["model"], **more}}))
+        for more in ({}, {"quantization": "bnb_4bit"})
+    )
+    assert (quantized.parameters, quantized.trainable) == (plain.parameters, plain.trainable)
+    assert quantized.memory.weights < plain.memory.weights
 
 
 @pytest.mark.parametrize("adapter", ["pissa", "loftq"])

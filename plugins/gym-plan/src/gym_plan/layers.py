@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.parameter_groups import groups_of
+from gym_torch.model.quantized_weights import stored_modules
 
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -83,6 +84,13 @@ def tensors_of(model: PreTrainedModel, repeat: Repeat) -> list[Tensor]:
     return _tensors(model) + max(0, repeat.times - 1) * block
 
 
+def numbers_of(model: PreTrainedModel, repeat: Repeat) -> int:
+    """Return how many weights the whole model has, those that are held in a few bits included."""
+    layers = layers_of(model)[2]
+    block = sum(_numbers(layers[number]) for number in repeat.numbers(1))
+    return _numbers(model) + max(0, repeat.times - 1) * block
+
+
 def groups_with(model: PreTrainedModel, repeat: Repeat) -> list[dict[str, Any]]:
     """Return the groups of parameters of the whole model, with a shape in place of each; layers that are not there count on."""
     layers, numbers = layers_of(model)[2], repeat.numbers(1)
@@ -99,6 +107,11 @@ def groups_with(model: PreTrainedModel, repeat: Repeat) -> list[dict[str, Any]]:
                 if weight in number_of
             ]
     return groups
+
+
+def _numbers(module: nn.Module) -> int:
+    stored = sum(each.numbers for each in stored_modules(module).values())
+    return stored + sum(weight.numel() for weight in module.parameters())
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

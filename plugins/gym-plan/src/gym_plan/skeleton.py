@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from gym_core import Recipe, RecipeError
 from gym_core.component import load_object
-from gym_plan.layers import Repeat, groups_with, leave_out, repeat_of, tensors_of
+from gym_plan.layers import Repeat, groups_with, leave_out, numbers_of, repeat_of, tensors_of
 from gym_torch.batch import Batch
 from gym_torch.config import Further, torch_algorithm
 from gym_torch.kinds import Adapter, TorchBackend, part
@@ -135,7 +135,7 @@ def built_alone(
         loaded.path,
         loaded.precision,
         device,
-        parameters=sum(weight.numel() for weight in weights),
+        parameters=numbers_of(model, repeat),
         groups=groups_with(model, repeat),
         weights=sum(tensor.nbytes for tensor in tensors),
         gradients=sum(weight.nbytes for weight in trained),
