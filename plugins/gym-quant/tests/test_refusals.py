@@ -79,6 +79,18 @@ def test_a_model_that_is_quantized_already(bench, tmp_path):
         RTN(bits=8).build().quantize(run, Artifact(bench.model()), made)
 
 
+def test_a_file_of_samples_that_has_changed(bench, run_in, tmp_path):
+    """Its name is the same; what was calibrated on the rows that it held is not what is asked for."""
+    file = rows(tmp_path / "rows.jsonl", 60)
+    run = run_in(tmp_path / "run", bench.model(), data=str(file))
+    quantizer = RTN(holdout_samples=4).build()
+    made = quantizer.quantize(run, Artifact(bench.model()), tmp_path / "run/made").path
+    assert quantizer.quantize(run, Artifact(bench.model()), made).path == made
+    rows(file, 60, "seven and two")
+    with pytest.raises(GymError, match="holds something else"):
+        quantizer.quantize(run, Artifact(bench.model()), made)
+
+
 def test_a_full_disk(bench, tmp_path, monkeypatch):
     """In the middle of the weights: the error says so, nothing is left, and the same command then succeeds."""
     run, put, written = bench.trained(bench.model()), weight_shards.put, []

@@ -111,6 +111,15 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
     return Samples(calibration, holdout, told)
 
 
+def fingerprint(config: Sampling, run: Run, model: Path) -> str:
+    """Return what names the samples that there are to draw from: their tokens, with the tokenizer of a model; empty without data.
+
+    Raises what the data plugin raises.
+    """
+    data = config.data or part(run.recipe, Data)
+    return _prepared(data, run, model).fingerprint if data else ""
+
+
 def enough(samples: Samples, widest: int) -> None:
     """Raise GymError where there are fewer calibration tokens than the widest layer has inputs."""
     if samples.calibration.count < widest:

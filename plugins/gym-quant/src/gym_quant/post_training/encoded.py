@@ -92,8 +92,9 @@ def parts(layer: QuantizedMatrix) -> dict[str, Tensor]:
 
 
 def walked(model: Any, rows: Rows) -> Walk:
-    """Return samples behind the last layer of a model."""
+    """Return samples behind the last layer of a model. Raises what `Walk.check` does."""
     walk = Walk(model, rows)
     for number, layer in enumerate(layers_of(model)[2]):
         walk.forward(number, raised(layer))
+    walk.check()
     return walk

@@ -149,8 +149,8 @@ class PostTrainingQuantizer:
             )
 
     def _source(self, run: Run, artifact: Artifact) -> str:
-        """Return a hash of everything that decides what is written."""
-        data = run.recipe.canonical().get("data") if self.config.data is None else None
+        """Return a hash of everything that decides what is written and measured. Raises what the data plugin does."""
+        data = calibration.fingerprint(self.config, run, base_of(artifact))
         options = self.config.model_dump(mode="json")
         told = [artifact.to_json() | {"path": ""}, self._name, options, data, run.recipe.train.seed]
         models = [fingerprint.of_model(path) for path in dict.fromkeys((artifact.path, base_of(artifact)))]
