@@ -23,12 +23,10 @@ from gym_core import GymError, PluginError
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_torch.model.model_files import INDEX
+from gym_torch.model.packed_codes import BITS, groups, reordered, unpacked
 from gym_torch.model.quantized_weights import STORED, WeightCodec, stored_layer
 
 PLAIN = "weight"  #: what a weight is called that is not packed
-BITS = 32  #: of the integers that codes are packed in
-#: Where the codes of eight columns lie in the 32 bits that AWQ packs them in.
-_AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 class StoredFormat(WeightCodec):
@@ -87,12 +85,12 @@ class Gptq(StoredFormat):
 
     def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
         """Return `(code - zero) scale`, fp32."""
-        codes = _unpacked(stored["qweight"].T.contiguous(), self.bits)[:, : shape[1]]  # [out, in]
-        zeros = _unpacked(stored["qzeros"], self.bits)[:, : shape[0]]  # [groups, out]
+        codes = unpacked(stored["qweight"].T.contiguous(), self.bits)[:, : shape[1]]  # [out, in]
+        zeros = unpacked(stored["qzeros"], self.bits)[:, : shape[0]]  # [groups, out]
         if (self.options.get("checkpoint_format") or "gptq") == "gptq":
             zeros = zeros + 1  # the first format stores one less
         group = stored.get("g_idx")
-        index = _groups(len(stored["scales"]), shape[1], codes.device) if group is None else group.long()
+        index = groups(len(stored["scales"]), shape[1], codes.device) if group is None else group.long()
         return (codes - zeros.T[:, index]).float() * stored["scales"].float().T[:, index]
 
 
@@ -114,8 +112,8 @@ class Awq(StoredFormat):
 
     def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
         """Return `(code - zero) scale`, fp32."""
-        codes, zeros = (_reordered(_unpacked(stored[name], 4)) for name in ("qweight", "qzeros"))
-        index = _groups(len(zeros), shape[1], codes.device)
+        codes, zeros = (reordered(unpacked(stored[name], 4)) for name in ("qweight", "qzeros"))
+        index = groups(len(zeros), shape[1], codes.device)
         return ((codes - zeros[index]).float() * stored["scales"].float()[index]).T.contiguous()
 
 
@@ -187,7 +185,7 @@ class CompressedTensors(StoredFormat):
             codes = stored["weight"].float()
         scale = scale.reshape(-1, 1) if scale.dim() < 2 else scale
         group = stored.get("weight_g_idx")
-        index = _groups(scale.shape[1], shape[1], codes.device) if group is None else group.long()
+        index = groups(scale.shape[1], shape[1], codes.device) if group is None else group.long()
         offset = zero.float().reshape(scale.shape)[:, index] if zero is not None else 0
         return (codes - offset) * scale[:, index]
 
@@ -297,24 +295,3 @@ def _described(weights: Any, key: str) -> Tensor:
         return whole
     one: Tensor = part[:1] if shape and shape[0] else weights.get_tensor(key)
     return torch.empty(shape, dtype=one.dtype, device="meta")
-
-
-def _unpacked(packed: Tensor, bits: int) -> Tensor:
-    """Return the codes `[n, m 32 / bits]` in integers `[n, m]`, the lowest bits first."""
-    if BITS % bits:
-        flat = torch.arange(BITS, device=packed.device, dtype=torch.int32)
-        single = ((packed[..., None] >> flat) & 1).flatten(-2)  # [n, 32 m]
-        whole = single[..., : single.shape[-1] // bits * bits].unflatten(-1, (-1, bits))
-        return (whole << flat[:bits]).sum(-1, dtype=torch.int32)
-    shifts = torch.arange(0, BITS, bits, device=packed.device, dtype=torch.int32)
-    return ((packed[..., None] >> shifts) & (2**bits - 1)).flatten(-2)
-
-
-def _reordered(codes: Tensor) -> Tensor:
-    """Return the codes of columns in their order, as AWQ does not pack them."""
-    return codes.unflatten(-1, (-1, len(_AWQ)))[..., _AWQ].flatten(-2)
-
-
-def _groups(count: int, size: int, device: torch.device) -> Tensor:
-    """Return for each of so many columns the number of its group."""
-    return torch.arange(size, device=device) // (-(-size // count))

@@ -1,0 +1,31 @@
+"""Codes of a few bits in integers of 32, as GPTQ and AWQ pack them, and the groups of columns that share a scale."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BITS = 32  #: of the integers that codes are packed in
+#: Where the codes of eight columns lie in the 32 bits that AWQ packs them in.
+_AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
+
+
+def unpacked(packed: Tensor, bits: int) -> Tensor:
+    """Return the codes `[n, m 32 / bits]` in integers `[n, m]`, the lowest bits first."""
+    if BITS % bits:
+        flat = torch.arange(BITS, device=packed.device, dtype=torch.int32)
+        single = ((packed[..., None] >> flat) & 1).flatten(-2)  # [n, 32 m]
+        whole = single[..., : single.shape[-1] // bits * bits].unflatten(-1, (-1, bits))
+        return (whole << flat[:bits]).sum(-1, dtype=torch.int32)
+    shifts = torch.arange(0, BITS, bits, device=packed.device, dtype=torch.int32)
+    return ((packed[..., None] >> shifts) & (2**bits - 1)).flatten(-2)
+
+
+def reordered(codes: Tensor) -> Tensor:
+    """Return the codes of columns in their order, as AWQ does not pack them."""
+    return codes.unflatten(-1, (-1, len(_AWQ)))[..., _AWQ].flatten(-2)
+
+
+def groups(count: int, size: int, device: torch.device) -> Tensor:
+    """Return for each of so many columns the number of its group."""
+    return torch.arange(size, device=device) // (-(-size // count))
