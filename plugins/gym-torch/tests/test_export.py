@@ -196,3 +196,13 @@ def umask() -> int:
     found = os.umask(0o022)
     os.umask(found)
     return found
+
+
+def test_weights_in_fp32_of_a_run_in_bf16_are_exported_in_bf16(model_path: Path, tmp_path: Path) -> None:
+    """A checkpoint of a whole model holds what trained, in fp32, and says what the model is stored in."""
+    artifact = Artifact(model_path, "model", details={"dtype": "bfloat16"})
+    made = SafetensorsExporter().build().export(artifact, tmp_path / "made")
+    wanted, found = (load_file(path / "model.safetensors") for path in (model_path, made))
+    assert wanted["model.norm.weight"].dtype == torch.float32
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(weight, wanted[name].bfloat16()) for name, weight in found.items())

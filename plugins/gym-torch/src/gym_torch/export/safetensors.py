@@ -93,7 +93,7 @@ class Safetensors:
         """Write configuration and weights; return a hash of each weight."""
         plain, model = whole.plain(), whole.adapted.model
         empty = skeleton(plain.config, built(plain.config, whole.task)).to(dtype)
-        if self.config.dtype == "keep" and dtype != torch.float32:
+        if self.config.dtype == "keep" and model.dtype == dtype != torch.float32:
             for name, weight in model.state_dict().items():  # what a family never rounds
                 if weight.dtype == torch.float32 and name in dict(empty.named_parameters()):
                     empty.get_parameter(name).data = empty.get_parameter(name).data.float()
