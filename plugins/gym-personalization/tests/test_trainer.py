@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from gym_personalization_bench import adapter_in, rows
 
 import gym
+from gym.quantization import BitDeltaConfig
 from gym_core import BusyError, DataError, GymError, RecipeError, load_recipe
 from gym_core.run import execute
 from gym_personalization.commands import personalize
@@ -66,6 +68,30 @@ def test_create_serve_and_update(trainer: PersonalizedTrainer, model_path: Path)
     )
     expected, found = adapter_in(alone), adapter_in(again.output)
     assert all(torch.allclose(found[name], expected[name], rtol=0, atol=1e-5) for name in expected)
+
+
+def test_a_compressed_variant_answers(model_path: Path, tmp_path: Path) -> None:
+    """What a quantizer made of the adapter is what is served, with a prompt and without; an update goes on from the adapter.
+
+    A process that ended while the quantizer was at work leaves a finished run without an artifact: it is compressed next time.
+    """
+    config = BitDeltaConfig(bits=1, group_size=16, distill_steps=1, holdout_samples=2, calibration_samples=2)
+    users = PersonalizedTrainer(str(model_path), config, output=tmp_path, recipe=RECIPE)
+    made = users.create_variant("alice", rows(1))
+    assert made.artifact.kind == "delta" and not made.refused
+    answer = users.serve_variant("alice", "1?", max_new_tokens=8)
+    assert isinstance(answer, str)
+    assert users.serve_variant("alice").generate("1?", max_new_tokens=8) == answer
+
+    record = made.output / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"artifact": None}))
+    assert users.variants.served("alice").artifact == made.trained
+    rmtree(made.artifact.path)
+    assert users.create_variant("alice", rows(1)) == made and made.bytes > 0
+
+    again = users.update_variant("alice", rows(2))
+    assert again.version == 2 and again.artifact.kind == "delta"
+    assert users.serve_variant("alice").variant == again
 
 
 def test_preferences_are_pairs(trainer: PersonalizedTrainer) -> None:

@@ -102,6 +102,9 @@ def _enter(engine: Engine, user: Waiting) -> Trained | None:
         recipe, before = user.recipe(), record.read()
         if before.get("status") == "finished":
             _check_same(recipe, before, user)
+            if before["artifact"] is None:  # it ended before its quantizer did
+                run = Run(recipe, user.output, record, resuming=True)
+                return delivered(run, user, Artifact.from_json(before["trained"], user.output))
             return Trained(user.name, user.output, Artifact.from_json(before["artifact"], user.output), repeated=True)
         engine.join(user.name, recipe, user.output)
     except GymError as error:
@@ -124,19 +127,23 @@ def _check_same(recipe: Recipe, before: dict[str, Any], user: Waiting) -> None:
 
 def _finished(engine: Engine, user: Waiting) -> Trained:
     run = engine.present[user.name].run
-    artifact = engine.finish(user.name)
-    try:
-        return Trained(user.name, user.output, compressed(run, artifact))
-    except GymError as error:
-        run.record.update(refused={"problems": [problem.to_json() for problem in error.problems]})
-        return Trained(user.name, user.output, artifact, error=error)
+    return delivered(run, user, engine.finish(user.name))
 
 
-def compressed(run: Run, artifact: Artifact) -> Artifact:
-    """Return what the quantizer of a recipe makes of an adapter; that itself without one. Raises what the quantizer raises."""
+def delivered(run: Run, user: Waiting, artifact: Artifact) -> Trained:
+    """Record what is served of a user: what the quantizer of the recipe makes of the adapter, or that itself.
+
+    The record merges values key by key, so what is served is written once, over nothing: details of an adapter beside those of a
+    delta would be options that its quantizer does not have.
+    """
     if run.recipe.quantization is None:
-        return artifact
+        return Trained(user.name, user.output, artifact)
     hook = manager_for(run.recipe.hooks).hook
-    made: Artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized") or artifact
+    try:
+        made: Artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized") or artifact
+    except GymError as error:
+        problems = [problem.to_json() for problem in error.problems]
+        run.record.update(artifact=artifact.to_json(), refused={"problems": problems})
+        return Trained(user.name, user.output, artifact, error=error)
     run.record.update(artifact=made.to_json())
-    return made
+    return Trained(user.name, user.output, made)

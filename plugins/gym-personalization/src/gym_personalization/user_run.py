@@ -71,7 +71,10 @@ class UserRun:
         self.job.observer.started(self.job.progress)
 
     def finish(self) -> Artifact:
-        """Write what was trained to `output/model` as a run of its own does, and say how it went."""
+        """Write what was trained to `output/model` as a run of its own does, and say how it went.
+
+        Where a quantizer follows, the record names no `artifact` before that is over: `roster.delivered` writes it.
+        """
         artifact = self.results.keep(self.job)
         progress = self.job.progress
         self.job.observer.ended(progress, artifact)
@@ -80,7 +83,7 @@ class UserRun:
             error=None,
             seconds=round(progress.seconds, 3),
             trained=artifact.to_json(),
-            artifact=artifact.to_json(),
+            artifact=None if self.run.recipe.quantization else artifact.to_json(),
             exports=[],
             training={
                 "steps": progress.step,
@@ -199,6 +202,7 @@ def _opening(recipe: Recipe, before: dict[str, Any]) -> dict[str, Any]:
     return {
         "status": "running",
         "trained": None,
+        "artifact": None,
         "error": None,
         "fingerprint": recipe.fingerprint(),
         "recipe": recipe.canonical(),

@@ -60,7 +60,8 @@ class Variants:
             output = folder / str(version)
             record = RunRecord(output / "run.json").read()
             if record.get("status") == "finished":
-                trained, made = (Artifact.from_json(record[key], output) for key in ("trained", "artifact"))
+                trained = Artifact.from_json(record["trained"], output)
+                made = Artifact.from_json(record["artifact"], output) if record["artifact"] else trained
                 problems = record.get("refused", {}).get("problems", [{}])
                 return Variant(user, version, output, trained, made, problems[0].get("message", ""))
         return None
