@@ -9,6 +9,7 @@ import torch
 
 from gym_quant.config.stored import Scheme
 from gym_quant.post_training import awq
+from gym_quant.post_training.grid import Grid
 
 ROWS, COLUMNS, GROUP, TOKENS, STEPS = 10, 32, 16, 60, 20
 
@@ -73,3 +74,17 @@ def test_each_group_is_clipped_where_its_outputs_are_nearest(problem, bits):
     best = largest * (1 - torch.stack(errors).argmin(0) / STEPS)
     torch.testing.assert_close(found.double(), best, rtol=1e-5, atol=1e-6)
     assert (best < largest).any(), "there was nothing to clip"
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+def test_clipped_rows_give_outputs_as_large_as_before(problem, bits):
+    (weight, _), inputs = problem
+    moments, scheme = inputs.T @ inputs / TOKENS, Scheme(bits, GROUP, False)
+    codes = Grid.of(weight, scheme, torch.float32, 0.8 * weight.abs().view(ROWS, -1, GROUP).amax(-1)).codes(weight)
+    wanted = inputs.double() @ weight.double().T
+
+    def slopes(found):
+        return ((inputs.double() @ found.weight().double().T) * wanted).sum(0) / wanted.square().sum(0)
+
+    assert (slopes(codes) - 1).abs().max() > 0.05, "there was nothing to undo"
+    torch.testing.assert_close(slopes(awq.unshrunk(codes, weight, moments)), torch.ones(ROWS).double())

@@ -17,8 +17,9 @@ class AWQ(IntegerOptions):
         y = round(W s) (x / s)                     x / s is had by dividing the norm or the linear layer that makes x
 
     The second form is AutoAWQ's `duo_scaling`: the mean is over the rows, the largest magnitude that of the group. Then the
-    largest magnitude of each group is shrunk, where that lowers the error of its outputs. A scale is left out where the layer
-    would compute something else with it; what makes the inputs of a router and of experts stays.
+    largest magnitude of each group is shrunk, where that lowers the error of its outputs, and the scales of each row are
+    multiplied so that its outputs are as large as before (regressed on those of W, the slope is 1). A scale is left out where
+    the layer would compute something else with it; what makes the inputs of a router and of experts stays.
     """
 
     method: ClassVar[str] = "gym_quant.post_training.awq:ActivationAware"
@@ -31,4 +32,4 @@ class AWQ(IntegerOptions):
     grid: PositiveInt = 20
     """Values of a to try; and steps of a twentieth by which magnitudes are shrunk, to the half."""
     clip: bool = True
-    """Whether to shrink the largest magnitudes of groups; those of queries and keys stay."""
+    """Whether to shrink the largest magnitudes of groups. The authors leave those of queries and keys as they are."""

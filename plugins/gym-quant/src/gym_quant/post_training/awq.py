@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -13,9 +14,9 @@ from gym_quant.config.stored import Scheme
 from gym_quant.post_training.grid import Codes, Grid
 from gym_quant.post_training.method import Layer, Method
 
-UNCLIPPED = ("q_proj", "k_proj")  #: their outputs meet in a product, whose error is not that of each
 MAKERS = {"o_proj": "v_proj", "down_proj": "up_proj"}  #: linear layers whose outputs reach another number by number
 LEAST = 1e-4  #: below which no scale is
+MOST_REGAIN = 1.25  #: by which scales of a row may be multiplied: what inputs of few tokens say is no more certain
 SHRINKS = 20  #: steps by which a magnitude is shrunk, of which half are tried
 SAME = 1e-4  #: how far outputs of a layer may be off, relative to their norm, when scales are moved
 
@@ -46,10 +47,10 @@ class ActivationAware(Method[AWQ]):
             inputs.divide(scale)
         found = {}
         for name, linear in layer.linears.items():
-            clips = self.config.clip and name.split(".")[-2] not in UNCLIPPED
-            scheme = layer.schemes[name]
-            most = best_clip(linear.weight, scheme, layer.dtype, layer.inputs[name].moments) if clips else None
-            found[name] = Grid.of(linear.weight, scheme, layer.dtype, most).codes(linear.weight)
+            scheme, moments = layer.schemes[name], layer.inputs[name].moments
+            most = best_clip(linear.weight, scheme, layer.dtype, moments) if self.config.clip else None
+            codes = Grid.of(linear.weight, scheme, layer.dtype, most).codes(linear.weight)
+            found[name] = unshrunk(codes, linear.weight, moments) if self.config.clip else codes
         return found
 
 
@@ -131,6 +132,17 @@ def best_clip(weight: Tensor, scheme: Scheme, dtype: torch.dtype, moments: Tenso
         better = error < best
         best, found = torch.where(better, error, best), torch.where(better, most, found)
     return found
+
+
+def unshrunk(codes: Codes, weight: Tensor, moments: Tensor) -> Codes:
+    """Return codes whose scales are multiplied, row by row, so that outputs regress on those of the weight with slope 1.
+
+    Clipping makes all outputs smaller by the same part, and such errors add up over layers where those of rounding cancel.
+    """
+    wanted = weight @ moments
+    whole, part = (wanted * weight).sum(1), (wanted * codes.weight().float()).sum(1)
+    factor = torch.where((whole > 0) & (part > 0), whole / part, 1.0).clamp(1 / MOST_REGAIN, MOST_REGAIN)
+    return replace(codes, scale=(codes.scale.float() * factor[:, None]).to(codes.scale.dtype))
 
 
 def _move(layer: Layer, fold: Fold, scale: Tensor) -> None:
