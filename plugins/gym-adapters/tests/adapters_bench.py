@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +45,30 @@ ADAPTERS: dict[str, dict[str, Any]] = {  #: every one, small
 }
 
 
+@cache
+def loaded(path: Path, **options: Any) -> PreTrainedModel:
+    """Return the model of a directory, which is loaded once."""
+    return AutoModelForCausalLM.from_pretrained(path, **options)
+
+
 class Bench:
-    """One random model on disk, loaded anew each time it is asked for."""
+    """One random model, in a directory of `folder` that all tests share and none writes to."""
 
     tokens = TOKENS
 
-    def __init__(self, kind: str, tied: bool, path: Path) -> None:
-        config = AutoConfig.for_model(
-            kind, vocab_size=60, hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2,
-            num_key_value_heads=1, head_dim=8, tie_word_embeddings=tied, initializer_range=0.3,
-        )  # fmt: skip
-        torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(config).save_pretrained(path)
-        self.path = path
+    def __init__(self, kind: str, tied: bool, folder: Path) -> None:
+        self.path = folder / f"{kind}-tied" if tied else folder / kind
+        if not self.path.exists():
+            config = AutoConfig.for_model(
+                kind, vocab_size=60, hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2,
+                num_key_value_heads=1, head_dim=8, tie_word_embeddings=tied, initializer_range=0.3,
+            )  # fmt: skip
+            torch.manual_seed(0)
+            AutoModelForCausalLM.from_config(config).save_pretrained(self.path)
 
     def base(self, **options: Any) -> PreTrainedModel:
-        """Load the model."""
-        return AutoModelForCausalLM.from_pretrained(self.path, **options)
+        """Return the model as it is on disk, a copy for each who asks."""
+        return deepcopy(loaded(self.path, **options))
 
     @torch.no_grad()
     def logits(self, model: torch.nn.Module) -> torch.Tensor:

@@ -37,7 +37,9 @@ BRIEF = {
     "activated_layers": 1,
 }  #: what makes each do all it can do in a few steps
 TOKENS = torch.arange(32).view(2, 16) * 7 % 128
-STEPS = 6
+STEPS = 5
+#: Layers of each shape: as wide as high, high, and wide.
+FEW = {"target_modules": "q_proj,up_proj,down_proj"}
 NOT_LORA = (
     *("full", "freeze", "llama_pro", "loha", "lokr", "vera", "oft", "boft", "ia3", "ln_tuning"),
     *("trainable_tokens", "prompt_tuning", "prefix_tuning"),
@@ -65,7 +67,9 @@ class Run:
     """What a run is made of, as its checkpoint sees it."""
 
     def __init__(self, base: PreTrainedModel, adapter: str, optimizer: str, seed: int) -> None:
-        self.options, kind = KINDS[adapter](**ADAPTERS[adapter]), OPTIMIZERS[optimizer]
+        given, kind = ADAPTERS[adapter], OPTIMIZERS[optimizer]
+        layers = FEW if "rank" in given and "target_modules" in KINDS[adapter].model_fields else {}
+        self.options = KINDS[adapter](**layers | given)
         self.base = base.name_or_path
         self.adapted: Any = self.options.build(model=deepcopy(base), seed=seed)
         self.optimizer: Any = None
@@ -90,7 +94,9 @@ class Run:
     def train(self, steps: range) -> None:
         self.adapted.model.train()
         for step in steps:
-            torch.manual_seed(step)  # dropout
+            torch.default_generator.manual_seed(
+                step
+            )  # dropout; the seeds of other devices would be queued in every step
             (self.loss() + self.adapted.penalty()).backward()
             self.optimizer.step()
             self.adapted.after_step(step + 1, STEPS)

@@ -27,8 +27,9 @@ KINDS = [
 names = [f"{kind.target_modules}+{kind.modules_to_save}" for kind in KINDS]
 
 
-@pytest.fixture(params=KINDS, ids=names)
+@pytest.fixture(scope="module", params=KINDS, ids=names)
 def trained(request: pytest.FixtureRequest, bench: Any) -> Lora:
+    """Return an adapter that learned, which no test changes."""
     adapted: Lora = request.param.build(model=bench.base(), seed=0)
     bench.train(adapted.model)
     return adapted

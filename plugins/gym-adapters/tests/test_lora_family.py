@@ -36,9 +36,9 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(model_folder: Path) -> Bench:
     """Return a tied Qwen3: an untied model is the easier one, and what all have in common is tested with both."""
-    return Bench("qwen3", True, tmp_path / "base")
+    return Bench("qwen3", True, model_folder)
 
 
 @pytest.mark.proves("dora", "eva", "lora_ga", "olora", "pissa", "rslora")

@@ -39,14 +39,16 @@ def built(bench: Any, config: Adapter, **options: Any) -> AdaptedModel:
     return adapted
 
 
-@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
+@pytest.fixture(scope="module", params=list(KINDS.values()), ids=list(KINDS))
 def config(request: pytest.FixtureRequest) -> Adapter:
     found: Adapter = request.param
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trained(config: Adapter, bench: Any) -> AdaptedModel:
+    """Return an adapter that learned, which no test changes."""
+    torch.manual_seed(0)
     adapted = built(bench, config)
     bench.train(adapted.model)
     return adapted

@@ -24,9 +24,9 @@ KINDS = {
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(model_folder: Path) -> Bench:
     """Return a tied Qwen3, for ties are what merging gets wrong."""
-    return Bench("qwen3", True, tmp_path / "base")
+    return Bench("qwen3", True, model_folder)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def folders(bench: Bench, tmp_path: Path) -> dict[str, Path]:
     for number, (name, config) in enumerate(KINDS.items()):
         adapted = bench.begun(config, seed=number)
         bench.train(adapted.model, steps=2 + number)
-        adapted.save(tmp_path / name, str(tmp_path / "base"))
+        adapted.save(tmp_path / name, str(bench.path))
     return {name: tmp_path / name for name in KINDS}
 
 
@@ -72,7 +72,7 @@ def test_weights_multiply_the_updates(bench: Bench, folders: dict[str, Path], tm
         if key in updates and key != "lm_head.weight":
             weight.data = (weight.double() + updates[key]).detach().float()
     assert close(bench.logits(stack.model), bench.logits(by_hand))
-    stack.save(tmp_path / "joined", str(tmp_path / "base"))
+    stack.save(tmp_path / "joined", str(bench.path))
     assert close(alone(bench, tmp_path / "joined"), bench.logits(stack.model))
 
 
@@ -156,7 +156,7 @@ def test_a_new_one_trains_beside_those_that_are_there(
     bench.train(adapted.model)
     with adapted.disable_adapter():
         assert close(bench.logits(adapted.model), bench.logits(both.model))
-    artifact = adapted.save(tmp_path / "saved", str(tmp_path / "base"), exact=True)
+    artifact = adapted.save(tmp_path / "saved", str(bench.path), exact=True)
     assert close(alone(bench, tmp_path / "saved"), bench.logits(adapted.model))
     again = config.build(model=bench.base(), seed=9)
     again.load(again.read(tmp_path / "saved"))
@@ -175,7 +175,7 @@ def test_the_last_one_goes_on(bench: Bench, folders: dict[str, Path], tmp_path: 
     assert not close(bench.logits(adapted.model), bench.logits(both.model))
     with adapted.disable_adapter():  # before it was trained, it was there already
         assert close(bench.logits(adapted.model), bench.logits(both.model))
-    adapted.save(tmp_path / "saved", str(tmp_path / "base"))
+    adapted.save(tmp_path / "saved", str(bench.path))
     assert close(alone(bench, tmp_path / "saved"), bench.logits(adapted.model))
     assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["r"] == 3 + 4
     with pytest.raises(GymError, match=r"has rank 3 and scaling 2, the recipe has 4 and 2[^\n]*(\n.*)*rank: 3"):
