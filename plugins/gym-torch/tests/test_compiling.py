@@ -9,13 +9,14 @@ import torch
 import torch._inductor.config
 from gym_torch_bench import make_run, train
 from peft import LoraConfig, get_peft_model
-from test_packing import assert_equal, losses, separate, shared
+from test_packing import assert_equal, losses, sample
 from torch import nn
 
 from gym_testkit import architectures
 from gym_torch.batch import packed
 from gym_torch.model import compiling, precision_probe
 from gym_torch.model.layout_support import layout_for
+from gym_torch.model.log_probs import head_of
 from gym_torch.packing import PACKED
 
 
@@ -106,10 +107,14 @@ def test_a_resumed_run_does_as_it_did(model_path: Path, tmp_path: Path, compiled
 
 
 def test_compiled_layers_agree_with_eager_ones() -> None:
+    """Every sample of a batch is code of its own, so there are few: two of them, and a prompt with its answer."""
     model = architectures.build("qwen3")
     model.model.layers = model.model.layers[:1]  # all are alike, and each is compiled for itself
     layout_for(model)
-    wanted = [losses(model, batch, packed) for batch in (separate(), shared())]
+    head = head_of(model)
+    parts = [sample(f"s{number}", length, number) for number, length in enumerate((6, 9))]
+    batches = [(parts, ()), (parts, (None, 0))]
+    wanted = [losses(model, batch, packed, head) for batch in batches]
     compiling.compile_layers(model)
-    for batch, right in zip((separate(), shared()), wanted, strict=True):
-        assert_equal(losses(model, batch, packed), right)
+    for batch, right in zip(batches, wanted, strict=True):
+        assert_equal(losses(model, batch, packed, head), right)

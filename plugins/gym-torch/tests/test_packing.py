@@ -18,6 +18,7 @@ from gym_testkit import architectures
 from gym_torch.batch import packed, padded
 from gym_torch.model.attention import NAME, segment_attention
 from gym_torch.model.layout_support import layout_for
+from gym_torch.model.log_probs import Head
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 from gym_torch.spans import Spans
@@ -43,11 +44,13 @@ def shared() -> Lineage:
     return parts, (None, 0, 0, 0, None, None, 5, 6)
 
 
-def losses(model: PreTrainedModel, batch_of: Lineage, lay_out: object) -> tuple[Tensor, Tensor]:
+def losses(
+    model: PreTrainedModel, batch_of: Lineage, lay_out: object, head: Head | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the loss of each sample and the gradient of their weighted sum, flat."""
     model.zero_grad()
     batch = lay_out(*batch_of)  # type: ignore[operator]
-    log_probs = Policy(model)(batch)
+    log_probs = Policy(model, head=head)(batch)
     each = torch.zeros(len(batch.segments)).index_add(0, batch.target_segment, -log_probs)
     (each * torch.linspace(0.5, 1.5, len(each))).sum().backward()  # type: ignore[no-untyped-call]
     gradients = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
