@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gym_core import GymError
+from gym_drill.command import carried_out
+from gym_drill.drill import started
 
 RECIPE = """\
 model: tiny
@@ -13,27 +21,50 @@ train: {batch_size: 4, learning_rate: 1.0e-3, plot: false, precision: fp32}
 """
 
 
-def test_a_drill_kills_resumes_and_compares(gym, tmp_path):
+@pytest.fixture
+def begin(start):
+    """Return what starts the processes of a drill, warm."""
+
+    def begin(arguments, log):
+        process = start(*arguments)
+        log.symlink_to(process.err)  # where a run says what it does
+        return process
+
+    return begin
+
+
+def scratch(said):
+    """Return the directory in which a drill worked, by what it said."""
+    return Path(re.search(r"seed 0, in (\S+);", said)[1])
+
+
+def test_a_drill_kills_resumes_and_compares(begin, tmp_path, capsys):
     (tmp_path / "r.yaml").write_text(RECIPE)
-    done = gym("drill", "r.yaml", "--kills", "1", "--steps", "6", "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = carried_out(tmp_path / "r.yaml", (), 1, 0, 6, begin)
     assert report["verdict"] == "identical" and report["difference"] == ""
     assert report["kills"] == 1 and report["signals"] == 1 and report["steps"] == 6
     assert sum(report["phases"].values()) == 1
     assert [hit["signal"] for hit in report["hits"]].count("SIGKILL") == 1
     assert all(hit["resumed"] == "the start" or hit["resumed"].startswith("step-") for hit in report["hits"])
-    assert "uninterrupted: 6 steps" in done.stderr and "train.save_every=1" in done.stderr
+    said = capsys.readouterr().err
+    assert "uninterrupted: 6 steps" in said and "train.save_every=1" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.yaml"]
+    assert not scratch(said).exists()
 
 
-def test_a_drill_of_a_recipe_that_fails_says_why(gym, tmp_path, environment):
+def test_a_drill_of_a_recipe_that_fails_says_why(begin, tmp_path, capsys):
     (tmp_path / "r.yaml").write_text(RECIPE.replace("model: tiny", "model: nowhere"))
-    environment["TMPDIR"] = str(tmp_path)
-    done = gym("drill", "r.yaml", "--kills", "1")
-    assert done.returncode == 1
-    assert "exit code" in done.stderr and "nowhere" in done.stderr
-    assert "Traceback" not in done.stderr
+    with pytest.raises(GymError, match=r"exit code 1 instead of 0: [\s\S]*nowhere"):
+        carried_out(tmp_path / "r.yaml", (), 1, 0, 6, begin)
+    kept = scratch(capsys.readouterr().err)
+    assert (kept / "whole.log").exists()
+    shutil.rmtree(kept)
+
+
+def test_each_process_of_a_drill_is_a_new_python(tmp_path):
+    process = started(["--version"], tmp_path / "log")
+    assert process.wait(60) == 0
+    assert "gym" in (tmp_path / "log").read_text()
 
 
 def test_a_wrong_recipe_is_refused_before_anything_runs(gym, tmp_path):

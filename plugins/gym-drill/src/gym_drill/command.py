@@ -20,7 +20,7 @@ from gym_drill.run_phases import Course
 from gym_torch.console import say
 
 if TYPE_CHECKING:
-    from gym_drill.drill import Drill
+    from gym_drill.drill import Drill, Start
 
 
 @click.command()
@@ -37,6 +37,19 @@ def drill(recipe: Path, overrides: tuple[str, ...], kills: int, seed: int, steps
     """
     if sys.platform == "win32":
         raise GymError("a process cannot be killed the hard way on Windows", fix="run the drill on Linux or macOS")
+    report = carried_out(recipe, overrides, kills, seed, steps)
+    click.echo(json.dumps(report) if as_json else _text(report))
+    if report["difference"]:
+        click.get_current_context().exit(FAILED)
+
+
+def carried_out(
+    recipe: Path, overrides: tuple[str, ...], kills: int, seed: int, steps: int, start: Start | None = None
+) -> dict[str, Any]:
+    """Carry out a drill in a temporary directory and return its report; the directory is kept where runs differ or fail.
+
+    `start` starts each process of a run, by default in a new Python.
+    """
     began = time.monotonic()
     loaded = load_recipe(recipe, overrides)
     settings = shortened(loaded, overrides, steps)
@@ -46,6 +59,7 @@ def drill(recipe: Path, overrides: tuple[str, ...], kills: int, seed: int, steps
     finished = False
     try:
         work = prepare(loaded, settings, scratch, seed)
+        work.start = start or work.start
         difference = work.run(kills)
         finished = not difference
     finally:
@@ -54,10 +68,7 @@ def drill(recipe: Path, overrides: tuple[str, ...], kills: int, seed: int, steps
         else:
             say(f"both runs and what they printed are kept in {scratch}")
     report: dict[str, Any] = {"verdict": "different" if difference else "identical", "difference": difference}
-    report |= {"seed": seed, "train": settings, "seconds": round(time.monotonic() - began, 1), **work.report()}
-    click.echo(json.dumps(report) if as_json else _text(report))
-    if difference:
-        click.get_current_context().exit(FAILED)
+    return report | {"seed": seed, "train": settings, "seconds": round(time.monotonic() - began, 1), **work.report()}
 
 
 def shortened(recipe: Recipe, overrides: tuple[str, ...], steps: int) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gym_core import GymError
 from gym_drill.kill_schedule import Blow, instead, plan
@@ -21,6 +21,37 @@ from gym_torch.console import say
 
 POLL = 0.002  #: seconds between two looks at a run
 PATIENCE = 120.0  #: seconds without progress, on top of what the undisturbed run took, after which a run hangs
+
+
+class Running(Protocol):
+    """A process, as `subprocess.Popen` shows it."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status once it was seen to have ended, negative for a signal."""
+
+    def poll(self) -> int | None:
+        """Return the exit status if it has ended."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status once it has ended. Raises `subprocess.TimeoutExpired`."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+#: Starts `gym` with these arguments in a process of its own, which prints to a file.
+Start = Callable[[Sequence[str], Path], Running]
+
+
+def started(arguments: Sequence[str], log: Path) -> Running:
+    """Start the command line in a new Python."""
+    command = [sys.executable, "-m", "gym_core.cli", *arguments]
+    with log.open("wb") as said:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
 
 
 @dataclass(frozen=True)
@@ -42,6 +73,7 @@ class Drill:
     course: Course
     exports: bool
     draw: random.Random
+    start: Start = started
     spans: dict[str, float] = field(default_factory=dict)  #: how long each phase takes undisturbed, seconds
     whole: float = 0.0  #: seconds of the undisturbed run
     hits: list[Hit] = field(default_factory=list)
@@ -126,9 +158,7 @@ class Child:
 
     def __enter__(self) -> Child:
         """Start it."""
-        command = [sys.executable, "-m", "gym_core.cli", "train", str(self.drill.recipe), f"output={self.output}"]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.process = self.drill.start(["train", str(self.drill.recipe), f"output={self.output}"], self.log)
         return self
 
     def __exit__(self, *error: object) -> None:
