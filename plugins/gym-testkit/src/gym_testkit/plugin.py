@@ -38,6 +38,14 @@ def pytest_configure(config: pytest.Config) -> None:
             config.args = []
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Have the workers of pytest-xdist, which take over this environment, share one server of warm processes."""
+    from gym_testkit import warm
+
+    warm.address()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the laws before anything is selected by `-k`."""

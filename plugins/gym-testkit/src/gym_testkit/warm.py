@@ -27,6 +27,8 @@ from pathlib import Path
 
 #: The environment variable that holds the path of the server's socket.
 ADDRESS = "GYM_TESTKIT_WARM"
+#: The environment variable that names a worker of pytest-xdist: workers share one server.
+WORKER = "PYTEST_XDIST_WORKER"
 _fresh = count()
 
 
@@ -89,18 +91,17 @@ class Process:
 
 def start(*arguments: str, cwd: Path | str | None = None, env: Mapping[str, str] | None = None) -> Process:
     """Start `python *arguments`, which begin with `-m` and a module or with `-c` and code, with nothing on its stdin."""
-    address = _address()
-    folder = Path(address).parent
+    folder = Path(address()).parent
     name = f"{os.getpid()}-{next(_fresh)}"
     out, err = folder / f"{name}.out", folder / f"{name}.err"
     out.touch()
     err.touch()
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(address)
+    connection.connect(address())
     request = {
         "arguments": arguments,
         "cwd": str(cwd or Path.cwd()),
-        "env": dict(os.environ if env is None else env) | {ADDRESS: address},
+        "env": dict(os.environ if env is None else env) | {ADDRESS: address()},
         "output": [str(out), str(err)],
     }
     connection.sendall(json.dumps(request).encode() + b"\n")
@@ -120,16 +121,20 @@ def run(
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of the server and of its processes that have ended; 0 where none was started."""
+    """Return the CPU seconds of the processes that this worker of pytest-xdist, or a process without workers, had forked.
+
+    Those that have ended count. A process without workers is told those of the server too; 0 where none was started.
+    """
     if ADDRESS not in os.environ:
         return 0.0
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ[ADDRESS])
-        connection.sendall(b"{}\n")
+        connection.sendall(json.dumps({"seconds": os.environ.get(WORKER, "")}).encode() + b"\n")
         return float(connection.makefile().readline())
 
 
-def _address() -> str:
+def address() -> str:
+    """Return where the server listens, which imports everything when it is first asked for a process."""
     if ADDRESS not in os.environ:
         os.environ[ADDRESS] = _begin()
     return os.environ[ADDRESS]
@@ -139,9 +144,9 @@ def _address() -> str:
 def _begin() -> str:
     """Start the server and return its address. It listens already, so that nobody waits for its imports twice."""
     folder = tempfile.TemporaryDirectory(prefix="gym-warm-")
-    address = f"{folder.name}/socket"
+    path = f"{folder.name}/socket"
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
+    listener.bind(path)
     listener.listen(64)
     server = subprocess.Popen(
         [sys.executable, "-m", "gym_testkit.warm_server", str(listener.fileno())],
@@ -157,4 +162,4 @@ def _begin() -> str:
         folder.cleanup()
 
     atexit.register(end)
-    return address
+    return path
