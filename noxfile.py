@@ -79,6 +79,7 @@ def workshop(session: nox.Session) -> str:
         install(session, list(PACKAGES), *TOOLS, *sorted(needs), python=python)
         (WORKSHOP / "stamp").write_text(stamp)
     os.environ["PATH"] = f"{WORKSHOP / folder}{os.pathsep}{os.environ['PATH']}"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the asserts of 6,000 tests would be rewritten in every process
     return python
 
 
@@ -90,9 +91,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Run every test of the tree, but for those of hostile plugins, which `broken` runs where they are installed."""
+    """Run every test of the tree, but for those of hostile plugins, which `broken` runs where they are installed.
+
+    Files go to the workers in the order of `testpaths`, which begins with those of few long tests, so that no worker waits long
+    for the other at the end.
+    """
     python = workshop(session)
-    options = ["-n", "2", "--dist", "loadfile", "--ignore", "tests/hostile"]
+    options = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--ignore", "tests/hostile"]
     session.run(python, "-m", "pytest", *options, *session.posargs, external=True)
 
 
