@@ -19,8 +19,8 @@ from gym_tiny.family import MODEL
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 
 SAMPLES = {"calibration_samples": 48, "holdout_samples": 64}
-#: Tasks of at most 50 tokens: rows are as long as the longest of them, and a tool call has 150.
-SHORT = ("arithmetic", "strings", "sorting", "lookups", "refusals")
+#: Most tokens of a task: rows are as long as the longest of them, and one in ten, a tool call, has 150.
+CUTOFF = 48
 
 Quantize = Callable[..., Path]
 
@@ -28,7 +28,7 @@ Quantize = Callable[..., Path]
 def new_run(output: Path, model: Path, **more: Any) -> Run:
     """Return a run in a new directory, of short tasks."""
     output.mkdir(parents=True)
-    data = {"sources": [{"name": "tiny-tasks", "task": task, "count": 40} for task in SHORT]}
+    data = {"sources": [{"name": "tiny-tasks", "count": 200}], "cutoff": CUTOFF}
     recipe = {"model": str(model), "data": data, "algorithm": "sft", "output": str(output), **more}
     return Run(load_recipe(recipe), output, RunRecord(output / "run.json"))
 
