@@ -10,7 +10,8 @@ import torch
 
 from gym_bitdelta import BitDelta, DeltaQuant
 from gym_bitdelta.delta import file
-from gym_core import Artifact, GymError, execute, load_recipe
+from gym_core import Artifact, GymError, Run, execute, load_recipe
+from gym_core.record import RunRecord
 from gym_torch.checkpoints.artifact import open_artifact
 
 QUICK = {"distill_steps": 0, "holdout_samples": 4, "calibration_samples": 4}
@@ -96,6 +97,26 @@ def test_the_same_again_is_there_and_something_else_is_not_overwritten(bench, tu
     with pytest.raises(GymError, match="KL divergence"):
         BitDelta(max_kl=1e-9, **QUICK).build().quantize(run, artifact, tmp_path / "far")
     assert not (tmp_path / "far").exists()
+
+
+def test_samples_that_changed_under_the_name_of_their_file_are_something_else(bench, tuned, tmp_path, capsys):
+    base, samples = bench.model(), tmp_path / "samples.jsonl"
+    (output := tmp_path / "run").mkdir()
+    recipe = {"model": str(base), "data": str(samples), "algorithm": "sft", "output": str(output)}
+    run, artifact = Run(load_recipe(recipe), output, RunRecord(output / "run.json")), tuned(base)
+    quantizer = BitDelta(safety_threshold=0.6, **QUICK).build()
+
+    def write(question: str) -> None:
+        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "four"}]
+        samples.write_text("".join(json.dumps({"id": str(n), "messages": turns}) + "\n" for n in range(12)))
+
+    write("two and two")
+    quantizer.quantize(run, artifact, tmp_path / "delta")
+    assert "safety_threshold was not checked" in capsys.readouterr().err
+    quantizer.quantize(run, artifact, tmp_path / "delta")
+    write("one and three")
+    with pytest.raises(GymError, match="holds something else"):
+        quantizer.quantize(run, artifact, tmp_path / "delta")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class BitDeltaQuantizer(DeltaCodec):
         """
         where = base_of(artifact)
         name = base_fingerprint(where)
-        source = self._source(run, artifact, name)
+        source = self._source(run, artifact, where, name)
         if into.exists() and any(into.iterdir()):
             if _source_of(into) == source:
                 say(f"{into} holds this delta already")
@@ -82,6 +82,10 @@ class BitDeltaQuantizer(DeltaCodec):
                 told["holdout"] = evidence.held_out(base, tuned, records, samples.holdout)
                 told["samples"] = samples.told
             self._judge(told, artifact)
+            if self.config.model_dump().get("safety_threshold") is not None:
+                say(
+                    "safety_threshold was not checked: harmful prompts to measure it on come from `gym_bitdelta.safety`"
+                )
             provenance = {"made_from": source, "safety": "not evaluated", **self.provenance()}
             delta = file.made(name, records, self.config.said(), provenance)
             file.write(building / file.NAME, delta)
@@ -142,9 +146,9 @@ class BitDeltaQuantizer(DeltaCodec):
                 fix="more bits, or more steps of distillation; what was trained is there",
             )
 
-    def _source(self, run: Run, artifact: Artifact, base: str) -> str:
-        """Return a hash of everything that decides what is written."""
-        data = run.recipe.canonical().get("data") if self.config.data is None else None
+    def _source(self, run: Run, artifact: Artifact, where: Path, base: str) -> str:
+        """Return a hash of everything that decides what is written: of data the samples, for a file may change under its name."""
+        data = calibration.fingerprint(self.config, run, where)
         told = [type(self.config).__name__, self.config.model_dump(mode="json"), data, run.recipe.train.seed, base]
         held = sorted((path.name, fingerprint.of_file(path)) for path in artifact.path.glob("*.safetensors"))
         text = json.dumps([told, held, artifact.kind, artifact.details], sort_keys=True, default=str)
