@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 import types
-from collections import Counter
+from collections import defaultdict
 from importlib.metadata import distributions
 from typing import Any
 
@@ -57,7 +57,7 @@ class Server:
         self.asked: dict[socket.socket, bytes] = {}
         self.running: dict[int, socket.socket] = {}
         self.by: dict[int, str] = {}  #: whose each process is
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.prepared = False
 
     def serve(self) -> dict[str, Any] | None:
