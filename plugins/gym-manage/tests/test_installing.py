@@ -55,3 +55,9 @@ def test_a_failure_of_pip_is_ours(tmp_path):
 def test_only_plugins_are_uninstalled(name, capsys):
     assert run(["plugins", "uninstall", name]) == PLUGIN
     assert name in capsys.readouterr().err
+
+
+def test_setuptools_works_after_it(tmp_path):
+    """`import pip`, or a question for it, ends what setuptools puts in the place of distutils: for whoever compiles later."""
+    script = f"from gym_core.cli import run; run(['plugins', 'install', {str(tmp_path / 'none')!r}]); import setuptools"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False).returncode == OK

@@ -91,6 +91,6 @@ def test_a_reward_that_fails_on_every_answer_stops_the_run(bench: Bench) -> None
 
 def test_a_reward_that_is_not_there_stops_the_run_before_it_answers(bench: Bench) -> None:
     made = recipe(bench, "rloo", "no_such_function", 2, on_error="mask")
-    with pytest.raises(GymError, match="cannot be loaded"):
+    with pytest.raises(GymError, match="defines no `no_such_function`"):
         bench.run(made)
     assert not (bench.root / "run" / "metrics.jsonl").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 
 import click
 
@@ -46,7 +46,9 @@ def _all() -> list[Entry]:
 
 
 def _pip(*arguments: str) -> None:
-    if find_spec("pip") is None:
+    if (
+        PathFinder.find_spec("pip") is None
+    ):  # `util.find_spec` asks setuptools too, which then leaves distutils alone for good
         fix = f"`uv pip {arguments[0]} --python {sys.executable} ...`, or `{sys.executable} -m ensurepip`"
         raise errors.GymError("this Python has no pip", where=sys.executable, fix=fix)
     status = subprocess.run([sys.executable, "-m", "pip", *arguments], check=False).returncode
