@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,9 @@ def library() -> Library | None:
     if os.environ.get(OFF) == "0":
         return None
     compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
-    key = hashlib.sha256(SOURCE.read_bytes() + repr((FLAGS, THREADS, compiler, sys.platform)).encode()).hexdigest()
+    key = hashlib.sha256(
+        SOURCE.read_bytes() + repr((FLAGS, THREADS, compiler, sys.platform, machine())).encode()
+    ).hexdigest()
     file = cache_dir() / "kernels" / f"planes-{key[:32]}.so"
     try:
         return Library(file if _ours(file) else _compile(compiler, file))
