@@ -115,7 +115,7 @@ def _opened(output: Path, record: RunRecord, recipe: Recipe) -> dict[str, Any]:
     before = dict(_earlier(output, record, recipe))
     if before.get("status") != "finished":
         recipe.check()
-        record.update(**_opening(recipe, before))
+        record.update(**opening(recipe, before))
     return before
 
 
@@ -182,7 +182,8 @@ def _set_aside(output: Path, others: list[Path]) -> None:
         path.rename(aside / path.name)
 
 
-def _opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:
+def opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `run.json` says of a run that begins, or goes on from the record `before`."""
     return {
         "status": "running",
         "trained": None,

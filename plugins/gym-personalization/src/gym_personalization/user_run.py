@@ -6,7 +6,6 @@ same recipe.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,8 @@ from typing import Any
 
 from gym_core import Artifact, GymError, Recipe, RecipeError, Run
 from gym_core.component import load_object
-from gym_core.record import RunRecord, environment
+from gym_core.record import RunRecord
+from gym_core.run import opening
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
 from gym_optim.promises import promised
@@ -112,7 +112,7 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
     config = torch_algorithm(recipe)
     output.mkdir(parents=True, exist_ok=True)
     run = Run(recipe, output, RunRecord(output / "run.json"), resuming=resuming)
-    run.record.update(**_opening(recipe, run.record.read() if resuming else {}))
+    run.record.update(artifact=None, error=None, **opening(recipe, run.record.read() if resuming else {}))
     checks.before_data(config, recipe, base.loaded)
     objective: Objective[Any] = load_object(config.objective)(config, base.loaded.layout)
     _check(recipe, objective)
@@ -195,23 +195,6 @@ def _check(recipe: Recipe, objective: Objective[Any]) -> None:
     for found, key, why in wrong:
         if found:
             raise RecipeError(f"{why}, which users that train together cannot share", key=key, fix=FIX)
-
-
-def _opening(recipe: Recipe, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what `run.json` says of a run that begins or goes on."""
-    return {
-        "status": "running",
-        "trained": None,
-        "artifact": None,
-        "error": None,
-        "fingerprint": recipe.fingerprint(),
-        "recipe": recipe.canonical(),
-        "settings": recipe.settings(),
-        "components": [item._asdict() | {"path": list(item.path)} for item in recipe.resolved],
-        "environment": environment(),
-        "started": before.get("started") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "resumed": before.get("resumed", -1) + 1,
-    }
 
 
 def failed(run: Run, error: GymError) -> None:
