@@ -29,11 +29,13 @@ from gym_quant.post_training import calibration
 from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.checkpoints.checkpoint import whole_or_gone
 from gym_torch.checkpoints.deltas import DeltaCodec
+from gym_torch.checkpoints.largest_kl import check_kl
 from gym_torch.console import say
 from gym_torch.model import fingerprint, mapped_weights
 from gym_torch.model.adapted import stored_dtype
 
 EVIDENCE = "delta.json"
+BETTER = "more bits, or more steps of distillation; what was trained is there"
 
 
 class BitDeltaQuantizer(DeltaCodec):
@@ -69,7 +71,7 @@ class BitDeltaQuantizer(DeltaCodec):
         encoder = self._encoder(base, tuned, adapter)
         samples = calibration.draw(self.config, run, where)
         with whole_or_gone(into, "the delta", "the trained model") as building:
-            wanted = samples.calibration if samples and self._calibrates else None
+            wanted = samples.calibration if samples and self.config.calibrate else None
             records = encoder.records(wanted)
             told: dict[str, Any] = {"distillation": None, "holdout": None}
             if samples and self.config.distill_steps:
@@ -81,8 +83,9 @@ class BitDeltaQuantizer(DeltaCodec):
             if samples:
                 told["holdout"] = evidence.held_out(base, tuned, records, samples.holdout)
                 told["samples"] = samples.told
-            self._judge(told, artifact)
-            if self.config.model_dump().get("safety_threshold") is not None:
+            if samples:
+                check_kl(told["holdout"]["kl"], self.config.max_kl, "base and delta", str(artifact.path), BETTER)
+            if self.config.safety_threshold is not None:
                 say(
                     "safety_threshold was not checked: harmful prompts to measure it on come from `gym_bitdelta.safety`"
                 )
@@ -112,11 +115,7 @@ class BitDeltaQuantizer(DeltaCodec):
 
     def provenance(self) -> Mapping[str, Any]:
         """Return what the header says beside the source and the safety."""
-        return {"deltasoup": True} if self.config.model_dump().get("enable_deltasoup") else {}
-
-    @property
-    def _calibrates(self) -> bool:
-        return bool(self.config.model_dump().get("calibrate"))
+        return {"deltasoup": True} if self.config.enable_deltasoup else {}
 
     def _encoder(self, base: PreTrainedModel, tuned: PreTrainedModel, adapter: bool) -> Encoder:
         return Encoder(self.config, base, tuned, ranked_of(self.config, adapter))
@@ -134,17 +133,6 @@ class BitDeltaQuantizer(DeltaCodec):
             **{key: artifact.details[key] for key in ("revision",) if key in artifact.details},
         }
         return Artifact(path, "delta", base_name(artifact), details, artifact.task)
-
-    def _judge(self, told: Mapping[str, Any], artifact: Artifact) -> None:
-        """Raise GymError where the result is further from the fine-tune than it may be."""
-        most = self.config.max_kl
-        if most is not None and not told["holdout"]["kl"] <= most:
-            raise GymError(
-                f"the KL divergence of base and delta is {told['holdout']['kl']:.4g} nats per token, above {most:g}",
-                where=str(artifact.path),
-                key="quantization.max_kl",
-                fix="more bits, or more steps of distillation; what was trained is there",
-            )
 
     def _source(self, run: Run, artifact: Artifact, where: Path, base: str) -> str:
         """Return a hash of everything that decides what is written: of data the samples, for a file may change under its name."""

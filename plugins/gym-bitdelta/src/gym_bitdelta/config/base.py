@@ -46,6 +46,14 @@ class DeltaOptions(DeltaQuantizer, Sampling):
     distill_learning_rate: NonNegativeFloat = 0.02
     """Learning rate of distillation, of logarithms of scales; it falls to zero along a cosine."""
 
+    calibrate: bool = False
+    """Whether codes are chosen for the outputs on samples of the data, not for the weights."""
+    safety_threshold: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Least relative reduction of answers to harmful prompts against the fine-tune, where a set of prompts is given to measure it
+    on. Without one the delta says that its safety is not evaluated."""
+    enable_deltasoup: bool = False
+    """Whether the delta says that it may become part of a soup of many."""
+
     def coding(self, name: str) -> Coding | None:
         """Return how the matrix of this name inside a layer is coded; None: as it is, in fp16."""
         raise TypeError(f"{type(self).__name__} does not say how weights are coded")

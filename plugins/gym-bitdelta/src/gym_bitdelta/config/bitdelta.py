@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta.layout import Granularity
@@ -27,13 +27,6 @@ class BitDelta(DeltaOptions):
     of an output (`group`), or an output times an input (`rank1`). `auto` takes what leaves the least error, of all but groups."""
     group_size: PositiveInt | None = None
     """Inputs of a group; sets `scale_mode: group`, for which it is 128 by default."""
-    calibrate: bool = False
-    """Whether signs and scales are chosen for the outputs on samples of the data, not for the weights."""
-    safety_threshold: Annotated[float | None, Field(ge=0, le=1)] = None
-    """Least relative reduction of answers to harmful prompts against the fine-tune, where a set of prompts is given to measure it
-    on. Without one the delta says that its safety is not evaluated."""
-    enable_deltasoup: bool = False
-    """Whether the delta says that it may become part of a soup of many."""
 
     def coding(self, name: str) -> Coding:
         """Return how the matrix of this name inside a layer is coded."""
