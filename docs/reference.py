@@ -26,7 +26,7 @@ from gym_data.kinds import DataAlgorithm, Rows
 from gym_llamafactory.markdown import markdown
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
-from gym_rl.rollout_engine import RolloutEngine
+from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
 from gym_torch import LoadTimeQuantizer, TorchAlgorithm, TorchBackend, TorchStrategy
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
@@ -44,7 +44,7 @@ HANDED = (
     Run, Artifact, Rows, Trainer, LoadedModel, WeightCodec, AdaptedModel, Plain, TrainedPart, AuxiliaryModule,
     RewardInput, Score, Logging, Selective,
     PlannedRun, Plans, Prepared,
-    Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine,
+    Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine, RolloutRequest,
 )  # fmt: skip
 #: What packages ask of components of the kernel's kinds beyond what it does itself.
 FURTHER: tuple[type[Component], ...] = (

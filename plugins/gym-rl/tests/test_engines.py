@@ -13,6 +13,7 @@ from gym_core import GymError, PluginError, RecipeError, load_recipe
 from gym_data.tokenizer import Tokenizer
 from gym_rl import LocalEngineConfig
 from gym_rl.local_engine import LocalEngine
+from gym_rl.rollout_engine import RolloutRequest
 from gym_rl.rollouts.engine_output_check import check
 from gym_torch.generation.generator import Completion, Generator
 from gym_torch.model.adapted import Full
@@ -87,7 +88,7 @@ def test_the_local_engine_answers_in_the_precision_that_is_trained_in(tiny_model
     full = LocalEngine(LocalEngineConfig(), adapted=Full(None, model), tokenizer=tokenizer, precision="fp32")
     half = LocalEngine(LocalEngineConfig(), adapted=Full(None, model), tokenizer=tokenizer, precision="bf16")
     assert full.exact and not half.exact
-    exact, close = (engine.generate(PROMPTS, 8, 0.0) for engine in (full, half))
+    exact, close = (engine.generate(RolloutRequest(PROMPTS, 8)) for engine in (full, half))
     assert [answer.log_probs for answer in exact] == [
         answer.log_probs for answer in Generator(model, tokenizer).generate(PROMPTS, 8)
     ]
@@ -95,8 +96,15 @@ def test_the_local_engine_answers_in_the_precision_that_is_trained_in(tiny_model
     assert 0 < float((first[:, 0] - first[:, 1]).abs().max()) < 0.1
 
 
+def test_a_request_numbers_its_prompts_and_refuses_other_counts() -> None:
+    assert list(RolloutRequest(PROMPTS, 8).streams) == [0, 1, 2]
+    assert RolloutRequest(PROMPTS, 8, streams=[7, 8, 9]).streams == [7, 8, 9]
+    with pytest.raises(GymError, match="2 streams for 3 prompts"):
+        RolloutRequest(PROMPTS, 8, streams=[7, 8])
+
+
 def test_the_local_engine_answers_where_frozen_weights_are_in_bf16(tiny_model) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16)
     adapted = LoRA(rank=4).build(model=model, seed=0)
     engine = LocalEngine(LocalEngineConfig(), adapted=adapted, tokenizer=Tokenizer(tiny_model), precision="bf16")
-    check(engine.generate(PROMPTS, 8, 1.0), ["a", "b", "c"], 8)
+    check(engine.generate(RolloutRequest(PROMPTS, 8, 1.0)), ["a", "b", "c"], 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -31,18 +32,16 @@ class Engine(LocalEngineConfig):
         class Faulty:
             exact, refresh, close = engine.exact, engine.refresh, engine.close
 
-            def generate(self, prompts, longest, temperature=0.0, top_p=1.0, seed=0, streams=None):
-                streams = range(len(prompts)) if streams is None else streams
-                asked = config.asked(list(prompts), temperature, seed, list(streams))
-                return config.made(engine.generate(asked[0], longest, asked[1], top_p, asked[2], streams=asked[3]))
+            def generate(self, request):
+                return config.made(engine.generate(config.asked(request)))
 
         return Faulty()
 
     def over(self, context):
         return context
 
-    def asked(self, prompts, temperature, seed, streams):
-        return prompts, temperature, seed, streams
+    def asked(self, request):
+        return request
 
     def made(self, answers):
         return answers
@@ -80,36 +79,36 @@ class NotANumber(Engine):
 
 
 class Warmer(Engine):
-    def asked(self, prompts, temperature, seed, streams):
-        return prompts, temperature and temperature * 1.5, seed, streams
+    def asked(self, request):
+        return replace(request, temperature=request.temperature * 1.5)
 
 
 class Random(Engine):
-    def asked(self, prompts, temperature, seed, streams):
-        return prompts, temperature or 1.0, seed, streams
+    def asked(self, request):
+        return replace(request, temperature=request.temperature or 1.0)
 
 
 class Deaf(Engine):
-    def asked(self, prompts, temperature, seed, streams):
-        return prompts, temperature, 0, streams
+    def asked(self, request):
+        return replace(request, seed=0)
 
 
 class Alike(Engine):
-    def asked(self, prompts, temperature, seed, streams):
-        return prompts, temperature, seed, [0] * len(prompts)
+    def asked(self, request):
+        return replace(request, streams=[0] * len(request.prompts))
 
 
 class Crowd(Engine):
-    def asked(self, prompts, temperature, seed, streams):
-        return prompts, temperature, seed + len(prompts), streams
+    def asked(self, request):
+        return replace(request, seed=request.seed + len(request.prompts))
 
 
 class Restless(Engine):
     calls: ClassVar = 0
 
-    def asked(self, prompts, temperature, seed, streams):
+    def asked(self, request):
         Restless.calls += 1
-        return prompts, temperature, seed + Restless.calls, streams
+        return replace(request, seed=request.seed + Restless.calls)
 
 
 class Stale(Engine):

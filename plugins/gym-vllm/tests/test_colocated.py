@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausal
 
 from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
+from gym_rl.rollout_engine import RolloutRequest
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import rollouts as laws
 from gym_torch.model.adapted import Full
@@ -53,9 +54,9 @@ def test_it_sleeps_while_the_policy_trains(vllm, model_path) -> None:
     assert engine.llm.held == set()
     for _ in range(2):
         engine.refresh()
-        engine.generate([[5]], 2, 1.0)
+        engine.generate(RolloutRequest([[5]], 2, 1.0))
         assert engine.llm.held == set()
-    engine.generate([[5]], 2, 1.0)  # its weights went when it fell asleep: they are handed over again
+    engine.generate(RolloutRequest([[5]], 2, 1.0))  # its weights went when it fell asleep: they are handed over again
     assert engine.llm.calls == ["reload_weights", "reset_prefix_cache"] * 3
 
 
@@ -63,21 +64,21 @@ def test_awake_it_takes_weights_only_when_they_have_changed(vllm, model_path) ->
     engine = build(model_path, enable_sleep_mode=False)
     for _ in range(2):
         engine.refresh()
-        engine.generate([[5]], 2, 1.0)
-        engine.generate([[5]], 2, 1.0)
+        engine.generate(RolloutRequest([[5]], 2, 1.0))
+        engine.generate(RolloutRequest([[5]], 2, 1.0))
     assert engine.llm.calls == ["reload_weights", "reset_prefix_cache"] * 2
 
 
 def test_weights_that_do_not_arrive_are_noticed(vllm, model_path) -> None:
     engine = build(model_path, enable_sleep_mode=False)
     engine.llm.model.load = lambda weights: None
-    engine.generate([[5]], 2, 1.0)
+    engine.generate(RolloutRequest([[5]], 2, 1.0))
     with torch.no_grad():
         for weight in engine.adapted.model.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)), alpha=0.3)
     engine.refresh()
     with pytest.raises(GymError, match="computes with other weights than it was just given"):
-        engine.generate([[5]], 2, 1.0)
+        engine.generate(RolloutRequest([[5]], 2, 1.0))
 
 
 def test_without_vllm(model_path, monkeypatch) -> None:

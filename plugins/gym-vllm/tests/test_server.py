@@ -15,6 +15,7 @@ from gym_adapters import LoRA
 from gym_core import GymError, execute, load_recipe
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
+from gym_rl.rollout_engine import RolloutRequest
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import rollouts as laws
 from gym_testkit.team import start
@@ -85,7 +86,7 @@ def test_log_probabilities_arrive_as_they_were_sampled(case, desk) -> None:
     engine = case.engine()
     case.move()
     engine.refresh()
-    made = engine.generate(PROMPTS, 8, 0.7, 1.0, seed=3)
+    made = engine.generate(RolloutRequest(PROMPTS, 8, 0.7, 1.0, seed=3))
     for prompt, answer in zip(PROMPTS, made, strict=True):
         logits = case.model(torch.tensor([[*prompt, *answer.tokens[:-1]]])).logits[0, len(prompt) - 1 :] / 0.7
         own = logits.log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
@@ -101,7 +102,7 @@ def test_an_adapter_arrives_merged(case, desk) -> None:
             if weight.requires_grad:
                 weight.add_(torch.randn_like(weight), alpha=0.2)
     engine.refresh()
-    (answer,) = engine.generate([[5, 9]], 8, 1.0)
+    (answer,) = engine.generate(RolloutRequest([[5, 9]], 8, 1.0))
     for model, same in ((case.adapted.merged(), True), (AutoModelForCausalLM.from_pretrained(case.path), False)):
         logits = model.eval()(torch.tensor([[5, 9, *answer.tokens[:-1]]])).logits[0, 1:]
         own = logits.log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
@@ -128,7 +129,7 @@ def test_a_round_gives_the_weights_a_name_and_forgets_cached_prompts(case, desk)
     engine = case.engine()
     desk.seen.clear()
     engine.refresh()
-    engine.generate([[5]], 2, 1.0)
+    engine.generate(RolloutRequest([[5]], 2, 1.0))
     paths = [path for path, _ in desk.seen]
     assert paths == [
         "/collective_rpc",
@@ -147,7 +148,7 @@ def test_a_round_gives_the_weights_a_name_and_forgets_cached_prompts(case, desk)
 
 
 def test_every_answer_has_a_seed_of_its_own_and_every_setting_is_said(case, desk) -> None:
-    case.engine().generate([[5]] * 3, 4, 0.9, 0.8, seed=1, streams=[7, 8, 9])
+    case.engine().generate(RolloutRequest([[5]] * 3, 4, 0.9, 0.8, seed=1, streams=[7, 8, 9]))
     asked = [content for path, content in desk.seen if path == "/v1/completions"]
     assert len({content["seed"] for content in asked}) == 3
     for content in asked:
@@ -159,12 +160,12 @@ def test_a_restarted_server_is_noticed(case, desk, model_path) -> None:
     engine = case.engine()
     case.move()
     engine.refresh()
-    engine.generate(PROMPTS, 4, 1.0)
+    engine.generate(RolloutRequest(PROMPTS, 4, 1.0))
     desk.model, desk.version = StandIn(model_path), "default"  # as it was started
     with pytest.raises(GymError, match="no longer has the weights that it was given"):
-        engine.generate(PROMPTS, 4, 1.0)
+        engine.generate(RolloutRequest(PROMPTS, 4, 1.0))
     engine.refresh()
-    engine.generate(PROMPTS, 4, 1.0)
+    engine.generate(RolloutRequest(PROMPTS, 4, 1.0))
 
 
 def test_a_server_that_says_the_right_name_and_has_other_weights_is_noticed(case, desk, model_path) -> None:
@@ -174,7 +175,7 @@ def test_a_server_that_says_the_right_name_and_has_other_weights_is_noticed(case
     engine.refresh()
     desk.model = StandIn(model_path)  # as it was started, under the name that it was given later
     with pytest.raises(GymError, match="no longer has the weights that it was given"):
-        engine.generate(PROMPTS, 4, 1.0)
+        engine.generate(RolloutRequest(PROMPTS, 4, 1.0))
 
 
 def test_a_server_that_does_not_take_the_weights_is_noticed_before_it_answers(case, desk) -> None:
@@ -200,7 +201,7 @@ def test_a_broken_connection_is_tried_again(model_path, desk, tmp_path) -> None:
     engine.client = Client(desk.url, retries=2, backoff=0.01)
     replies = [None, 503]
     desk.bend = lambda path, usual: replies.pop() if path == "/v1/completions" and replies else usual
-    assert len(engine.generate([[5]], 4, 1.0)) == 1
+    assert len(engine.generate(RolloutRequest([[5]], 4, 1.0))) == 1
     assert not replies
 
 
@@ -236,7 +237,7 @@ def test_what_a_server_does_wrong_stops_the_run_in_four_lines(case, desk, path, 
         breaks(desk, path, reply)
         if path != "/v1/completions":
             engine.refresh()
-        engine.generate(PROMPTS, 8, 1.0)
+        engine.generate(RolloutRequest(PROMPTS, 8, 1.0))
     assert why in str(caught.value)
     assert len(str(caught.value).splitlines()) <= 4
     assert list(case.output.iterdir()) == []
@@ -253,7 +254,7 @@ def test_a_log_probability_that_is_no_number_is_none(case, desk) -> None:
 
     breaks(desk, "/v1/completions", bend)
     with pytest.raises(GymError, match="returned nan as the log-probability"):
-        check(engine.generate([[5]], 4, 1.0), ["row 1"], 4)
+        check(engine.generate(RolloutRequest([[5]], 4, 1.0)), ["row 1"], 4)
 
 
 def test_a_slow_server_is_not_waited_for_forever(model_path, desk, tmp_path) -> None:
@@ -266,7 +267,7 @@ def test_a_slow_server_is_not_waited_for_forever(model_path, desk, tmp_path) -> 
     desk.bend = late
     began = time.monotonic()
     with pytest.raises(GymError, match="timed out"):
-        engine.generate([[5]], 4, 1.0)
+        engine.generate(RolloutRequest([[5]], 4, 1.0))
     assert time.monotonic() - began < 5
 
 
@@ -308,7 +309,7 @@ def test_no_server(model_path, tmp_path) -> None:
 def test_a_key_comes_from_the_environment(model_path, desk, tmp_path, monkeypatch) -> None:
     desk.key = "secret"
     monkeypatch.setenv("SERVER_KEY", "secret")
-    assert Case(model_path, tmp_path, url=desk.url, token="SERVER_KEY").engine().generate([[5]], 2, 1.0)
+    assert Case(model_path, tmp_path, url=desk.url, token="SERVER_KEY").engine().generate(RolloutRequest([[5]], 2, 1.0))
     with pytest.raises(GymError, match="OTHER_KEY is not set"):
         Case(model_path, tmp_path, url=desk.url, token="OTHER_KEY").engine()
 
@@ -317,7 +318,7 @@ def test_a_server_that_cannot_say_its_weights_is_used_on_request(model_path, des
     desk.routes = set(ROUTES) - {"/weight_info", "/update_weight_version"}
     engine = Case(model_path, tmp_path, url=desk.url, verify=False).engine()
     engine.refresh()
-    assert engine.generate([[5]], 2, 1.0)
+    assert engine.generate(RolloutRequest([[5]], 2, 1.0))
 
 
 @pytest.fixture

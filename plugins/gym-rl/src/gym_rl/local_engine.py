@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from gym_data.tokenizer import Tokenizer
 from gym_rl.config.local_engine import LocalEngineConfig
+from gym_rl.rollout_engine import RolloutRequest
 from gym_torch.generation.generator import Completion, Generator
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.expert_routing import Routers
@@ -40,19 +39,11 @@ class LocalEngine:
     def refresh(self) -> None:
         """Do nothing: the weights are the trainer's own."""
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        streams: Sequence[int] | None = None,
-    ) -> list[Completion]:
+    def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return the completions: see `gym_torch.generation.generator.Generator.generate`."""
         device = self.generator.model.device.type
         with torch.autocast(device, torch.bfloat16, enabled=self.rounds):
-            return self.generator.generate(prompts, max_new_tokens, temperature, top_p, seed, streams=streams)
+            return self.generator.generate(**vars(request))
 
     def close(self) -> None:
         """Do nothing."""

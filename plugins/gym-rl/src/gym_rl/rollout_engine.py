@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from gym_core.component import Component
+from gym_core.errors import GymError
 
 if TYPE_CHECKING:
     from gym_torch.generation.generator import Completion
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """Completions that are asked for. Raises GymError unless there is a stream for each prompt."""
+
+    prompts: Sequence[Sequence[int]]  #: token ids, at least one each
+    max_new_tokens: int
+    temperature: float = 0.0  #: 0 is greedy
+    top_p: float = 1.0
+    seed: int = 0
+    streams: Sequence[int] = ()  #: for each prompt the number of its random numbers; by default its index
+
+    def __post_init__(self) -> None:
+        """Number the prompts, where nobody did."""
+        object.__setattr__(self, "streams", self.streams if len(self.streams) else range(len(self.prompts)))
+        if len(self.streams) != len(self.prompts):
+            raise GymError(f"{len(self.streams)} streams for {len(self.prompts)} prompts", where="RolloutRequest")
 
 
 @runtime_checkable
@@ -24,20 +44,12 @@ class RolloutEngine(Protocol):
         """Generate with the weights as they are now, from the next call on. Every process calls it, at the same place."""
         ...
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        streams: Sequence[int] | None = None,
-    ) -> list[Completion]:
+    def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return a completion for each prompt, in order: at least one token each, the one that ended it included.
 
-        A completion is a function of the weights, its prompt, `seed` and its stream (by default its index), whatever else
-        is asked with it, as far as the engine can have it so. A log-probability is that of the distribution that is drawn
-        from: at this temperature, over the tokens that `top_p` leaves; at temperature 0 that of temperature 1, uncut.
+        A completion is a function of the weights, its prompt, the seed and its stream, whatever else is asked with it, as
+        far as the engine can have it so. A log-probability is that of the distribution that is drawn from: at this
+        temperature, over the tokens that `top_p` leaves; at temperature 0 that of temperature 1, uncut.
         Raises GymError where it cannot generate.
         """
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from gym_core import GymError, RecipeError
 from gym_data.tokenizer import Tokenizer
+from gym_rl.rollout_engine import RolloutRequest
 from gym_torch.generation.generator import Completion, stop_ids
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.rope_scaling import refuse_files
@@ -60,24 +61,19 @@ class ColocatedEngine:
         """Have the weights handed over before the next answer."""
         self._stale = True
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        streams: Sequence[int] | None = None,
-    ) -> list[Completion]:
+    def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return the completions. Raises GymError where vLLM answers what cannot be."""
-        options = SamplingOptions(max_new_tokens, temperature, top_p, seed, sorted(self.stop))
-        streams = range(len(prompts)) if streams is None else streams
+        options = SamplingOptions(request, sorted(self.stop))
         self._wake()
-        params = [self._params(**options.params(stream)) for stream in streams]
-        found = self.llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], params, use_tqdm=False)
+        params = [self._params(**options.params(stream)) for stream in request.streams]
+        found = self.llm.generate(
+            [{"prompt_token_ids": list(prompt)} for prompt in request.prompts], params, use_tqdm=False
+        )
         self._rest()
-        if len(found) != len(prompts):
-            raise GymError(f"vLLM gave {len(found)} answers to {len(prompts)} prompts", key="algorithm.rollouts")
+        if len(found) != len(request.prompts):
+            raise GymError(
+                f"vLLM gave {len(found)} answers to {len(request.prompts)} prompts", key="algorithm.rollouts"
+            )
         return [self._read(options, one.outputs[0]) for one in found]
 
     def close(self) -> None:
@@ -106,7 +102,9 @@ class ColocatedEngine:
 
     def _verify(self, merged: PreTrainedModel) -> None:
         """Raise GymError where vLLM computes with other weights than it was just given."""
-        params = self._params(**SamplingOptions(1, 1.0, 1.0, 0, sorted(self.stop)).params(0), prompt_logprobs=0)
+        params = self._params(
+            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop)).params(0), prompt_logprobs=0
+        )
         (said,) = self.llm.generate([{"prompt_token_ids": self.probe.tokens}], [params], use_tqdm=False)
         found = apart(self.probe.read(said.prompt_logprobs, int), self.probe.of(merged))
         if not found <= ARITHMETIC:

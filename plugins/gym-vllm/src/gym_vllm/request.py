@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gym_core import GymError, RecipeError
+from gym_rl.rollout_engine import RolloutRequest
 from gym_torch.generation.generator import Completion
 from gym_torch.generation.sampling import uniform
 
@@ -17,10 +18,7 @@ LOGPROBS = "processed_logprobs"  #: vLLM's name for log-probabilities at the tem
 class SamplingOptions:
     """How answers are sampled; everything is said, because a server fills gaps from files of the model."""
 
-    max_new_tokens: int
-    temperature: float
-    top_p: float
-    seed: int
+    request: RolloutRequest
     stop: Sequence[int]  #: tokens that end an answer, and no others do
 
     def params(self, stream: int) -> dict[str, Any]:
@@ -29,15 +27,15 @@ class SamplingOptions:
         Each has a seed of its own: with one for all, answers would depend on how they are put into batches.
         """
         return {
-            "max_tokens": self.max_new_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
+            "max_tokens": self.request.max_new_tokens,
+            "temperature": self.request.temperature,
+            "top_p": self.request.top_p,
             "top_k": 0,
             "min_p": 0.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "repetition_penalty": 1.0,
-            "seed": int(uniform(self.seed, stream, 0) * (1 << 53)),
+            "seed": int(uniform(self.request.seed, stream, 0) * (1 << 53)),
             "logprobs": 0,
             "ignore_eos": True,
             "stop_token_ids": sorted(self.stop),
@@ -54,9 +52,9 @@ class SamplingOptions:
                 fix="let it serve the model of the recipe",
             )
         finished = bool(tokens) and tokens[-1] in self.stop
-        if not finished and len(tokens) < self.max_new_tokens:
+        if not finished and len(tokens) < self.request.max_new_tokens:
             raise GymError(
-                f"vLLM ended an answer after {len(tokens)} of {self.max_new_tokens} tokens, and none that ends a turn",
+                f"vLLM ended an answer after {len(tokens)} of {self.request.max_new_tokens} tokens, and none that ends a turn",
                 key="algorithm.rollouts",
                 fix="raise `max_model_len`, or the server's --max-model-len: prompt and answer must fit into it",
             )

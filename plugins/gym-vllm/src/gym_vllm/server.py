@@ -21,6 +21,7 @@ from gym_core import GymError
 from gym_core.files import by_umask
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
+from gym_rl.rollout_engine import RolloutRequest
 from gym_torch.generation.generator import Completion, stop_ids
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.rope_scaling import refuse_files
@@ -78,20 +79,12 @@ class ServerEngine:
         """Have the server load the weights as they are now."""
         self.version, self.computed = json.loads(self.ranks.agree(self._send))
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        streams: Sequence[int] | None = None,
-    ) -> list[Completion]:
+    def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return the completions. Raises GymError when the server fails, or no longer has the weights that it was given."""
-        options = SamplingOptions(max_new_tokens, temperature, top_p, seed, sorted(self.stop))
-        streams = range(len(prompts)) if streams is None else streams
+        options = SamplingOptions(request, sorted(self.stop))
+        pairs = zip(request.prompts, request.streams, strict=True)
         with ThreadPoolExecutor(self.config.concurrency) as pool:
-            made = list(pool.map(lambda pair: self._answer(options, *pair), zip(prompts, streams, strict=True)))
+            made = list(pool.map(lambda pair: self._answer(options, *pair), pairs))
         self._verify()
         return made
 
@@ -171,7 +164,7 @@ class ServerEngine:
             "return_token_ids": True,
             "add_special_tokens": False,
             "prompt_logprobs": 0,
-            **SamplingOptions(1, 1.0, 1.0, 0, sorted(self.stop)).params(0),
+            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop)).params(0),
         }
         return self.probe.read(
             self.client.post("/v1/completions", content, "choices", 0, "prompt_logprobs"), str, "logprob"

@@ -16,7 +16,7 @@ from gym_rewards.reward import RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rewards.reward_names import called
 from gym_rl.config.base import PolicyGradient
-from gym_rl.rollout_engine import RolloutEngine
+from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
 from gym_rl.rollouts.engine_output_check import check
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.routing_replay import recorded_experts
@@ -103,13 +103,9 @@ class RolloutGenerator:
 
     def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int]) -> list[Completion]:
         config = self.config
+        tokens = [prompt.tokens.tolist() for prompt in prompts]
         made = self.engine.generate(
-            [prompt.tokens.tolist() for prompt in prompts],
-            config.max_new_tokens,
-            config.temperature,
-            config.top_p,
-            seed=self.seed,
-            streams=streams,
+            RolloutRequest(tokens, config.max_new_tokens, config.temperature, config.top_p, self.seed, streams)
         )
         check(made, [prompt.id for prompt in prompts], config.max_new_tokens, called(config.rollouts))
         return made

@@ -18,6 +18,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_rewards.reward import RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl.config.base import PolicyGradient
+from gym_rl.rollout_engine import RolloutRequest
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
 from gym_rl.rollouts.mini_batches import prompts_in
@@ -61,17 +62,10 @@ class _Endless:
     def close(self) -> None:
         """Do nothing."""
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        streams: Sequence[int] | None = None,
-    ) -> list[Completion]:
+    def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return a completion for each prompt."""
-        return [Completion([0] * max_new_tokens, [0.0] * max_new_tokens) for _ in prompts]
+        length = request.max_new_tokens
+        return [Completion([0] * length, [0.0] * length) for _ in request.prompts]
 
 
 class _Mute:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
-from gym_rl.rollout_engine import RolloutEngine, RolloutEngineConfig
+from gym_rl.rollout_engine import RolloutEngine, RolloutEngineConfig, RolloutRequest
 from gym_rl.rollouts.engine_output_check import check
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
@@ -39,7 +39,7 @@ class _Trial:
         self, prompts: Sequence[Sequence[int]] = PROMPTS, temperature: float = 1.0, **more: Any
     ) -> list[Completion]:
         """Return answers that hold to what every engine promises."""
-        made = self.engine.generate(prompts, LONGEST, temperature, **more)
+        made = self.engine.generate(RolloutRequest(prompts, LONGEST, temperature, **more))
         check(made, [str(number) for number in range(len(prompts))], LONGEST)
         return made
 
