@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from gym_bitdelta import evidence
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta import file
-from gym_bitdelta.delta.base import base_fingerprint
 from gym_bitdelta.delta.layout import Zero
 from gym_bitdelta.distillation import distill
 from gym_bitdelta.encoding import Encoder, changed_config, ranked_of
@@ -27,6 +26,7 @@ from gym_core.loading import load
 from gym_data.location import locate
 from gym_quant.post_training import calibration
 from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.checkpoints.checkpoint import whole_or_gone
 from gym_torch.checkpoints.deltas import DeltaCodec
 from gym_torch.checkpoints.largest_kl import check_kl

@@ -201,7 +201,7 @@ class Header(Config):
     """Version of the layout."""
 
     base: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """Fingerprint of the base (`gym_bitdelta.delta.base`)."""
+    """Fingerprint of the base (`gym_torch.checkpoints.base_fingerprint`)."""
     table: tuple[Group, ...]
     config: dict[str, Any] = Field(default_factory=dict)
     """Name and options of what made it."""

@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_bitdelta.delta import file
-from gym_bitdelta.delta.base import base_fingerprint
 from gym_bitdelta.runtime.layers import attach
 from gym_bitdelta.runtime.mixture import Mixture, active, computing
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant import Tenant, prepare
 from gym_bitdelta.runtime.tiers import Tiers
 from gym_core import GymError
+from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.generation.generator import Completion, Generator
 
 PACKED, PREPARED = 2**30, 2**29  #: bytes of the two tiers by default
@@ -68,7 +68,7 @@ class TenantModel:
         Args:
             model: a causal language model, also one whose weights are quantized. Its parameters are not touched.
             locate: returns the file of a tenant's delta, or the folder with it.
-            fingerprint: of the base (`gym_bitdelta.delta.base`); by default that of the files it was loaded from.
+            fingerprint: of the base (`gym_torch.checkpoints.base_fingerprint`); by default that of the files it was loaded from.
             packed_bytes: most memory for deltas as they lie in their files.
             prepared_bytes: most memory for deltas laid out for products, those in use included.
             kernel: `avx512`, `avx2`, `c`, `torch` or `triton`; by default the fastest that runs here.
