@@ -8,7 +8,7 @@ import torch
 from gym_bitdelta.delta import file
 from gym_bitdelta.delta.layout import data_bytes
 from gym_bitdelta.fit import low_rank
-from gym_bitdelta.fit.coder import Coding, encode, squared_error
+from gym_bitdelta.fit.coder import Coding, encode, least_bytes, squared_error
 from gym_bitdelta.fit.low_rank import Ranked
 
 OUT, IN, RANK = 512, 768, 16
@@ -103,3 +103,13 @@ def test_weights_of_the_other_layout_and_stacks(lora):
     record = low_rank.encode(low_rank.factored(stack, 64), stack.shape, Ranked())
     turned = low_rank.encode(low_rank.factored(stack, 64), stack.mT.shape, Ranked(), transposed=True)
     assert torch.equal(record.values(), turned.values().mT) and squared_error(stack, record) <= 0.30
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_is_larger_than_the_factors_is_known_without_coding_it(lora, sparse):
+    """The bound holds for every coding, with rows and with numbers that did not change."""
+    change = (lora[0] @ lora[1]).float()[:64, :96]
+    if sparse:
+        change[::3], change[:, ::2] = 0, 0
+    for coding in (Coding("signs"), Coding("signs", 2, "row"), Coding("grid", 4, "group", 32), Coding("ternary")):
+        assert least_bytes(change, coding) <= data_bytes({"": encode(change, coding).entry}), coding

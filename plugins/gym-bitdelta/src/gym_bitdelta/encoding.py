@@ -16,7 +16,7 @@ from gym_bitdelta.delta import records
 from gym_bitdelta.delta.layout import data_bytes
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.fit import low_rank
-from gym_bitdelta.fit.coder import Calibrated, changed_rows, encode, squared_error
+from gym_bitdelta.fit.coder import Calibrated, changed_rows, encode, least_bytes, squared_error
 from gym_bitdelta.fit.coding import EMBEDDINGS, Coding
 from gym_bitdelta.fit.low_rank import Ranked
 from gym_bitdelta.mixed import Choice, within
@@ -116,7 +116,14 @@ class Encoder:
         if self.ranked and change.dim() in (2, 3) and (role.matrix or role.end):
             factors = low_rank.factored(records.matrices(change, role.transposed)[1], self.ranked.most_rank)
             if factors is not None:
-                tried.append(low_rank.encode(factors, tuple(change.shape), self.ranked, role.transposed))
+                found = low_rank.encode(factors, tuple(change.shape), self.ranked, role.transposed)
+                if (
+                    role.matrix
+                    and coding
+                    and data_bytes({"": found.entry}) <= least_bytes(change, coding, role.transposed)
+                ):
+                    return found  # as nearly always: what is larger anyway is not fitted
+                tried.append(found)
         if role.matrix and coding:
             tried.append(encode(change, coding, role.transposed, known))
         elif role.end and change.dim() == 2:

@@ -37,8 +37,7 @@ def encode(change: Tensor, coding: Coding, transposed: bool = False, inputs: Cal
         return records.raw(change, changed_rows(change))
     rows = changed_rows(change)
     held = change if rows is None else change[rows]
-    if coding.code == "signs" and coding.bits == 1 and (held == 0).float().mean() > SPARSE:
-        coding = replace(coding, code="ternary")
+    coding = _with_zero(held, coding)
     shape, count = tuple(change.shape), None if rows is None else len(rows)
     matrices = records.matrices(held, transposed)[1]
     best, least = None, torch.inf
@@ -50,6 +49,21 @@ def encode(change: Tensor, coding: Coding, transposed: bool = False, inputs: Cal
     assert best is not None
     plain = records.raw(change, rows)
     return plain if data_bytes({"": plain.entry}) <= data_bytes({"": best.entry}) else best
+
+
+def least_bytes(change: Tensor, coding: Coding, transposed: bool = False) -> int:
+    """Return the least bytes that `encode` may need for a change, without coding it."""
+    rows = changed_rows(change)
+    held = change if rows is None else change[rows]
+    shape, count = tuple(change.shape), None if rows is None else len(rows)
+    entries = [each.entry(shape, transposed, count) for each in _with_zero(held, coding).candidates()]
+    return min(data_bytes({"": entry}) for entry in [*entries, records.raw(change, rows).entry])
+
+
+def _with_zero(held: Tensor, coding: Coding) -> Coding:
+    """Return three values in the place of one bit, which has no zero, where many numbers are zero."""
+    sparse = coding.code == "signs" and coding.bits == 1 and (held == 0).float().mean() > SPARSE
+    return replace(coding, code="ternary") if sparse else coding
 
 
 def changed_rows(change: Tensor) -> Tensor | None:
