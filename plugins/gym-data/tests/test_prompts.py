@@ -78,3 +78,16 @@ def test_gsm8k_is_a_set_of_prompts(model, real_data):
     first = json.loads((real_data / "gsm8k_train.jsonl").read_text().splitlines()[0])
     assert len(prepared.train) == 50 and dict(prepared.train[0].row) == first
     assert prepared.train[0].messages == [{"role": "user", "content": first["question"]}]
+
+
+def test_prompts_without_a_tokenizer_are_split_as_those_of_training(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"question": "{n} + 1?", "answer": "{n + 1}", "level": {n}}}\n' for n in range(10)))
+    config = DatasetConfig(sources=[File(path=str(file))], validation=3, system="Add.")
+    train, held = config.prompts(seed=5)
+    assert sorted(one.row["level"] for one in (*train, *held)) == list(range(10)) and len(held) == 3
+    assert train[0].messages[0] == {"role": "system", "content": "Add."}
+    assert train[0].messages[1]["content"] == f"{train[0].row['level']} + 1?"
+    assert config.prompts(seed=5) == (train, held) != config.prompts(seed=6)
+    with pytest.raises(DataError, match="takes all 10 rows"):
+        config.model_copy(update={"validation": 10}).prompts(seed=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -12,7 +13,7 @@ from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_v
 
 from gym_core import DataError, Recipe, Slot
 from gym_core.component import load_object
-from gym_data.kinds import Data, DataAlgorithm, Format, Source, Template
+from gym_data.kinds import Asked, Data, DataAlgorithm, Format, Source, Template
 from gym_data.location import locate
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
@@ -95,6 +96,11 @@ class DatasetConfig(Data):
         path = locate(model["path"], model.get("revision"), weights=False)
         tokenised = load_object("gym_data.preview:tokenised")
         found: dict[str, Any] = tokenised(self, path, algorithm.rows, recipe.train.seed, count, algorithm.branches)
+        return found
+
+    def prompts(self, seed: int) -> tuple[Sequence[Asked], Sequence[Asked]]:
+        """Return the prompts of the sources, mixed, drawn and held out as for training."""
+        found: tuple[Sequence[Asked], Sequence[Asked]] = load_object("gym_data.prompts:prompts")(self, seed)
         return found
 
     def check(self) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from pydantic import PositiveInt, SerializeAsAny
 
 from gym_core import Algorithm, Component, GymError, Slot
+
+
+class Asked(NamedTuple):
+    """A prompt as it is asked, and the row that it comes from."""
+
+    messages: Sequence[Mapping[str, Any]]  #: roles and contents
+    row: Mapping[str, Any]  #: all columns, for whoever judges answers; what the row holds as its answer is in `answer`
 
 
 class Data(Component):
@@ -19,6 +26,10 @@ class Data(Component):
     def preview(self, recipe: Any, count: int) -> dict[str, Any]:
         """Return what `gym data preview` shows of a `Recipe`: so many examples, and what became of all rows, as plain data."""
         raise GymError(f"{type(self).__name__} shows no preview of its examples", key="data")
+
+    def prompts(self, seed: int) -> tuple[Sequence[Asked], Sequence[Asked]]:
+        """Return the prompts to learn from and those held out, as rows of shape `prompt` without tokens or a template."""
+        raise GymError(f"{type(self).__name__} shows no prompts", key="data")
 
     def tokenizer(self, path: Path) -> Any | None:
         """Return the tokenizer in `path` with the chat template of the conversations; None where it renders none."""
@@ -76,8 +87,6 @@ class Source(Component):
     kind: ClassVar[str] = "sources"
     format: ClassVar[str] = ""
     """Row format of what it yields, where that is fixed; empty where the recipe or the rows decide."""
-    outside: ClassVar[str] = ""
-    """What it needs that no package brings, such as a network; where there is something, its laws are not run."""
 
     read_as: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
     """Row format, such as `sharegpt` or `{name: alpaca, prompt: question}`; without it, told by the source or the columns."""

@@ -1,0 +1,35 @@
+"""Prompts without a tokenizer: what is asked of a model behind a server, in the order and the split of training."""
+
+from __future__ import annotations
+
+from gym_core import DataError
+from gym_data.config import DatasetConfig
+from gym_data.kinds import Asked
+from gym_data.mixing import MIXES, hold_out, in_rounds
+from gym_data.row_reader import Reader
+from gym_data.rows import Prompt
+
+
+def prompts(config: DatasetConfig, seed: int) -> tuple[list[Asked], list[Asked]]:
+    """Return the prompts to learn from and those held out. Raises DataError where none is left to learn from."""
+    reader = Reader(config, "prompt", seed)
+    found: list[Asked] = []
+    orders: list[list[tuple[int, int]]] = [[] for _ in reader.opened]
+    groups: dict[bytes, int] = {}
+    group: list[int] = []
+    for record in reader.records():
+        assert isinstance(record.row, Prompt)  # `Reader` refuses others
+        orders[record.source].append((len(found), record.times))
+        group.append(groups.setdefault(record.key, len(groups)))
+        messages = [dict(message) for message in record.row.conversation.messages]
+        if config.system is not None and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": config.system})
+        found.append(Asked(messages, record.row.row))
+    if not all(orders):
+        empty = next(opened.name for opened, order in zip(reader.opened, orders, strict=True) if not order)
+        raise DataError("no row of it asks anything", where=empty, key="data")
+    mixed = MIXES[config.mix]([in_rounds(*zip(*order, strict=True)) for order in orders], config.mix_weights, seed)
+    train, validation = hold_out(mixed, group, config.validation, seed)
+    if not len(train):
+        raise DataError(f"validation takes all {len(mixed)} rows", key="data.validation", fix="hold out fewer")
+    return [found[place] for place in train], [found[place] for place in validation]
