@@ -121,6 +121,9 @@ def kinds() -> str:
         "A component is a pydantic class that subclasses the base class of its kind and stands in that kind's",
         "entry-point group. `build` imports what `target` names and calls it with the configuration and the context given here.",
         "",
+        "A component of any kind that needs what no package brings, such as a network or a GPU, declares so:",
+        '`outside: ClassVar[str] = "a GPU"`. Neither the laws of its kind nor the recipes of its README are run then.',
+        "",
     ]
     for kind, base in {**KINDS, **added_kinds()}.items():
         section = SECTION_OF.get(kind)

@@ -25,6 +25,8 @@ class Component(Config):
     """Kind it belongs to; the entry-point group is `gym.<kind>`."""
     target: ClassVar[str] = ""
     """`module:name` of the implementation, called as `name(config, **context)` by `build`."""
+    outside: ClassVar[str] = ""
+    """What it needs that no package brings, such as a network; where there is something, the laws of its kind are not run."""
 
     def build(self, **context: Any) -> Any:
         """Import the implementation and call it with this configuration and the context of the kind.
@@ -34,10 +36,7 @@ class Component(Config):
         return load_object(self.target)(self, **context)
 
     def check(self) -> None:
-        """Raise GymError where something that the options name is not there; quick, and without the implementation's libraries.
-
-        `gym validate` asks, and a run before it writes anything.
-        """
+        """Raise GymError where what the options name is not there: asked by `gym validate` and before a run writes; light."""
 
 
 def load_object(reference: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
+from gym_data.sources import File
 from gym_rewards import Length
 from gym_rl import RLOO, LocalEngineConfig
 from gym_rl.local_engine import LocalEngine
@@ -146,15 +148,15 @@ def test_a_law_catches_its_fault(bench, cls, law):
         law(Brought("rollouts", "faulty", cls), bench)
 
 
-def test_laws_are_asked_of_engines_that_need_nothing_from_outside():
+def test_laws_are_asked_of_components_that_need_nothing_from_outside():
     class Remote(Engine):
         """Asks somebody else."""
 
         outside: ClassVar[str] = "a server"
 
-    for law in rollouts.laws.laws:
-        assert law.applies(Brought("rollouts", "healthy", Engine))
-        assert not law.applies(Brought("rollouts", "remote", Remote))
+    brought = [Brought("rollouts", "healthy", Engine), Brought("rollouts", "remote", Remote)]
+    installed = SimpleNamespace(components=[*brought, Brought("sources", "healthy", File)])
+    assert [name for name, _ in rollouts.laws.subjects(installed)] == ["healthy"]
     algorithm = RLOO(rewards=[Length()], rollouts=Remote())
     assert list(readme.needs_of([{}, algorithm])) == ["a server"]
     assert list(readme.needs_of([RLOO(rewards=[Length()])])) == []

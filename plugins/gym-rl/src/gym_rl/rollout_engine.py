@@ -70,5 +70,3 @@ class RolloutEngineConfig(Component):
     """
 
     kind: ClassVar[str] = "rollouts"
-    outside: ClassVar[str] = ""
-    """What it needs that no package brings, such as a GPU; where there is something, its laws and recipes are not run."""

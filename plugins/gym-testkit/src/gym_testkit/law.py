@@ -51,10 +51,11 @@ class Laws:
 
 
 def laws_of(kind: str, noun: str) -> Laws:
-    """Begin the laws of a kind of component; their subject is a `Brought`."""
+    """Begin the laws of a kind of component; their subject is a `Brought` that needs nothing from outside."""
 
     def subjects(dist: Distribution) -> Iterator[tuple[str, Brought]]:
-        yield from ((brought.name, brought) for brought in dist.components if brought.kind == kind)
+        found = (brought for brought in dist.components if brought.kind == kind and not brought.cls.outside)
+        yield from ((brought.name, brought) for brought in found)
 
     return Laws(noun, subjects)
 

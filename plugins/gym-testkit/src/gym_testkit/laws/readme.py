@@ -6,25 +6,19 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from pydantic import BaseModel
 
 from gym_core import PluginError, Recipe, load_recipe
+from gym_core.component import Component
 from gym_core.discovery import entries
 from gym_core.metadata import canonical
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Distribution
 from gym_testkit.law import Laws
-
-
-@runtime_checkable
-class Declares(Protocol):
-    """A component that says what it needs from outside."""
-
-    outside: str
 
 
 def _subjects(dist: Distribution) -> Iterator[tuple[str, Any]]:
@@ -94,7 +88,7 @@ def _closure(names: Sequence[str]) -> set[str]:
 
 def needs_of(options: Any) -> Iterator[str]:
     """Yield what components of a recipe declare that they need and no package brings."""
-    if isinstance(options, Declares) and options.outside:
+    if isinstance(options, Component) and options.outside:
         yield options.outside
     if isinstance(options, list):
         for item in options:

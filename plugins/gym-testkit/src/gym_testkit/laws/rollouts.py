@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
-from gym_rl.rollout_engine import RolloutEngine, RolloutEngineConfig, RolloutRequest
+from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
 from gym_rl.rollouts.engine_output_check import check
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
@@ -89,11 +89,7 @@ def _trial(brought: Brought, bench: Bench) -> Iterator[_Trial]:
         engine.close()
 
 
-def _inside(brought: Brought) -> bool:
-    return not cast(type[RolloutEngineConfig], brought.cls).outside
-
-
-@laws("an answer for each prompt, in their order", _inside)
+@laws("an answer for each prompt, in their order")
 def each(brought: Brought, bench: Bench) -> None:
     """Asked one by one or in another order, the prompts get the same answers; no prompts, no answers."""
     with _trial(brought, bench) as trial:
@@ -104,7 +100,7 @@ def each(brought: Brought, bench: Bench) -> None:
         assert trial.ask([]) == []
 
 
-@laws("an answer ends at a token that ends a turn, or at the limit", _inside)
+@laws("an answer ends at a token that ends a turn, or at the limit")
 def ends(brought: Brought, bench: Bench) -> None:
     """The token that ended it is part of the answer, and nothing stands behind it."""
     with _trial(brought, bench) as trial:
@@ -117,7 +113,7 @@ def ends(brought: Brought, bench: Bench) -> None:
             assert answer.finished or len(answer.tokens) == LONGEST, "ended before the limit, by nothing"
 
 
-@laws("log-probabilities are those of the model", _inside)
+@laws("log-probabilities are those of the model")
 def truthful(brought: Brought, bench: Bench) -> None:
     """Of the distribution that is drawn from: at the temperature that was asked for, over the tokens that `top_p` leaves.
 
@@ -138,7 +134,7 @@ def truthful(brought: Brought, bench: Bench) -> None:
                 )
 
 
-@laws("temperature 0 takes the likeliest token", _inside)
+@laws("temperature 0 takes the likeliest token")
 def greedy(brought: Brought, bench: Bench) -> None:
     """So does a temperature near 0."""
     with _trial(brought, bench) as trial:
@@ -149,7 +145,7 @@ def greedy(brought: Brought, bench: Bench) -> None:
                 assert float(lost.max()) <= trial.rounding, f"took a less likely token at temperature {temperature}"
 
 
-@laws("a seed and a stream give one answer, whatever is asked beside it", _inside)
+@laws("a seed and a stream give one answer, whatever is asked beside it")
 def reproducible(brought: Brought, bench: Bench) -> None:
     """Asked again the answer is the same, alone too; with another seed or another stream it is another."""
     with _trial(brought, bench) as trial:
@@ -162,7 +158,7 @@ def reproducible(brought: Brought, bench: Bench) -> None:
         assert [answer.tokens for answer in trial.ask(prompts, seed=2)] != first, "the seed changes nothing"
 
 
-@laws("it answers with the weights of the moment", _inside)
+@laws("it answers with the weights of the moment")
 def follows(brought: Brought, bench: Bench) -> None:
     """After an update and `refresh`, answers are those of the updated model."""
     with _trial(brought, bench) as trial:

@@ -1,7 +1,6 @@
 """Laws of sources: the same rows each time, and a fingerprint that tells when they are others.
 
-A source that reads files shows one that ends in `.jsonl` among the `examples` of an option; the laws write it. One that needs
-what no package brings says so in `outside`, and is not asked.
+A source that reads files shows one that ends in `.jsonl` among the `examples` of an option; the laws write it.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from gym_data import Source
 from gym_data.kinds import Rows
 from gym_testkit import rows
 from gym_testkit.bench import Bench
@@ -21,19 +19,15 @@ from gym_testkit.named import names_its_maker
 laws = laws_of("sources", "source")
 
 
-def _is_here(brought: Brought) -> bool:
-    return not cast(type[Source], brought.cls).outside
-
-
 def _reads_files(brought: Brought) -> bool:
-    return _is_here(brought) and bool(files(brought.options()))
+    return bool(files(brought.options()))
 
 
 def _built(brought: Brought) -> Rows:
     return cast(Rows, brought.sample().build())
 
 
-@laws("yields the same rows each time", _is_here)
+@laws("yields the same rows each time")
 def repeats(brought: Brought, bench: Bench) -> None:
     """Read twice and built again: mappings with names of columns, in one order, and at least one."""
     with there(brought.options(), bench, rows.make("conversation")):
@@ -45,7 +39,7 @@ def repeats(brought: Brought, bench: Bench) -> None:
     assert first == second == again, "it yields other rows when it is asked again"
 
 
-@laws("the fingerprint stays while the rows do", _is_here)
+@laws("the fingerprint stays while the rows do")
 def fingerprint_stays(brought: Brought, bench: Bench) -> None:
     """Built twice from the same options it says the same, before and after its rows were read."""
     with there(brought.options(), bench, rows.make("conversation")):
