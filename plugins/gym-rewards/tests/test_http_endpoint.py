@@ -227,3 +227,7 @@ def test_a_reply_is_read_up_to_its_limit_and_no_further(endpoint):
     with pytest.raises(TooLarge):
         client(endpoint).send("POST", body="{}")
     assert len(endpoint.requests) == 2  # it is not asked again
+
+
+def test_the_token_is_not_shown_with_the_client():
+    assert "planted" not in repr(HttpClient("http://127.0.0.1:1/", "planted", 1, 0, 0.0, (), 10))

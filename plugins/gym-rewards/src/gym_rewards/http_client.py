@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from urllib3 import BaseHTTPResponse, Retry, connection_from_url
 from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError, TimeoutError
@@ -39,7 +39,7 @@ class HttpClient:
     """Asks one server. Threads may share it: every request has a connection of its own. Redirects are not followed."""
 
     url: str
-    token: str  #: sent as a bearer token; nothing is sent for an empty one
+    token: str = field(repr=False)  #: sent as a bearer token; nothing is sent for an empty one; never shown
     timeout: float  #: seconds for one request, to the last byte of the reply
     retries: int  #: times a request is sent again
     backoff: float  #: seconds before the first repetition, twice as long before each further one
