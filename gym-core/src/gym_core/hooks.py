@@ -6,7 +6,7 @@ The default of each seam builds the component that the recipe named. A plugin wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -30,7 +30,6 @@ class Trainer(Protocol):
 
     def train(self) -> Artifact:
         """Train to the end, resuming where an earlier process stopped, and return what was made."""
-        ...
 
 
 class Seams:
@@ -82,18 +81,28 @@ class Defaults:
     def quantize(self, run: Run, artifact: Artifact, into: Path) -> Any:
         """Build the quantizer and apply it."""
         quantizer: Any = run.recipe.quantization
-        if isinstance(made := quantizer.build().quantize(run, artifact, into), Artifact):
-            return made
-        raise PluginError(f"{quantizer!r:.50} returned {made!r}", key="quantization", fix="return an Artifact")
+        return quantizer.build().quantize(run, artifact, into)
 
     @hookimpl(trylast=True)
     def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Any:
         """Build the exporter and apply it, to what it says it can write."""
         exporter.carries(artifact)
-        written = exporter.build().export(artifact, into)
-        if not isinstance(written, Path) or not written.exists():
-            raise PluginError(f"{type(exporter).__name__} returned {written!r}, no file", key="export", fix="name one")
-        return written
+        return exporter.build().export(artifact, into)
+
+
+#: What each seam has to return, and the key of the component that its default builds.
+_RETURNS = {"load_model": object, "build_trainer": Trainer, "quantize": Artifact, "export": Path}
+_KEYS = {"load_model": "model", "build_trainer": "algorithm", "quantize": "quantization", "export": "export"}
+
+
+def _check(outcome: pluggy.Result[Any], seam: str, called: Sequence[pluggy.HookImpl], given: Mapping[str, Any]) -> None:
+    """Raise PluginError where a seam made nothing that a run can use, as with a wrapper that forgets to return."""
+    made, key, wanted = outcome.get_result(), _KEYS[seam], _RETURNS[seam]
+    component = given.get("exporter") or getattr(given["run"].recipe, key)
+    if component and (made is None or not isinstance(made, wanted) or (isinstance(made, Path) and not made.exists())):
+        hooks = [one.plugin_name for one in called if one.plugin_name != "defaults"]
+        why = f"{seam}: {' or '.join(hooks) or repr(component)[:50]} returned {made!r:.60}"
+        raise PluginError(why, key="hooks" if hooks else key, fix=f"see `{seam}` in docs/hooks.md")
 
 
 def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
@@ -104,6 +113,7 @@ def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
     manager = pluggy.PluginManager("gym")
     manager.add_hookspecs(Seams)
     manager.register(Defaults(), "defaults")
+    manager.add_hookcall_monitoring(lambda *_: None, _check)
     for position, name in enumerate(names):
         entry = find("hooks", name, key=f"hooks[{position}]")
         plugin = load(entry)
@@ -112,9 +122,6 @@ def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
             manager.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1].strip()
-            raise PluginError(
-                f"its hooks do not fit: {reason}",
-                where=f"{entry.dist} {entry.version} (gym.hooks: {entry.name})",
-                fix="the signatures are in docs/hooks.md",
-            ) from error
+            why, where = f"its hooks do not fit: {reason}", f"{entry.dist} {entry.version} (gym.hooks: {entry.name})"
+            raise PluginError(why, where=where, fix="the signatures are in docs/hooks.md") from error
     return manager

@@ -50,5 +50,5 @@ class Trainer:
             label = quantization if isinstance(quantization, str) else str(quantization.get("name", "model"))
             into = self.outcome.output / f"quantized-{label.rpartition('/')[2]}"
             trained = recorded(self.outcome.output).trained
-            artifact = hook.quantize(run=run, artifact=trained, into=into) or trained
+            artifact = hook.quantize(run=run, artifact=trained, into=into)
         return Path(hook.export(run=run, artifact=artifact, exporter=run.recipe.export[0], into=Path(path)))

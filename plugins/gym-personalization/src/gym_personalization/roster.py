@@ -140,7 +140,7 @@ def delivered(run: Run, user: Waiting, artifact: Artifact) -> Trained:
         return Trained(user.name, user.output, artifact)
     hook = manager_for(run.recipe.hooks).hook
     try:
-        made: Artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized") or artifact
+        made: Artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized")
     except GymError as error:
         problems = [problem.to_json() for problem in error.problems]
         run.record.update(artifact=artifact.to_json(), refused={"problems": problems})
