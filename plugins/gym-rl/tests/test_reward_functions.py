@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gym_core.errors import RecipeError
+from gym_core import execute
+from gym_core.errors import PluginError, RecipeError
 from gym_core.recipe import load_recipe
 from gym_rewards import RewardInput
 
@@ -43,3 +44,13 @@ def test_a_function_stands_beside_the_recipe(tmp_path, monkeypatch):
     assert reward.function == "project/mine.py:score" and reward.build()([RewardInput("a")]) == [1.0]
     again = load_recipe(loaded.canonical())  # as a finished run is read again, for which nothing need be there
     assert again.fingerprint() == loaded.fingerprint()
+
+
+def test_a_function_that_cannot_be_imported_is_told_before_a_model_is_loaded(tmp_path):
+    """Of two errors the earlier one is told: there is no such model."""
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "hello"}\n' * 4)
+    (tmp_path / "mine.py").write_text("def score(texts): return [1.0 for _ in texts]\nraise KeyError('no table')\n")
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("tiny", str(tmp_path / "nowhere")) % "mine.py:score")
+    recipe = load_recipe(tmp_path / "recipe.yaml", [f"data={tmp_path}/rows.jsonl", f"output={tmp_path}/run"])
+    with pytest.raises(PluginError, match=r"reward `python` \(gym-rewards .*cannot be loaded: KeyError: 'no table'"):
+        execute(recipe)

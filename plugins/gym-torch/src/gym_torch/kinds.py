@@ -71,6 +71,14 @@ class TorchBackend(Backend):
     """`module:function` that builds the model without data in its weights, on the meta device: called as `function(options,
     precision=, samples=, device=)`, it returns what `build` does. Without it a run cannot be planned."""
 
+    def build(self, **context: Any) -> Any:
+        """Load the model; before that, have the algorithm try what would be a pity to find out after it."""
+        from gym_torch.config import TorchAlgorithm
+
+        if isinstance(algorithm := context["run"].recipe.algorithm, TorchAlgorithm):
+            context["run"].ranks.agree(algorithm.before_loading)
+        return super().build(**context)
+
     def other(self, path: str) -> Self:
         """Return the options under which a further model is loaded, of which the recipe names the path alone."""
         raise undeclared(self, "other(self, path: str) -> Self: return ...")
