@@ -8,32 +8,20 @@ held before the adapter was put in. A step of `short` is 512 tokens, one of `lon
 from __future__ import annotations
 
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from statistics import median
 from typing import Any
 
 import report
 import torch
+from mixture import alone, shape, tokens
 from peers.process import held, peak
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import ExpertLoRA
 
 RANK = 8
-SHAPE = Qwen3MoeConfig(
-    vocab_size=8192,
-    hidden_size=512,
-    num_hidden_layers=8,
-    num_attention_heads=8,
-    num_key_value_heads=4,
-    head_dim=64,
-    num_experts=16,
-    num_experts_per_tok=2,
-    moe_intermediate_size=384,
-    tie_word_embeddings=True,
-)
+SHAPE = shape(layers=8, experts=16)
 BATCHES = {"short": (2, 256), "long": (8, 512)}  #: rows, and tokens of each
 
 
@@ -42,8 +30,7 @@ def measure(out: report.Report, quick: bool) -> None:
     for name, batch in list(BATCHES.items())[: 1 if quick else 2]:
         found = {}
         for peer in ("gym", "peft"):
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                found[peer] = process.submit(run, peer, *batch, 3 if quick else 5).result()
+            found[peer] = alone(run, peer, *batch, 3 if quick else 5)
         out.figures[name] = found
         gym, peft = found["gym"], found["peft"]
         for key, bound in (("loss", 1e-4), ("gradient_norm", 1e-3)):
@@ -64,9 +51,9 @@ def run(peer: str, rows: int, length: int, steps: int) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(trained, lr=1e-3)
     losses, norms, seconds = [], [], []
     for step in range(steps):
-        tokens = torch.randint(0, 8192, (rows, length), generator=torch.Generator().manual_seed(step))
+        batch = tokens(step, rows, length)
         began = time.perf_counter()
-        loss = model(input_ids=tokens, labels=tokens).loss
+        loss = model(input_ids=batch, labels=batch).loss
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(trained, 1.0)))
         optimizer.step()

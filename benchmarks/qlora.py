@@ -14,17 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
+from mixture import alone, shape, tokens
 from report import Report, main
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import ExpertLoRA
 from gym_core import Quantizer, execute, load_recipe
@@ -56,18 +55,7 @@ METHODS: dict[str, tuple[int, Options]] = {
     },
     "quanto int2": (2, {"name": "quanto", "weights": "int2"}),
 }
-SHAPE = Qwen3MoeConfig(
-    vocab_size=8192,
-    hidden_size=512,
-    num_hidden_layers=4,
-    num_attention_heads=8,
-    num_key_value_heads=4,
-    head_dim=64,
-    num_experts=64,
-    num_experts_per_tok=2,
-    moe_intermediate_size=384,
-    tie_word_embeddings=True,
-)
+SHAPE = shape(layers=4, experts=64)
 QUICK = ("bnb_4bit nf4", "hqq 4")
 
 
@@ -174,9 +162,9 @@ def mixture(path: Path, options: Options | None) -> dict[str, int]:
     ExpertLoRA(rank=8).build(model=model, seed=0)
     optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-3)
     for step in range(2):
-        tokens = torch.randint(0, 8192, (2, 128), generator=torch.Generator().manual_seed(step))
+        batch = tokens(step, 2, 128)
         with torch.autocast("cpu", torch.bfloat16):
-            model.train()(input_ids=tokens, labels=tokens).loss.backward()
+            model.train()(input_ids=batch, labels=batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     return {"weights": weights, "peak_of_loading": loaded, "peak_of_training": whole.end()}
@@ -205,8 +193,7 @@ def experts(report: Report) -> None:
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(SHAPE).to(torch.bfloat16).save_pretrained(folder)
         for name, options in (("bf16", None), ("bnb_4bit", {"name": "bnb_4bit"})):
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                taken = process.submit(mixture, Path(folder), options).result()
+            taken = alone(mixture, Path(folder), options)
             found[name] = {key: round(value / MIB, 1) for key, value in taken.items()}
     report.figures["mixture"] = found
     saved = found["bnb_4bit"]["weights"] / found["bf16"]["weights"]
