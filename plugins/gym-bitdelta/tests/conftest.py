@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact
 from gym_testkit.bench import Bench
+
+sys.path.insert(0, str(Path(__file__).parent))  # the tests share `random_deltas`
 
 
 @pytest.fixture(scope="session", autouse=True)

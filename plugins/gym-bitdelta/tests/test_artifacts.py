@@ -119,6 +119,28 @@ def test_samples_that_changed_under_the_name_of_their_file_are_something_else(be
         quantizer.quantize(run, artifact, tmp_path / "delta")
 
 
+def test_a_fine_tune_of_another_configuration_is_measured_and_told_as_such(bench, tuned, tmp_path):
+    """Positions that are scaled otherwise are no weight: whoever adds the weights alone computes something else."""
+    base = bench.model()
+    artifact = tuned(base)
+    settings = artifact.path / "config.json"
+    told = json.loads(settings.read_text())
+    settings.write_text(json.dumps(told | {"rope_parameters": {"rope_type": "default", "rope_theta": 20.0}}))
+    options = {**QUICK, "bits": 4, "scale_mode": "row"}
+    made = BitDelta(**options).build().quantize(bench.trained(base), artifact, tmp_path / "delta")
+    changed = made.details["config"]["rope_parameters"]
+    assert changed["rope_theta"] == 20.0
+    assert file.header_of(made.path / file.NAME).changed == made.details["config"]
+    figures = json.loads((made.path / "delta.json").read_text())["holdout"]
+    assert figures["kl"] < 0.01, "the delta was measured under another configuration"
+    whole = logits(artifact)
+    assert (logits(made) - whole).norm() < 0.2 * (logits(Artifact(base)) - whole).norm()
+    again = json.loads(settings.read_text()) | {"rope_parameters": {"rope_type": "default", "rope_theta": 30.0}}
+    settings.write_text(json.dumps(again))
+    with pytest.raises(GymError, match="holds something else"):
+        BitDelta(**options).build().quantize(bench.trained(base, "again"), artifact, tmp_path / "delta")
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,26 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_deltas import BASE, coded, low_rank
 
+from gym_bitdelta.config.sizes import PROVENANCE, file_bytes
 from gym_bitdelta.delta import file, records
-from gym_bitdelta.delta.layout import Dense, LowRank, data_bytes
+from gym_bitdelta.delta.layout import Dense, LowRank, Raw, data_bytes
 from gym_core import GymError
-
-BASE = "0" * 64
-
-
-def drawn(entry: Dense, seed: int = 0) -> records.Record:
-    """Return a record of random codes and scales."""
-    draws = torch.Generator().manual_seed(seed)
-    stack, rows, columns = entry.matrices
-    most = 3 if entry.code == "ternary" else 2**entry.bits
-    codes = torch.randint(0, most, (stack, rows, columns), generator=draws, dtype=torch.uint8)
-    outer = torch.rand(entry.planes, entry.blocks, generator=draws) * 1e-4
-    inner = torch.rand(stack, columns, generator=draws) if entry.scales == "rank1" else None
-    zeros = torch.randint(0, most, (entry.blocks,), generator=draws) if entry.zero_points else None
-    chosen = None if entry.rows is None else torch.arange(entry.rows) * 2
-    return records.dense(entry, codes, records.Scales(outer, inner), zeros, chosen)
-
 
 ENTRIES = [
     Dense(shape=(5, 19), code=code, bits=bits, scales=scales, group=group, zero_points=zeros)
@@ -52,15 +38,12 @@ MORE = [
 def delta() -> file.Delta:
     """Return a delta with a record of each kind."""
     draws = torch.Generator().manual_seed(1)
-    found = {f"w{number}": drawn(entry, number) for number, entry in enumerate([*ENTRIES, *MORE])}
+    found = {f"w{number}": coded(entry, number) for number, entry in enumerate([*ENTRIES, *MORE])}
     found["norm"] = records.raw(torch.randn(7, generator=draws))
     found["head"] = records.raw(torch.randn(6, 3, generator=draws), torch.tensor([0, 4]))
     found["exact"] = records.raw(torch.randn(3, generator=draws), exact=True)
     found["same"] = records.zero((4, 4))
-    entry = LowRank(shape=(20, 9), rank=3, leading=1, group=8)
-    codes = [torch.randint(0, 4, (1, 3, end), generator=draws, dtype=torch.uint8) for end in (20, 9)]
-    scales = [torch.rand(1, 3, -(-end // 8), generator=draws) for end in (20, 9)]
-    found["lora"] = records.low_rank(entry, codes, scales)
+    found["lora"] = low_rank(LowRank(shape=(20, 9), rank=3, leading=1, group=8))
     return file.made(BASE, found, {"name": "test"}, {"evaluation": "not evaluated"})
 
 
@@ -82,7 +65,7 @@ def test_what_is_written_comes_back_and_takes_the_bytes_it_declares(tmp_path, de
 @pytest.mark.parametrize("entry", [*ENTRIES, *MORE], ids=lambda entry: f"{entry.code}{entry.bits}-{entry.scales}")
 def test_codes_stand_for_what_the_table_says(entry):
     """Each number by itself, in Python's floats, from the formula of the entry and the rule of the packing."""
-    record = drawn(entry)
+    record = coded(entry)
     stack, rows, columns = entry.matrices
     packed, zeros = record.parts["codes"].tolist(), record.parts.get("zeros")
     scales, gain = record.parts["scales"].double().tolist(), float(record.parts["gains"])
@@ -114,7 +97,7 @@ def test_codes_stand_for_what_the_table_says(entry):
                         wanted = scale[0] * (sum(b << j for j, b in enumerate(bits)) - middle)
                 at = (c, r) if entry.transposed else (r, c)
                 place = (2 * at[0], at[1]) if entry.rows is not None else ((e, *at) if len(entry.shape) == 3 else at)
-                assert float(found[place]) == pytest.approx(wanted, rel=1e-5, abs=1e-11)
+                assert float(found[place]) == pytest.approx(wanted, rel=1e-5, abs=1e-8)
 
 
 def rewritten(path: Path, change) -> None:
@@ -174,6 +157,42 @@ def test_numbers_that_cannot_be_are_refused_by_name(tmp_path, delta):
     wrong("head", "rows", 3)
     wrong("head", "rows", 6)
     wrong("w20", "codes", 250)
+
+
+def test_rows_whose_differences_overflow_are_refused(tmp_path, delta):
+    """Of int32 each of these is larger than the one before it by a number that wraps round."""
+    rows = torch.tensor([0, 2**31 - 1, -(2**31), -1, 5], dtype=torch.int32)
+    record = records.raw(torch.randn(6, 3), torch.arange(5))
+    broken = records.Record(record.entry, {**record.parts, "rows": rows})
+    file.write(tmp_path / file.NAME, file.made(BASE, {"head": broken}, {}, {}))
+    with pytest.raises(GymError, match="head: its rows"):
+        file.read(tmp_path / file.NAME)
+
+
+def test_a_weight_of_no_rows_is_read(tmp_path):
+    empty = records.raw(torch.zeros(6, 3), torch.empty(0, dtype=torch.int64))
+    file.write(tmp_path / file.NAME, file.made(BASE, {"head": empty}, {}, {}))
+    found = file.read(tmp_path / file.NAME).records["head"].values()
+    assert found.shape == (6, 3) and not found.any()
+
+
+def test_what_stands_for_more_than_any_change_of_the_base_is_refused(tmp_path):
+    """Few bytes may stand for many numbers: a row of a huge table, or the product of two long vectors."""
+    row = records.Record(Raw(shape=(2**35, 4), rows=1), records.raw(torch.ones(1, 4), torch.tensor([0])).parts)
+    long = low_rank(LowRank(shape=(2**18, 2**18), rank=1, group=2**18))
+    for record in (row, long):
+        with pytest.raises(GymError, match="head stands for"):
+            file.made(BASE, {"norm": records.raw(torch.ones(4)), "head": record}, {}, {}).check_size(1000)
+    file.made(BASE, {"head": records.raw(torch.ones(4, 4))}, {}, {}).check_size(1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 20])
+def test_the_size_of_a_header_is_known_beforehand(tmp_path, delta, count):
+    """To the byte: a budget is kept by it."""
+    some = dict(list(delta.records.items())[-count:])
+    file.write(tmp_path / file.NAME, file.made(BASE, some, {"name": "test"}, PROVENANCE, {"rope_theta": 1.0}))
+    told = file_bytes({name: record.entry for name, record in some.items()}, {"name": "test"}, {"rope_theta": 1.0})
+    assert (tmp_path / file.NAME).stat().st_size == told
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 7, b"\xff" * 100, struct.pack("<Q", 2**62) + b"{}", None])

@@ -61,7 +61,7 @@ def distilled(models, **options):
     config = BitDelta(**{"distill_steps": 30, **options})
     records = Encoder(config, base, tuned).records(None)
     found, told = distill(config, tuned, copy.deepcopy(base), records, rows(64, 1), rows(16, 2), 0)
-    return records, found, told, held_out(copy.deepcopy(base), tuned, found, rows(64, 3))
+    return records, found, told, held_out(base, copy.deepcopy(base), tuned, found, rows(64, 3))
 
 
 @pytest.mark.parametrize(("bits", "kept", "left"), [(1, 0.90, 0.5), (2, 0.98, 1.0)])
@@ -85,6 +85,21 @@ def test_most_of_the_gain_is_kept(models, bits, kept, left):
 def test_every_loss_and_granularity_learns(models, options):
     _, _, told, _ = distilled(models, distill_steps=6, **options)
     assert told["after"] < told["before"]
+
+
+def test_rows_that_only_fill_a_batch_up_are_not_drawn(models):
+    """A step on nothing has no loss, and scales would never be numbers again."""
+    base, tuned = models
+    full = rows(2, 1)
+    more = Rows(
+        *(torch.cat([each, each.new_zeros(6, LENGTH)]) for each in (full.tokens, full.real, full.predicts)), at_once=8
+    )
+    config = BitDelta(distill_steps=12, distill_batch=1)
+    records = Encoder(config, base, tuned).records(None)
+    told = [
+        distill(config, tuned, copy.deepcopy(base), records, each, rows(16, 2), 0)[1]["after"] for each in (full, more)
+    ]
+    assert told[0] == pytest.approx(told[1])
 
 
 def test_it_never_ends_worse_than_it_began(models):

@@ -80,6 +80,18 @@ def test_a_grid_with_zero_points_is_for_numbers_on_one_side():
     assert errors[1] < 0.5 * errors[0]
 
 
+def test_a_percentile_is_where_the_search_of_either_grid_begins():
+    """One outlier in a thousand numbers of 8 bits: from the largest number down no range is short enough."""
+    numbers = normal(4, 1000)
+    numbers[:, 0], numbers[:, 1] = 1e4, -1e4
+    for symmetric in (True, False):
+        apart = [
+            (numbers - encode(numbers, Coding("grid", 8, "row", symmetric=symmetric, percentile=each)).values())[:, 2:]
+            for each in (None, 99.5)
+        ]
+        assert apart[1].square().mean() < 0.01 * apart[0].square().mean()
+
+
 def test_three_values(million):
     """The threshold of TWN gives 0.1917; the nearest of the three values is better: 0.1903, and 0.61 sigma."""
     record = encode(million, Coding("ternary", scales="tensor"))
@@ -139,7 +151,9 @@ def test_what_does_not_change_is_not_written():
     assert record.entry.rows == 1 and record.rows().tolist() == [3]
     assert not record.values()[[0, 1, 2, 4, 39]].any()
     half = normal(64, 64) * (torch.rand(64, 64, generator=torch.Generator().manual_seed(1)) < 0.5)
-    assert encode(half, Coding("signs", 1, "row")).entry.code == "ternary"
+    coded = [encode(half, Coding("signs", 1, "row", sparse=each)).entry.code for each in (0.2, 0.6, 1.0)]
+    assert coded == ["ternary", "signs", "signs"]
+    assert not encode(half.half().float() * 0, Coding("signs", 1, "row", sparse=0.2)).parts
     assert (
         encode(normal(7), Coding("signs")).entry.kind == "raw"
         and encode(normal(1, 3), Coding("signs")).entry.kind == "raw"

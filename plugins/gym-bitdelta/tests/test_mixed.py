@@ -5,9 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
+from test_models import pair
 
 from gym_bitdelta import DeltaQuant
+from gym_bitdelta.config.sizes import file_bytes
 from gym_bitdelta.delta import file
+from gym_bitdelta.encoding import Encoder
+from gym_bitdelta.fit.low_rank import Ranked
 from gym_core import GymError
 from gym_quant.post_training.mixed import cheapest
 
@@ -45,8 +50,6 @@ def test_a_file_keeps_to_its_budget_and_spends_it_where_it_counts(bench, tuned, 
 
     def loud(name, weight):
         """Change one layer a hundred times as much."""
-        import torch
-
         size = 0.1 if "layers.1.mlp" in name else 0.001 if "layers" in name else 0.0
         return weight + size * torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name)))
 
@@ -73,3 +76,17 @@ def test_a_file_keeps_to_its_budget_and_spends_it_where_it_counts(bench, tuned, 
         assert bits["model.layers.1.mlp.up_proj.weight"] > bits["model.layers.0.mlp.up_proj.weight"]
     with pytest.raises(GymError, match="max_bytes"):
         DeltaQuant(max_bytes=500, **options).build().quantize(bench.trained(base, "no"), artifact, tmp_path / "no")
+
+
+def test_an_adapter_may_stay_of_low_rank_where_that_is_best():
+    base, tuned = pair("untied")
+    draws = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for (name, weight), before in zip(tuned.named_parameters(), base.parameters(), strict=True):
+            factors = torch.randn(len(before), 1, generator=draws), torch.randn(1, before.shape[-1], generator=draws)
+            weight.copy_(before + factors[0] @ factors[1] if "layers" in name and before.dim() == 2 else before)
+    config = DeltaQuant(method="dynamic", max_bytes=4_000, calibrate=False)
+    found = Encoder(config, base, tuned, Ranked()).records(None)
+    assert "lowrank-q" in {record.entry.kind for record in found.values()}
+    entries = {name: record.entry for name, record in found.items()}
+    assert file_bytes(entries, config.said()) <= 4_000

@@ -9,9 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
-from gym_bitdelta import BitDelta
+from gym_bitdelta import BitDelta, DeltaQuant
 from gym_bitdelta.delta import file
+from gym_bitdelta.delta.layout import data_bytes
 from gym_bitdelta.encoding import Encoder, roles
+from gym_bitdelta.fit.coder import encode
 from gym_core import Artifact, GymError
 from gym_core.loading import load_component
 from gym_torch.checkpoints import deltas
@@ -97,6 +99,45 @@ def test_ends_that_were_tied_and_came_apart():
     assert (logits(again) - logits(tuned)).norm() < 0.1 * logits(tuned).norm()
 
 
+@pytest.mark.parametrize("changed", ["model.embed_tokens.weight", "lm_head.weight", "both"])
+def test_ends_that_are_tied_in_the_base_alone(changed):
+    """What did not change is not what the other end became."""
+    base, tuned = pair("tied")
+    before = base.lm_head.weight.detach()
+    with torch.no_grad():
+        tuned.config.tie_word_embeddings, tuned.all_tied_weights_keys = False, {}
+        tuned.lm_head.weight = torch.nn.Parameter(before + 0.5 * (changed != "model.embed_tokens.weight"))
+        tuned.model.embed_tokens.weight.copy_(before - 0.5 * (changed != "lm_head.weight"))
+    assert_the_same(base, tuned)
+
+
+def test_ends_that_are_tied_in_the_fine_tune_alone():
+    base, tuned = pair("untied")
+    tuned.lm_head.weight = tuned.model.embed_tokens.weight
+    tuned.config.tie_word_embeddings, tuned.all_tied_weights_keys = (
+        True,
+        {"lm_head.weight": "model.embed_tokens.weight"},
+    )
+    assert_the_same(base, tuned)
+
+
+def assert_the_same(base, tuned):
+    """A delta as it is opened, whatever order its weights come in."""
+    found = Encoder(BitDelta(bits=4), base, tuned).records(None)
+    wanted = logits(tuned)
+    for names in (sorted(found), sorted(found, reverse=True)):
+        again = copy.deepcopy(base)
+        deltas.add(again, ((key, found[key].values()) for key in names if found[key].entry.kind != "zero"))
+        assert (logits(again) - wanted).norm() < 0.15 * wanted.norm()
+
+
+def test_a_layer_with_as_many_outputs_as_experts_is_no_router():
+    config = Qwen3MoeConfig(**SMALL, **HEADS, **{**EXPERTS, "num_experts": 16}, tie_word_embeddings=True)
+    model = AutoModelForCausalLM.from_config(config)  # keys and values have 16 outputs, too
+    apart = {name for name, role in roles(model).items() if not role.matrix and "layers" in name and "norm" not in name}
+    assert apart == {f"model.layers.{number}.mlp.gate.weight" for number in range(2)}
+
+
 def test_few_rows_of_embeddings_are_kept_as_rows():
     base, tuned = pair("tied")
     with torch.no_grad():
@@ -145,7 +186,7 @@ def shapes(hidden: int, middle: int, layers: int, narrow: int, wide: int | None 
 def test_sizes_are_those_that_were_published(name):
     """One bit for each matrix of a layer, as declared from shapes alone; embeddings and head in 16 bits, as published."""
     hidden, middle, layers, narrow, vocabulary, wanted = PUBLISHED[name]
-    coded = BitDelta(scale_mode="tensor").declared_bytes(shapes(hidden, middle, layers, narrow))
+    coded = BitDelta(scale_mode="tensor", ternary_above=1).declared_bytes(shapes(hidden, middle, layers, narrow))
     formula = sum(map(prod, shapes(hidden, middle, layers, narrow).values())) / 8
     assert formula <= coded <= 1.01 * formula + 64 * 1024
     assert (coded + 2 * 2 * vocabulary * hidden) / 1e9 == pytest.approx(wanted, abs=0.01)
@@ -153,8 +194,22 @@ def test_sizes_are_those_that_were_published(name):
 
 def test_size_of_a_4b_model():
     weights = shapes(2560, 9728, 36, 1024, 4096)
-    assert BitDelta(scale_mode="tensor").declared_bytes(weights) == pytest.approx(454.16e6, rel=0.001)
-    assert BitDelta(group_size=128).declared_bytes(weights) == pytest.approx(511e6, rel=0.002)
+    assert BitDelta(scale_mode="tensor", ternary_above=1).declared_bytes(weights) == pytest.approx(454.16e6, rel=0.001)
+    assert BitDelta(group_size=128, ternary_above=1).declared_bytes(weights) == pytest.approx(511e6, rel=0.002)
+
+
+@pytest.mark.parametrize("config", [BitDelta(scale_mode="tensor"), BitDelta(), DeltaQuant(method="binary")])
+def test_a_size_is_declared_for_three_values_where_one_bit_may_become_them(config):
+    """A fine-tune that was rounded leaves many numbers as they were; 512 x 512 is larger than what is allowed beside."""
+    name, shape = "model.layers.0.mlp.up_proj.weight", (1024, 1024)
+    draws = torch.Generator().manual_seed(0)
+    change = torch.randn(shape, generator=draws) * (torch.rand(shape, generator=draws) < 0.7)
+    entry = encode(change, config.coding(name)).entry
+    assert config.size_varies() and entry.code == "ternary"
+    assert data_bytes({name: entry}) <= config.declared_bytes({name: shape})
+    one = config.model_copy(update={"ternary_above": 1.0})
+    assert encode(change, one.coding(name)).entry.code == "signs"
+    assert one.declared_bytes({name: shape}) < 0.7 * config.declared_bytes({name: shape})
 
 
 def test_a_file_takes_what_its_formula_says(bench, tuned, tmp_path):

@@ -116,9 +116,10 @@ def distill(
         optimizer = torch.optim.AdamW(student.logs.values(), lr=config.distill_learning_rate, weight_decay=0.0)
         draws = torch.Generator().manual_seed(seed)
         every = max(1, config.distill_steps // LOOKS)
+        drawn = samples.real.any(1).nonzero()[:, 0]  # others fill batches up, and have no loss
         for step in range(config.distill_steps):
             optimizer.param_groups[0]["lr"] = config.distill_learning_rate * _cosine(step, config.distill_steps)
-            rows = torch.randint(0, len(samples.tokens), (config.distill_batch,), generator=draws)
+            rows = drawn[torch.randint(0, len(drawn), (config.distill_batch,), generator=draws)]
             with student.training():
                 loss = _loss(
                     config.distill_loss,

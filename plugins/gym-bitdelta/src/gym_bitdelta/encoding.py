@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta import records
-from gym_bitdelta.delta.layout import data_bytes
+from gym_bitdelta.delta.layout import LowRank, data_bytes
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.fit import low_rank
 from gym_bitdelta.fit.coder import Calibrated, changed_rows, encode, least_bytes, squared_error
@@ -48,10 +48,15 @@ def roles(model: PreTrainedModel) -> dict[str, Role]:
         end = isinstance(module, nn.Embedding) or module is head
         for own, weight in module.named_parameters(recurse=False):
             turned = isinstance(module, Conv1D) or (weight.dim() == 3 and runs_beside(module) and module.is_transposed)
-            router = weight.dim() == 2 and weight.shape[0] in experts and not end
+            router = weight.dim() == 2 and weight.shape[0] in experts and not end and _beside_experts(model, path)
             matrix = weight.dim() in (2, 3) and not end and not router
             found[f"{path}.{own}" if path else own] = Role(matrix, end, bool(turned))
     return found
+
+
+def _beside_experts(model: PreTrainedModel, path: str) -> bool:
+    """Whether a module stands beside stacks of experts: a layer may have as many outputs as there are experts by chance."""
+    return any(weight.dim() == 3 for weight in model.get_submodule(path.rpartition(".")[0]).parameters())
 
 
 @dataclass
@@ -64,6 +69,7 @@ class Encoder:
     ranked: Ranked | None = None  #: how a change of low rank is coded; None: as any other
     errors: dict[str, float] = field(default_factory=dict)  #: relative squared error of each weight that changed
     choices: dict[str, list[Choice]] = field(default_factory=dict)  #: of weights for which a budget decides
+    _apart: frozenset[str] = frozenset()  #: names that are tied to others in the base
 
     def records(self, samples: Rows | None) -> dict[str, Record]:
         """Return the records of all weights; with samples, codes are chosen for the outputs that these make.
@@ -71,17 +77,18 @@ class Encoder:
         Raises GymError where the two models are not of one architecture.
         """
         self._check()
-        own, every = weight_shards.own_weights(self.tuned), roles(self.tuned)
+        self._apart = frozenset(self.base.state_dict()) - weight_shards.own_weights(self.base).keys()
+        own, every = self._weights(), roles(self.tuned)
         names = [name for name in own if own[name].is_floating_point()]
         found: dict[str, Record] = {}
         for inputs in self._inputs(samples):
             for name, known in inputs.items():
-                found[name] = self._record(name, every[name], self._coding(name), known)
+                found[name] = self._record(name, every[name], known)
         for name in names:
             if name not in found:
-                found[name] = self._record(name, every.get(name, Role()), self._coding(name), None)
+                found[name] = self._record(name, every.get(name, Role()), None)
         if self.choices:
-            found |= within(self.config, found, self.choices)
+            found |= within(self.config, found, self.choices, changed_config(self.base.config, self.tuned.config))
             self.errors |= {name: squared_error(self.change(name), found[name]) for name in self.choices}
         return {name: found[name] for name in names}
 
@@ -94,16 +101,23 @@ class Encoder:
             release(weight)
         return change
 
-    def _coding(self, name: str) -> Coding | None:
-        return self.config.coding(name)
+    def _weights(self) -> dict[str, Tensor]:
+        """Return the weights that either model has: what only the fine-tune ties is a weight of its own in the base."""
+        whole = self.tuned.state_dict()
+        kept = [name for name in weight_shards.own_weights(self.base) if name in whole]
+        return weight_shards.own_weights(self.tuned) | {name: whole[name] for name in kept}
 
-    def _record(self, name: str, role: Role, coding: Coding | None, known: Calibrated | None) -> Record:
+    def _record(self, name: str, role: Role, known: Calibrated | None) -> Record:
         change = self.change(name)
         if not change.isfinite().all():
             raise GymError(f"{name} is not finite", where=self.tuned.name_or_path)
-        record = self.coded(change, role, coding, known)
+        if not change.any() and name in self._apart:  # it is tied in the base, and its other end may have changed
+            return records.raw(change, torch.empty(0, dtype=torch.int64))
+        record = self.coded(change, role, self.config.coding(name), known)
         if role.matrix and change.any() and (ways := self.config.choices(name)):
-            self.choices[name] = [self._choice(change, role, bits, way, known) for bits, way in ways.items()]
+            coded = [self._way(change, role, bits, way, known) for bits, way in ways.items()]
+            coded += [record] if isinstance(record.entry, LowRank) else []
+            self.choices[name] = [_choice(change, each, known) for each in coded]
         if change.any():
             self.errors[name] = squared_error(change, record)
         return record
@@ -132,17 +146,10 @@ class Encoder:
             tried.append(records.raw(change, changed_rows(change)))
         return min(tried, key=lambda record: data_bytes({"": record.entry}))
 
-    def _choice(self, change: Tensor, role: Role, bits: int, coding: Coding | None, known: Calibrated | None) -> Choice:
+    def _way(self, change: Tensor, role: Role, bits: int, coding: Coding | None, known: Calibrated | None) -> Record:
         if not bits:
-            record = records.zero(tuple(change.shape))
-        elif coding is None:
-            record = records.raw(change, changed_rows(change))
-        else:
-            record = encode(change, coding, role.transposed, known)
-        apart = change - record.values()
-        if known is not None:
-            apart = apart * known.importance.sqrt()
-        return Choice(record, float(apart.square().sum(dtype=torch.float64)))
+            return records.zero(tuple(change.shape))
+        return encode(change, coding, role.transposed, known) if coding else records.raw(change, changed_rows(change))
 
     def _inputs(self, samples: Rows | None) -> Iterator[dict[str, Calibrated]]:
         """Yield what is known of the inputs of the linear layers, decoder layer by decoder layer."""
@@ -164,7 +171,7 @@ class Encoder:
                 walk.forward(number, layer)
 
     def _check(self) -> None:
-        before, after = self.base.state_dict(), weight_shards.own_weights(self.tuned)
+        before, after = self.base.state_dict(), self._weights()
         ends = {name for name, role in roles(self.tuned).items() if role.end}
         for name, weight in after.items():
             had = before.get(name)
@@ -179,6 +186,13 @@ class Encoder:
                 where=self.base.name_or_path,
                 fix="name the base that the fine-tune began with",
             )
+
+
+def _choice(change: Tensor, record: Record, known: Calibrated | None) -> Choice:
+    apart = change - record.values()
+    if known is not None:
+        apart = apart * known.importance.sqrt()
+    return Choice(record, float(apart.square().sum(dtype=torch.float64)))
 
 
 def _end(change: Tensor) -> Record:

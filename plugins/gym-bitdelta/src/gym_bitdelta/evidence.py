@@ -22,18 +22,18 @@ from gym_torch.checkpoints.tokenizer_files import BESIDE
 
 @torch.no_grad()
 def held_out(
-    base: PreTrainedModel, tuned: PreTrainedModel, records: Mapping[str, Record], rows: Rows
+    base: PreTrainedModel, student: PreTrainedModel, tuned: PreTrainedModel, records: Mapping[str, Record], rows: Rows
 ) -> dict[str, float]:
     """Return losses (nats per token that training predicts) of the base, the fine-tune, and base and delta; and the KL
-    divergence of the last from the fine-tune. `base` is changed.
+    divergence of the last from the fine-tune. `student`, to which the delta is added, may be `base`.
 
     `recovered` is the share of the gain of the fine-tune that the delta keeps, where there was a gain.
     """
     plain = [_log_probs(base, rows, part) for part in rows.batches()]
-    deltas.add(base, ((name, record.values()) for name, record in records.items() if record.parts))
+    deltas.add(student, ((name, record.values()) for name, record in records.items() if record.parts))
     sums, count = {"base": 0.0, "tuned": 0.0, "delta": 0.0, "kl": 0.0}, 0
     for part, before in zip(rows.batches(), plain, strict=True):
-        wanted, found = _log_probs(tuned, rows, part), _log_probs(base, rows, part)
+        wanted, found = _log_probs(tuned, rows, part), _log_probs(student, rows, part)
         labels = rows.tokens[part][:, 1:][rows.predicts[part][:, :-1]][:, None]
         count += len(labels)
         sums["base"] -= float(before.gather(1, labels).sum(dtype=torch.float64))

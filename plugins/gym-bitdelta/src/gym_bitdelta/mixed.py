@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gym_bitdelta.config.base import DeltaOptions
-from gym_bitdelta.config.sizes import file_bytes, header_bytes
+from gym_bitdelta.config.sizes import NOTHING, file_bytes, header_bytes
 from gym_bitdelta.delta.layout import data_bytes
 from gym_bitdelta.delta.records import Record
 from gym_core import GymError
@@ -23,12 +23,15 @@ class Choice(NamedTuple):
 
 
 def within(
-    config: DeltaOptions, fixed: Mapping[str, Record], choices: Mapping[str, Sequence[Choice]]
+    config: DeltaOptions,
+    fixed: Mapping[str, Record],
+    choices: Mapping[str, Sequence[Choice]],
+    changed: Mapping[str, Any] = NOTHING,
 ) -> dict[str, Record]:
     """Return a record for each weight that has choices, with the least sum of errors in a file of `config.budget()` bytes.
 
-    `fixed` are the records of the others; what it says of weights that have choices is not looked at. Raises GymError where
-    not even the smallest choices fit.
+    `fixed` are the records of the others; what it says of weights that have choices is not looked at. `changed` is that of the
+    header. Raises GymError where not even the smallest choices fit.
     """
     budget = config.budget()
     assert budget is not None
@@ -36,14 +39,14 @@ def within(
     names = list(choices)
     sizes = [[float(data_bytes({"": choice.record.entry})) for choice in choices[name]] for name in names]
     errors = [[choice.error for choice in choices[name]] for name in names]
-    room = float(budget - data_bytes(others) - header_bytes(others, config.said()))
+    room = float(budget - data_bytes(others) - header_bytes(others, config.said(), changed))
     for _ in range(ROUNDS):
         picked = cheapest(errors, sizes, room)
         if picked is None:
             break
         found = {name: choices[name][place].record for name, place in zip(names, picked, strict=True)}
         entries = others | {name: record.entry for name, record in found.items()}
-        over = file_bytes(entries, config.said()) - budget
+        over = file_bytes(entries, config.said(), changed) - budget
         if over <= 0:
             return found
         room -= over

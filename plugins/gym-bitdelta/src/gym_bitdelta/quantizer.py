@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -18,6 +19,7 @@ from gym_bitdelta import evidence
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta import file
 from gym_bitdelta.delta.layout import Zero
+from gym_bitdelta.delta.records import Record
 from gym_bitdelta.distillation import distill
 from gym_bitdelta.encoding import Encoder, changed_config, ranked_of
 from gym_core import Artifact, GymError, Run
@@ -65,8 +67,7 @@ class BitDeltaQuantizer(DeltaCodec):
             raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
         began = time.monotonic()
         adapter = artifact.kind == "adapter"
-        adapted = open_artifact(artifact, torch.float32)
-        tuned, base = adapted.merged(), mapped_weights.load(where, dtype=torch.float32)
+        tuned, base = _tuned(artifact), mapped_weights.load(where, dtype=_precision(where))  # read weight by weight
         changed = changed_config(base.config, tuned.config)
         encoder = self._encoder(base, tuned, adapter)
         samples = calibration.draw(self.config, run, where)
@@ -74,15 +75,9 @@ class BitDeltaQuantizer(DeltaCodec):
             wanted = samples.calibration if samples and self.config.calibrate else None
             records = encoder.records(wanted)
             told: dict[str, Any] = {"distillation": None, "holdout": None}
-            if samples and self.config.distill_steps:
-                seed = run.recipe.train.seed
-                records, told["distillation"] = distill(
-                    self.config, tuned, base, records, samples.calibration, samples.holdout, seed
-                )
-                base = mapped_weights.load(where, dtype=torch.float32)
             if samples:
-                told["holdout"] = evidence.held_out(base, tuned, records, samples.holdout)
-                told["samples"] = samples.told
+                records, measured = self._distilled(run, artifact, where, changed, records, samples)
+                told |= measured | {"samples": samples.told}
             if samples:
                 check_kl(told["holdout"]["kl"], self.config.max_kl, "base and delta", str(artifact.path), BETTER)
             if self.config.safety_threshold is not None:
@@ -90,7 +85,7 @@ class BitDeltaQuantizer(DeltaCodec):
                     "safety_threshold was not checked: harmful prompts to measure it on come from `gym_bitdelta.safety`"
                 )
             provenance = {"made_from": source, "safety": "not evaluated", **self.provenance()}
-            delta = file.made(name, records, self.config.said(), provenance)
+            delta = file.made(name, records, self.config.said(), provenance, changed)
             file.write(building / file.NAME, delta)
             told |= evidence.sizes(artifact, where, building / file.NAME, records)
             told |= {"source": source, "seconds": time.monotonic() - began, "squared_errors": encoder.errors}
@@ -109,6 +104,7 @@ class BitDeltaQuantizer(DeltaCodec):
         """Yield what is added to each weight that changed. Raises GymError for a damaged file or another base."""
         delta = file.read(artifact.path / file.NAME)
         delta.check_base(base_fingerprint(base), str(base))
+        delta.check_size(2 * sum(path.stat().st_size for path in base.glob("*.safetensors")))  # of 4 bits at least
         for name, record in delta.records.items():
             if not isinstance(record.entry, Zero):
                 yield name, record.values()
@@ -119,6 +115,29 @@ class BitDeltaQuantizer(DeltaCodec):
 
     def _encoder(self, base: PreTrainedModel, tuned: PreTrainedModel, adapter: bool) -> Encoder:
         return Encoder(self.config, base, tuned, ranked_of(self.config, adapter))
+
+    def _distilled(
+        self,
+        run: Run,
+        artifact: Artifact,
+        where: Path,
+        changed: Mapping[str, Any],
+        records: dict[str, Record],
+        samples: calibration.Samples,
+    ) -> tuple[dict[str, Record], dict[str, Any]]:
+        """Return the records with the best scales, and what was measured. Models are whole in fp32 here."""
+        tuned, seed = open_artifact(artifact, torch.float32).merged(), run.recipe.train.seed
+        told: dict[str, Any] = {}
+
+        def student() -> PreTrainedModel:
+            return mapped_weights.load(where, changed, dtype=torch.float32)
+
+        if self.config.distill_steps:
+            rows = samples.calibration, samples.holdout
+            records, told["distillation"] = distill(self.config, tuned, student(), records, *rows, seed)
+        plain = mapped_weights.load(where, dtype=torch.float32) if changed else student()
+        told["holdout"] = evidence.held_out(plain, student() if changed else plain, tuned, records, samples.holdout)
+        return records, told
 
     def _artifact(
         self, path: Path, artifact: Artifact, name: str, changed: Mapping[str, Any], tuned: PreTrainedModel
@@ -138,9 +157,24 @@ class BitDeltaQuantizer(DeltaCodec):
         """Return a hash of everything that decides what is written: of data the samples, for a file may change under its name."""
         data = calibration.fingerprint(self.config, run, where)
         told = [type(self.config).__name__, self.config.model_dump(mode="json"), data, run.recipe.train.seed, base]
-        held = sorted((path.name, fingerprint.of_file(path)) for path in artifact.path.glob("*.safetensors"))
+        files = (path for pattern in ("*.safetensors", "*.json") for path in artifact.path.glob(pattern))
+        held = sorted((path.name, fingerprint.of_file(path)) for path in files)
         text = json.dumps([told, held, artifact.kind, artifact.details], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _tuned(artifact: Artifact) -> PreTrainedModel:
+    """Return what was trained, for its weights: a whole model stays in its files, an adapter is merged in fp32."""
+    return open_artifact(artifact, _precision(artifact.path) if artifact.kind == "model" else torch.float32).merged()
+
+
+def _precision(path: Path) -> torch.dtype:
+    """Return the precision of the weights of a model in its files, whatever its configuration says; of several fp32."""
+    found = set()
+    for file_ in path.glob("*.safetensors"):
+        with safe_open(file_, "pt") as weights:
+            found |= {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118 - it is no mapping
+    return {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}.get(frozenset(found), torch.float32)
 
 
 def base_name(artifact: Artifact) -> str:

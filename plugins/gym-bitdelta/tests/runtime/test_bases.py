@@ -13,6 +13,7 @@ from gym_bitdelta.delta import file, records
 from gym_bitdelta.delta.layout import Dense
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant_model import TenantModel
+from gym_core import GymError
 from gym_torch.model.quantized_loading import quantize_layer
 from gym_torch.model.quantized_weights import WeightCodec
 
@@ -97,3 +98,61 @@ def test_each_tenant_has_its_own_vocabulary(tmp_path, kernel, form):
         alone = merged(with_rows(base(), size), deltas[name]) if name else base()
         assert torch.allclose(found[row, :, :size], alone(tokens[row : row + 1]).logits[0], atol=1e-5)
         assert (found[row, :, size:] == -torch.inf).all()
+
+
+@torch.no_grad()
+def test_ends_that_came_apart_are_served_apart(tmp_path):
+    """The base ties them; each has a change of its own, or one has none."""
+    embedding, head = (
+        records.raw(torch.randn(50, 32, generator=torch.Generator().manual_seed(seed))) for seed in (1, 2)
+    )
+    nothing = records.raw(torch.zeros(50, 32), torch.empty(0, dtype=torch.int64))
+    told = {"both": (embedding, head), "one": (embedding, nothing), "other": (nothing, head)}
+    for name, pair in told.items():
+        file.write(tmp_path / name, whole(dict(zip((EMBEDDING, "lm_head.weight"), pair, strict=True))))
+    file.write(tmp_path / "tied", whole({EMBEDDING: embedding}))
+    rows = [*told, "tied", None]
+    tokens = TOKENS[:1].expand(len(rows), -1)
+    served = TenantModel(base(), lambda name: tmp_path / name, BASE)
+    with served.serving(rows):
+        found = served.model(tokens).logits
+    for row, name in enumerate(rows):
+        alone = base()
+        ends = told.get(name, (embedding, embedding) if name else (nothing, nothing))
+        alone.lm_head.weight = torch.nn.Parameter(alone.lm_head.weight + ends[1].values())
+        alone.model.embed_tokens.weight.data = alone.model.embed_tokens.weight + ends[0].values()
+        wanted = alone(tokens[:1]).logits[0]
+        assert torch.allclose(found[row], wanted, atol=1e-5 * float(wanted.abs().max())), name
+
+
+@torch.no_grad()
+def test_few_inputs_of_a_layer_of_gpt2_that_changed(tmp_path):
+    """Its weight is `[in, out]`: rows that a file holds are inputs."""
+    options = {"vocab_size": 50, "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **options)).eval().requires_grad_(False)
+    name = "transformer.h.0.mlp.c_fc.weight"
+    change = torch.zeros(32, 128)
+    change[[3, 20]] = torch.randn(2, 128, generator=torch.Generator().manual_seed(1))
+    delta = whole({name: records.raw(change, torch.tensor([3, 20]))})
+    file.write(tmp_path / "a", delta)
+    wanted = merged(copy.deepcopy(model), delta)(TOKENS).logits
+    plain = model(TOKENS).logits
+    served = TenantModel(model, lambda name: tmp_path / name, BASE)
+    with served.serving(["a", None]):
+        found = served.model(TOKENS).logits
+    assert torch.allclose(found[0], wanted[0], atol=1e-5) and torch.allclose(found[1], plain[1], atol=1e-5)
+
+
+def test_a_fine_tune_that_computes_otherwise_is_refused_by_name(tmp_path):
+    for changed in ({"rope_parameters": {"rope_theta": 5.0}}, {"pad_token_id": 3, "attention_dropout": 0.1}):
+        delta = file.made(BASE, {EMBEDDING: records.raw(torch.ones(50, 32))}, {}, {}, changed)
+        file.write(tmp_path / "-".join(changed), delta)
+    served = TenantModel(base(), lambda name: tmp_path / name, BASE)
+    with (
+        pytest.raises(GymError, match="computes otherwise than its base: rope_parameters"),
+        served.serving(["rope_parameters"]),
+    ):
+        pass
+    with served.serving(["pad_token_id-attention_dropout"]):
+        assert served.model(TOKENS[:1]).logits.shape == (1, 3, 50)

@@ -27,6 +27,9 @@ class DeltaOptions(DeltaQuantizer, Sampling):
 
     target: ClassVar[str] = "gym_bitdelta.quantizer:BitDeltaQuantizer"
 
+    ternary_above: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Share of numbers that did not change above which a matrix in one bit, which has no zero, becomes three values, of 1.6 bits
+    and scales. A fine-tune that was rounded to bf16 has many such numbers. 1 keeps one bit in any case."""
     low_rank: bool = True
     """Whether a change of low rank, such as that of a LoRA, is coded as two factors."""
     rank_bits: Annotated[float, Field(ge=1, le=2)] = 1.5

@@ -30,7 +30,7 @@ class BitDelta(DeltaOptions):
 
     def coding(self, name: str) -> Coding:
         """Return how the matrix of this name inside a layer is coded."""
-        return Coding("signs", self.bits, self.scale_mode, self.group_size)
+        return Coding("signs", self.bits, self.scale_mode, self.group_size, sparse=self.ternary_above)
 
     def error_bound(self) -> float:
         """Return the largest relative Frobenius error on a change of normal numbers."""
@@ -38,7 +38,7 @@ class BitDelta(DeltaOptions):
 
     def size_varies(self) -> bool:
         """Return whether what the change holds decides its size."""
-        return self.scale_mode == "auto"
+        return self.scale_mode == "auto" or (self.bits == 1 and self.ternary_above < 1)
 
     @model_validator(mode="before")
     @classmethod

@@ -104,7 +104,8 @@ class DeltaQuant(DeltaOptions):
 
     def size_varies(self) -> bool:
         """Return whether what the change holds decides its size."""
-        return self.method is QuantMethod.DYNAMIC
+        signs = self.method is QuantMethod.BINARY or 1 in self.layer_bits.values()
+        return self.method is QuantMethod.DYNAMIC or (signs and self.ternary_above < 1)
 
     def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Return the bytes of the file where every weight changed everywhere, its header included; of `dynamic` the budget."""
@@ -114,7 +115,7 @@ class DeltaQuant(DeltaOptions):
     def _scaled(self, code: Literal["signs", "grid", "ternary"], bits: int) -> Coding:
         scales = "group" if self.group_size else "row" if self.per_channel else "tensor"
         symmetric = self.symmetric or code != "grid"
-        return Coding(code, bits, scales, self.group_size, symmetric, self.calibration_percentile)
+        return Coding(code, bits, scales, self.group_size, symmetric, self.calibration_percentile, self.ternary_above)
 
     @model_validator(mode="after")
     def _budget(self) -> Self:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from gym_bitdelta.delta.layout import KEY, PARTS, Entry, Header, Raw, data_bytes, grouped
+from gym_bitdelta.delta.layout import KEY, PARTS, WIDTHS, Entry, Header, Raw, data_bytes, grouped
 from gym_bitdelta.fit.coding import EMBEDDINGS, Coding
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 Shapes = Mapping[str, tuple[int, ...]]
+ORDER = ("F32", "I32", "F16", "U8")  #: in which safetensors writes number formats; of one, by name
 PROVENANCE = {"made_from": "0" * 64, "safety": "not evaluated"}
 
 
@@ -22,16 +25,18 @@ def largest(shapes: Shapes, coding: Callable[[str], Coding | None], inside: Call
     return found
 
 
-def file_bytes(entries: Mapping[str, Entry], config: Mapping[str, Any]) -> int:
+def file_bytes(entries: Mapping[str, Entry], config: Mapping[str, Any], changed: Mapping[str, Any] = NOTHING) -> int:
     """Return the size of a file of these entries."""
-    return data_bytes(entries) + header_bytes(entries, config)
+    return data_bytes(entries) + header_bytes(entries, config, changed)
 
 
-def header_bytes(entries: Mapping[str, Entry], config: Mapping[str, Any]) -> int:
-    """Return the bytes before the first number."""
-    header = Header(base="0" * 64, table=grouped(entries), config=dict(config), provenance=PROVENANCE)
-    parts = {
-        part: {"dtype": PARTS[part], "shape": [count], "data_offsets": [count, count]}
-        for part, count in header.totals().items()
-    }
+def header_bytes(entries: Mapping[str, Entry], config: Mapping[str, Any], changed: Mapping[str, Any] = NOTHING) -> int:
+    """Return the bytes before the first number; `config` and `changed` are those of the header."""
+    header = Header(
+        base="0" * 64, table=grouped(entries), config=dict(config), changed=dict(changed), provenance=PROVENANCE
+    )
+    parts, end = dict[str, Any](), 0
+    for part, count in sorted(header.totals().items(), key=lambda item: (ORDER.index(PARTS[item[0]]), item[0])):
+        begin, end = end, end + count * WIDTHS[PARTS[part]]
+        parts[part] = {"dtype": PARTS[part], "shape": [count], "data_offsets": [begin, end]}
     return 8 + len(json.dumps({"__metadata__": {KEY: header.text()}} | parts, separators=(",", ":"))) + 7 & ~7

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from gym_core.files import replacing
 
 NAME = "delta.safetensors"
 TRIT_CODES = 3**5
+SMALL = 2**24  #: numbers that any weight may have
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,27 @@ class Delta:
                 fix="use the very base that it was made from; the same shapes are not enough",
             )
 
+    def check_size(self, numbers: int) -> None:
+        """Raise GymError where a weight is far larger than a base of so many numbers: few bytes may stand for very many."""
+        for name, record in self.records.items():
+            if prod(record.entry.shape) > max(SMALL, 4 * numbers):
+                raise GymError(
+                    f"{name} stands for {prod(record.entry.shape):,} numbers, and the base has {numbers:,}",
+                    fix="use the base that it was made from",
+                )
 
-def made(base: str, records: Mapping[str, Record], config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Delta:
-    """Return the delta of these records against a base of this fingerprint."""
+
+def made(
+    base: str,
+    records: Mapping[str, Record],
+    config: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    changed: Mapping[str, Any] = MappingProxyType({}),
+) -> Delta:
+    """Return the delta of these records against a base of this fingerprint; of the rest see `Header`."""
     table = grouped({name: record.entry for name, record in records.items()})
-    return Delta(Header(base=base, table=table, config=dict(config), provenance=dict(provenance)), records)
+    header = Header(base=base, table=table, config=dict(config), changed=dict(changed), provenance=dict(provenance))
+    return Delta(header, records)
 
 
 def write(path: Path, delta: Delta) -> None:
@@ -68,10 +87,14 @@ def read(path: Path) -> Delta:
         raise _damaged(path, f"{found.get(part, 0)} numbers of `{part}`, and its table needs {totals.get(part, 0)}")
     records = {}
     for name, entry, places in header.places():
-        records[name] = Record(entry, {part: flat[part][begin:end] for part, (begin, end) in places.items()})
+        records[name] = Record(entry, {part: _part(flat, part)[begin:end] for part, (begin, end) in places.items()})
         if wrong := _wrong(entry, records[name].parts):
             raise _damaged(path, f"{name}: {wrong}")
     return Delta(header, records)
+
+
+def _part(flat: Mapping[str, Tensor], part: str) -> Tensor:
+    return flat[part] if part in flat else torch.empty(0, dtype=DTYPES[PARTS[part]])
 
 
 def header_of(path: Path) -> Header:
@@ -116,7 +139,7 @@ def _wrong(entry: Entry, parts: Mapping[str, Tensor]) -> str:
     for part, tensor in parts.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             return f"`{part}` are not finite"
-    rows = parts.get("rows", torch.empty(0))
+    rows = parts.get("rows", torch.empty(0)).long()  # of int32 a difference may be too large
     if len(rows) and (int(rows[0]) < 0 or int(rows[-1]) >= entry.shape[0] or not (rows.diff() > 0).all()):
         return f"its rows are not in order, or are beyond the {entry.shape[0]} there are"
     if isinstance(entry, Dense) and entry.code == "ternary" and (parts["codes"] >= TRIT_CODES).any():

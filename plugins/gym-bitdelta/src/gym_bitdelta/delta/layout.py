@@ -205,6 +205,8 @@ class Header(Config):
     table: tuple[Group, ...]
     config: dict[str, Any] = Field(default_factory=dict)
     """Name and options of what made it."""
+    changed: dict[str, Any] = Field(default_factory=dict)
+    """What the configuration of the fine-tune says in other words than that of the base."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     """What it was made from, and what was measured."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -14,8 +13,6 @@ from gym_bitdelta.delta.records import Record
 from gym_bitdelta.fit import blocks, feedback, levels
 from gym_bitdelta.fit.coding import Coding
 from gym_bitdelta.fit.levels import Fit
-
-SPARSE = 0.2  #: share of numbers that are zero from which one bit, which has no zero, is taken for three values
 
 
 class Calibrated(NamedTuple):
@@ -62,8 +59,8 @@ def least_bytes(change: Tensor, coding: Coding, transposed: bool = False) -> int
 
 def _with_zero(held: Tensor, coding: Coding) -> Coding:
     """Return three values in the place of one bit, which has no zero, where many numbers are zero."""
-    sparse = coding.code == "signs" and coding.bits == 1 and (held == 0).float().mean() > SPARSE
-    return replace(coding, code="ternary") if sparse else coding
+    sparse = coding.one_bit and (held == 0).float().mean() > coding.sparse
+    return coding.three_values if sparse else coding
 
 
 def changed_rows(change: Tensor) -> Tensor | None:

@@ -20,6 +20,19 @@ class Coding:
     group: int | None = None
     symmetric: bool = True
     percentile: float | None = None  #: of |number|, where ranges of a grid begin
+    sparse: float = (
+        1.0  #: share of numbers that are zero above which one bit, which has no zero, is taken for three values
+    )
+
+    @property
+    def one_bit(self) -> bool:
+        """Whether it has no zero."""
+        return self.code == "signs" and self.bits == 1
+
+    @property
+    def three_values(self) -> Coding:
+        """The same with three values."""
+        return replace(self, code="ternary")
 
     def candidates(self) -> list[Coding]:
         """Return what to choose from."""
@@ -35,7 +48,10 @@ class Coding:
     def largest(self, shape: tuple[int, ...]) -> Dense | Raw:
         """Return what the table says of the most that a weight of this shape takes, whatever is in it."""
         plain = Raw(shape=shape)
-        coded = max((each.entry(shape) for each in self.candidates()), key=lambda entry: data_bytes({"": entry}))
+        ways = [self] if self.sparse >= 1 or not self.one_bit else [self, self.three_values]
+        coded = max(
+            (each.entry(shape) for way in ways for each in way.candidates()), key=lambda entry: data_bytes({"": entry})
+        )
         return plain if data_bytes({"": plain}) <= data_bytes({"": coded}) else coded
 
 

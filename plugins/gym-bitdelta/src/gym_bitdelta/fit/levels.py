@@ -151,12 +151,16 @@ def _split(numbers: Tensor) -> Iterator[Tensor]:
 def _ends(numbers: Tensor, symmetric: bool, percentile: float | None) -> tuple[Tensor, Tensor]:
     """Return the ends of the widest range of each block."""
     if symmetric:
-        sizes = numbers.abs()
-        count = sizes.shape[1]
-        place = count if percentile is None else max(1, min(count, round(count * percentile / 100)))
-        high = sizes.kthvalue(place, 1).values if place < count else sizes.amax(1)
+        high = _percentile(numbers.abs(), percentile)
         return -high, high
-    return numbers.amin(1).clamp(max=0), numbers.amax(1).clamp(min=0)
+    return -_percentile((-numbers).clamp(min=0), percentile), _percentile(numbers.clamp(min=0), percentile)
+
+
+def _percentile(numbers: Tensor, percentile: float | None) -> Tensor:
+    """Return the number of each block that so many percent are not above; by default the largest."""
+    count = numbers.shape[1]
+    place = count if percentile is None else max(1, min(count, round(count * percentile / 100)))
+    return numbers.kthvalue(place, 1).values if place < count else numbers.amax(1)
 
 
 def _nearest(numbers: Tensor, step: Tensor, middle: Tensor, most: int) -> Tensor:

@@ -91,7 +91,8 @@ class Layer:
             weights = {}
             for key, names in self.names.items():
                 base = self.module.get_parameter(key)
-                change = next((tenant.change(name, mixture.products) for name in names if tenant.changes(name)), None)
+                name = tenant.own(names)
+                change = tenant.change(name, mixture.products) if tenant.changes(name) else None
                 if change is not None and (change.shape != base.shape or not base.is_floating_point()):
                     raise GymError(
                         f"{self.place}.{key} of the base has shape {tuple(base.shape)} in {base.dtype}, and no change of "
@@ -133,8 +134,9 @@ class Linear(Layer):
         if segments is not None:
             mixture.products.add(rows, inputs, segments.arenas, segments.records, segments.starts, segments.rows)
         for record, chosen in mixture.rest(self.names["weight"]):
-            outputs, change = few_rows(record)
-            change = (change if isinstance(self.module, Conv1D) else change.T).to(x.device)
+            turned = isinstance(self.module, Conv1D)
+            outputs, change = (None, record.values()) if turned else few_rows(record)  # whose rows are inputs
+            change = (change if turned else change.T).to(x.device)
             outputs = torch.arange(change.shape[1]) if outputs is None else outputs
             place = (chosen[:, None, None], torch.arange(per)[:, None], outputs)
             rows[place] += (inputs[chosen].float() @ change).to(rows.dtype)
@@ -213,7 +215,10 @@ def attach(model: nn.Module) -> list[Layer]:
         aliases.setdefault(id(weight), []).append(name)
     found: list[Layer] = []
     for place, module in model.named_modules():
-        own = {key: tuple(aliases[id(weight)]) for key, weight in module.named_parameters(recurse=False)}
+        own = {
+            key: tuple(dict.fromkeys((f"{place}.{key}" if place else key, *aliases[id(weight)])))  # its own name first
+            for key, weight in module.named_parameters(recurse=False)
+        }
         if _linear(module):  # whose weight may be held in some other way, and be no parameter
             found.append(Linear(module, place, {"weight": (f"{place}.weight",)} | own))
         elif own:

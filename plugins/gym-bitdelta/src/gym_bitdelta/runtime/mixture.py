@@ -63,8 +63,9 @@ class Mixture:
     def concerns(self, place: str, names: Mapping[str, Names]) -> bool:
         """Whether a tenant changed one of the weights of the module at this place."""
         if place not in self._concerned:
-            known = [name for each in names.values() for name in each]
-            self._concerned[place] = any(tenant.changes(name) for tenant, _ in self.members for name in known)
+            self._concerned[place] = any(
+                tenant.changes(tenant.own(each)) for tenant, _ in self.members for each in names.values()
+            )
         return self._concerned[place]
 
     def width(self, names: Names, own: int) -> int:
@@ -84,8 +85,7 @@ class Mixture:
             found = [
                 (tenant, rows, tenant.records[name])
                 for tenant, rows in self.members
-                for name in names
-                if name in tenant.records
+                if (name := tenant.own(names)) in tenant.records
             ]
             self._segments[names] = self._joined(found) if found else None
         return self._segments[names]
@@ -94,7 +94,7 @@ class Mixture:
         """Return what else tenants have of a weight, with their rows."""
         if names not in self._rest:
             self._rest[names] = [
-                (tenant.rest[name], rows) for tenant, rows in self.members for name in names if name in tenant.rest
+                (tenant.rest[name], rows) for tenant, rows in self.members if (name := tenant.own(names)) in tenant.rest
             ]
         return self._rest[names]
 
@@ -115,8 +115,7 @@ class Mixture:
             self._outputs[names] = [
                 (rows, tenant.outputs[name])
                 for tenant, rows in self.members
-                for name in names
-                if name in tenant.outputs
+                if (name := tenant.own(names)) in tenant.outputs
             ]
         return list(self._outputs[names])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,13 @@ class Tenant:
     shapes: Mapping[str, tuple[int, ...]]  #: of all weights in the delta, those that did not change included
     turned: frozenset[str]  #: weights whose packed matrix is the transposed one
     outputs: Mapping[str, int] = field(default_factory=dict)  #: rows of weights that have other rows than the base's
+
+    def own(self, names: Sequence[str]) -> str:
+        """Return under which of the names of a weight the delta has it: the first that it knows; empty where it knows none.
+
+        What is tied in the base stands there under one name, or under each where it came apart.
+        """
+        return next((name for name in names if name in self.shapes), "")
 
     def changes(self, name: str) -> bool:
         """Whether a weight is another one than the base's, or has other rows."""
@@ -59,7 +66,7 @@ def prepare(delta: Delta, products: Products, pause: Callable[[], None] = lambda
         pair = _pair(record, writer)
         if pair is not None:
             records[name] = pair
-        elif record.entry.counts():
+        elif record.entry.counts() and getattr(record.entry, "rows", None) != 0:
             rest[name] = _own(record)
         pause()
     for name in [name for name in rest if name.endswith(".bias")]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from gym_core import GymError
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.generation.generator import Completion, Generator
 
+#: Keys of a configuration that decide nothing of what a forward pass gives.
+NO_MATTER = re.compile(r"_token_id$|dropout|_pdrop$|_coef$|initializer_range$|^max_position_embeddings$")
 PACKED, PREPARED = 2**30, 2**29  #: bytes of the two tiers by default
 
 
@@ -165,6 +169,13 @@ class TenantModel:
         path = path / file.NAME if path.is_dir() else path
         delta = file.read(path)
         delta.check_base(self._fingerprint, str(self.model.name_or_path))
+        if other := sorted(key for key in delta.header.changed if not NO_MATTER.search(key)):
+            raise GymError(
+                f"the fine-tune computes otherwise than its base: {', '.join(other)}",
+                where=str(path),
+                fix="serve it by itself: rows of one batch share what is no weight",
+            )
+        delta.check_size(sum(map(prod, self._shapes.values())))
         for weight, record in delta.records.items():
             shape, own = tuple(record.entry.shape), self._shapes.get(weight)
             if own is None and not record.entry.counts():  # it changes nothing

@@ -70,12 +70,13 @@ def with_delta(
 def add(model: PreTrainedModel, changes: Iterable[tuple[str, Tensor]]) -> None:
     """Add changes to the weights of a model. Raises GymError where it has no such weight, or one of another shape."""
     stored = stored_modules(model)
+    ends: dict[str, Tensor] = {}  # weights to which others are tied, as the base has them
     for name, change in changes:
         path, _, own = name.rpartition(".")
         if path in stored and own == "weight":
             _beside(stored[path], change.to(model.dtype))
             continue
-        weight = _weight(model, name, change.shape)
+        weight = _weight(model, name, change.shape, ends)
         before = weight.detach().float()
         added = change.to(before.device, copy=True)
         added[: len(before)] += before[: len(added)]
@@ -83,10 +84,13 @@ def add(model: PreTrainedModel, changes: Iterable[tuple[str, Tensor]]) -> None:
         mapped_weights.release(before)
 
 
-def _weight(model: PreTrainedModel, name: str, shape: torch.Size) -> Tensor:
+def _weight(model: PreTrainedModel, name: str, shape: torch.Size, ends: dict[str, Tensor]) -> Tensor:
     """Return a weight of this name, on its own where it was tied, and with room for a vocabulary of another size."""
-    if name in (model.get_expanded_tied_weights_keys(all_submodels=True) or {}):
-        _untie(model, name)
+    ties = model.get_expanded_tied_weights_keys(all_submodels=True) or {}
+    if name in ties:
+        _untie(model, name, ends.get(ties[name], model.get_parameter(name)))
+    elif name in ties.values():
+        ends[name] = model.get_parameter(name).detach()
     found = dict(model.state_dict(keep_vars=True)).get(name)
     fits = found is not None and found.dim() == len(shape) and found.shape[1:] == shape[1:]
     if found is None or not fits or (found.shape != shape and not _of_vocabulary(model, found)):
@@ -109,11 +113,11 @@ def _of_vocabulary(model: PreTrainedModel, weight: Tensor) -> bool:
     return any(module is not None and module.weight is weight for module in ends)
 
 
-def _untie(model: PreTrainedModel, name: str) -> None:
-    """Give a weight that was tied to another one values of its own."""
+def _untie(model: PreTrainedModel, name: str, values: Tensor) -> None:
+    """Give a weight that was tied to another one these values for its own."""
     path, _, own = name.rpartition(".")
     module = model.get_submodule(path)
-    module.register_parameter(own, nn.Parameter(module.get_parameter(own).detach().clone(), requires_grad=False))
+    module.register_parameter(own, nn.Parameter(values.detach().clone(), requires_grad=False))
     model.config.get_text_config().tie_word_embeddings = False
     model.config.tie_word_embeddings = False
     model.all_tied_weights_keys = {}
