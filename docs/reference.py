@@ -23,6 +23,8 @@ from gym_core.kinds import KINDS
 from gym_core.ranks import Ranks
 from gym_core.sections import SECTION_OF, SLOTS
 from gym_data.kinds import DataAlgorithm, Rows
+from gym_deltasoup.merging.rule import MergeRule, Plan
+from gym_deltasoup.merging.updates import Chunk, Updates
 from gym_llamafactory.markdown import markdown
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
@@ -44,6 +46,7 @@ HANDED = (
     Run, Artifact, Rows, Trainer, LoadedModel, WeightCodec, AdaptedModel, Plain, TrainedPart, AuxiliaryModule,
     RewardInput, Score, Logging, Selective,
     PlannedRun, Plans, Prepared,
+    MergeRule, Plan, Updates, Chunk,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine, RolloutRequest,
 )  # fmt: skip
 #: What packages ask of components of the kernel's kinds beyond what it does itself.

@@ -11,15 +11,17 @@ from types import SimpleNamespace
 from typing import Annotated, ClassVar
 
 import pytest
+import torch
 from pydantic import Field
 
 from gym_core import Artifact, Exporter, Quantizer
 from gym_data import Source
+from gym_deltasoup.kinds import Merger
+from gym_deltasoup.merging.rule import MergeRule, Plan
 from gym_optim.kinds import Scheduler
 from gym_testkit import weights
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import exporters, mergers, package, quantizers, schedulers, sources
-from gym_torch.kinds import Merger
 
 
 @dataclass
@@ -110,43 +112,90 @@ def test_quantizer(bench, tmp_path, cls, law):
 
 
 class Mean(Merger):
-    """The mean."""
+    """The mean, which promises all of its laws."""
+
+    def idempotent(self):
+        return True
+
+    def order_free(self):
+        return True
+
+    def translates(self):
+        return True
+
+    def scales(self):
+        return True
 
     def build(self):
-        return self
+        return Averages(self)
 
-    def merge(self, artifacts, into):
-        read = [weights.read(artifact.path) for artifact in artifacts]
-        return copied(
-            artifacts[0], into, lambda tensors: {name: self.middle([r[name] for r in read]) for name in tensors}
-        )
 
-    def middle(self, tensors):
-        columns = zip(*(tensor.values for tensor in tensors), strict=True)
-        return weights.Tensor(tensors[0].shape, [sum(column) / len(column) for column in columns])
+class Averages(MergeRule):
+    def __init__(self, merger):
+        self.merger = merger
+
+    def plan(self, updates, hostile):
+        return Plan(self.merger.middle)
+
+
+def middle(change):
+    return lambda self, chunk: change(chunk)
 
 
 class ClaimsRobust(Mean):
-    tolerates: ClassVar[float] = 0.3
+    middle = middle(lambda chunk: chunk.values.mean(0))
+
+    def tolerates(self, inputs):
+        return max(0, (inputs - 1) // 2)
+
+
+class ClaimsHalf(ClaimsRobust):
+    def tolerates(self, inputs):
+        return inputs // 2
 
 
 class First(Mean):
-    def middle(self, tensors):
-        return tensors[0]
+    middle = middle(lambda chunk: chunk.values[0])
 
 
 class Doubles(Mean):
-    def middle(self, tensors):
-        return weights.Tensor(tensors[0].shape, [2 * value for value in tensors[0].values])
+    middle = middle(lambda chunk: 2 * chunk.values.mean(0))
+
+
+class Squares(Mean):
+    middle = middle(lambda chunk: (chunk.values**2).mean(0))
+
+
+class ByChunk(Mean):
+    middle = middle(lambda chunk: chunk.values.mean(0) - chunk.values.mean())
+
+
+class Consumes(Mean):
+    middle = middle(lambda chunk: chunk.values.sub_(chunk.values.mean()).mean(0))
+
+
+class Widens(Mean):
+    middle = middle(
+        lambda chunk: (chunk.values.half() if chunk.values.dtype == torch.float32 else chunk.values).mean(0)
+    )
+
+
+class Average(Mean):
+    middle = middle(lambda chunk: chunk.values.mean(0))
 
 
 @pytest.mark.parametrize(
     ("cls", "law"),
     [
         (ClaimsRobust, mergers.bounded),
+        (ClaimsHalf, mergers.tolerated),
         (First, mergers.order),
-        (Doubles, mergers.identity),
         (Doubles, mergers.equal_inputs),
+        (Doubles, mergers.translation),
+        (Squares, mergers.scale),
+        (ByChunk, mergers.chunks),
+        (Consumes, mergers.again),
+        (Widens, mergers.precision),
     ],
 )
 def test_merger(bench, cls, law):
@@ -154,15 +203,12 @@ def test_merger(bench, cls, law):
         law(Brought("mergers", "faulty", cls), bench)
 
 
-def test_mean_is_no_robust_merger_but_a_merger(bench, tmp_path):
-    mean = Brought("mergers", "mean", Mean)
-    laws = {law.check: law for law in mergers.laws.laws}
-    assert not laws[mergers.bounded].applies(mean)
-    for law in (mergers.identity, mergers.order, mergers.untouched):
-        from gym_testkit.bench import Bench
-
-        (tmp_path / law.__name__).mkdir()
-        law(mean, Bench(tmp_path / law.__name__))
+def test_mean_is_no_robust_merger_but_a_merger(bench):
+    mean = Brought("mergers", "mean", Average)
+    applied = [law.check for law in mergers.laws.laws if law.applies(mean)]
+    assert mergers.bounded not in applied and len(applied) == len(mergers.laws.laws) - 1
+    for law in applied:
+        law(mean, bench)
 
 
 class Sloppy(Exporter):

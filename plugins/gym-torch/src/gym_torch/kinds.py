@@ -35,14 +35,6 @@ class Adapter(Held):
         return False
 
 
-class Merger(Held):
-    """Combines models. `build()` returns an object with `merge(artifacts, into) -> Artifact`."""
-
-    kind: ClassVar[str] = "mergers"
-    tolerates: ClassVar[float] = 0.0
-    """Largest fraction of hostile inputs under which the result stays bounded by the honest ones."""
-
-
 class DeltaQuantizer(Held, Quantizer):
     """Codes what a fine-tune changed, not its weights: makes an artifact of kind `delta` beside a base that stays.
 

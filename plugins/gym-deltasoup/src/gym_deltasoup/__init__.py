@@ -1,0 +1,19 @@
+"""gym-deltasoup: one model of what many people trained. Names are imported on first use; torch comes when a rule is built."""
+
+from __future__ import annotations
+
+from gym_core.lazy import lazily
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "gym_deltasoup.config.mixing": "ARC Bucketing ByzantineRobust NNM",
+    "gym_deltasoup.config.robust": (
+        "Bulyan CenteredClipping FLTrust GeometricMedian Krum Median MultiKrum NormBound SignMajority TrimmedMean"
+    ),
+    "gym_deltasoup.config.soups": "GreedySoup ModelStock SLERP TaskArithmetic UniformSoup WeightedMean",
+    "gym_deltasoup.config.sparse": "Breadcrumbs DARE DELLA TIES",
+    "gym_deltasoup.kinds": "Merger",
+    "gym_deltasoup.merge": "MergedVectors merge_vectors",
+}
+__all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,0 +1,1 @@
+"""Options of the mergers. No torch is imported here."""

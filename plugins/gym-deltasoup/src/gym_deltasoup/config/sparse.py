@@ -1,0 +1,115 @@
+"""Merges that keep a part of each change, so that changes of several tasks do not stand in each other's way."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from gym_core.component import Slot
+from gym_deltasoup.config.soups import Scope, TaskArithmetic
+from gym_deltasoup.kinds import Merger
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class TIES(Merger):
+    """Trim, elect a sign, and average those who agree with it (Yadav et al. 2023, algorithm 1).
+
+    Of each change the largest numbers stay. The sign of a coordinate is that of the sum of what stayed; the result is the mean of
+    what stayed and has that sign, times `scale`.
+    """
+
+    target: ClassVar[str] = "gym_deltasoup.merging.ties:TIESRule"
+    needs_base: ClassVar[bool] = True
+
+    density: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Share of the numbers of a change that stay, the largest in magnitude."""
+    scale: float = Field(default=1.0, allow_inf_nan=False)
+    """What the merged change is multiplied by."""
+    scope: Scope = "model"
+    """Where the largest are looked for: in the whole change, as published, or in each tensor."""
+
+    def order_free(self) -> bool:
+        """Return True: sums and counts have no order."""
+        return True
+
+    def scales(self) -> bool:
+        """Return True: magnitudes keep their order, and signs stay."""
+        return True
+
+
+class Sparsified(Merger):
+    """What holds of a merge that first drops parts of each change."""
+
+    needs_base: ClassVar[bool] = True
+
+    rule: Annotated[SerializeAsAny[Merger], Slot("mergers")] = TaskArithmetic()
+    """What combines the changes that are left."""
+
+    def scales(self) -> bool:
+        """Return what the rule says: which numbers are dropped does not depend on the unit."""
+        return self.rule.scales()
+
+
+class DARE(Sparsified):
+    """Numbers of each change are dropped at random, and the others enlarged: `m_i x_i / (1 - p)`.
+
+    Yu et al. 2023, section 3.2.
+    """
+
+    target: ClassVar[str] = "gym_deltasoup.merging.dare:DARERule"
+
+    drop_rate: Share = 0.9
+    """Probability `p` of a number to be dropped."""
+    seed: Seed = 0
+    """What is drawn follows from this, from the name of the input and from the place of the number."""
+
+
+class DELLA(Sparsified):
+    """As DARE, but small numbers of a row are dropped more often (Deep et al. 2024, section 3.1), then TIES without trimming.
+
+    The number with rank `r` of `n` in its row, 0 the smallest, is dropped with `p + epsilon/2 - epsilon r/(n-1)` and else divided
+    by one minus that.
+    """
+
+    target: ClassVar[str] = "gym_deltasoup.merging.della:DELLARule"
+
+    rule: Annotated[SerializeAsAny[Merger], Slot("mergers")] = TIES(density=1.0)
+    """What combines the changes that are left."""
+    drop_rate: Share = 0.7
+    """Mean probability `p` of a number to be dropped."""
+    epsilon: Share = 0.2
+    """Difference of the probabilities of the smallest and of the largest number of a row."""
+    seed: Seed = 0
+    """What is drawn follows from this, from the name of the input and from the place of the number."""
+
+    @model_validator(mode="after")
+    def _probabilities(self) -> Self:
+        if not self.epsilon / 2 <= self.drop_rate < 1 - self.epsilon / 2:
+            raise ValueError("drop_rate plus and minus half of epsilon must stay within 0 and 1")
+        return self
+
+
+class Breadcrumbs(Sparsified):
+    """The largest and the smallest numbers of each tensor's change are dropped (Davari and Belilovsky 2023, section 3)."""
+
+    target: ClassVar[str] = "gym_deltasoup.merging.breadcrumbs:BreadcrumbsRule"
+
+    top: Share = 0.01
+    """Share of the numbers that is dropped because they are outliers, the largest in magnitude."""
+    bottom: Share = 0.85
+    """Share of the numbers that is dropped because they are small."""
+    scope: Scope = "tensor"
+    """Where they are looked for: in each tensor, as published, or in the whole change."""
+
+    @model_validator(mode="after")
+    def _leaves_some(self) -> Self:
+        if self.top + self.bottom >= 1:
+            raise ValueError("top and bottom together leave nothing")
+        return self
+
+    def order_free(self) -> bool:
+        """Return what the rule says: each change is cut on its own."""
+        return self.rule.order_free()

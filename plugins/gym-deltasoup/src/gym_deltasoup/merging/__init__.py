@@ -1,0 +1,1 @@
+"""What a rule is given and returns, and the plain merges."""

@@ -1,0 +1,38 @@
+"""DELLA (arXiv:2406.11617, section 3.1): drop numbers at random, small ones of a row more often."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gym_deltasoup.config.sparse import DELLA
+from gym_deltasoup.merging.drawn import uniforms
+from gym_deltasoup.merging.rule import MergeRule, Plan, after_change
+from gym_deltasoup.merging.updates import Chunk, Updates
+
+
+class DELLARule(MergeRule):
+    """Drops by the rank of a magnitude in its row."""
+
+    def __init__(self, config: DELLA) -> None:
+        """Hold the options."""
+        self.config = config
+
+    def plan(self, updates: Updates, hostile: int) -> Plan:
+        """Return the plan."""
+        config = self.config
+
+        def dropped(chunk: Chunk) -> Tensor:
+            rates = drop_rates(chunk.values, updates.spans[chunk.tensor].row, config.drop_rate, config.epsilon)
+            draws = uniforms(config.seed, updates.ids, chunk.begin, chunk.begin + chunk.values.shape[1])
+            return torch.where(draws >= rates, chunk.values / (1 - rates), 0.0).to(chunk.values.dtype)
+
+        return after_change(config.rule, updates, dropped, hostile, whole_rows=True)
+
+
+def drop_rates(values: Tensor, row: int, rate: float, epsilon: float) -> Tensor:
+    """Return the probability of each number `[inputs, rows * row]` to be dropped, from its rank in its row, 0 the smallest."""
+    rows = values.view(len(values), -1, row)
+    ranks = rows.abs().argsort(dim=-1, stable=True).argsort(-1).double()
+    rates = rate + epsilon / 2 - epsilon * ranks / max(1, row - 1) if row > 1 else torch.full_like(ranks, rate)
+    return rates.view(values.shape)

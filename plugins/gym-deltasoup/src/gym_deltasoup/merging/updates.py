@@ -1,0 +1,207 @@
+"""What a rule is given: a vector for each input, a few coordinates at a time. It does not know where the vectors lie."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gym_deltasoup.merging.distances import Distances, Sums
+
+CHUNK = 2**23  #: numbers of all inputs together that are in memory at a time
+LEAST = 256  #: coordinates of a chunk, however many inputs there are
+
+
+class Span(NamedTuple):
+    """Where a tensor lies among the coordinates."""
+
+    name: str
+    begin: int
+    end: int
+    row: int  #: numbers in a row, its last dimension
+
+
+class Chunk(NamedTuple):
+    """Some coordinates of all inputs; they are of one tensor."""
+
+    values: Tensor  #: [inputs, coordinates], fp32 or fp64
+    begin: int  #: the first coordinate
+    tensor: int  #: which of the spans
+
+
+Scorer = Callable[[Tensor], float]
+
+
+class Updates(ABC):
+    """Vectors of all inputs.
+
+    Args:
+        ids: names of the inputs, each once.
+        spans: tensors, one behind the other.
+        has_base: whether zero is the base, and vectors are what inputs changed in it.
+        weights: of the inputs, fp64 `[inputs]`; 1 where none were given.
+        trusted: which input is known to be honest; None where nobody said.
+        score: how good the combination with these weights `[inputs]` is, higher being better; None where nobody can say.
+
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        spans: Sequence[Span],
+        has_base: bool = True,
+        weights: Tensor | None = None,
+        trusted: int | None = None,
+        score: Scorer | None = None,
+    ) -> None:
+        """Hold what is said of the inputs."""
+        self.ids = tuple(ids)
+        self.spans = tuple(spans)
+        self.has_base = has_base
+        self.weights = torch.ones(len(self.ids), dtype=torch.float64) if weights is None else weights
+        self.trusted = trusted
+        self.score = score
+
+    @abstractmethod
+    def chunks(self, whole_rows: bool = False, tensors: Sequence[int] | None = None) -> Iterator[Chunk]:
+        """Yield all coordinates, or those of some tensors, in order; with `whole_rows` no row is cut."""
+
+    @property
+    def size(self) -> int:
+        """Coordinates of a vector."""
+        return self.spans[-1].end if self.spans else 0
+
+    def scopes(self, scope: str) -> list[list[int]]:
+        """Return groups of tensors that are looked at as one vector: all together (`model`), or one by one (`tensor`)."""
+        return [list(range(len(self.spans)))] if scope == "model" else [[number] for number in range(len(self.spans))]
+
+    def distances(self, scope: str = "model") -> list[Distances]:
+        """Return squared distances between inputs, and to zero, for each of the `scopes`."""
+        return self._of_model if scope == "model" else self._measured(scope)
+
+    def mixed(self, matrix: Tensor) -> Updates:
+        """Return combinations of the inputs: a row `[inputs]` of the fp64 matrix for each; zero has the rest of the weight."""
+        return Mixed(self, matrix)
+
+    @cached_property
+    def _of_model(self) -> list[Distances]:
+        return self._measured("model")
+
+    def _measured(self, scope: str) -> list[Distances]:
+        found = []
+        for members in self.scopes(scope):
+            sums = Sums(len(self.ids))
+            for chunk in self.chunks(tensors=members):
+                sums.add(chunk.values)
+            found.append(sums.distances())
+        return found
+
+
+def steps(span: Span, inputs: int, whole_rows: bool, most: int = CHUNK) -> Iterator[tuple[int, int]]:
+    """Yield where the chunks of a tensor begin and end, so that all inputs together have about `most` numbers."""
+    width = max(LEAST, most // max(1, inputs))
+    if whole_rows:
+        width = max(span.row, width // span.row * span.row)
+    for begin in range(span.begin, span.end, width):
+        yield begin, min(begin + width, span.end)
+
+
+class Vectors(Updates):
+    """Vectors in memory: fp32 or fp64 `[inputs, coordinates]`."""
+
+    def __init__(
+        self,
+        values: Tensor,
+        ids: Sequence[str] | None = None,
+        spans: Sequence[Span] = (),
+        *,
+        has_base: bool = True,
+        weights: Tensor | None = None,
+        trusted: int | None = None,
+        evaluate: Callable[[Tensor], float] | None = None,
+        most: int = CHUNK,
+    ) -> None:
+        """Hold a matrix; `evaluate` says how good a vector is, `most` how many numbers are looked at in a step."""
+        count, width = values.shape
+        score = None if evaluate is None else lambda mixture: evaluate(mixture.to(values.dtype) @ values)
+        names = [str(number) for number in range(count)] if ids is None else ids
+        super().__init__(names, spans or (Span("vector", 0, width, width),), has_base, weights, trusted, score)
+        self.values = values
+        self.most = most
+
+    def chunks(self, whole_rows: bool = False, tensors: Sequence[int] | None = None) -> Iterator[Chunk]:
+        """Yield columns of the matrix, without a copy."""
+        for number in range(len(self.spans)) if tensors is None else tensors:
+            for begin, end in steps(self.spans[number], len(self.ids), whole_rows, self.most):
+                yield Chunk(self.values[:, begin:end], begin, number)
+
+
+class Chosen(Updates):
+    """Some inputs of others, by their numbers."""
+
+    def __init__(self, source: Updates, rows: Sequence[int]) -> None:
+        """Look at these rows of a source."""
+        trusted = rows.index(source.trusted) if source.trusted in rows else None
+        ids = [source.ids[row] for row in rows]
+        super().__init__(ids, source.spans, source.has_base, source.weights[list(rows)], trusted)
+        self.source, self.rows = source, torch.tensor(list(rows), dtype=torch.long)
+        if (score := source.score) is not None:
+            matrix = torch.eye(len(source.ids), dtype=torch.float64)[self.rows]
+            self.score = lambda mixture: score(mixture.double() @ matrix)
+
+    def chunks(self, whole_rows: bool = False, tensors: Sequence[int] | None = None) -> Iterator[Chunk]:
+        """Yield those rows."""
+        for chunk in self.source.chunks(whole_rows, tensors):
+            yield chunk._replace(values=chunk.values[self.rows])
+
+
+class Mixed(Updates):
+    """Combinations of the inputs of others."""
+
+    def __init__(self, source: Updates, matrix: Tensor) -> None:
+        """Combine with an fp64 matrix `[combinations, inputs]`."""
+        ids = source.ids if len(matrix) == len(source.ids) else [str(number) for number in range(len(matrix))]
+        super().__init__(ids, source.spans, source.has_base)
+        self.source, self.matrix = source, matrix
+
+    def chunks(self, whole_rows: bool = False, tensors: Sequence[int] | None = None) -> Iterator[Chunk]:
+        """Yield the combinations."""
+        for chunk in self.source.chunks(whole_rows, tensors):
+            yield self.chunk(chunk)
+
+    def chunk(self, chunk: Chunk) -> Chunk:
+        """Combine a chunk of the source."""
+        return chunk._replace(values=combined(self.matrix, chunk.values))
+
+    def distances(self, scope: str = "model") -> list[Distances]:
+        """Follow from those of the source: nothing is read again."""
+        return [each.mixed(self.matrix) for each in self.source.distances(scope)]
+
+    def mixed(self, matrix: Tensor) -> Updates:
+        """Combine combinations: one matrix for both."""
+        return Mixed(self.source, matrix @ self.matrix)
+
+
+class Changed(Updates):
+    """The inputs of others with some numbers replaced, chunk by chunk."""
+
+    def __init__(self, source: Updates, change: Callable[[Chunk], Tensor], whole_rows: bool = False) -> None:
+        """Replace `chunk.values` by what `change` returns; with `whole_rows` it is given no row in pieces."""
+        super().__init__(source.ids, source.spans, source.has_base, source.weights, source.trusted)
+        self.source, self.change, self.whole_rows = source, change, whole_rows
+
+    def chunks(self, whole_rows: bool = False, tensors: Sequence[int] | None = None) -> Iterator[Chunk]:
+        """Yield them with the numbers replaced."""
+        for chunk in self.source.chunks(whole_rows or self.whole_rows, tensors):
+            yield chunk._replace(values=self.change(chunk))
+
+
+def combined(matrix: Tensor, values: Tensor) -> Tensor:
+    """Return `matrix @ values` as numbers of `values`, summed in fp64 where the inputs are few enough for that to cost little."""
+    if len(values) <= 128:
+        return (matrix.double() @ values.double()).to(values.dtype)
+    return matrix.to(values.dtype) @ values

@@ -1,0 +1,25 @@
+"""The weighted mean: `sum_i w_i x_i / sum_i w_i`."""
+
+from __future__ import annotations
+
+from gym_core import GymError
+from gym_deltasoup.config.soups import WeightedMean
+from gym_deltasoup.merging.rule import MergeRule, Plan, weighted
+from gym_deltasoup.merging.updates import Updates
+
+
+class WeightedMeanRule(MergeRule):
+    """The mean with the weights of the inputs."""
+
+    def __init__(self, config: WeightedMean) -> None:
+        """Hold the options."""
+        self.config = config
+
+    def plan(self, updates: Updates, hostile: int) -> Plan:
+        """Return the plan. Raises GymError for negative weights, or where all are 0."""
+        total = updates.weights.sum()
+        if not (updates.weights >= 0).all() or not total > 0:
+            why = "weights of a mean are not negative, and not all 0"
+            raise GymError(why, key="inputs.weight", fix="give numbers such as how many rows each was trained on")
+        shares = updates.weights / total
+        return weighted(shares, {"weights": dict(zip(updates.ids, shares.tolist(), strict=True))})

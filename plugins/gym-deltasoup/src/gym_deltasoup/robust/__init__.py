@@ -1,0 +1,1 @@
+"""Rules that tolerate hostile inputs, and what is done to inputs before a rule sees them."""

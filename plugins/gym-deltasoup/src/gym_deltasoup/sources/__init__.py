@@ -1,0 +1,1 @@
+"""Where the vectors of inputs lie on disk."""

@@ -1,0 +1,145 @@
+"""Every rule again, slow and obvious, in fp64 with numpy, written from the papers. Nothing of the package is imported.
+
+`x` is `[inputs, coordinates]`; `f` hostile inputs are expected.
+"""
+
+from __future__ import annotations
+
+from math import acos, ceil, sin
+
+import numpy as np
+
+
+def mean(x, f=0):
+    return sum(x) / len(x)
+
+
+def task_arithmetic(x, f=0, scale=0.4):
+    return scale * sum(x)
+
+
+def slerp(x, f=0, t=0.5):
+    a, b = x
+    angle = acos(float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
+    return sin((1 - t) * angle) / sin(angle) * a + sin(t * angle) / sin(angle) * b
+
+
+def model_stock(x, f=0):
+    n = len(x)
+    unit = [v / np.linalg.norm(v) for v in x]
+    cosine = np.mean([unit[i] @ unit[j] for i in range(n) for j in range(i)])
+    t = n * cosine / (1 + (n - 1) * cosine)
+    return t * mean(x)
+
+
+def ties(x, f=0, density=0.2):
+    keep = max(1, int(density * x.shape[1]))
+    trimmed = []
+    for row in x:
+        least = sorted(abs(row))[-keep]
+        trimmed.append(np.where(abs(row) >= least, row, 0))
+    found = np.zeros(x.shape[1])
+    for j in range(x.shape[1]):
+        column = [row[j] for row in trimmed]
+        sign = np.sign(sum(column))
+        agree = [value for value in column if value * sign > 0]
+        found[j] = sum(agree) / len(agree) if agree else 0
+    return found
+
+
+def breadcrumbs(x, f=0, top=0.01, bottom=0.85, scale=0.4):
+    size = x.shape[1]
+    kept = np.zeros_like(x)
+    for i, row in enumerate(x):
+        order = np.argsort(abs(row))
+        middle = order[int(bottom * size) : size - int(top * size)]
+        kept[i, middle] = row[middle]
+    return scale * kept.sum(0)
+
+
+def squared(x):
+    return np.array([[((a - b) ** 2).sum() for b in x] for a in x])
+
+
+def krum_scores(x, neighbours):
+    d = squared(x)
+    return [sum(sorted(np.delete(d[i], i))[:neighbours]) for i in range(len(x))]
+
+
+def krum(x, f):
+    return x[int(np.argmin(krum_scores(x, len(x) - f - 2)))]
+
+
+def multi_krum(x, f):
+    best = np.argsort(krum_scores(x, len(x) - f - 2), kind="stable")[: len(x) - f]
+    return mean(x[best])
+
+
+def bulyan(x, f):
+    left, chosen = list(x), []
+    for _ in range(len(x) - 2 * f):
+        scores = krum_scores(np.array(left), max(1, len(left) - f - 2)) if len(left) > 1 else [0.0]
+        chosen.append(left.pop(int(np.argmin(scores))))
+    chosen = np.array(chosen)
+    middle = np.median(chosen, 0)
+    found = np.zeros(x.shape[1])
+    for j in range(x.shape[1]):
+        near = sorted(chosen[:, j], key=lambda value: abs(value - middle[j]))
+        found[j] = np.mean(near[: len(x) - 4 * f])
+    return found
+
+
+def trimmed_mean(x, f):
+    return np.array([np.mean(sorted(column)[f : len(column) - f]) for column in x.T])
+
+
+def median(x, f=0):
+    return np.median(x, 0)
+
+
+def centered_clipping(x, f=0, tau=1.0, iterations=5):
+    v = np.zeros(x.shape[1])
+    for _ in range(iterations):
+        v = v + mean([(row - v) * min(1, tau / np.linalg.norm(row - v)) for row in x])
+    return v
+
+
+def norm_bound(x, f=0, bound=1.0):
+    return mean([row * min(1, bound / np.linalg.norm(row)) for row in x])
+
+
+def fltrust(x, f=0):
+    root, others = x[0], x[1:]
+    length = np.linalg.norm(root)
+    trust = [max(0, row @ root / np.linalg.norm(row) / length) for row in others]
+    return sum(w * row * length / np.linalg.norm(row) for w, row in zip(trust, others, strict=True)) / sum(trust)
+
+
+def sign_majority(x, f=0):
+    return np.median([abs(row).mean() for row in x]) * np.sign(np.sign(x).sum(0))
+
+
+def nnm(x, f):
+    d = squared(x)
+    near = [np.argsort(row, kind="stable")[: len(x) - f] for row in d]
+    return np.array([mean(x[rows]) for rows in near])
+
+
+def arc(x, f):
+    n = len(x)
+    cut = int(2 * f / n * (n - f))
+    bound = sorted((np.linalg.norm(row) for row in x), reverse=True)[cut]
+    return np.array([row * min(1, bound / np.linalg.norm(row)) for row in x])
+
+
+def norm_cap(x, times=2.0):
+    bound = times * np.median([np.linalg.norm(row) for row in x])
+    return np.array([row * min(1, bound / np.linalg.norm(row)) for row in x])
+
+
+def byzantine_robust(x, f):
+    return trimmed_mean(nnm(norm_cap(x), f), f) if f else mean(norm_cap(x))
+
+
+def buckets(count, size):
+    return ceil(count / size)

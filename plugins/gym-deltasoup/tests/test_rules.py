@@ -1,0 +1,179 @@
+"""Each rule computes what its paper says: fp64 oracles, brute force, SciPy, and the laws of their definitions."""
+
+from __future__ import annotations
+
+import merge_oracles as oracles
+import numpy as np
+import pytest
+import torch
+from scipy.stats import trim_mean
+
+import gym_deltasoup as soup
+from gym_core import GymError
+from gym_deltasoup import merge_vectors
+from gym_deltasoup.merging.drawn import uniform
+from gym_deltasoup.merging.updates import Vectors
+from gym_deltasoup.robust.bucketing import buckets
+from gym_deltasoup.robust.krum import scores
+
+RULES = [
+    (soup.UniformSoup(), oracles.mean, 0),
+    (soup.WeightedMean(), oracles.mean, 0),
+    (soup.TaskArithmetic(), oracles.task_arithmetic, 0),
+    (soup.ModelStock(), oracles.model_stock, 0),
+    (soup.TIES(), oracles.ties, 0),
+    (soup.TIES(density=0.55), lambda x, f: oracles.ties(x, density=0.55), 0),
+    (soup.Breadcrumbs(), oracles.breadcrumbs, 0),
+    (soup.Breadcrumbs(top=0.1, bottom=0.3), lambda x, f: oracles.breadcrumbs(x, top=0.1, bottom=0.3), 0),
+    (soup.Krum(), oracles.krum, 3),
+    (soup.MultiKrum(), oracles.multi_krum, 3),
+    (soup.Bulyan(), oracles.bulyan, 2),
+    (soup.TrimmedMean(), oracles.trimmed_mean, 4),
+    (soup.Median(), oracles.median, 5),
+    (soup.CenteredClipping(start="base", tau=2.0), lambda x, f: oracles.centered_clipping(x, tau=2.0), 3),
+    (soup.NormBound(bound=3.0), lambda x, f: oracles.norm_bound(x, bound=3.0), 3),
+    (soup.SignMajority(), oracles.sign_majority, 5),
+    (soup.NNM(), lambda x, f: oracles.trimmed_mean(oracles.nnm(x, f), f), 4),
+    (soup.NNM(rule=soup.Krum()), lambda x, f: oracles.krum(oracles.nnm(x, f), f), 3),
+    (soup.ARC(), lambda x, f: oracles.trimmed_mean(oracles.arc(x, f), f), 4),
+    (soup.ByzantineRobust(), oracles.byzantine_robust, 3),
+    (soup.ByzantineRobust(), oracles.byzantine_robust, 0),
+]
+
+
+def draws(count, inputs=13, size=31, seed=0):
+    """Yield inputs around a common vector, of very different sizes."""
+    draw = np.random.default_rng(seed)
+    for _ in range(count):
+        yield draw.normal(size=size) + draw.normal(size=(inputs, size)) * draw.lognormal(size=(inputs, 1))
+
+
+@pytest.mark.parametrize(("merger", "oracle", "hostile"), RULES, ids=lambda each: type(each).__name__)
+def test_agrees_with_its_oracle(merger, oracle, hostile):
+    for x in draws(20):
+        found = merge_vectors(merger, torch.from_numpy(x), hostile).vector
+        np.testing.assert_allclose(found, oracle(x, hostile), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("merger", "oracle"),
+    [(soup.TrimmedMean(), oracles.trimmed_mean), (soup.Median(), oracles.median), (soup.Krum(), oracles.krum)],
+    ids=lambda each: type(each).__name__,
+)
+def test_agrees_with_brute_force_for_all_sizes(merger, oracle):
+    draw = np.random.default_rng(1)
+    for _ in range(300):
+        inputs = int(draw.integers(3, 12))
+        hostile = int(draw.integers(0, merger.tolerates(inputs) + 1))
+        x = draw.normal(size=(inputs, 5))
+        found = merge_vectors(merger, torch.from_numpy(x), hostile).vector
+        np.testing.assert_allclose(found, oracle(x, hostile), rtol=1e-6, atol=1e-6)
+
+
+def test_slerp_and_fltrust_agree_with_their_oracles():
+    for x in draws(20, inputs=2):
+        for t in (0.0, 0.3, 1.0):
+            found = merge_vectors(soup.SLERP(t=t), torch.from_numpy(x)).vector
+            np.testing.assert_allclose(found, oracles.slerp(x, t=t), rtol=1e-6, atol=1e-6)
+    for x in draws(20):
+        found = merge_vectors(soup.FLTrust(), torch.from_numpy(x), 3, trusted="0").vector
+        np.testing.assert_allclose(found, oracles.fltrust(x), rtol=1e-6, atol=1e-6)
+
+
+def test_trimmed_mean_is_that_of_scipy():
+    for x in draws(20, inputs=20):
+        for hostile in (0, 3, 9):
+            found = merge_vectors(soup.TrimmedMean(), torch.from_numpy(x), hostile).vector
+            np.testing.assert_allclose(found, trim_mean(x, hostile / 20 + 1e-9, axis=0), rtol=1e-12, atol=1e-12)
+
+
+def test_krum_scores_with_any_number_of_neighbours():
+    for x in draws(10):
+        for neighbours in (5, 8, 9):
+            found = scores(torch.from_numpy(oracles.squared(x)), neighbours)
+            np.testing.assert_allclose(found, oracles.krum_scores(x, neighbours), rtol=1e-9)
+
+
+def test_the_geometric_median_has_no_gradient():
+    for x in draws(20):
+        z = merge_vectors(soup.GeometricMedian(), torch.from_numpy(x), 0).vector.numpy()
+        gradient = sum((z - row) / np.linalg.norm(z - row) for row in x)
+        assert np.linalg.norm(gradient) < 1e-6
+
+
+def test_the_geometric_median_of_few_points():
+    corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]], dtype=torch.float64)
+    fermat = merge_vectors(soup.GeometricMedian(), corners, 0).vector
+    np.testing.assert_allclose(fermat, [0.5, 0.75**0.5 / 3], atol=1e-6)
+    line = torch.tensor([[0.0], [1.0], [5.0], [6.0], [100.0]], dtype=torch.float64)
+    np.testing.assert_allclose(merge_vectors(soup.GeometricMedian(), line, 0).vector, [5.0], atol=1e-4)
+
+
+def test_greedy_soup_keeps_what_does_not_make_it_worse():
+    """By hand: 4 and 6 around 5; 9 alone is better than 0, and each makes the mean of both worse."""
+    x = torch.tensor([[9.0], [4.0], [0.0], [6.0]], dtype=torch.float64)
+    merged = merge_vectors(soup.GreedySoup(), x, ids=list("abcd"), evaluate=lambda v: -abs(float(v) - 5))
+    assert merged.vector.tolist() == [5.0] and merged.report["kept"] == ["b", "d"]
+    assert merged.report["scores"] == {"a": -4, "b": -1, "c": -5, "d": -1} and merged.report["score"] == 0
+
+
+def test_what_is_left_out_is_left_out_of_the_scored_soups_too():
+    x = torch.tensor([[4.0], [torch.nan], [6.0]])
+    with pytest.raises(GymError, match="1 holds NaN"):
+        merge_vectors(soup.GreedySoup(), x, evaluate=lambda v: 0.0)
+
+
+def test_weighted_mean_and_task_arithmetic_take_weights():
+    x = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+    assert merge_vectors(soup.WeightedMean(), x, weights=[1, 3]).vector.tolist() == [2.5]
+    assert merge_vectors(soup.TaskArithmetic(scale=0.5), x, weights=[1, -1]).vector.tolist() == [-1.0]
+    for weights in ([-1, 2], [0, 0], [1, torch.nan]):
+        with pytest.raises(GymError, match="weight"):
+            merge_vectors(soup.WeightedMean(), x, weights=weights)
+    with pytest.raises(GymError, match="median takes no weights"):
+        merge_vectors(soup.Median(), x, weights=[1, 1])
+
+
+def test_dare_keeps_the_mean_and_drops_its_share():
+    x = torch.ones(2, 50_000, dtype=torch.float64)
+    merged = merge_vectors(soup.DARE(drop_rate=0.8, rule=soup.UniformSoup()), x).vector
+    assert abs(float(merged.mean()) - 1) < 0.03
+    values, counts = merged.unique(return_counts=True)
+    np.testing.assert_allclose(values, [0, 2.5, 5])
+    np.testing.assert_allclose(counts / 50_000, [0.64, 0.32, 0.04], atol=0.01)
+
+
+def test_della_drops_small_numbers_of_a_row_more_often():
+    x = torch.linspace(1, 2, 100, dtype=torch.float64).repeat(1, 400)
+    spans = [("w", 0, 40_000, 100)]
+    from gym_deltasoup.merging.rule import planned
+    from gym_deltasoup.merging.updates import Span
+
+    updates = Vectors(x, spans=[Span(*spans[0])])
+    plan = planned(soup.DELLA(drop_rate=0.5, epsilon=0.6, rule=soup.UniformSoup()), updates, 0)
+    found = torch.cat([plan.combine(chunk) for chunk in updates.chunks(plan.whole_rows)]).view(400, 100)
+    kept = (found != 0).double().mean(0)
+    np.testing.assert_allclose(kept, torch.linspace(0.2, 0.8, 100), atol=0.1)
+    np.testing.assert_allclose(found.mean(0), x[0, :100], rtol=0.35)
+    assert abs(float((found.mean(0) / x[0, :100]).mean()) - 1) < 0.05
+
+
+def test_draws_belong_to_a_place():
+    whole = uniform(3, "a", 0, 1000)
+    for begin, end in ((0, 1), (3, 9), (997, 1000), (500, 504)):
+        assert torch.equal(uniform(3, "a", begin, end), whole[begin:end])
+    assert not torch.equal(uniform(3, "b", 0, 1000), whole) and not torch.equal(uniform(4, "a", 0, 1000), whole)
+    assert 0.45 < float(whole.mean()) < 0.55
+
+
+def test_buckets_are_means_that_names_decide():
+    matrix = buckets(tuple("abcdefg"), 3, seed=1)
+    assert matrix.shape == (3, 7) and torch.allclose(matrix.sum(1), torch.ones(3, dtype=torch.float64))
+    assert sorted((matrix > 0).sum(1).tolist()) == [1, 3, 3] and (matrix > 0).sum(0).tolist() == [1] * 7
+    turned = buckets(tuple("gfedcba"), 3, seed=1)
+    assert torch.equal(turned, matrix.flip(1)) and not torch.equal(buckets(tuple("abcdefg"), 3, seed=2), matrix)
+
+
+def test_sign_majority_of_even_votes_is_zero():
+    x = torch.tensor([[1.0, -1.0], [-1.0, -1.0], [3.0, -3.0], [-3.0, 3.0]], dtype=torch.float64)
+    assert merge_vectors(soup.SignMajority(), x, 1).vector.tolist() == [0.0, -2.0]
