@@ -14,6 +14,7 @@ from gym_personalization_bench import adapter_in, rows
 
 import gym
 from gym.quantization import BitDeltaConfig
+from gym_bitdelta.commands import variants
 from gym_core import BusyError, DataError, GymError, RecipeError, load_recipe
 from gym_core.run import execute
 from gym_personalization.commands import personalize
@@ -29,7 +30,7 @@ RECIPE: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def trainer(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> PersonalizedTrainer:
     output = tmp_path_factory.mktemp("variants")
-    return PersonalizedTrainer(str(model_path), output=output, recipe=RECIPE, users_at_once=2)
+    return PersonalizedTrainer(str(model_path), None, output=output, recipe=RECIPE, users_at_once=2)
 
 
 def test_the_name_of_the_seeds() -> None:
@@ -49,7 +50,7 @@ def test_create_serve_and_update(trainer: PersonalizedTrainer, model_path: Path)
 
     again = trainer.update_variant("alice", rows(2), seed=3)
     assert again.version == 2 and adapter_in(made.output)
-    assert trainer.serve_variant("alice").variant == again
+    assert trainer.variants.served("alice") == again
     alone = made.output.parent / "alone"
     going_on = {**RECIPE["adapter"], "adapter_name_or_path": str(made.trained.path)}
     data = {"sources": [str(made.output.parent / "data-2.jsonl")], "processes": 1}
@@ -78,20 +79,20 @@ def test_a_compressed_variant_answers(model_path: Path, tmp_path: Path) -> None:
     config = BitDeltaConfig(bits=1, group_size=16, distill_steps=1, holdout_samples=2, calibration_samples=2)
     users = PersonalizedTrainer(str(model_path), config, output=tmp_path, recipe=RECIPE)
     made = users.create_variant("alice", rows(1))
-    assert made.artifact.kind == "delta" and not made.refused
+    assert made.artifact.kind == "delta"
     answer = users.serve_variant("alice", "1?", max_new_tokens=8)
     assert isinstance(answer, str)
     assert users.serve_variant("alice").generate("1?", max_new_tokens=8) == answer
 
     record = made.output / "run.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"artifact": None}))
-    assert users.variants.served("alice").artifact == made.trained
+    assert users.variants.at("alice", 1) is None
     rmtree(made.artifact.path)
     assert users.create_variant("alice", rows(1)) == made and made.bytes > 0
 
     again = users.update_variant("alice", rows(2))
     assert again.version == 2 and again.artifact.kind == "delta"
-    assert users.serve_variant("alice").variant == again
+    assert users.variants.store.get("alice").number == 2
 
 
 def test_preferences_are_pairs(trainer: PersonalizedTrainer) -> None:
@@ -118,21 +119,34 @@ def test_a_quantizer_that_is_not_there_is_named(model_path: Path, tmp_path: Path
 
 
 def test_the_command(model_path: Path, tmp_path: Path) -> None:
-    """Two users and one without rows: the exit code says so, and the same command again trains nothing anew."""
+    """Users who cannot be trained are named, and the exit code says so; the same command again trains nothing anew."""
     users = tmp_path / "users"
     users.mkdir()
-    for user in ("ann", "ben", "none"):
-        text = "" if user == "none" else "".join(json.dumps(row) + "\n" for row in rows(len(user) + ord(user[0])))
-        (users / f"{user}.jsonl").write_text(text)
+    lines = [json.dumps(row) for row in rows(1)]
+    wrong = {
+        "empty": "",
+        "one": lines[0],
+        "torn": f"{lines[0]}\n{lines[1][:20]}\n{lines[1]}\n",
+        "nul": lines[0],
+        "-": "",
+    }
+    for user in ("ann", *wrong, "zoe"):
+        (users / f"{user}.jsonl").write_text(wrong.get(user, "\n".join(lines)))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps({"model": str(model_path), "algorithm": "sft", **RECIPE}))
     words = [str(recipe), "--users", str(users), f"output={tmp_path / 'out'}", "train.max_steps=3", "--json"]
     reports = []
     for _ in range(2):
         result = CliRunner().invoke(personalize, words)
-        assert result.exit_code == 1, result.output
+        assert result.exit_code == 1 and result.stdout, (result.output, result.exception)
         reports.append(json.loads(result.stdout.splitlines()[-1]))
-    assert set(reports[0]["variants"]) == {"ann", "ben"} and set(reports[0]["failed"]) == {"none"}
+    assert set(reports[0]["variants"]) == {"ann", "zoe"} and set(reports[0]["failed"]) == set(wrong)
+    assert all(
+        said in reports[0]["failed"][user]
+        for user, said in zip(wrong, ("no rows", "1 row", "torn.jsonl:2", "nul", "-"), strict=True)
+    )
     assert reports[0] == reports[1]
+    listed = CliRunner().invoke(variants, ["verify", "--store", str(tmp_path / "out"), "--json"])
+    assert listed.exit_code == 0 and json.loads(listed.stdout)["sound"] == 2
     record = json.loads((tmp_path / "out/users/ann/1/run.json").read_text())
     assert record["status"] == "finished" and record["training"]["steps"] == 3 and record["resumed"] == 0

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from gym_core import GymError, Recipe, RecipeError, Run
+from gym_core import Recipe, RecipeError, Run
 from gym_core.hooks import manager_for
 from gym_core.record import RunRecord
 from gym_optim.promises import promised
@@ -30,6 +30,10 @@ from gym_torch.policy import Policy
 
 RECORD = "personalization.json"  #: in the directory of all users, what was found out of the base
 FIX = "train such users with `gym train`"
+
+
+class AloneError(RecipeError):
+    """Users cannot share this; a run of its own can do it, as `gym train` makes one."""
 
 
 class Base:
@@ -110,10 +114,10 @@ class Base:
 
 
 def pairs_of(adapted: AdaptedModel, recipe: Recipe) -> dict[str, LowRank]:
-    """Return the pairs of an adapter. Raises RecipeError where it is more than pairs."""
+    """Return the pairs of an adapter. Raises AloneError where it is more than pairs."""
     found = adapted.low_rank()
     if not found:
-        raise RecipeError(
+        raise AloneError(
             f"what {type(part(recipe, Adapter)).__name__} trains here is more than a low-rank update of linear layers",
             key="adapter",
             fix=f"set `adapter: lora` without dropout, modules_to_save and embeddings, or {FIX}",
@@ -126,17 +130,17 @@ def _shape(pair: LowRank) -> tuple[Any, ...]:
 
 
 def _check(recipe: Recipe) -> None:
-    """Raise RecipeError for what a recipe says that no two users can share."""
+    """Raise AloneError for what a recipe says that no two users can share."""
     if part(recipe, Adapter) is None:
-        raise RecipeError("users share one model, and each trains an adapter", key="adapter", fix="set `adapter: lora`")
+        raise AloneError("users share one model, and each trains an adapter", key="adapter", fix="set `adapter: lora`")
     if recipe.settings().get("model.init") == "random":
-        raise RecipeError(
+        raise AloneError(
             "random weights are those of one seed, and each user has its own", key="model.init", fix="leave it out"
         )
 
 
 def _check_model(loaded: LoadedModel) -> None:
-    """Raise GymError for a model in which what one user is given would depend on the others."""
+    """Raise AloneError for a model in which what one user is given would depend on the others."""
     chance = next(iter(dropouts(loaded.model)), None)
     wrong = {
         "model.neftune_noise_alpha": (loaded.neftune_noise_alpha, "noise is drawn for a whole batch"),
@@ -149,7 +153,7 @@ def _check_model(loaded: LoadedModel) -> None:
     }
     for key, (found, why) in wrong.items():
         if found:
-            raise GymError(f"{why}, and a batch is of many users", key=key, fix=f"take it out, or {FIX}")
+            raise AloneError(f"{why}, and a batch is of many users", key=key, fix=f"take it out, or {FIX}")
 
 
 def _sharing(model: PreTrainedModel) -> PreTrainedModel:

@@ -51,8 +51,11 @@ def personalize(
     if not model:
         raise RecipeError("no model is named", where=str(recipe), key="model", fix="add, for example, `model: tiny`")
     output = Path(raw.pop("output", "variants")).expanduser()
-    trainer = PersonalizedTrainer(model, output=output, recipe=raw, users_at_once=at_once, tokens_at_once=tokens)
-    with _bar() as told:
+    compress = raw.pop("quantization", None)
+    trainer = PersonalizedTrainer(
+        model, compress, output=output, recipe=raw, users_at_once=at_once, tokens_at_once=tokens
+    )
+    with trainer, _bar() as told:
         found = trainer.create_variants(users, told=told, turn=turn)
     report: dict[str, Any] = {"output": str(output), "variants": {}, "failed": {}}
     for user, made in found.items():

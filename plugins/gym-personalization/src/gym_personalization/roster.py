@@ -15,9 +15,15 @@ from typing import Any
 from gym_core import Artifact, BusyError, GymError, Interrupted, Recipe, Run
 from gym_core.hooks import manager_for
 from gym_core.record import RunRecord
+from gym_core.run import execute, opening
+from gym_personalization.base import AloneError
 from gym_personalization.engine import Engine
+from gym_torch.console import say
 from gym_torch.loop.signals import Signals
 from gym_torch.loop.train_loop import due
+
+#: What the record of a trained user says of the recipe, where another quantizer is asked than the one that refused.
+QUANTIZED = ("fingerprint", "recipe", "settings", "components")
 
 
 @dataclass(frozen=True)
@@ -36,9 +42,9 @@ class Trained:
     name: str
     output: Path
     artifact: Artifact | None = (
-        None  #: to be served: what the quantizer made, or the adapter; None where training failed
+        None  #: to be served: what the quantizer made, or the adapter; None where training failed or the quantizer refused
     )
-    error: GymError | None = None  #: why training failed, or why the quantizer refused
+    error: GymError | None = None  #: why there is none
     repeated: bool = False  #: it had been trained before
 
 
@@ -48,7 +54,7 @@ def train_all(
     turn: int | None = None,
     told: Callable[[Engine], None] = lambda engine: None,
 ) -> Iterator[Trained]:
-    """Yield what becomes of users as they finish or fail, whoever is first.
+    """Yield what becomes of users as they finish or fail, whoever is first; those who cannot share train alone at the end.
 
     Args:
         engine: whose room is used; users who are in it already are left alone, and train along.
@@ -64,18 +70,24 @@ def train_all(
     ahead = next(coming, None)
     mine: dict[str, Waiting] = {}
     entered: dict[str, int] = {}
+    alone: list[Waiting] = []
     with Signals() as signals:
         while True:
             while engine.free and (ahead or again):
                 user, ahead = (ahead, next(coming, None)) if ahead else (again.popleft(), None)
-                found = _enter(engine, user)
+                try:
+                    found = _enter(engine, user)
+                except AloneError as why:
+                    say(f"{user.name} trains alone: {why.problems[0].why}")
+                    alone.append(user)
+                    continue
                 if found is not None:
                     yield found
                     continue
                 mine[user.name] = user
                 entered[user.name] = engine.present[user.name].job.progress.step
             if not mine:
-                return
+                break
             for name, error in engine.step().items():
                 if name in mine:
                     yield Trained(name, mine.pop(name).output, error=error)
@@ -93,6 +105,18 @@ def train_all(
                 for name in list(mine):
                     engine.leave(name)
                 raise Interrupted(signals.received)
+    yield from map(train_alone, alone)
+
+
+def train_alone(user: Waiting) -> Trained:
+    """Train a user as `gym train` does, with a model of its own. Raises Interrupted after a signal."""
+    try:
+        made = execute(user.recipe())
+    except Interrupted:
+        raise
+    except GymError as error:
+        return Trained(user.name, user.output, error=error)
+    return Trained(user.name, user.output, made.artifact, repeated=made.repeated)
 
 
 def _enter(engine: Engine, user: Waiting) -> Trained | None:
@@ -104,9 +128,13 @@ def _enter(engine: Engine, user: Waiting) -> Trained | None:
             _check_same(recipe, before, user)
             if before["artifact"] is None:  # it ended before its quantizer did
                 run = Run(recipe, user.output, record, resuming=True)
+                record.update(**dict.fromkeys(QUANTIZED))  # for mappings are merged
+                record.update(**{key: value for key, value in opening(recipe, before).items() if key in QUANTIZED})
                 return delivered(run, user, Artifact.from_json(before["trained"], user.output))
             return Trained(user.name, user.output, Artifact.from_json(before["artifact"], user.output), repeated=True)
         engine.join(user.name, recipe, user.output)
+    except AloneError:
+        raise
     except GymError as error:
         user.output.mkdir(parents=True, exist_ok=True)
         if record.read().get("status") != "finished":
@@ -116,13 +144,19 @@ def _enter(engine: Engine, user: Waiting) -> Trained | None:
 
 
 def _check_same(recipe: Recipe, before: dict[str, Any], user: Waiting) -> None:
-    if before.get("fingerprint") != recipe.fingerprint():
+    """Raise BusyError where a user was trained with another recipe; one that a quantizer refused may get another quantizer."""
+    old, new = (_training(settings) for settings in (before.get("settings", {}), recipe.settings()))
+    if before.get("fingerprint") != recipe.fingerprint() and (before["artifact"] is not None or old != new):
         raise BusyError(
             f"user `{user.name}` was trained with another recipe",
             where=str(user.output),
             key="output",
             fix="choose another `output`, or remove the user's folder",
         )
+
+
+def _training(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if not key.startswith(("quantization", "output"))}
 
 
 def _finished(engine: Engine, user: Waiting) -> Trained:
@@ -133,6 +167,9 @@ def _finished(engine: Engine, user: Waiting) -> Trained:
 def delivered(run: Run, user: Waiting, artifact: Artifact) -> Trained:
     """Record what is served of a user: what the quantizer of the recipe makes of the adapter, or that itself.
 
+    Where the quantizer refuses, nobody is served by it: it may be what the gate of its options holds back. The adapter stays, and
+    the quantizer is asked again the next time.
+
     The record merges values key by key, so what is served is written once, over nothing: details of an adapter beside those of a
     delta would be options that its quantizer does not have.
     """
@@ -142,8 +179,7 @@ def delivered(run: Run, user: Waiting, artifact: Artifact) -> Trained:
     try:
         made: Artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized")
     except GymError as error:
-        problems = [problem.to_json() for problem in error.problems]
-        run.record.update(artifact=artifact.to_json(), refused={"problems": problems})
-        return Trained(user.name, user.output, artifact, error=error)
-    run.record.update(artifact=made.to_json())
+        run.record.update(refused={"problems": [problem.to_json() for problem in error.problems]})
+        return Trained(user.name, user.output, error=error)
+    run.record.update(artifact=made.to_json(), refused=None)
     return Trained(user.name, user.output, made)

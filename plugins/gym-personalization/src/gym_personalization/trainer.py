@@ -3,25 +3,28 @@
 trainer = PersonalizedTrainer("Qwen/Qwen3-4B", output="variants")
 trainer.create_variant("user_123", rows)
 trainer.serve_variant("user_123", "What do I like for breakfast?")
+trainer.serve_variants([("user_123", "And for lunch?"), ("user_456", "What do I like?")])  # in one batch
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gym_core import GymError, Quantizer, Recipe, RecipeError, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_core.outputlock import OutputLock
+from gym_personalization.base import AloneError
 from gym_personalization.engine import Engine
-from gym_personalization.roster import Trained, Waiting, train_all
-from gym_personalization.serving import Served, open_variant
+from gym_personalization.opened_variants import Prompt
+from gym_personalization.roster import Trained, Waiting, train_all, train_alone
+from gym_personalization.serving import Request, Served, ServingEngine
 from gym_personalization.users import first_row, is_pair, rows_of, users_in
 from gym_personalization.variants import Variant, Variants
+from gym_torch.console import say
 
 Data = str | Path | Iterable[Mapping[str, Any]]
 #: What the recipes of users say where nobody says otherwise: a few rows, seen a few times.
@@ -29,7 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "adapter": "lora",
     "train": {"epochs": 3, "batch_size": 4, "learning_rate": 2e-4, "save_every": 50},
 }
-OPENED = 4  #: variants that are kept open for answers
+Told = Callable[[Engine], None]  #: called after each step
 
 
 class PersonalizedTrainer:
@@ -38,7 +41,7 @@ class PersonalizedTrainer:
     def __init__(
         self,
         base_model: str | Mapping[str, Any],
-        config: Quantizer | Mapping[str, Any] | str | None = None,
+        config: Quantizer | Mapping[str, Any] | str | None = "bitdelta",
         *,
         output: str | Path = "variants",
         recipe: Mapping[str, Any] | None = None,
@@ -49,9 +52,9 @@ class PersonalizedTrainer:
 
         Args:
             base_model: a family, a folder or a Hub id; or the section `model` of a recipe.
-            config: the quantizer that compresses each variant, such as `BitDeltaConfig(bits=1)` or `"bitdelta"`; by default the
-                adapter is the variant.
-            output: folder of all variants.
+            config: the quantizer that compresses each variant, such as `BitDeltaConfig(bits=1)`; with None what was trained is
+                the variant, and variants are not answered in one batch.
+            output: folder of all variants, which is the store that `gym variants` looks at.
             recipe: further sections of a recipe, such as `adapter`, `algorithm` or `train`, and `data` without `sources`. Without
                 an `algorithm` a user's rows say whether it is `sft` or `dpo`.
             users_at_once: most users in training at a time; memory grows with them.
@@ -65,7 +68,22 @@ class PersonalizedTrainer:
         self.variants = Variants(Path(output))
         self._room, self._tokens = users_at_once, tokens_at_once
         self._engine: Engine | None = None
-        self._opened: OrderedDict[tuple[str, int], Served] = OrderedDict()
+        self._serving: ServingEngine | None = None
+
+    def __enter__(self) -> Self:
+        """Use it in a block, at whose end it is closed."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let go of the models, and of what is open in the store."""
+        self.close()
+
+    def close(self) -> None:
+        """Answer what was asked, then let go of the models and of what is open in the store."""
+        if self._serving is not None:
+            self._serving.close()
+        self._serving = self._engine = None
+        self.variants.close()
 
     def create_variant(
         self, user_id: str, data: Data | None = None, *, preferences: Data | None = None, **train: Any
@@ -85,7 +103,7 @@ class PersonalizedTrainer:
         return self._one(user_id, _given(data, preferences), before.version + 1, train, before)
 
     def create_variants(
-        self, users: Mapping[str, Data] | str | Path, told: Any = None, turn: int | None = None, **train: Any
+        self, users: Mapping[str, Data] | str | Path, told: Told | None = None, turn: int | None = None, **train: Any
     ) -> dict[str, Variant | GymError]:
         """Train the variants of many users together; return each, or why there is none. What failed disturbs no other.
 
@@ -104,24 +122,41 @@ class PersonalizedTrainer:
                 waiting.append(self._waiting(user, data, 1, train))
             except GymError as error:
                 found[user] = error
-        for each in self._train(waiting, told, turn):
-            found[each.name] = self._made(each)
+        found |= dict(self._train(waiting, told, turn))
         return {user: found[user] for user in given}
 
-    def serve_variant(self, user_id: str, prompt: str | None = None, **options: Any) -> Any:
+    def remove_variant(self, user_id: str) -> None:
+        """Remove all that there is of a user: variant, versions and rows. Raises RecipeError where that is nothing."""
+        with OutputLock(self.variants.output):
+            self.variants.remove(user_id)
+
+    def serve_variant(self, user_id: str, prompt: Prompt | None = None, **options: Any) -> Any:
         """Return the answer of a user's variant to a prompt; without one, an object with `generate(prompt, ...)`.
 
-        `options` are those of `Served.generate`. Raises RecipeError where the user has no variant.
+        `options` are those of `gym_personalization.serving.Request`: `max_new_tokens`, `temperature` and `seed`. Raises GymError
+        where the user has no variant, or its file is damaged.
         """
-        variant = self.variants.served(user_id)
-        key = user_id, variant.version
-        if key not in self._opened:
-            self._opened[key] = open_variant(variant)
-            while len(self._opened) > OPENED:
-                self._opened.popitem(last=False)
-        self._opened.move_to_end(key)
-        served = self._opened[key]
-        return served if prompt is None else served.generate(prompt, **options)
+        if prompt is None:
+            self.variants.store.get(user_id)
+            return Served(self.serving(), user_id)
+        return self.serving().submit(user_id, prompt, **options).result()
+
+    def serve_variants(self, asked: Sequence[tuple[str, Prompt]], **options: Any) -> list[str | GymError]:
+        """Return the answer to each (user, prompt), or why there is none; all users share batches over one base."""
+        futures = self.serving().submit_all([Request(user, prompt, **options) for user, prompt in asked])
+        found: list[str | GymError] = []
+        for each in futures:
+            try:
+                found.append(each.result())
+            except GymError as error:
+                found.append(error)
+        return found
+
+    def serving(self) -> ServingEngine:
+        """Return what answers, for servers that take requests of many users at the same time."""
+        if self._serving is None:
+            self._serving = ServingEngine(self.variants.store)
+        return self._serving
 
     def engine(self, recipe: Recipe) -> Engine:
         """Return the engine of all users, with the base loaded by the first call."""
@@ -133,26 +168,39 @@ class PersonalizedTrainer:
         self, user: str, data: Data, version: int, train: Mapping[str, Any], before: Variant | None = None
     ) -> Variant:
         waiting = self._waiting(user, data, version, train, before)
-        (found,) = [self._made(each) for each in self._train([waiting])]
+        ((_, found),) = self._train([waiting])
         if isinstance(found, GymError):
             raise found
         return found
 
-    def _made(self, trained: Trained) -> Variant | GymError:
+    def _train(
+        self, waiting: list[Waiting], told: Told | None = None, turn: int | None = None
+    ) -> Iterator[tuple[str, Variant | GymError]]:
+        """Train users, the base loaded for the first who needs it, and put what each becomes into the store."""
+        if not waiting:
+            return
+        with OutputLock(self.variants.output):
+            for each in self._trained(waiting, told or (lambda engine: None), turn):
+                try:
+                    yield each.name, self._published(each)
+                except GymError as error:
+                    yield each.name, error
+
+    def _trained(self, waiting: list[Waiting], told: Told, turn: int | None) -> Iterator[Trained]:
+        if self._engine is None:
+            try:
+                self.engine(waiting[0].recipe())
+            except AloneError as why:
+                say(f"users train one after another: {why.problems[0].why}")
+                return map(train_alone, waiting)
+        assert self._engine is not None
+        return train_all(self._engine, waiting, turn, told)
+
+    def _published(self, trained: Trained) -> Variant:
         if trained.artifact is None:
             assert trained.error is not None
-            return trained.error
-        return self.variants.served(trained.name)
-
-    def _train(self, waiting: list[Waiting], told: Any = None, turn: int | None = None) -> list[Trained]:
-        """Train them, the base loaded for the first who needs it."""
-        if not waiting:
-            return []
-        with OutputLock(self.variants.output):
-            if self._engine is None:
-                self.engine(waiting[0].recipe())
-            assert self._engine is not None
-            return list(train_all(self._engine, waiting, turn, told or (lambda engine: None)))
+            raise trained.error
+        return self.variants.publish(trained.name, int(trained.output.name))
 
     def _waiting(
         self, user: str, data: Data, version: int, train: Mapping[str, Any], before: Variant | None = None
@@ -163,6 +211,12 @@ class PersonalizedTrainer:
         path = rows if isinstance(rows, Path) else self.variants.keep_rows(user, version, rows)
         raw = self._raw(path, is_pair(first_row(rows)), train, folder / str(version))
         if before is not None:
+            if before.trained.kind != "adapter":
+                raise RecipeError(
+                    "a whole model is not gone on with: what changes then belongs to the version before, not to the base",
+                    key="adapter",
+                    fix="set `adapter: lora`, or create the variant from all rows under another name",
+                )
             raw["adapter"] = {**_named(raw["adapter"]), "adapter_name_or_path": str(before.trained.path.resolve())}
         return Waiting(user, folder / str(version), partial(load_recipe, raw))
 

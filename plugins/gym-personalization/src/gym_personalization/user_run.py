@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gym_core import Artifact, GymError, Recipe, RecipeError, Run
+from gym_core import Artifact, GymError, Recipe, Run
 from gym_core.component import load_object
 from gym_core.record import RunRecord
 from gym_core.run import opening
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
 from gym_optim.promises import promised
-from gym_personalization.base import FIX, Base, pairs_of
+from gym_personalization.base import FIX, AloneError, Base, pairs_of
 from gym_personalization.user_policy import UserAdapter, UserPolicy
 from gym_torch import planners
 from gym_torch.checkpoints.checkpoint import Checkpoints
@@ -130,13 +130,13 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
     adapter.begin(built)
     references = tuple(Reference(each, policy, adapter, base.loaded, run) for each in config.further())
     if references and not resuming and any(bool(pair.second.any()) for pair in pairs_of(built, recipe).values()):
-        raise RecipeError("an adapter that goes on is no base to be compared with", key="adapter", fix=FIX)
+        raise AloneError("an adapter that goes on is no base to be compared with", key="adapter", fix=FIX)
     parts = Parts(
         run, config, base.loaded, adapter, objective, policy, data, train, base.accelerator, references, resuming
     )
     found: Contribution = contributed(parts)
     if found.resources:
-        raise RecipeError("this algorithm holds resources of its own", key="algorithm", fix=FIX)
+        raise AloneError("this algorithm holds resources of its own", key="algorithm", fix=FIX)
 
     optimizer_config = part(recipe, Optimizer) or AdamW()
     optimizer = built_over(optimizer_config, base.groups(policy.pairs), train.learning_rate)
@@ -176,7 +176,7 @@ def _observers(run: Run, base: Base, data: Prepared) -> list[Observer]:
 
 
 def _check(recipe: Recipe, objective: Objective[Any]) -> None:
-    """Raise RecipeError for what a user's recipe asks that depends on, or changes, more than the pairs of that user."""
+    """Raise AloneError for what a user's recipe asks that depends on, or changes, more than the pairs of that user."""
     config, train = torch_algorithm(recipe), recipe.train
     optimizer = part(recipe, Optimizer) or AdamW()
     name = type(config).__name__
@@ -194,7 +194,7 @@ def _check(recipe: Recipe, objective: Objective[Any]) -> None:
     )
     for found, key, why in wrong:
         if found:
-            raise RecipeError(f"{why}, which users that train together cannot share", key=key, fix=FIX)
+            raise AloneError(f"{why}, which users that train together cannot share", key=key, fix=FIX)
 
 
 def failed(run: Run, error: GymError) -> None:

@@ -8,19 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gym_bitdelta.store.user_id import RESERVED
 from gym_core import DataError, RecipeError
 
 LONGEST = 100  #: characters of a user's name, which is that of a folder
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@+-]{{0,{LONGEST - 1}}}")
 #: Names that some system or this package has for other things, whatever the suffix.
-_RESERVED = {
-    "con",
-    "prn",
-    "aux",
-    "nul",
-    "current",
-    *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)),
-}
+_RESERVED = RESERVED | {"current", "com0", "lpt0"}
 SUFFIXES = (".jsonl", ".json")  #: of the files of users in a folder
 FEWEST = 2  #: rows of a user, below which there is nothing to generalize from
 
@@ -42,9 +36,9 @@ def checked_name(user: object) -> str:
 
 
 def users_in(folder: Path) -> dict[str, Path]:
-    """Return the files of users in a folder by the names that they are called after, in order.
+    """Return the files of users in a folder by the names that they are called after, in order; the names are not checked yet.
 
-    Raises RecipeError where there is none, or a file is called after no user; DataError where two are of one user.
+    Raises RecipeError where there is none, DataError where two are of one user.
     """
     if not folder.is_dir():
         raise RecipeError(
@@ -53,7 +47,7 @@ def users_in(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix in SUFFIXES and not path.name.startswith("."):
-            user = checked_name(path.stem)
+            user = path.stem
             if user in found:
                 raise DataError(f"user `{user}` has two files: {found[user].name} and {path.name}", where=str(folder))
             found[user] = path
@@ -73,7 +67,10 @@ def rows_of(user: str, data: str | Path | Iterable[Mapping[str, Any]]) -> list[M
         path = Path(data).expanduser()
         if not path.is_file():
             raise DataError(f"there is no file of user `{user}`", where=str(path), key="data")
-        _enough(user, _rows_in(path), str(path))
+        try:
+            _enough(user, _rows_in(path), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"the file of user `{user}` cannot be read: {error}", where=str(path), key="data") from None
         return path.resolve()
     rows = list(data)
     odd = next((row for row in rows if not isinstance(row, Mapping)), None)
@@ -89,15 +86,15 @@ def is_pair(row: Mapping[str, Any]) -> bool:
 
 
 def first_row(data: list[Mapping[str, Any]] | Path) -> Mapping[str, Any]:
-    """Return the first row of what `rows_of` returned; empty where it is no mapping, which the data plugin then says."""
+    """Return the first row of what `rows_of` returned; empty where it is no mapping or no JSON, as the data plugin then says."""
     if isinstance(data, list):
         return data[0]
     text = data.read_text(encoding="utf-8")
-    if data.suffix == ".json":
-        found = json.loads(text)
-        found = found[0] if isinstance(found, list) and found else found
-    else:
-        found = json.loads(next(line for line in text.splitlines() if line.strip()))
+    try:
+        found = json.loads(text if data.suffix == ".json" else next(line for line in text.splitlines() if line.strip()))
+    except ValueError:
+        return {}
+    found = found[0] if isinstance(found, list) and found else found
     return found if isinstance(found, dict) else {}
 
 

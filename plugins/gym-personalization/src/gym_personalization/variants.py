@@ -1,7 +1,8 @@
-"""The variants of all users on disk: a folder for each user, in it a run for each version, the newest finished one counts.
+"""The variants of all users on disk: a run for each version of each user, and a store of what is served.
 
 OUTPUT/users/USER/1/...   as `gym train` leaves a run: run.json, metrics.jsonl, model/
 OUTPUT/users/USER/2/...   what it became when it went on with new data
+OUTPUT/index.sqlite, files/, open/   the store that `gym variants` looks at (`gym_bitdelta.store`): what is in it is served
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gym_bitdelta.quantizer import EVIDENCE
+from gym_bitdelta.store import NOT_EVALUATED, VariantStore
+from gym_bitdelta.store import Variant as Stored
+from gym_bitdelta.store.content import hashed
 from gym_core import Artifact, BusyError, RecipeError
-from gym_core.files import write_atomically
+from gym_core.files import remove, write_atomically
 from gym_core.record import RunRecord
 from gym_personalization.users import checked_name
 
@@ -29,7 +35,6 @@ class Variant:
     output: Path  #: directory of its run
     trained: Artifact  #: the adapter
     artifact: Artifact  #: what is served: what a quantizer made of it, or the adapter
-    refused: str = ""  #: why there is no compressed one, where a quantizer refused
 
     @property
     def bytes(self) -> int:
@@ -44,6 +49,16 @@ class Variants:
         """Take a folder, which need not exist yet."""
         self.output = output
 
+    @cached_property
+    def store(self) -> VariantStore:
+        """What is served. Raises GymError where the disk does not take it, or its index is damaged."""
+        return VariantStore(self.output)
+
+    def close(self) -> None:
+        """Let go of what is open in the store."""
+        if "store" in vars(self):
+            self.store.close()
+
     def folder(self, user: str) -> Path:
         """Return the folder of a user. Raises RecipeError for a name that is none."""
         return self.output / "users" / checked_name(user)
@@ -53,48 +68,84 @@ class Variants:
         if (self.output / "users").is_dir():
             yield from sorted(path.name for path in (self.output / "users").iterdir() if path.is_dir())
 
-    def latest(self, user: str) -> Variant | None:
-        """Return the newest variant of a user; None where nothing is finished."""
-        folder = self.folder(user)
-        for version in sorted(_versions(folder), reverse=True):
-            output = folder / str(version)
-            record = RunRecord(output / "run.json").read()
-            if record.get("status") == "finished":
-                trained = Artifact.from_json(record["trained"], output)
-                made = Artifact.from_json(record["artifact"], output) if record["artifact"] else trained
-                problems = record.get("refused", {}).get("problems", [{}])
-                return Variant(user, version, output, trained, made, problems[0].get("message", ""))
-        return None
+    def at(self, user: str, version: int) -> Variant | None:
+        """Return a version of a user as its run left it; None where it is not trained, or not compressed where that was asked."""
+        output = self.folder(user) / str(version)
+        record = RunRecord(output / "run.json").read()
+        if record.get("status") != "finished" or not record.get("artifact"):
+            return None
+        trained, made = (Artifact.from_json(record[key], output) for key in ("trained", "artifact"))
+        return Variant(user, version, output, trained, made)
 
-    def served(self, user: str) -> Variant:
-        """Return the newest variant of a user. Raises RecipeError where there is none."""
-        found = self.latest(user)
-        if found is None:
-            raise RecipeError(
-                f"user `{user}` has no variant", where=str(self.output), key="user_id", fix="create it first"
-            )
+    def publish(self, user: str, version: int) -> Variant:
+        """Put a finished version of a user into the store, with what was measured; one that is there stays as it is."""
+        found = self.at(user, version)
+        assert found is not None
+        record, before = RunRecord(found.output / "run.json"), self._in_store(user)
+        if record.read().get("stored") in {each.id for each in before}:
+            return found
+        mine = {(path.name, hashed(path)) for path in found.artifact.path.glob("*.safetensors")}
+        same = (each for each in before if mine <= {(file.name, file.sha256) for file in each.files})
+        stored = next(same, None)  # a process was killed before it wrote down that this is there
+        if stored is None:
+            put = self.store.update if before else self.store.create
+            stored = put(user, found.artifact, **_measured(found.artifact))
+        record.update(stored=stored.id)
         return found
 
-    def next_version(self, user: str) -> int:
-        """Return the number of the version that is trained next, or is not finished yet."""
-        found = self.latest(user)
-        return found.version + 1 if found else 1
+    def served(self, user: str) -> Variant:
+        """Return the version of a user that is served. Raises RecipeError where there is none."""
+        folder, ids = self.folder(user), {each.id for each in self._in_store(user)}
+        for version in sorted(_versions(folder), reverse=True):
+            found = self.at(user, version)
+            if found is not None and RunRecord(found.output / "run.json").read().get("stored") in ids:
+                return found
+        raise RecipeError(f"user `{user}` has no variant", where=str(self.output), key="user_id", fix="create it first")
+
+    def remove(self, user: str) -> None:
+        """Remove all that there is of a user: what is served, every version, and the rows that were kept."""
+        folder = self.folder(user)
+        there = bool(self._in_store(user))
+        if there:
+            self.store.remove(user)
+        if not there and not folder.is_dir():
+            raise RecipeError(f"user `{user}` has no variant", where=str(self.output), key="user_id")
+        remove(folder)
 
     def keep_rows(self, user: str, version: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Write the rows that a version learns from beside it. Raises BusyError where it learns from others already."""
         path, run = self.folder(user) / f"data-{version}.jsonl", self.folder(user) / str(version)
         text = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
-        learnt = (run / STATE).exists() or RunRecord(run / "run.json").read().get("status") == "finished"
+        record = RunRecord(run / "run.json").read()
+        learnt = (run / STATE).exists() or record.get("status") == "finished"
         if learnt and path.exists() and path.read_text(encoding="utf-8") != text:
-            raise BusyError(
-                f"user `{user}` has a version {version} that learns from other rows",
-                where=str(path),
-                key="user_id",
-                fix="update the variant, or remove the user's folder",
-            )
+            if not record.get("refused"):
+                raise BusyError(
+                    f"user `{user}` has a version {version} that learns from other rows",
+                    where=str(path),
+                    key="user_id",
+                    fix="update the variant, or remove the user's folder",
+                )
+            remove(run)  # its quantizer refused it, so nobody was ever served by it
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
         return path.resolve()
+
+    def _in_store(self, user: str) -> list[Stored]:
+        """Return the versions of a user in the store, the oldest first."""
+        with self.store.index.reading() as connection:
+            rows = self.store.index.rows(connection, user)
+        return [self.store.index.parsed(row) for row in rows]
+
+
+def _measured(artifact: Artifact) -> dict[str, Any]:
+    """Return what a quantizer measured of what it made."""
+    path = artifact.path / EVIDENCE
+    told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {
+        "quality": told.get("holdout") or NOT_EVALUATED,
+        "safety": told.get("safety") or NOT_EVALUATED,
+    }
 
 
 def _versions(folder: Path) -> list[int]:

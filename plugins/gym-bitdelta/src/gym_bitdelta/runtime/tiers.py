@@ -22,6 +22,10 @@ T = TypeVar("T")
 REST = 4  #: parts of the time that the thread leaves to others, for each part that it takes
 
 
+class NoRoomError(GymError):
+    """The tenants in use leave no memory for another one."""
+
+
 class Tier(Generic[T]):
     """Values by name, bounded in bytes. Not safe by itself: `Tiers` holds a lock."""
 
@@ -89,7 +93,7 @@ class Tiers:
     def pin(self, names: Iterable[str]) -> dict[str, Tenant]:
         """Return tenants, and keep them until `unpin`; waits for those that are not there yet.
 
-        Raises what reading raises; and GymError where the tenants in use would take more than the bound. Then none is kept.
+        Raises what reading raises; and NoRoomError where the tenants in use would take more than the bound. Then none is kept.
         """
         wanted = list(dict.fromkeys(names))
         with self._lock:
@@ -159,7 +163,7 @@ class Tiers:
                     return tenant
                 self.packed.put(name, delta, {})
                 if not self.prepared.put(name, tenant, self._pins):
-                    raise GymError(
+                    raise NoRoomError(
                         f"the tenants in use leave no room for `{name}`, which takes {tenant.bytes / 1e6:.1f} MB: prepared "
                         f"deltas may take {self.prepared.limit / 1e6:.1f} MB",
                         key="prepared_bytes",

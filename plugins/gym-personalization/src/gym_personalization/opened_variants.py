@@ -1,0 +1,205 @@
+"""The variants of a store in memory: deltas of one base beside it, and whatever else there is as a model of its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from gym_bitdelta.runtime import tenant
+from gym_bitdelta.runtime.tenant_model import TenantModel
+from gym_bitdelta.store import Variant, VariantStore
+from gym_core import Artifact, BusyError, GymError
+from gym_data.tokenizer import Tokenizer
+from gym_torch.checkpoints.artifact import base_of, open_artifact
+from gym_torch.checkpoints.tokenizer_files import BESIDE, copy_tokenizer
+from gym_torch.model import mapped_weights
+from gym_torch.model.precision_probe import device
+from gym_torch.model.stop_tokens import stops
+
+Prompt = str | Sequence[Mapping[str, Any]]
+ALONE = 4  #: models that are kept open, of variants that cannot share one
+TOKENIZERS = 16  #: different tokenizers that are kept open
+TRIES = 5  #: how often a version may be replaced between being looked up and being read
+ID = 64  #: characters of the name of a version
+
+
+class _ReplacedError(GymError):
+    """Another version took the place of the one that was to be read."""
+
+
+class Tenant(NamedTuple):
+    """A delta in memory."""
+
+    name: str
+    held: tenant.Tenant
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A prompt, and all that answers it."""
+
+    model: PreTrainedModel
+    tokenizer: Tokenizer
+    tokens: list[int]
+    stops: frozenset[int]
+    tenant: Tenant | None  #: None: the model is the variant
+
+
+class OpenedVariants:
+    """Opens the newest version of each user."""
+
+    def __init__(
+        self, store: VariantStore, dtype: torch.dtype | str, packed_bytes: int, prepared_bytes: int, kernel: str | None
+    ) -> None:
+        """Take a store; the base is loaded when a variant of it is first asked for."""
+        self._store, self._dtype = store, dtype
+        self._options: dict[str, Any] = {
+            "packed_bytes": packed_bytes,
+            "prepared_bytes": prepared_bytes,
+            "kernel": kernel,
+        }
+        self._shared: TenantModel | None = None
+        self._newest: dict[str, str] = {}  # what a user's delta is called in memory
+        self._alone: OrderedDict[str, tuple[PreTrainedModel, ExitStack]] = OrderedDict()
+        self._tokenizers: OrderedDict[tuple[Any, ...], Tokenizer] = OrderedDict()
+        self._reading = ExitStack()  # the files that are read at the moment
+        self._turn = threading.RLock()
+
+    @property
+    def shared(self) -> TenantModel:
+        """The base that all deltas lie beside."""
+        assert self._shared is not None, "no delta was asked for"
+        return self._shared
+
+    def ready(self, user: str, prompt: Prompt, stack: ExitStack) -> Ready:
+        """Return what answers a prompt; its delta stays in memory until `stack` is closed.
+
+        Raises GymError where there is no variant, it is damaged or belongs to another base, or the prompt cannot be laid out; and
+        `gym_bitdelta.runtime.tiers.NoRoomError` where those in use leave no memory for it.
+        """
+        for _ in range(TRIES):
+            found = self._store.get(user)
+            try:
+                return self._ready(found, prompt, stack)
+            except _ReplacedError:
+                continue
+        raise BusyError(f"the variant of `{user}` is replaced all the time", key="user_id", fix="try again")
+
+    def warm(self, user: str) -> None:
+        """Have a delta read in the background. Raises GymError where the user has no variant."""
+        found = self._store.get(user)
+        if _is_delta(found):
+            self._base(_artifact(found)).warm(self._named(found))
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._turn:
+            if self._shared is not None:
+                self._shared.close()
+            for _, stack in self._alone.values():
+                stack.close()
+            self._alone.clear()
+            self._reading.close()
+
+    def _ready(self, found: Variant, prompt: Prompt, stack: ExitStack) -> Ready:
+        held: Tenant | None = None
+        if _is_delta(found):
+            base, name = self._base(_artifact(found)), self._named(found)
+            held = Tenant(name, stack.enter_context(base.lease([name])).tenants[name])
+            model = base.model
+        else:
+            model = self._opened(found)
+        tokenizer = self._tokenizer(found)
+        tokens, _ = tokenizer.chat(messages_of(prompt), None, generation_prompt=True)
+        ends = {tokenizer.eos_id, *tokenizer.turn_ends, *stops(model)} - {None}
+        return Ready(model, tokenizer, tokens.tolist(), frozenset(end for end in ends if end is not None), held)
+
+    def _base(self, artifact: Artifact) -> TenantModel:
+        with self._turn:
+            if self._shared is None:
+                model = mapped_weights.load(base_of(artifact), dtype=self._dtype).requires_grad_(False)
+                self._shared = TenantModel(model.to(device()), self._locate, **self._options)  # type: ignore[arg-type]
+            return self._shared
+
+    def _named(self, found: Variant) -> str:
+        """Return what a version is called in memory, and let go of the one before it."""
+        name = found.id + found.user
+        before = self._newest.get(found.user)
+        if before not in (None, name):
+            self.shared.forget(str(before))
+        self._newest[found.user] = name
+        return name
+
+    def _locate(self, name: str) -> Path:
+        """Return the folder with a delta, which stays until the next one is located: a single thread reads, one after another."""
+        self._reading.close()
+        found = self._reading.enter_context(self._store.open(name[ID:]))
+        if found.variant.id != name[:ID]:
+            raise _ReplacedError("another version was stored meanwhile")
+        return found.path
+
+    def _opened(self, found: Variant) -> PreTrainedModel:
+        """Return the model of a variant that is no delta, or one of another configuration than the base has."""
+        if found.id not in self._alone:
+            with ExitStack() as stack:
+                opened = stack.enter_context(self._store.open(found.user))
+                if opened.variant.id != found.id:
+                    raise _ReplacedError("another version was stored meanwhile")
+                model = open_artifact(opened.artifact, self._dtype).model.requires_grad_(False).eval()
+                self._alone[found.id] = model.to(device()), stack.pop_all()  # type: ignore[arg-type]
+            while len(self._alone) > ALONE:
+                self._alone.popitem(last=False)[1][1].close()
+        self._alone.move_to_end(found.id)
+        return self._alone[found.id][0]
+
+    def _tokenizer(self, found: Variant) -> Tokenizer:
+        """Return the tokenizer of a variant: the files of its base, with those that the variant has of its own."""
+        own = [file for file in found.files if any(fnmatch(file.name, pattern) for pattern in BESIDE)]
+        base = base_of(_artifact(found)) if found.artifact["kind"] != "model" else None
+        key = str(base), *sorted((file.name, file.sha256) for file in own)
+        if key not in self._tokenizers:
+            with tempfile.TemporaryDirectory() as folder, self._store.open(found.user) as opened:
+                if opened.variant.id != found.id:
+                    raise _ReplacedError("another version was stored meanwhile")
+                if base is not None:
+                    copy_tokenizer(base, Path(folder))
+                for file in own:
+                    shutil.copyfile(opened.path / file.name, Path(folder) / file.name)
+                self._tokenizers[key] = Tokenizer(folder)
+            if len(self._tokenizers) > TOKENIZERS:
+                self._tokenizers.popitem(last=False)
+        self._tokenizers.move_to_end(key)
+        return self._tokenizers[key]
+
+
+def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
+    """Return a prompt as messages. Raises GymError where it is neither text nor messages."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if isinstance(prompt, Sequence) and prompt and all(isinstance(each, Mapping) for each in prompt):
+        return [dict(each) for each in prompt if isinstance(each, Mapping)]
+    raise GymError(
+        f"{prompt!r:.60} is no prompt",
+        key="prompt",
+        fix='give a text, or messages: [{"role": "user", "content": "..."}]',
+    )
+
+
+def _artifact(found: Variant) -> Artifact:
+    return found.artifact_at(Path())
+
+
+def _is_delta(found: Variant) -> bool:
+    """Whether a variant can lie beside the base: one that changes the configuration as well is another model."""
+    return found.artifact["kind"] == "delta" and not found.artifact["details"].get("config")
