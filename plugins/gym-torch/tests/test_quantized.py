@@ -163,12 +163,16 @@ def test_a_quantized_model_is_not_quantized_again(model_path: Path, tmp_path: Pa
 
 
 def test_it_needs_an_adapter(model: PreTrainedModel, model_path: Path, tmp_path: Path) -> None:
-    run = make_run(
-        model_path, tmp_path / "run", sections={"model": Transformers(path=str(model_path), quantization=Rows())}
-    )
-    with pytest.raises(GymError, match="adapter: lora"):
-        run.recipe.model.build(run=run)
-    with pytest.raises(GymError, match="is quantized, and what would be saved is the whole model"):
+    class Whole(LoRA):
+        saves_model = True
+
+    text = "is quantized, and what would be saved is the whole model"
+    for adapter in (None, Whole()):
+        sections = {"model": Transformers(path=str(model_path), quantization=Rows()), "adapter": adapter}
+        recipe = make_run(model_path, tmp_path / "run", sections=sections).recipe
+        with pytest.raises(GymError, match=f"adapter: the model {text}"):
+            recipe.algorithm.check_recipe(recipe)
+    with pytest.raises(GymError, match=text):
         Full(None, copy.deepcopy(model), trained=lambda name: "norm" in name)
 
 

@@ -24,6 +24,7 @@ def plan(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """
     with _nothing_collected():
         loaded = load_recipe(recipe, overrides)
+        loaded.algorithm.check_recipe(loaded)
         from gym_plan.plan import plan as make
 
         made = make(loaded)

@@ -11,7 +11,7 @@ from gym_core import Callback, Config, Exporter, GymError, Recipe, RecipeError, 
 from gym_core.component import load_object
 from gym_data.kinds import DataAlgorithm
 from gym_data.location import package_of
-from gym_torch.kinds import LoadTimeQuantizer, TorchBackend, at_load
+from gym_torch.kinds import Adapter, LoadTimeQuantizer, TorchBackend, at_load, no_quantized_model, part
 from gym_torch.openmp import wait_passively
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
@@ -78,6 +78,10 @@ class Transformers(TorchBackend):
     def _at_load(cls, quantizer: Any) -> LoadTimeQuantizer | None:
         return at_load(quantizer)
 
+    def quantizer(self) -> LoadTimeQuantizer | None:
+        """Return what the recipe names."""
+        return self.quantization
+
     def check(self) -> None:
         """Ask the quantizers whether all that they need is there."""
         for quantizer in filter(None, (self.quantization, self.ref_model_quantization)):
@@ -138,8 +142,8 @@ class TorchAlgorithm(DataAlgorithm):
     off, and NEFTune or an adapter that computes something else in training is refused."""
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raise GymError where nobody settles what is `auto`, the strategy fits neither the optimizer nor the processes, or a
-        quantizer of loaded models is to work after training.
+        """Raise GymError where nobody settles what is `auto`, the strategy fits neither the optimizer nor the processes, a
+        quantizer of loaded models is to work after training, or a whole model is to train that is quantized.
         """
         if recipe.quantization and recipe.quantization.moment == "load":
             raise GymError(
@@ -147,6 +151,9 @@ class TorchAlgorithm(DataAlgorithm):
                 key="quantization",
                 fix="write it under `model.quantization`, or name another one here",
             )
+        quantized = isinstance(recipe.model, TorchBackend) and recipe.model.quantizer() is not None
+        if quantized and ((adapter := part(recipe, Adapter)) is None or adapter.saves_model):
+            raise no_quantized_model("the model")
         strategies = "gym_torch.distributed.strategies"
         for check in ("gym_torch.planners:check", f"{strategies}:check_spread", f"{strategies}:check_cut"):
             load_object(check)(recipe)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self, TypeVar
 
-from gym_core import Backend, Component, PluginError, Quantizer, Recipe, Strategy
+from gym_core import Backend, Component, GymError, PluginError, Quantizer, Recipe, Strategy
 from gym_core.sections import SECTION_OF
 from gym_optim.kinds import undeclared
 from gym_optim.promises import Held
@@ -23,6 +23,8 @@ class Adapter(Held):
     """Whether the adapted model computes what the base does until the first step."""
     merges: ClassVar[bool] = True
     """Whether weights of the model can compute what it does; without that, merging is refused."""
+    saves_model: ClassVar[bool] = False
+    """Whether what it saves is a whole model, not something beside one; over quantized weights that is refused."""
     needs_experts: ClassVar[bool] = False
     """Whether it is for mixtures of experts alone."""
     needs_gradients: ClassVar[bool] = False
@@ -63,6 +65,10 @@ class TorchBackend(Backend):
     """`module:function` that builds the model without data in its weights, on the meta device: called as `function(options,
     precision=, samples=, device=)`, it returns what `build` does. Without it a run cannot be planned."""
 
+    def quantizer(self) -> LoadTimeQuantizer | None:
+        """Return what stores linear layers of the model in a few bits, which then do not train. Default: nothing."""
+        return None
+
     def build(self, **context: Any) -> Any:
         """Load the model; before that, have the algorithm try what would be a pity to find out after it."""
         from gym_torch.config import TorchAlgorithm
@@ -96,6 +102,12 @@ class TorchStrategy(Held, Strategy):
     def shards(self) -> bool:
         """Whether a process holds but a part of each parameter: then optimizers must work elementwise."""
         raise undeclared(self, "shards(self) -> bool: return ...")
+
+
+def no_quantized_model(what: str) -> GymError:
+    """Return the error of weights that are quantized where a whole model would be saved; `what` says which."""
+    why = f"{what} is quantized, and what would be saved is the whole model"
+    return GymError(why, key="adapter", fix="set `adapter: lora`, or load the model unquantized")
 
 
 def at_load(quantizer: Any) -> LoadTimeQuantizer | None:

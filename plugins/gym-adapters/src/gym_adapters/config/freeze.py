@@ -32,6 +32,7 @@ class Freeze(Adapter):
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.freeze:Freeze"
+    saves_model: ClassVar[bool] = True
 
     trainable_layers: int = 2
     """How many layers train: the last ones, or the first ones where it is negative."""

@@ -22,6 +22,7 @@ class Full(Adapter):
     """
 
     target: ClassVar[str] = "gym_torch.model.adapted:Full"
+    saves_model: ClassVar[bool] = True
 
     def uniform_layers(self) -> bool:
         """Every layer trains."""

@@ -31,6 +31,7 @@ class LLaMAPro(Adapter):
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.llama_pro:LlamaPro"
+    saves_model: ClassVar[bool] = True
 
     blocks: Annotated[PositiveInt, Field(examples=[1])] = 8
     """Number of new blocks; must divide the number of layers: one comes after each equal part of the model."""

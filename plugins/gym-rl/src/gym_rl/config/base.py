@@ -9,7 +9,6 @@ from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Slot
 from gym_rewards.reward import Reward
-from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
 from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.rollout_engine import RolloutEngineConfig
@@ -97,6 +96,8 @@ class PolicyGradient(TorchAlgorithm):
 
     def before_loading(self) -> None:
         """Import what rewards run in processes of their own. Raises PluginError with the name of one that cannot be used."""
+        from gym_rewards.reward_manager import RewardManager  # slow to import
+
         apart = {name: reward for name, reward in named(self.judges()).items() if reward.separate_process}
         RewardManager(apart, self.reward_timeout).close()
 

@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import Artifact, Component, GymError, Recipe
 from gym_optim.promises import promised
-from gym_torch.kinds import Adapter, part
+from gym_torch.kinds import Adapter, no_quantized_model, part
 from gym_torch.model.loading import read_weights
 from gym_torch.model.quantized_weights import stored_modules
 from gym_torch.trained_part import TrainedPart
@@ -157,11 +157,7 @@ class Full(AdaptedModel):
                 weight.data = weight.data.float()
         quantized = next(iter(stored_modules(model)), None)
         if quantized and any(weight.requires_grad for weight in model.parameters()):
-            raise GymError(
-                f"{quantized} is quantized, and what would be saved is the whole model",
-                key="adapter",
-                fix="set adapter: lora, or load the model unquantized",
-            )
+            raise no_quantized_model(quantized)
 
     def state(self) -> dict[str, Tensor]:
         """Return the trained weights by parameter name."""

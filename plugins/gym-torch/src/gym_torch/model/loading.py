@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from gym_core import GymError, PluginError, RecipeError, Run
+from gym_core import GymError, PluginError, Run
 from gym_data.location import locate
 from gym_optim.promises import named, promised
 from gym_torch.console import say
@@ -90,12 +90,6 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
     model wants to run code of its own and the recipe does not allow it.
     """
-    if config.quantization and run.recipe.adapter is None:
-        raise RecipeError(
-            "weights that are quantized do not train, and nothing else would",
-            key="model.quantization",
-            fix="set `adapter: lora`, or leave it out",
-        )
     run.notes["meter"] = Meter(precision_probe.device())
     path, shape = _located(config, rope_scaling.longest(run.recipe))
     width = shape.get_text_config().hidden_size
