@@ -1,39 +1,71 @@
-"""What one and two bits keep of the packaged model's gain from a fine-tune, with and without distillation; and file sizes.
+"""What one and two bits keep of the packaged model's gain from a fine-tune, distilled and not; and what a LoRA becomes.
 
-The gain is that of the loss on samples that no step of distillation saw; they choose the best scales. `--quick`: fewer steps.
+The gain is that of the loss on samples that no step of distillation saw; they choose the best scales. One bit is one bit: three
+values, which matrices with many unchanged numbers become by default, are measured apart. `--quick`: fewer steps.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from report import Report, main
 
+from gym_bitdelta.delta import file
 from gym_core import execute, load_recipe
 from gym_manage.recorded import recorded, reopened
 
 TASKS = {"sources": [{"name": "tiny-tasks", "count": 400}]}
 LEAST = {1: 0.90, 2: 0.98}  #: share of the gain that is to be kept, by bits
+TEN_TIMES, MOST_ERROR = 10, 0.30  #: of a LoRA: how much smaller than in bf16, and its squared relative error
+
+
+def trained(output: Path, quick: bool, **sections: Any) -> dict[str, Any]:
+    """Train, and return the recipe."""
+    recipe: dict[str, Any] = {"model": "tiny", "data": TASKS, "algorithm": "sft", "output": str(output), **sections}
+    recipe["train"] = {"max_steps": 20 if quick else 60, "learning_rate": 1e-3, "precision": "fp32", "plot": False}
+    execute(load_recipe(recipe))
+    return recipe
+
+
+def made(recipe: Mapping[str, Any], name: str, **options: Any) -> tuple[dict[str, Any], Path]:
+    """Make a delta of what was trained, and return what was measured, and its file."""
+    output = Path(recipe["output"])
+    run, hook = reopened({**recipe, "quantization": {"name": "bitdelta", **options}}, output)
+    found = hook.quantize(run=run, artifact=recorded(output).trained, into=output / name)
+    return json.loads((found.path / "delta.json").read_text()), found.path / file.NAME
+
+
+def codes(path: Path) -> set[str]:
+    """Return how the matrices of layers are coded."""
+    entries = file.header_of(path).entries().items()
+    return {f"{entry.code}{entry.bits}" for name, entry in entries if entry.kind == "dense-q" and "layers" in name}
 
 
 def measure(report: Report, quick: bool) -> None:
-    """Train once, and make a delta of it in every setting."""
+    """Train once, and make a delta of it in every setting; then the same of a LoRA."""
+    keys = ("file_bytes", "ratio", "bits_per_weight", "distillation", "holdout")
     with tempfile.TemporaryDirectory() as scratch:
-        output = Path(scratch) / "run"
-        recipe = {"model": "tiny", "data": TASKS, "algorithm": "sft", "output": str(output)}
-        recipe["train"] = {"max_steps": 20 if quick else 60, "learning_rate": 1e-3, "precision": "fp32", "plot": False}
-        execute(load_recipe(recipe))
-        for bits, least in LEAST.items():
+        recipe = trained(Path(scratch) / "whole", quick)
+        settings = [(bits, 1.0) for bits in LEAST] + [(1, 0.2)]
+        for bits, above in settings:
             for steps in (0, 40 if quick else 200):
-                options = {"name": "bitdelta", "bits": bits, "distill_steps": steps}
-                run, hook = reopened({**recipe, "quantization": options}, output)
-                made = hook.quantize(run=run, artifact=recorded(output).trained, into=output / f"{bits}-{steps}")
-                told = json.loads((made.path / "delta.json").read_text())
-                kept = {key: told[key] for key in ("file_bytes", "ratio", "bits_per_weight", "distillation", "holdout")}
-                report.figures[f"{bits} bits, {steps} steps"] = kept
-            report.check(f"share of the gain kept by {bits} bits", told["holdout"]["recovered"], at_least=least)
+                name = f"{bits} bits, ternary above {above:.0%}, {steps} steps"
+                told, path = made(recipe, name, bits=bits, ternary_above=above, distill_steps=steps)
+                report.figures[name] = {key: told[key] for key in keys} | {"codes": sorted(codes(path))}
+            if above == 1.0:
+                assert codes(path) == {f"signs{bits}"}, "other codes than those that the figure is of"
+                report.check(
+                    f"share of the gain kept by {bits} bits", told["holdout"]["recovered"], at_least=LEAST[bits]
+                )
+        recipe = trained(Path(scratch) / "lora", quick, adapter={"name": "lora", "rank": 16})
+        told, path = made(recipe, "delta", distill_steps=0)
+        report.figures["LoRA of rank 16"] = {key: told[key] for key in (*keys, "adapter_bf16_bytes", "adapter_ratio")}
+        report.check("LoRA: largest squared relative error", max(told["squared_errors"].values()), at_most=MOST_ERROR)
+        report.check("LoRA: times smaller than the adapter in bf16", told["adapter_ratio"], at_least=TEN_TIMES)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,16 @@ import copy
 
 import pytest
 import torch
+from test_models import pair
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from gym_bitdelta import BitDelta
 from gym_bitdelta.distillation import distill
 from gym_bitdelta.encoding import Encoder
 from gym_bitdelta.evidence import held_out
+from gym_bitdelta.fit.low_rank import Ranked
 from gym_quant.post_training.calibration import Rows
+from gym_torch.checkpoints import deltas
 
 VOCABULARY, LENGTH = 64, 24
 
@@ -85,6 +88,30 @@ def test_most_of_the_gain_is_kept(models, bits, kept, left):
 def test_every_loss_and_granularity_learns(models, options):
     _, _, told, _ = distilled(models, distill_steps=6, **options)
     assert told["after"] < told["before"]
+
+
+@pytest.mark.parametrize("low_rank", [False, True])
+def test_scales_of_experts_train(low_rank):
+    """Beside the layers of attention: nothing but the stacks of experts changed."""
+    base, tuned = pair("experts")
+    stacks = {name for name, weight in base.named_parameters() if weight.dim() == 3}
+    with torch.no_grad():
+        for name, weight in tuned.named_parameters():
+            before = base.get_parameter(name)
+            change = 0.5 * (weight - before) / (weight - before).std()
+            weight.copy_(before + change * (1 + change.square()) if name in stacks else before)
+    config = BitDelta(distill_steps=12, distill_learning_rate=0.1)
+    records = Encoder(config, base, tuned, Ranked(most_rank=8) if low_rank else None).records(None)
+    samples = [Rows(each.tokens % 40, each.real, each.predicts, each.at_once) for each in (rows(16, 1), rows(8, 2))]
+    found, told = distill(config, tuned, copy.deepcopy(base), records, *samples, 0)
+    assert told["after"] < 0.99 * told["before"], told
+    assert all(not torch.equal(found[name].parts["scales"], records[name].parts["scales"]) for name in stacks)
+    merged = copy.deepcopy(base)
+    deltas.add(merged, ((name, record.values()) for name, record in found.items() if record.parts))
+    tokens = samples[1].tokens
+    with torch.no_grad():
+        left = (merged(tokens).logits - tuned(tokens).logits).square().mean()
+    assert float(left) == pytest.approx(told["after"], rel=1e-3), "the student computes something else than the delta"
 
 
 def test_rows_that_only_fill_a_batch_up_are_not_drawn(models):

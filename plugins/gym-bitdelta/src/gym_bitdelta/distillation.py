@@ -6,6 +6,7 @@ held out are kept, as the file will hold them, and those before the first step a
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta.layout import Dense, LowRank
@@ -28,19 +31,29 @@ LOOKS = 10  #: how often the samples held out are looked at
 
 
 class Student:
-    """The base with a delta whose scales can train: matrices of linear layers beside the weights, all else added to them."""
+    """The base with a delta whose scales can train, those of matrices and of stacks of them; all else is added to the weights.
+
+    A linear layer computes its change beside its own product; any other module runs with the sum of weight and change.
+    """
 
     def __init__(self, base: PreTrainedModel, records: Mapping[str, Record]) -> None:
         """Take a base, which is changed, and all records of a delta."""
         self.model, self.records = base, dict(records)
         kinds = roles(base)
-        beside = {name for name, record in records.items() if kinds[name].matrix and _trains(base, name, record)}
-        deltas.add(
-            base, ((name, records[name].values()) for name in records.keys() - beside if _changed(records[name]))
-        )
-        self.logs = {name: nn.Parameter(torch.zeros(len(records[name].parts["scales"]))) for name in sorted(beside)}
+        coded = {name for name, record in records.items() if isinstance(record.entry, Dense | LowRank)}
+        trains = {name for name in coded if name in kinds and kinds[name].matrix}
+        deltas.add(base, ((name, records[name].values()) for name in records.keys() - trains if records[name].parts))
+        self.logs = {name: nn.Parameter(torch.zeros(len(records[name].parts["scales"]))) for name in sorted(trains)}
+        others: dict[str, dict[str, str]] = {}
         for name in self.logs:
-            base.get_submodule(name.rpartition(".")[0]).register_forward_hook(self._hook(name))
+            path, _, own = name.rpartition(".")
+            module = base.get_submodule(path)
+            if isinstance(module, nn.Linear | Conv1D) and own == "weight":
+                module.register_forward_hook(self._hook(name))
+            else:
+                others.setdefault(path, {})[own] = name
+        for path, names in others.items():
+            self._substitute(base.get_submodule(path), names)
         self._rounded = True
 
     @contextmanager
@@ -65,6 +78,21 @@ class Student:
         record = self.records[name]
         scales = record.parts["scales"].float() * self.logs[name].exp()
         return Record(record.entry, {**record.parts, "scales": scales.half() if self._rounded else scales})
+
+    def _substitute(self, module: nn.Module, names: Mapping[str, str]) -> None:
+        """Let a module run with the sums of its weights, by their names in it, and the changes of these names."""
+        bare = copy.copy(module)  # over the same weights, with the forward of its class
+
+        def run(*given: Any, **more: Any) -> Any:
+            weights = {own: bare.get_parameter(own) + self._now(name).values() for own, name in names.items()}
+            return functional_call(bare, weights, given, more)
+
+        def forward(*given: Any, **more: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return run(*given, **more)
+            return checkpoint(run, *given, use_reentrant=False, **more)  # the sums are made again
+
+        module.forward = forward  # type: ignore[method-assign]
 
     def _hook(self, name: str) -> Callable[..., Tensor]:
         turned = roles(self.model)[name].transposed
@@ -160,13 +188,3 @@ def _said(model: PreTrainedModel, tokens: Tensor, hidden: bool) -> Tensor:
 
 def _cosine(step: int, steps: int) -> float:
     return (1 + math.cos(math.pi * step / steps)) / 2
-
-
-def _trains(model: PreTrainedModel, name: str, record: Record) -> bool:
-    """Whether the scales of a weight can train: that of a linear layer, of which every row is in the file."""
-    entry = record.entry
-    return len(entry.shape) == 2 and isinstance(entry, Dense | LowRank) and name.endswith("weight")
-
-
-def _changed(record: Record) -> bool:
-    return bool(record.parts)
