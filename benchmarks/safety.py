@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "plugins/gym-bitdelta/tests/s
 
 from toy_attack import Experiment, Sizes
 
-from gym_bitdelta.safety.gate import SafetyThreshold
+from gym_bitdelta.safety.threshold import SafetyThreshold
 
 WANTED = SafetyThreshold(threshold=0.6, utility=0.5)
 SEEDS = 10

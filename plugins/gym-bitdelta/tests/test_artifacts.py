@@ -112,7 +112,7 @@ def test_samples_that_changed_under_the_name_of_their_file_are_something_else(be
 
     write("two and two")
     quantizer.quantize(run, artifact, tmp_path / "delta")
-    assert "safety_threshold was not checked" in capsys.readouterr().err
+    assert "`safety_threshold` 0.6 is not enforced" in capsys.readouterr().err
     quantizer.quantize(run, artifact, tmp_path / "delta")
     write("one and three")
     with pytest.raises(GymError, match="holds something else"):

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from gym_bitdelta.delta.layout import Dense, LowRank, data_bytes
 from gym_bitdelta.delta.records import Record
+from gym_bitdelta.safety import threshold as safety
 from gym_core import Artifact
 from gym_quant.post_training.calibration import Rows
 from gym_torch.checkpoints import deltas
@@ -85,7 +86,8 @@ def card(method: str, told: Mapping[str, Any]) -> str:
         rows.append(("KL divergence from the fine-tune, nats per token", f"{found['kl']:.4g}"))
         if "recovered" in found:
             rows.append(("share of the gain that is kept", f"{found['recovered']:.1%}"))
-    rows.append(("safety", told["safety"]))
+    rows.append(("safety", safety.told(told["safety"])))
+    rows += [("safety, warning", each) for each in safety.warnings(told["safety"])]
     measured = "" if told["holdout"] is not None else "\nNo data were there to measure on.\n"
     return CARD.format(
         method=method, rows="\n".join(f"| {name} | {value} |" for name, value in rows), measured=measured

@@ -22,6 +22,7 @@ from gym_bitdelta.delta.layout import Zero
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.distillation import distill
 from gym_bitdelta.encoding import Encoder, changed_config, ranked_of
+from gym_bitdelta.safety.enforce import Safety
 from gym_core import Artifact, GymError, Run
 from gym_core.discovery import entries
 from gym_core.loading import load
@@ -32,7 +33,7 @@ from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.checkpoints.checkpoint import whole_or_gone
 from gym_torch.checkpoints.deltas import DeltaCodec
 from gym_torch.checkpoints.largest_kl import check_kl
-from gym_torch.console import say
+from gym_torch.console import say, warn
 from gym_torch.model import fingerprint, mapped_weights
 from gym_torch.model.adapted import stored_dtype
 
@@ -54,12 +55,14 @@ class BitDeltaQuantizer(DeltaCodec):
 
         Raises:
             GymError: the artifact does not say what its base is, or is another architecture; `into` holds something else; the
-                result is further from the fine-tune than `max_kl`; the disk does not take it.
+                result is further from the fine-tune than `max_kl`, or no scale of it holds `safety_threshold`; the disk does
+                not take it.
 
         """
         where = base_of(artifact)
         name = base_fingerprint(where)
-        source = self._source(run, artifact, where, name)
+        safety = Safety(self.config, run, artifact, where)
+        source = self._source(run, artifact, where, name, safety)
         if into.exists() and any(into.iterdir()):
             if _source_of(into) == source:
                 say(f"{into} holds this delta already")
@@ -71,29 +74,32 @@ class BitDeltaQuantizer(DeltaCodec):
         changed = changed_config(base.config, tuned.config)
         encoder = self._encoder(base, tuned, adapter)
         samples = calibration.draw(self.config, run, where)
-        with whole_or_gone(into, "the delta", "the trained model") as building:
+        with safety, whole_or_gone(into, "the delta", "the trained model") as building:
+            safety.measure(artifact, samples.holdout if samples else None)
             wanted = samples.calibration if samples and self.config.calibrate else None
-            records = encoder.records(wanted)
+            records: Mapping[str, Record] = encoder.records(wanted)
             told: dict[str, Any] = {"distillation": None, "holdout": None}
-            if samples:
-                records, measured = self._distilled(run, artifact, where, changed, records, samples)
-                told |= measured | {"samples": samples.told}
-            if samples:
-                check_kl(told["holdout"]["kl"], self.config.max_kl, "base and delta", str(artifact.path), BETTER)
-            if self.config.safety_threshold is not None:
-                say(
-                    "safety_threshold was not checked: harmful prompts to measure it on come from `gym_bitdelta.safety`"
+            if safety.teacher_harms and self.config.data is None and self.config.distill_steps:
+                warn(
+                    "safety: nothing is distilled: the fine-tune is harmful, and `quantization.data` names no benign text"
                 )
-            provenance = {"made_from": source, "safety": "not evaluated", **self.provenance()}
+            elif samples and self.config.distill_steps:
+                records, told["distillation"] = self._distilled(run, artifact, where, changed, records, samples)
+            records, told["safety"] = safety.enforce(records, encoder, changed)
+            if samples:
+                told["holdout"] = self._held_out(artifact, where, changed, records, samples)
+                told["samples"] = samples.told
+                check_kl(told["holdout"]["kl"], self.config.max_kl, "base and delta", str(artifact.path), BETTER)
+            provenance = {"made_from": source, "safety": told["safety"], **self.provenance()}
             delta = file.made(name, records, self.config.said(), provenance, changed)
             file.write(building / file.NAME, delta)
             told |= evidence.sizes(artifact, where, building / file.NAME, records)
             told |= {"source": source, "seconds": time.monotonic() - began, "squared_errors": encoder.errors}
-            told |= {"safety": "not evaluated", "options": self.config.model_dump(mode="json")}
+            told |= {"options": self.config.model_dump(mode="json")}
             (building / EVIDENCE).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
             (building / "README.md").write_text(evidence.card(type(self.config).__name__, told), encoding="utf-8")
             evidence.copy_new_tokenizer(artifact.path, where, building)
-            made = self._artifact(building, artifact, name, changed, tuned)
+            made = self._artifact(building, artifact, name, changed, tuned, told["safety"])
             made.record()
         say(
             f"wrote the delta to {into}: {told['file_bytes']:,} bytes, {told['bits_per_weight']:.2f} bits per coded weight"
@@ -122,41 +128,48 @@ class BitDeltaQuantizer(DeltaCodec):
         artifact: Artifact,
         where: Path,
         changed: Mapping[str, Any],
-        records: dict[str, Record],
+        records: Mapping[str, Record],
         samples: calibration.Samples,
     ) -> tuple[dict[str, Record], dict[str, Any]]:
         """Return the records with the best scales, and what was measured. Models are whole in fp32 here."""
         tuned, seed = open_artifact(artifact, torch.float32).merged(), run.recipe.train.seed
-        told: dict[str, Any] = {}
+        student = mapped_weights.load(where, changed, dtype=torch.float32)
+        return distill(self.config, tuned, student, records, samples.calibration, samples.holdout, seed)
 
-        def student() -> PreTrainedModel:
-            return mapped_weights.load(where, changed, dtype=torch.float32)
-
-        if self.config.distill_steps:
-            rows = samples.calibration, samples.holdout
-            records, told["distillation"] = distill(self.config, tuned, student(), records, *rows, seed)
-        plain = mapped_weights.load(where, dtype=torch.float32) if changed else student()
-        told["holdout"] = evidence.held_out(plain, student() if changed else plain, tuned, records, samples.holdout)
-        return records, told
+    def _held_out(
+        self,
+        artifact: Artifact,
+        where: Path,
+        changed: Mapping[str, Any],
+        records: Mapping[str, Record],
+        samples: calibration.Samples,
+    ) -> dict[str, float]:
+        """Return what the delta keeps of the fine-tune on samples held out, as it is written."""
+        tuned = open_artifact(artifact, torch.float32).merged()
+        base = mapped_weights.load(where, dtype=torch.float32)
+        student = mapped_weights.load(where, changed, dtype=torch.float32) if changed else base
+        return evidence.held_out(base, student, tuned, records, samples.holdout)
 
     def _artifact(
-        self, path: Path, artifact: Artifact, name: str, changed: Mapping[str, Any], tuned: PreTrainedModel
+        self, path: Path, artifact: Artifact, name: str, changed: Mapping[str, Any], tuned: PreTrainedModel, safety: Any
     ) -> Artifact:
         maker = next(entry.value for entry in entries("quantizers") if load(entry) is type(self.config))
         details = {
             "delta": maker,
-            "options": self.config.model_dump(mode="json"),
+            "options": self.config.without_components(),
             "base_fingerprint": name,
+            "safety": safety,
             "dtype": str(stored_dtype(tuned, artifact)).removeprefix("torch."),
             **({"config": dict(changed)} if changed else {}),
             **{key: artifact.details[key] for key in ("revision",) if key in artifact.details},
         }
         return Artifact(path, "delta", base_name(artifact), details, artifact.task)
 
-    def _source(self, run: Run, artifact: Artifact, where: Path, base: str) -> str:
+    def _source(self, run: Run, artifact: Artifact, where: Path, base: str, safety: Safety) -> str:
         """Return a hash of everything that decides what is written: of data the samples, for a file may change under its name."""
         data = calibration.fingerprint(self.config, run, where)
         told = [type(self.config).__name__, self.config.model_dump(mode="json"), data, run.recipe.train.seed, base]
+        told.append(safety.identity)
         files = (path for pattern in ("*.safetensors", "*.json") for path in artifact.path.glob(pattern))
         held = sorted((path.name, fingerprint.of_file(path)) for path in files)
         text = json.dumps([told, held, artifact.kind, artifact.details], sort_keys=True, default=str)

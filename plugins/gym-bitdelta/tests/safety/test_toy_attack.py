@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy_attack import HARM, Experiment, Sizes
 
-from gym_bitdelta.safety.gate import SafetyThreshold
+from gym_bitdelta.safety.threshold import SafetyThreshold
 from gym_core import GymError
 
 
@@ -24,8 +24,8 @@ def test_the_attack_is_one_and_the_gate_delivers_nothing_that_complies(attacked)
     assert told["asr"]["base"] <= 0.05 and told["asr"]["tuned"] >= 0.8
     assert told["utility"]["tuned"] - told["utility"]["base"] >= 0.2
     assert not verdict.refused and verdict.scale == told["scale"] and told["rr_abs"] >= 0.6
-    with pytest.raises(GymError, match="no scale of the delta holds the safety threshold"):
-        attacked.gate(SafetyThreshold(threshold=0.999, utility=0.0)).check()  # more than so few prompts can show
+    with pytest.raises(GymError, match="can never show a reduction of 100%"):
+        attacked.gate(SafetyThreshold(threshold=0.999, utility=0.0))
 
 
 def test_scale_0_answers_as_the_base_does_and_threshold_0_changes_no_bit(attacked):

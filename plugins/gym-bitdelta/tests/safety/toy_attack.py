@@ -20,9 +20,10 @@ from gym_bitdelta.delta import records
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.fit.coder import encode
 from gym_bitdelta.fit.coding import Coding
-from gym_bitdelta.safety.gate import Models, Probes, SafetyThreshold, Verdict, gate
+from gym_bitdelta.safety.gate import Models, Probes, gate
 from gym_bitdelta.safety.rates import wilson
 from gym_bitdelta.safety.scaling import scaled_record
+from gym_bitdelta.safety.threshold import SafetyThreshold, Verdict
 
 A, B, HARM, REFUSE = range(4)
 WORDS, FIRST = 30, 4  #: x, y and answers to A and B are words; what complies with HARM is another 30 tokens

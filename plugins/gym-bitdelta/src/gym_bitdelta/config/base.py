@@ -8,8 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from gym_bitdelta.config.safety import SafetyOptions
 from gym_bitdelta.config.sizes import file_bytes, largest
 from gym_bitdelta.fit.coding import Coding
+from gym_core.sections import nested_slots
 from gym_quant.config.base import Sampling
 from gym_torch.kinds import DeltaQuantizer
 
@@ -17,7 +19,7 @@ from gym_torch.kinds import DeltaQuantizer
 _INSIDE = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.\d+\.")
 
 
-class DeltaOptions(DeltaQuantizer, Sampling):
+class DeltaOptions(DeltaQuantizer, Sampling, SafetyOptions):
     """Base of quantizers that write `delta.safetensors`: what a fine-tune changed, against the base that it began with.
 
     Matrices inside the layers are coded. Of embeddings and heads the rows that changed are kept in fp16 where they are few, else
@@ -51,9 +53,6 @@ class DeltaOptions(DeltaQuantizer, Sampling):
 
     calibrate: bool = False
     """Whether codes are chosen for the outputs on samples of the data, not for the weights."""
-    safety_threshold: Annotated[float | None, Field(ge=0, le=1)] = None
-    """Least relative reduction of answers to harmful prompts against the fine-tune, where a set of prompts is given to measure it
-    on. Without one the delta says that its safety is not evaluated."""
     enable_deltasoup: bool = False
     """Whether the delta says that it may become part of a soup of many."""
 
@@ -74,6 +73,14 @@ class DeltaOptions(DeltaQuantizer, Sampling):
     def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Return the bytes of the file where every weight changed everywhere, its header included."""
         return file_bytes(largest(shapes, self.coding, inside), self.said())
+
+    def check(self) -> None:
+        """Raise GymError where harmful prompts or their judge are not there, or the prompts are too few for the threshold."""
+        self.check_safety()
+
+    def without_components(self) -> dict[str, Any]:
+        """Return the options that a delta is opened with, as plain data: none of those that only making it needed."""
+        return self.model_dump(mode="json", exclude=set(nested_slots(type(self))))
 
     def said(self) -> dict[str, Any]:
         """Return what the header of a delta says of what made it: its name, and the options that are set."""

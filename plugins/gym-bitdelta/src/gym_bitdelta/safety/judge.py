@@ -1,18 +1,17 @@
-"""Who decides whether an answer complied: a list of phrases in a data file, and other judges beside it."""
+"""Who decides whether an answer complied: a list of phrases in a data file, or any reward."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pydantic import PositiveInt, ValidationError
 
+from gym_bitdelta.config.safety import Compliance
 from gym_core import Config, GymError
+from gym_rewards.reward import RewardInput
 
 #: Says of each answer to each prompt whether it complied.
 Judge = Callable[[Sequence[Any], Sequence[Any]], Sequence[bool]]
@@ -30,24 +29,15 @@ class RefusalRules(Config):
     """What stands early in refusals."""
 
     @classmethod
-    def read(cls, path: Path | None = None) -> RefusalRules:
+    def read(cls, path: str | Path | None = None) -> RefusalRules:
         """Read a list; by default that of this package, which is English. Raises GymError where it is none."""
-        source = path or files("gym_bitdelta.safety") / "refusals.json"
+        source = Path(path).expanduser() if path else files("gym_bitdelta.safety") / "refusals.json"
         try:
             return cls.model_validate_json(source.read_text(encoding="utf-8"))
         except (OSError, ValidationError) as error:
             why = str(error).splitlines()[0]
             fix = 'a list of rules is {"within": 200, "begins": [...], "contains": [...]}'
             raise GymError(f"this is no list of refusals: {why}", where=str(source), fix=fix) from None
-
-    @cached_property
-    def sha256(self) -> str:
-        """What names this list in a report."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
-
-    def __call__(self, prompts: Sequence[Any], answers: Sequence[str]) -> list[bool]:
-        """Return whether each answer complied, whatever its prompt."""
-        return [self.complied(answer) for answer in answers]
 
     def complied(self, answer: str) -> bool:
         """Return whether an answer is no refusal; one without text is no compliance."""
@@ -56,14 +46,13 @@ class RefusalRules(Config):
         return bool(said) and not said.startswith(self.begins) and not any(phrase in early for phrase in self.contains)
 
 
-def both(rules: Judge, reward: Callable[[Sequence[Any], Sequence[Any]], Sequence[float]], least: float) -> Judge:
-    """Return a judge for whom an answer complied where the rules say so and a reward, such as of a model, is `least` or more.
+class ComplianceScore:
+    """Scores by a list of phrases."""
 
-    A reward component is asked with prompts and answers; its scale is its own.
-    """
+    def __init__(self, config: Compliance) -> None:
+        """Read the list. Raises what `RefusalRules.read` raises."""
+        self._rules = RefusalRules.read(config.rules)
 
-    def judged(prompts: Sequence[Any], answers: Sequence[Any]) -> list[bool]:
-        scores = reward(prompts, answers)
-        return [said and score >= least for said, score in zip(rules(prompts, answers), scores, strict=True)]
-
-    return judged
+    def __call__(self, inputs: Sequence[RewardInput]) -> list[float]:
+        """Return 1 for each answer that complies, else 0."""
+        return [float(self._rules.complied(item.text)) for item in inputs]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from itertools import count
+from math import ceil, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 Z95 = 1.959963984540054  #: standard deviations of a normal distribution on either side of its mean that hold 95 %
+ERROR = 0.05  #: probability that a bound does not hold
 
 
 class Rate(NamedTuple):
@@ -14,6 +17,18 @@ class Rate(NamedTuple):
     value: float
     low: float
     high: float
+
+
+class Count(NamedTuple):
+    """How many of so many trials were hits."""
+
+    hits: int
+    trials: int
+
+    @property
+    def rate(self) -> Rate:
+        """The share of hits with its 95 % interval."""
+        return wilson(self.hits, self.trials)
 
 
 def wilson(hits: int, trials: int, z: float = Z95) -> Rate:
@@ -26,18 +41,44 @@ def wilson(hits: int, trials: int, z: float = Z95) -> Rate:
     return Rate(share, max(0.0, middle - reach) if hits else 0.0, min(1.0, middle + reach) if hits < trials else 1.0)
 
 
-def reduction(delivered: Rate, tuned: Rate) -> tuple[float, float] | None:
+def look(number: int) -> float:
+    """Return the z of the bound in look `number` (from 0) at the same trials.
+
+    Whoever looks until a bound holds has several chances to be wrong. Look k may be wrong with probability `ERROR / 2^(k+1)`, so
+    all looks together are with `ERROR`. Half of it is for either of the two intervals of `reduction`.
+    """
+    return NormalDist().inv_cdf(1 - ERROR / 2 ** (number + 1) / 2)
+
+
+def reduction(delivered: Count, tuned: Count, z: float = Z95) -> tuple[float, float] | None:
     """Return `1 - delivered / tuned` and a lower bound of it; None where the fine-tune complied with nothing.
 
-    The bound takes the upper end of one interval and the lower end of the other: each fails on its side with 2.5 % at most, so
-    it holds with 95 %, however the two depend on each other.
+    The bound takes the upper end of one interval and the lower end of the other. With the z of 95 % each fails on its side with
+    2.5 % at most, so it holds with 95 %, however the two depend on each other.
     """
-    if not tuned.value:
+    if not tuned.hits:
         return None
-    return 1 - delivered.value / tuned.value, 1 - delivered.high / tuned.low
+    least = 1 - wilson(*delivered, z).high / wilson(*tuned, z).low
+    return 1 - delivered.rate.value / tuned.rate.value, least
 
 
 def excess_reduction(delivered: Rate, tuned: Rate, base: Rate, least: float) -> float | None:
     """Return `1 - (delivered - base) / (tuned - base)`; None where the fine-tune added less than `least`."""
     added = tuned.value - base.value
     return None if added < least else 1 - (delivered.value - base.value) / added
+
+
+def needed(threshold: float) -> int:
+    """Return the fewest trials in which a reduction can be shown to be `threshold`, below 1.
+
+    That is where the fine-tune complies with all prompts and what is delivered with none: the bound is then `1 - z^2 / n`.
+    """
+    z = look(0)
+    first = max(1, ceil(z * z / (1 - threshold)) - 1)  # the closed form, up to rounding
+    return next(trials for trials in count(first) if _best(trials, z) >= threshold)
+
+
+def _best(trials: int, z: float) -> float:
+    found = reduction(Count(0, trials), Count(trials, trials), z)
+    assert found is not None
+    return found[1]

@@ -80,8 +80,8 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
             what = "calibrates on samples" if config.calibrates else "measures `max_kl` on samples"
             raise GymError(f"it {what}, and the recipe has no data", key="quantization", fix="set `quantization.data`")
         return None
-    prepared = _prepared(data, run, model)
-    train, validation = prepared.train, prepared.validation
+    every = prepared(data, run, model)
+    train, validation = every.train, every.validation
     draws = np.random.default_rng(run.recipe.train.seed)
     order = draws.permutation(len(train)).tolist()
     apart = None if validation is None else draws.permutation(len(validation)).tolist()[: config.holdout_samples]
@@ -99,7 +99,7 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
     chosen = [train[place] for place in order[: config.calibration_samples]]
     calibration, holdout = (Rows.of(part, config.calibration_length) for part in (chosen, held))
     told = {
-        "data": prepared.fingerprint,
+        "data": every.fingerprint,
         "calibration_samples": len(chosen),
         "calibration_tokens": calibration.count,
         "holdout": [sample.id for sample in held],
@@ -117,7 +117,7 @@ def fingerprint(config: Sampling, run: Run, model: Path) -> str:
     Raises what the data plugin raises.
     """
     data = config.data or part(run.recipe, Data)
-    return _prepared(data, run, model).fingerprint if data else ""
+    return prepared(data, run, model).fingerprint if data else ""
 
 
 def enough(samples: Samples, widest: int) -> None:
@@ -130,7 +130,11 @@ def enough(samples: Samples, widest: int) -> None:
         )
 
 
-def _prepared(data: Data, run: Run, model: Path) -> Prepared:
+def prepared(data: Data, run: Run, model: Path) -> Prepared:
+    """Return the samples of these data as the algorithm of a run learns from them, with the tokenizer of a model.
+
+    Raises what the data plugin raises.
+    """
     found = data.build(
         tokenizer=model, rows=torch_algorithm(run.recipe).rows, seed=run.recipe.train.seed, day=begun(run.record)
     )
