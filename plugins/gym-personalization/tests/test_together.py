@@ -119,7 +119,7 @@ def test_a_killed_process_is_followed_by_one_that_goes_on(engine: Engine, crowd:
 
     with pytest.raises(KeyboardInterrupt):
         list(train_all(engine, several, told=killed))
-    engine.present.clear()  # as if the process had gone
+    assert not engine.present, "who was in training has no room any more"
     assert all((each.output / STATE).is_file() for each in several)
     steps = []
     found = list(train_all(engine, several, told=lambda engine: steps.append(1)))
@@ -128,6 +128,28 @@ def test_a_killed_process_is_followed_by_one_that_goes_on(engine: Engine, crowd:
         assert furthest(adapter_in(tmp_path / str(user)), crowd.alone(user)) < CLOSE
     again = list(train_all(engine, several))
     assert all(each.repeated for each in again)
+
+
+def test_a_user_whose_files_cannot_be_written_harms_no_other(engine: Engine, crowd: Crowd, tmp_path: Path) -> None:
+    """A state that the disk does not take: the user is named, and the room is free again."""
+    several = [waiting(crowd, tmp_path, user, save_every=4) for user in (0, 3)]
+
+    def block(engine: Engine) -> None:
+        (tmp_path / "0" / STATE).mkdir(exist_ok=True)
+        (tmp_path / "0" / STATE / "in the way").touch()
+
+    found = {each.name: each for each in train_all(engine, several, told=block)}
+    assert found["0"].error is not None and "does not take the state" in str(found["0"].error)
+    assert found["3"].error is None and furthest(adapter_in(tmp_path / "3"), crowd.alone(3)) < CLOSE
+    assert not engine.present
+    assert json.loads((tmp_path / "0" / "run.json").read_text())["status"] == "failed"
+
+
+def test_whoever_asks_for_no_more_leaves_the_room(engine: Engine, crowd: Crowd, tmp_path: Path) -> None:
+    made = train_all(engine, [waiting(crowd, tmp_path, user) for user in (0, 1)])
+    next(made)
+    made.close()
+    assert not engine.present and engine.free == 3
 
 
 def test_a_state_of_something_else_is_refused(engine: Engine, crowd: Crowd, tmp_path: Path) -> None:

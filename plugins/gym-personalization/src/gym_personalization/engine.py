@@ -7,7 +7,8 @@ tokens of others are other rows of the same products. `gym_personalization.roste
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,6 +113,18 @@ class Engine:
         """Let go of a user whose run failed, and write down why; its last state on the disk stays."""
         failed(self.present[name].run, error)
         self._let_go(name)
+
+    @contextmanager
+    def hosting(self, names: Collection[str]) -> Iterator[None]:
+        """Let go of those of these users who are still here when the block ends, for whatever reason; nothing is written.
+
+        So an error, or whoever asks for no more, leaves their room to others, and they go on from their last state.
+        """
+        try:
+            yield
+        finally:
+            for name in [name for name in names if name in self.present]:
+                self._let_go(name)
 
     def step(self) -> Mapping[str, GymError]:
         """Take one optimizer step of every user present who is not over; return the errors of those who failed, by name.

@@ -71,7 +71,7 @@ def train_all(
     mine: dict[str, Waiting] = {}
     entered: dict[str, int] = {}
     alone: list[Waiting] = []
-    with Signals() as signals:
+    with Signals() as signals, engine.hosting(mine):
         while True:
             while engine.free and (ahead or again):
                 user, ahead = (ahead, next(coming, None)) if ahead else (again.popleft(), None)
@@ -94,13 +94,22 @@ def train_all(
             told(engine)
             for name in list(mine):
                 job = engine.present[name].job
-                if job.progress.over:
-                    yield _finished(engine, mine.pop(name))
-                elif turn and job.progress.step - entered[name] >= turn and (ahead or again) and not engine.free:
-                    engine.leave(name)
-                    again.append(mine.pop(name))
-                elif due(job.progress, job.train.save_every):
-                    engine.save(name)
+                over: Trained | None = None
+                try:
+                    if job.progress.over:
+                        over = _finished(engine, mine[name])
+                    elif turn and job.progress.step - entered[name] >= turn and (ahead or again) and not engine.free:
+                        engine.leave(name)
+                        again.append(mine.pop(name))
+                    elif due(job.progress, job.train.save_every):
+                        engine.save(name)
+                except GymError as error:  # as of a disk that is full: the last state is whole
+                    if name in engine.present:
+                        engine.drop(name, error)
+                    over = Trained(name, mine[name].output, error=error)
+                if over is not None:
+                    del mine[name]
+                    yield over
             if signals.received:
                 for name in list(mine):
                     engine.leave(name)
