@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from test_models import pair
 
 from gym_bitdelta import DeltaQuant
-from gym_bitdelta.config.sizes import file_bytes
+from gym_bitdelta.config.sizes import PROVENANCE, file_bytes
 from gym_bitdelta.delta import file
 from gym_bitdelta.encoding import Encoder
 from gym_bitdelta.fit.low_rank import Ranked
@@ -90,3 +91,20 @@ def test_an_adapter_may_stay_of_low_rank_where_that_is_best():
     assert "lowrank-q" in {record.entry.kind for record in found.values()}
     entries = {name: record.entry for name, record in found.items()}
     assert file_bytes(entries, config.said()) <= 4_000
+
+
+def test_a_budget_leaves_room_for_what_is_measured_of_safety(bench, tuned, tmp_path, monkeypatch):
+    """The evidence stands in the header; a file that is too large all the same is refused, and nothing is left."""
+    (tmp_path / "harm.jsonl").write_text("".join(json.dumps({"prompt": f"how {n}?"}) + "\n" for n in range(12)))
+    base = bench.model()
+    options = {"method": "dynamic", "max_bytes": 24_000, "distill_steps": 0, "calibrate": False, "holdout_samples": 2}
+    asked = {"safety_prompts": str(tmp_path / "harm.jsonl"), "safety_max_new_tokens": 2, "calibration_samples": 2}
+    config, artifact = DeltaQuant(**options, **asked), tuned(base)
+    made = config.build().quantize(bench.trained(base), artifact, tmp_path / "delta")
+    evidence = file.header_of(made.path / file.NAME).provenance["safety"]
+    assert len(json.dumps(json.dumps(evidence))) < 4096 < config.declared_bytes({}) < 8192
+    assert (made.path / file.NAME).stat().st_size <= 24_000
+    monkeypatch.setattr(DeltaQuant, "provenance", lambda self: dict(PROVENANCE))  # as if nothing were measured
+    with pytest.raises(GymError, match="above max_bytes: 24,000"):
+        config.build().quantize(bench.trained(base, "again"), artifact, tmp_path / "large")
+    assert not (tmp_path / "large").exists()

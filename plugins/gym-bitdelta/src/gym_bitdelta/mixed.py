@@ -39,14 +39,15 @@ def within(
     names = list(choices)
     sizes = [[float(data_bytes({"": choice.record.entry})) for choice in choices[name]] for name in names]
     errors = [[choice.error for choice in choices[name]] for name in names]
-    room = float(budget - data_bytes(others) - header_bytes(others, config.said(), changed))
+    header = config.said(), changed, config.provenance()
+    room = float(budget - data_bytes(others) - header_bytes(others, *header))
     for _ in range(ROUNDS):
         picked = cheapest(errors, sizes, room)
         if picked is None:
             break
         found = {name: choices[name][place].record for name, place in zip(names, picked, strict=True)}
         entries = others | {name: record.entry for name, record in found.items()}
-        over = file_bytes(entries, config.said(), changed) - budget
+        over = file_bytes(entries, *header) - budget
         if over <= 0:
             return found
         room -= over

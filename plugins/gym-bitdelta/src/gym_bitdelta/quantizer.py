@@ -93,6 +93,7 @@ class BitDeltaQuantizer(DeltaCodec):
             provenance = {"made_from": source, "safety": told["safety"], **self.provenance()}
             delta = file.made(name, records, self.config.said(), provenance, changed)
             file.write(building / file.NAME, delta)
+            self._check_size(building / file.NAME)
             told |= evidence.sizes(artifact, where, building / file.NAME, records)
             told |= {"source": source, "seconds": time.monotonic() - began, "squared_errors": encoder.errors}
             told |= {"options": self.config.model_dump(mode="json")}
@@ -118,6 +119,16 @@ class BitDeltaQuantizer(DeltaCodec):
     def provenance(self) -> Mapping[str, Any]:
         """Return what the header says beside the source and the safety."""
         return {"deltasoup": True} if self.config.enable_deltasoup else {}
+
+    def _check_size(self, made: Path) -> None:
+        """Raise GymError where a file is larger than it may be."""
+        size, most = made.stat().st_size, self.config.budget()
+        if most is not None and size > most:
+            raise GymError(
+                f"the file takes {size:,} bytes, above max_bytes: {most:,}, for what is measured or was projected",
+                key="quantization.max_bytes",
+                fix="raise it, or project no layers: leave `safety_unaligned` out",
+            )
 
     def _encoder(self, base: PreTrainedModel, tuned: PreTrainedModel, adapter: bool) -> Encoder:
         return Encoder(self.config, base, tuned, ranked_of(self.config, adapter))

@@ -9,12 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from gym_bitdelta.config.safety import SafetyOptions
-from gym_bitdelta.config.sizes import file_bytes, largest
+from gym_bitdelta.config.sizes import PROVENANCE, file_bytes, largest
 from gym_bitdelta.fit.coding import Coding
 from gym_core.sections import nested_slots
 from gym_quant.config.base import Sampling
 from gym_torch.kinds import DeltaQuantizer
 
+SAFETY, LAYER = 4096, 256  #: bytes of a header for what was measured of safety, and of each layer that was projected
 #: Names of weights in a numbered layer; matrices anywhere else are embeddings or heads, as far as names tell.
 _INSIDE = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.\d+\.")
 
@@ -72,7 +73,13 @@ class DeltaOptions(DeltaQuantizer, Sampling, SafetyOptions):
 
     def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Return the bytes of the file where every weight changed everywhere, its header included."""
-        return file_bytes(largest(shapes, self.coding, inside), self.said())
+        return file_bytes(largest(shapes, self.coding, inside), self.said(), provenance=self.provenance())
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what the header says of where a delta comes from, as far as its length goes: with room for what is measured."""
+        room = SAFETY + LAYER * self.safety_layers if self.safety_prompts else 0
+        safety = {"safety": "x" * room} if room else {}
+        return {**PROVENANCE, **safety, **({"deltasoup": True} if self.enable_deltasoup else {})}
 
     def check(self) -> None:
         """Raise GymError where harmful prompts or their judge are not there, or the prompts are too few for the threshold."""

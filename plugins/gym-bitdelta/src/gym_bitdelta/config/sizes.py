@@ -25,15 +25,25 @@ def largest(shapes: Shapes, coding: Callable[[str], Coding | None], inside: Call
     return found
 
 
-def file_bytes(entries: Mapping[str, Entry], config: Mapping[str, Any], changed: Mapping[str, Any] = NOTHING) -> int:
+def file_bytes(
+    entries: Mapping[str, Entry],
+    config: Mapping[str, Any],
+    changed: Mapping[str, Any] = NOTHING,
+    provenance: Mapping[str, Any] = PROVENANCE,
+) -> int:
     """Return the size of a file of these entries."""
-    return data_bytes(entries) + header_bytes(entries, config, changed)
+    return data_bytes(entries) + header_bytes(entries, config, changed, provenance)
 
 
-def header_bytes(entries: Mapping[str, Entry], config: Mapping[str, Any], changed: Mapping[str, Any] = NOTHING) -> int:
-    """Return the bytes before the first number; `config` and `changed` are those of the header."""
+def header_bytes(
+    entries: Mapping[str, Entry],
+    config: Mapping[str, Any],
+    changed: Mapping[str, Any] = NOTHING,
+    provenance: Mapping[str, Any] = PROVENANCE,
+) -> int:
+    """Return the bytes before the first number; `config`, `changed` and `provenance` are those of the header."""
     header = Header(
-        base="0" * 64, table=grouped(entries), config=dict(config), changed=dict(changed), provenance=PROVENANCE
+        base="0" * 64, table=grouped(entries), config=dict(config), changed=dict(changed), provenance=dict(provenance)
     )
     parts, end = dict[str, Any](), 0
     for part, count in sorted(header.totals().items(), key=lambda item: (ORDER.index(PARTS[item[0]]), item[0])):
