@@ -40,6 +40,8 @@ from gym_torch.observer import Observer, Progress
 from gym_torch.planners import PlannedRun, Plans
 from gym_torch.source import Source, Step
 from gym_torch.trained_part import TrainedPart
+from gym_training_free import ChatBackend
+from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest
 
 #: What `build` is given and returns, where that is a class or a protocol.
 HANDED = (
@@ -48,10 +50,11 @@ HANDED = (
     PlannedRun, Plans, Prepared,
     MergeRule, Plan, Updates, Chunk,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine, RolloutRequest,
+    ChatModel, ChatRequest, ChatReply,
 )  # fmt: skip
 #: What packages ask of components of the kernel's kinds beyond what it does itself.
 FURTHER: tuple[type[Component], ...] = (
-    TorchBackend, DataAlgorithm, TorchAlgorithm, LoadTimeQuantizer, TorchStrategy,
+    TorchBackend, ChatBackend, DataAlgorithm, TorchAlgorithm, LoadTimeQuantizer, TorchStrategy,
 )  # fmt: skip
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",
@@ -76,8 +79,6 @@ PLANNED = {
     "quantization.AggregationMethod": "gym-deltasoup",
     "quantization.DeltaSoup": "gym-deltasoup",
     "quantization.DeltaSoupConfig": "gym-deltasoup",
-    "GRPOConfig": "gym-training-free",
-    "TrainingFreeGRPO": "gym-training-free",
 }
 PAGED = ("algorithms", "optimizers", "adapters")  #: kinds whose components have a page each
 

@@ -246,6 +246,34 @@ FAULTS = [
     Fault(
         "gym-vllm", "        self._verify()\n        return made", "        return made", "test_server.py", "noticed"
     ),
+    Fault("gym-training-free", "elif reservation.lost:", "elif False:", "test_endpoint.py", "again"),
+    Fault("gym-training-free", "self.spent + self._flying + most", "self.spent + most", "test_endpoint.py", "cap"),
+    Fault("gym-training-free", "text = text.replace(written, CROSSED_OUT)", "pass", "test_endpoint.py", "stands_in_no"),
+    Fault(
+        "gym-training-free",
+        "self.lost += sum(flying.values(), Charge())",
+        "pass",
+        "test_resume.py",
+        "killed_at_any_line",
+    ),
+    Fault("gym-training-free", "if found and found[0] == digest", "if found", "test_resume.py", "another_request"),
+    Fault("gym-training-free", "if identity in self.deleted:", "if False:", "test_operations.py", "each_operation"),
+    Fault("gym-training-free", "if _holds(said, words(final)):", "if False:", "test_operations.py", "lessons"),
+    Fault("gym-training-free", "min(rewards) > DIFFERENT", "min(rewards) > 0.5", "test_learning.py", "graded"),
+    Fault(
+        "gym-training-free",
+        "made.comparison.p_harm >= self.asking.config.gate_level",
+        "True",
+        "test_learning.py",
+        "poisoned",
+    ),
+    Fault(
+        "gym-training-free",
+        'hashlib.sha256(f"{name}\\0{text}".encode("utf-8", "replace")).hexdigest()[:12]',
+        '"0123456789ab"',
+        "test_learning.py",
+        "trajectory",
+    ),
     Fault(
         "gym-testkit",
         "rel_tol=2e-3, abs_tol=1e-5",

@@ -23,7 +23,9 @@ from gym_torch.kinds import Adapter
 
 ADAPTERS: dict[str, type[Adapter]] = {entry.name: load(entry) for entry in entries("adapters")}
 ALGORITHMS: dict[str, type[TorchAlgorithm]] = {
-    entry.name: kind for entry in entries("algorithms") if (kind := load(entry)).disable_dropout
+    entry.name: kind
+    for entry in entries("algorithms")
+    if issubclass(kind := load(entry), TorchAlgorithm) and kind.disable_dropout
 }
 SMALL: dict[str, Any] = {
     "rank": 4,

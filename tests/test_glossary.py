@@ -17,7 +17,9 @@ from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
 
 GLOSSARY = yaml.safe_load((Path(__file__).parents[1] / "docs/glossary.yaml").read_text(encoding="utf-8"))
-ALGORITHMS: dict[str, type[TorchAlgorithm]] = {entry.name: load(entry) for entry in entries("algorithms")}
+ALGORITHMS: dict[str, type[TorchAlgorithm]] = {
+    entry.name: kind for entry in entries("algorithms") if issubclass(kind := load(entry), TorchAlgorithm)
+}
 #: One algorithm for each objective, which decides what is logged.
 KINDS = sorted({kind.objective: name for name, kind in sorted(ALGORITHMS.items(), reverse=True)}.values())
 ROLLOUTS = {"max_new_tokens": 4, "group_size": 2, "max_resample": 1, "on_error": "mask", "beta": 0.1}
@@ -26,7 +28,8 @@ def judge(completions, log_metric):
     log_metric("spaces", sum(text.count(" ") for text in completions))
     return [float(len(text) % 2) for text in completions]
 """
-ELSEWHERE = {"aux_loss", "length_bias"}  #: of mixtures of experts, and of pairs of unequal length
+#: Of mixtures of experts, of pairs of unequal length, and of a model behind a server.
+ELSEWHERE = {"aux_loss", "length_bias", "teaching_groups", "experiences", "cost"}
 FOUND: dict[str, set[str]] = {}
 
 

@@ -100,7 +100,7 @@ def test_importing_a_package_imports_nothing_heavy(folder):
 
 def sources(texts: Mapping[str, str], kinds: Iterable[str]) -> Sources:
     """Return modules with the contracts of the kinds: what `docs/kinds.md` says that they hand to each other or are asked."""
-    handed = re.findall(r"^### (?:Under gym-\w+: )?`([\w.]+)`$", (ROOT / "docs/kinds.md").read_text(), re.MULTILINE)
+    handed = re.findall(r"^### (?:Under gym-[\w-]+: )?`([\w.]+)`$", (ROOT / "docs/kinds.md").read_text(), re.MULTILINE)
     return Sources(texts, frozenset(kinds), frozenset(handed))
 
 

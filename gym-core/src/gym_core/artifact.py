@@ -16,10 +16,10 @@ FILE = "artifact.json"
 
 @dataclass(frozen=True)
 class Artifact:
-    """A directory with a model, an adapter or a delta."""
+    """A directory with a model, an adapter, a delta or a library of experience."""
 
     path: Path
-    kind: str = "model"  #: `model`, `adapter` or `delta`
+    kind: str = "model"  #: `model`, `adapter`, `delta` or `experience`
     base: str = ""  #: the model an adapter or delta belongs to: a family, an absolute directory or a Hub id
     details: dict[str, Any] = field(default_factory=dict)
     task: str = "causal-lm"  #: what it computes: `causal-lm` is text, see `docs/artifacts.md` for the others

@@ -1,0 +1,104 @@
+"""Training-Free GRPO from Python: `TrainingFreeGRPO(model, config).train(dataset, reward_fn)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from gym_core.errors import GymError
+from gym_core.outputlock import OutputLock
+from gym_training_free import questions
+from gym_training_free.config import LOCAL, GRPOConfig, OpenAI
+from gym_training_free.endpoint.chat import ChatModel, ChatRequest, Failed
+from gym_training_free.experience import retrieval
+from gym_training_free.experience.library import ExperienceLibrary
+from gym_training_free.judging import judge
+from gym_training_free.open_endpoint import endpoint
+from gym_training_free.prompting import Prompts, shown
+from gym_training_free.run import models
+from gym_training_free.session import Setting, learn, save
+
+
+class TrainingFreeGRPO:
+    """A model behind an endpoint, which learns from its own answers without a change of its weights."""
+
+    def __init__(
+        self,
+        model: str,
+        config: GRPOConfig | None = None,
+        base_url: str | None = None,
+        api_key: str = "",
+        *,
+        output: str | Path | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        """Name a model and how to learn.
+
+        Args:
+            model: its name at the endpoint.
+            config: how to learn; the defaults are those of the method.
+            base_url: address before `/chat/completions`; by default a server on this machine, `http://127.0.0.1:8000/v1`.
+            api_key: sent to this address alone, and written nowhere.
+            output: folder of the journal and of what is learned. The same call goes on with what an earlier process left there.
+            seed: of the order of questions, of what is held out and of each answer.
+            **options: further ones of the backend `openai`, such as `concurrency`, `timeout` or `price`.
+
+        Raises:
+            pydantic.ValidationError: an option is wrong.
+            GymError: the key is none.
+
+        """
+        self.config = config or GRPOConfig()
+        self.backend = OpenAI(path=model, base_url=base_url or LOCAL, **options)
+        self.model: ChatModel = endpoint(self.backend, key=api_key or None)
+        self.output = None if output is None else Path(output).expanduser()
+        self.seed = seed
+
+    def train(
+        self, dataset: Iterable[Any] | str | Path, reward_fn: Any = None, validation: Iterable[Any] = ()
+    ) -> ExperienceLibrary:
+        """Learn from questions and return what was learned.
+
+        Args:
+            dataset: rows, each a mapping with a column of the question, or the question itself; or a file of JSON lines.
+            reward_fn: a function of an answer and its row that returns a number, or a number and a critique; or a reward of
+                gym-rewards, or several. By default the rewards of `config`; without any, groups teach by comparison alone.
+            validation: rows that only measure; without them a part of `dataset` does (`held_out`).
+
+        Raises:
+            GymError: the endpoint refuses for good, or gives no answer to a whole batch.
+
+        """
+        config = self.config
+        rows = questions.read(Path(dataset)) if isinstance(dataset, str | Path) else dataset
+        asked = questions.asked(rows, config.prompt), questions.asked(validation, config.prompt)
+        judging = judge(config.rewards if reward_fn is None else reward_fn, config.reward_timeout)
+        try:
+            with OutputLock(self.output) if self.output else nullcontext():
+                found = questions.questions(*asked, config.held_out, self.seed)
+                setting = Setting(config, models(config, self.model, None), found, judging, self.seed)
+                library, _ = learn(setting, self.output)
+                if self.output:
+                    save(library, self.output / "experience")
+                return library
+        finally:
+            if judging is not None:
+                judging.close()
+
+    def infer(self, query: Any, experiences: ExperienceLibrary | None = None) -> str:
+        """Return the answer to a question, text or messages, with experiences in the prompt. Raises GymError without one."""
+        messages = questions.asked([query if isinstance(query, str) else {"messages": query}])[0][0]
+        library, config = experiences or ExperienceLibrary(), self.config
+        chosen = None
+        if config.retrieve is not None and len(library) > config.retrieve:
+            chosen = retrieval.by_words(library, shown(messages), config.retrieve)
+        told = Prompts.load(config.prompts).with_experiences(messages, library, chosen)
+        request = ChatRequest(told, config.max_new_tokens, config.temperature_eval, config.top_p)
+        try:
+            return self.model.ask(request).text
+        except Failed as error:
+            fix = "ask again, or see what the server logs"
+            raise GymError(f"gave no answer: {error}", where=self.model.where, fix=fix) from None

@@ -1,0 +1,1 @@
+"""Asking a model through an endpoint: requests, what they cost, what was asked already."""

@@ -1,0 +1,130 @@
+"""Calls of a run: many at a time, sent again where that may help, each in the journal and in the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
+
+from gym_core.errors import GymError
+from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest, Failed
+from gym_training_free.endpoint.journal import Journal, Key
+from gym_training_free.endpoint.ledger import Charge, Ledger, Usage
+
+_log = logging.getLogger(__name__)
+LONGEST_WAIT = 120.0  #: seconds before an attempt, whatever a server asks for
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Caller:
+    """Asks models on behalf of a run. A context: it ends its threads."""
+
+    def __init__(self, journal: Journal, ledger: Ledger, concurrency: int) -> None:
+        """Ask so many times at once, over all models together."""
+        self.journal, self.ledger, self.concurrency = journal, ledger, concurrency
+        self._over = threading.Event()  #: ends waits between attempts
+        self._stop: BaseException | None = None
+
+    def __enter__(self) -> Caller:
+        """Begin."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let no call wait any longer."""
+        self._over.set()
+
+    def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """Return what `work`, which calls, returns for each item, in order.
+
+        Where one raises, nothing new begins, what is under way ends, and then its error is raised.
+        """
+        todo = list(items)
+        with ThreadPoolExecutor(max(1, min(self.concurrency, len(todo)))) as pool:
+            futures = [pool.submit(self._guarded, work, item) for item in todo]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                self._over.set()
+                for future in futures:
+                    future.cancel()
+                raise
+
+    def call(self, model: ChatModel, key: Key, request: ChatRequest) -> ChatReply | None:
+        """Return the reply to a request: that of the journal, or a new one; None where none came, however often it was sent.
+
+        Raises CapReached where it might cost more than is left, and GymError where no request will ever succeed.
+        """
+        return self._asked(model, key, request.digest(), model.most(request), lambda: model.ask(request))
+
+    def embed(self, model: ChatModel, key: Key, texts: Sequence[str]) -> list[list[float]] | None:
+        """Return a vector for each text; otherwise as `call`."""
+
+        def ask() -> ChatReply:
+            vectors, usage = model.embed(texts)
+            return ChatReply(json.dumps(vectors), usage=usage)
+
+        said = json.dumps(list(texts)).encode()
+        most = model.charge(Usage(len(said)))  # a token has at least a byte
+        reply = self._asked(model, key, hashlib.sha256(said).hexdigest()[:16], most, ask)
+        return None if reply is None else cast(list[list[float]], json.loads(reply.text))
+
+    def _asked(
+        self, model: ChatModel, key: Key, digest: str, most: Charge, ask: Callable[[], ChatReply]
+    ) -> ChatReply | None:
+        if found := self.journal.reply(key, digest):
+            return found
+        for attempt in range(model.retries + 1):
+            with self.ledger.reserve(most) as reservation:
+                self.journal.sent(key, digest, most)
+                try:
+                    reply = ask()
+                except Failed as failed:
+                    error = failed
+                    if not error.counted:
+                        reservation.free()
+                    self.journal.failed(key, str(error), most if error.counted else Charge())
+                except GymError:  # the server refused it
+                    reservation.free()
+                    self.journal.failed(key, "refused for good", Charge())
+                    raise
+                else:
+                    charge = most if reply.usage is None else model.charge(reply.usage)
+                    self.journal.replied(key, digest, reply, charge, reply.usage is not None)
+                    if reply.usage is not None:
+                        reservation.settle(charge)
+                    return reply
+            if (
+                not error.passing
+                or attempt == model.retries
+                or self._over.wait(self._pause(model, key, attempt, error))
+            ):
+                break
+        _log.warning("%s gave no answer to %s: %s", model.where, key, error)
+        return None
+
+    def _guarded(self, work: Callable[[T], R], item: T) -> R:
+        """Do a piece of work unless another one has failed."""
+        if self._stop is not None:
+            raise self._stop
+        try:
+            return work(item)
+        except BaseException as error:
+            self._stop = self._stop or error
+            raise
+
+    def _pause(self, model: ChatModel, key: Key, attempt: int, error: Failed) -> float:
+        """Return the seconds before the next attempt: those that the server asks for, or twice as many each time."""
+        said = hashlib.sha256(repr((key, attempt)).encode()).digest()
+        jitter = 0.5 + int.from_bytes(said[:4]) / 2**33  # from a half to one
+        wait = error.wait if error.wait is not None else model.backoff * 2**attempt * jitter
+        return float(min(wait, LONGEST_WAIT))
+
+
+def concurrency(models: Sequence[ChatModel]) -> int:
+    """Return how many requests are under way at a time: what the most patient server takes."""
+    return max(model.concurrency for model in models)

@@ -1,0 +1,262 @@
+"""One request to a server that speaks OpenAI's chat completions, and what it replied. It knows no journal and no retries.
+
+A key is sent as a bearer token to this server alone: redirects are not followed, and whatever the server says is read with
+the key crossed out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from urllib3 import Retry
+from urllib3.exceptions import InvalidHeader
+
+from gym_core.errors import GymError
+from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge
+from gym_training_free.endpoint.ledger import Charge, Usage
+from gym_training_free.endpoint.price import Price
+
+LARGEST = 64 * 2**20  #: bytes of a reply
+CROSSED_OUT = "[key]"
+#: Tokens that a chat template may put around a message, and around all of them; a token has at least one byte of text.
+AROUND_MESSAGE, AROUND_ALL = 32, 256
+PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+REFUSED = {401: "does not accept the key", 403: "does not let this key ask", 404: "knows no such model or address"}
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """What a model is asked, without its name."""
+
+    messages: Sequence[Message]
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+
+    def digest(self) -> str:
+        """Return a hash of everything that is asked."""
+        return hashlib.sha256(json.dumps(vars(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """What a model wants a tool to do."""
+
+    id: str
+    name: str
+    arguments: str  #: JSON, as the model wrote it
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """What a model answered."""
+
+    text: str
+    tool_calls: Sequence[ToolCall] = ()
+    finished: bool = True  #: whether the model ended it, rather than the limit of its length
+    usage: Usage | None = None  #: None where the server does not say
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data, without its usage."""
+        return {"text": self.text, "tool_calls": [vars(call) for call in self.tool_calls], "finished": self.finished}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ChatReply:
+        """Return what `to_json` gave."""
+        return cls(found["text"], [ToolCall(**call) for call in found["tool_calls"]], found["finished"])
+
+
+class Failed(Exception):
+    """A request that brought no reply to keep."""
+
+    def __init__(self, why: str, *, passing: bool, counted: bool, wait: float | None = None) -> None:
+        """Say why, whether it may pass, whether the server may have counted tokens, and how long it asks to wait."""
+        super().__init__(why)
+        self.passing, self.counted, self.wait = passing, counted, wait
+
+
+class ChatModel(Protocol):
+    """What a backend for chat builds: a model that can be asked."""
+
+    @property
+    def name(self) -> str:
+        """What the server calls it."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Name of the server, without anything secret."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What else shapes its answers, as plain data."""
+        ...
+
+    @property
+    def concurrency(self) -> int:
+        """Requests at a time."""
+        ...
+
+    @property
+    def retries(self) -> int:
+        """Times a request is sent again."""
+        ...
+
+    @property
+    def backoff(self) -> float:
+        """Seconds before the first repetition."""
+        ...
+
+    @property
+    def priced(self) -> bool:
+        """Whether it is known what tokens cost."""
+        ...
+
+    def most(self, request: ChatRequest) -> Charge:
+        """Return the most that a request can cost."""
+        ...
+
+    def charge(self, usage: Usage) -> Charge:
+        """Return what a reply cost."""
+        ...
+
+    def ask(self, request: ChatRequest) -> ChatReply:
+        """Return the reply to a request. Raises Failed, and GymError where no request of this run will ever succeed."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> tuple[list[list[float]], Usage]:
+        """Return a vector for each text. Raises as `ask` does."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChatEndpoint:
+    """A model behind a server. Threads share it."""
+
+    name: str
+    where: str
+    price: Price | None  #: None where nobody knows
+    key: str = field(default="", repr=False)
+    timeout: float = 600.0
+    concurrency: int = 16
+    retries: int = 5
+    backoff: float = 1.0
+    length_key: str = "max_tokens"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise GymError for a key that no header can hold; the error does not show it."""
+        if self.key and not (self.key.isascii() and self.key.isprintable() and " " not in self.key):
+            raise GymError("the API key holds white space or letters that no header can", fix="copy it again")
+
+    @property
+    def priced(self) -> bool:
+        """Whether a price is known."""
+        return self.price is not None
+
+    def most(self, request: ChatRequest) -> Charge:
+        """Return the most that a request can cost: a token has at least a byte, and a template puts little around."""
+        text = json.dumps([request.messages, request.tools, self.options], ensure_ascii=False)
+        prompt = len(text.encode("utf-8", "replace")) + AROUND_MESSAGE * len(request.messages) + AROUND_ALL
+        return self.charge(Usage(prompt, request.max_tokens))
+
+    def charge(self, usage: Usage) -> Charge:
+        """Return the usage with its price."""
+        return Charge(usage, self.price.of(usage) if self.price else 0.0, 1)
+
+    def ask(self, request: ChatRequest) -> ChatReply:
+        """Return the reply of `POST /chat/completions`."""
+        asked = {**vars(request), "messages": list(request.messages), "model": self.name}
+        asked[self.length_key] = asked.pop("max_tokens")
+        given = {name: value for name, value in asked.items() if value is not None and value != ()}
+        found = self._post("/chat/completions", {**given, **self.options})
+        try:
+            choice = found["choices"][0]
+            message = choice["message"]
+            calls = [_call(one) for one in message.get("tool_calls") or ()]
+            text = message.get("content") or ""
+            if not isinstance(text, str):
+                raise TypeError
+            return ChatReply(text, calls, choice.get("finish_reason") != "length", _usage(found))
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise Failed("replied with JSON that is no chat completion", passing=True, counted=True) from None
+
+    def embed(self, texts: Sequence[str]) -> tuple[list[list[float]], Usage]:
+        """Return the vectors of `POST /embeddings`, in order."""
+        found = self._post("/embeddings", {"model": self.name, "input": list(texts), "encoding_format": "float"})
+        try:
+            rows = sorted(found["data"], key=lambda row: row["index"])
+            vectors = [[float(value) for value in row["embedding"]] for row in rows]
+        except (KeyError, TypeError, ValueError):
+            vectors = []
+        if len(vectors) != len(texts):
+            raise Failed("replied with JSON that holds no embedding for each text", passing=True, counted=True)
+        return vectors, _usage(found) or Usage(sum(len(text.encode()) for text in texts))
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        client = HttpClient(self.where, self.key, self.timeout, 0, 0.0, (), LARGEST)
+        try:
+            reply = client.send("POST", path, json.dumps(body))
+        except (NoReply, TooLarge) as error:
+            raise Failed(self._clean(str(error)), passing=True, counted=True) from None
+        if reply.status == 200:
+            try:
+                return json.loads(self._clean(reply.body.decode("utf-8")))
+            except (ValueError, RecursionError):
+                raise Failed("replied with what is no JSON", passing=True, counted=True) from None
+        raise self._refused(reply)
+
+    def _refused(self, reply: Reply) -> Exception:
+        said = self._clean(reply.body[:2000].decode("utf-8", "replace"))[:200]
+        if 300 <= reply.status < 400:
+            to = self._clean(reply.headers.get("Location") or "nowhere")
+            return self._stop(f"redirects to {to}", "write that address as `base_url`, if you trust it with the key")
+        if reply.status in REFUSED:
+            why = f"{REFUSED[reply.status]} (status {reply.status}: {said!r})"
+            return self._stop(why, "see the name of the model, `base_url`, and the variable that holds the key")
+        wait = _retry_after(reply)
+        return Failed(f"status {reply.status}: {said!r}", passing=reply.status in PASSING, counted=False, wait=wait)
+
+    def _stop(self, why: str, fix: str) -> GymError:
+        return GymError(f"{self.where} {why}", key="model", fix=fix)
+
+    def _clean(self, text: str) -> str:
+        """Return text in which the key is crossed out, however JSON may have written it."""
+        for written in {self.key, json.dumps(self.key)[1:-1], self.key.replace("/", "\\/")} - {""}:
+            text = text.replace(written, CROSSED_OUT)
+        return text
+
+
+def _call(found: Mapping[str, Any]) -> ToolCall:
+    function = found["function"]
+    return ToolCall(str(found.get("id") or ""), str(function["name"]), str(function.get("arguments") or "{}"))
+
+
+def _usage(found: Mapping[str, Any]) -> Usage | None:
+    """Return what a reply says that it used; None where it does not."""
+    try:
+        used = found["usage"]
+        cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        prompt = int(used["prompt_tokens"])
+        counted = Usage(prompt, int(used.get("completion_tokens") or 0), min(int(cached), prompt))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return counted if min(counted.input, counted.output, counted.cached) >= 0 else None
+
+
+def _retry_after(reply: Reply) -> float | None:
+    """Return the seconds of `Retry-After`, in either of its forms."""
+    said = reply.headers.get("Retry-After")
+    try:
+        return Retry().parse_retry_after(said) if said else None
+    except InvalidHeader:
+        return None

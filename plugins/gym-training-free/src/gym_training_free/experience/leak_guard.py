@@ -1,0 +1,53 @@
+"""What may not stand in an experience: the answer or the text of a question that it was learned from, and chat markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gym_training_free.experience.similarity import words
+
+RUN = 8  #: most tokens in a row that an experience may share with a question
+_MARKUP = re.compile(r"<\|[^|>\n]{0,40}\|>|</?(?:s|think|tool_call|start_of_turn|end_of_turn)>|\[/?INST\]|\[\[")
+_BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+
+
+def final_answers(value: Any) -> list[str]:
+    r"""Return the final answers of a row's answer: behind `####`, in the last `\boxed`, else all of it; of a list, of each."""
+    if value is None:
+        return []
+    if isinstance(value, list | tuple):
+        return [answer for item in value for answer in final_answers(item)]
+    text = str(value)
+    boxed = _BOXED.findall(text)
+    last = text.rpartition("####")[2] if "####" in text else boxed[-1] if boxed else text
+    return [last.strip()] if last.strip() else []
+
+
+def leak(text: str, question: str, answer: Any) -> str:
+    """Return what an experience gives away of a question, or nothing."""
+    said = words(text)
+    for final in final_answers(answer):
+        if _holds(said, words(final)):
+            return "it holds the answer of its question"
+    asked = words(question)
+    if any(_holds(said, asked[start : start + RUN + 1]) for start in range(len(asked) - RUN)):
+        return f"it repeats more than {RUN} words of its question"
+    return ""
+
+
+def markup(text: str) -> str:
+    """Return why a text is no plain line, or nothing: marks of a chat template in a system prompt could end it."""
+    if found := _MARKUP.search(text):
+        return f"it holds the mark {found.group()!r}"
+    return "" if all(sign.isprintable() for sign in text) else "it holds control characters"
+
+
+def leaks(text: str, rows: Sequence[tuple[str, Mapping[str, Any]]], column: str) -> str:
+    """Return what an experience gives away of any of these questions, each with its row, or nothing."""
+    return next((why for question, row in rows if (why := leak(text, question, row.get(column)))), "")
+
+
+def _holds(said: Sequence[str], part: Sequence[str]) -> bool:
+    return bool(part) and any(list(said[i : i + len(part)]) == list(part) for i in range(len(said) - len(part) + 1))

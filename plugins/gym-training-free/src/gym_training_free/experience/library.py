@@ -1,0 +1,131 @@
+"""The library: short texts with ids that never change, where each comes from, and what it is worth."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from gym_core.errors import GymError
+
+FILE = "experiences.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Experience:
+    """One lesson."""
+
+    id: str  #: `E1`, `E2`, ...: given once, never again
+    text: str
+    tags: tuple[str, ...] = ()
+    created: int = 0  #: step that added it, from 1
+    updated: int = 0  #: step that changed it last
+    sources: tuple[str, ...] = ()  #: ids of the questions that taught it
+    uses: int = 0  #: rollouts that were shown it
+    uplift: float | None = (
+        None  #: mean gain of held-out reward of the steps that changed it, shared among what each changed
+    )
+
+
+@dataclass(frozen=True)
+class ExperienceLibrary:
+    """Experiences in the order of their ids. It never changes; what changes it returns another one."""
+
+    experiences: tuple[Experience, ...] = ()
+    next_id: int = 1
+    provenance: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    evidence: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __iter__(self) -> Iterator[Experience]:
+        """Yield the experiences."""
+        return iter(self.experiences)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.experiences)
+
+    def __contains__(self, identity: object) -> bool:
+        """Whether there is an experience of this id."""
+        return any(one.id == identity for one in self.experiences)
+
+    def __getitem__(self, identity: str) -> Experience:
+        """Return an experience by its id; raises KeyError."""
+        for one in self.experiences:
+            if one.id == identity:
+                return one
+        raise KeyError(identity)
+
+    def lines(self, chosen: Sequence[str] | None = None) -> str:
+        """Return the experiences, or those of these ids, a line each: `[E1] text`."""
+        return "\n".join(f"[{one.id}] {one.text}" for one in self if chosen is None or one.id in chosen)
+
+    def with_uses(self, uses: Mapping[str, int]) -> Self:
+        """Return it with so many more uses of each."""
+        return replace(
+            self, experiences=tuple(replace(one, uses=one.uses + uses.get(one.id, 0)) for one in self.experiences)
+        )
+
+    def with_uplift(self, gains: Mapping[str, float]) -> Self:
+        """Return it with a further measured gain of each of these experiences."""
+        return replace(
+            self,
+            experiences=tuple(
+                replace(one, uplift=(one.uplift or 0.0) + gains[one.id]) if one.id in gains else one for one in self
+            ),
+        )
+
+    def fingerprint(self) -> str:
+        """Return a hash of ids and texts: what a model is shown."""
+        told = [[one.id, one.text] for one in self]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain data."""
+        return {
+            "format": FORMAT,
+            "fingerprint": self.fingerprint(),
+            "next_id": self.next_id,
+            "experiences": [asdict(one) | {"tags": list(one.tags), "sources": list(one.sources)} for one in self],
+            "provenance": dict(self.provenance),
+            "evidence": dict(self.evidence),
+        }
+
+    def to_yaml(self) -> str:
+        """Return all of it as YAML."""
+        return str(yaml.safe_dump(self.to_json(), sort_keys=False, allow_unicode=True, width=110))
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], where: str = "") -> Self:
+        """Return what `to_json` gave. Raises GymError where it is something else, or was changed since."""
+        try:
+            listed = tuple(
+                Experience(**{**one, "tags": tuple(one["tags"]), "sources": tuple(one["sources"])})
+                for one in found["experiences"]
+            )
+            made = cls(listed, int(found["next_id"]), found.get("provenance", {}), found.get("evidence", {}))
+            said = found["fingerprint"]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise GymError("is no library of experiences", where=where, fix="name one that `train` wrote") from None
+        if said != made.fingerprint():
+            fix = "learn again, or put the text back; evidence belongs to the text that was measured"
+            raise GymError("its texts are not those that its fingerprint names", where=where, fix=fix)
+        return made
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a library: its file, its directory, or the output of a run. Raises GymError where there is none."""
+        places = [path, path / FILE, path / "experience" / FILE]
+        place = next((each for each in places if each.is_file()), None)
+        if place is None:
+            raise GymError("holds no library of experiences", where=str(path), fix=f"name a run, or a {FILE}")
+        try:
+            found = json.loads(place.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        return cls.from_json(found, str(place))

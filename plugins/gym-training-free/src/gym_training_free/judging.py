@@ -1,0 +1,108 @@
+"""Judging answers: by rewards of gym-rewards, or by a function of the user. A failure leaves an answer without a reward."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gym_core.errors import GymError
+from gym_rewards.reward import Reward, RewardInput
+from gym_rewards.reward_manager import RewardManager
+from gym_rewards.reward_names import named
+
+_log = logging.getLogger(__name__)
+RewardFunction = Callable[[str, Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is said of one answer."""
+
+    reward: float | None  #: None where nobody could say
+    critique: str = ""
+
+    def to_json(self) -> list[Any]:
+        """Return it as plain data."""
+        return [self.reward, self.critique]
+
+
+UNJUDGED = Judgement(None)
+
+
+class Judge(Protocol):
+    """Says how good answers are."""
+
+    def __call__(self, answers: Sequence[RewardInput]) -> list[Judgement]:
+        """Return a judgement for each answer; it raises nothing."""
+        ...
+
+    def close(self) -> None:
+        """End what it started."""
+        ...
+
+
+class Rewards:
+    """Judges by components."""
+
+    def __init__(self, rewards: Sequence[Reward], timeout: float) -> None:
+        """Build the rewards. Raises GymError where one cannot be built."""
+        self.manager = RewardManager(named(rewards), timeout, on_error="mask")
+
+    def __call__(self, answers: Sequence[RewardInput]) -> list[Judgement]:
+        """Return the weighted sums."""
+        found = self.manager(answers)
+        for why in found.reasons.values():
+            _log.warning("%s", why)
+        return [Judgement(total) for total in found.totals]
+
+    def close(self) -> None:
+        """End the processes of the rewards."""
+        self.manager.close()
+
+
+class Function:
+    """Judges by a function of an answer and its row, which returns a number, or a number and a critique."""
+
+    def __init__(self, function: RewardFunction) -> None:
+        """Take the function."""
+        self.function = function
+
+    def __call__(self, answers: Sequence[RewardInput]) -> list[Judgement]:
+        """Return what the function says of each."""
+        return [self._one(answer) for answer in answers]
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def _one(self, answer: RewardInput) -> Judgement:
+        try:
+            said = self.function(answer.text, answer.row)
+            reward, critique = said if isinstance(said, tuple) else (said, "")
+            number = None if reward is None else float(reward)
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"it returned {number}")
+            return Judgement(number, str(critique))
+        except Exception as error:  # the border to a stranger's code
+            _log.warning(
+                "the reward function failed on an answer to %s: %s", answer.id, f"{type(error).__name__}: {error}"
+            )
+            return Judgement(None)
+
+
+def judge(reward: Any, timeout: float) -> Judge | None:
+    """Return a judge from one reward, several, a function, or None for None. Raises GymError for anything else."""
+    if reward is None or reward == [] or reward == ():
+        return None
+    listed = [reward] if isinstance(reward, Reward) else reward
+    if isinstance(listed, list | tuple) and all(isinstance(one, Reward) for one in listed):
+        return Rewards(listed, timeout)
+    if callable(reward):
+        return Function(reward)
+    raise GymError(
+        f"a {type(reward).__name__} is no reward",
+        key="reward_fn",
+        fix="hand over a function of answer and row, or rewards",
+    )

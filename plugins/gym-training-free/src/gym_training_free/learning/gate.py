@@ -1,0 +1,52 @@
+"""Whether a change of the library did harm: old and new on the same questions with the same seeds, and a sign test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import comb
+from statistics import fmean
+from typing import Any
+
+from gym_training_free.learning.answering import Attempt
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two libraries, pair by pair."""
+
+    pairs: int  #: answers that both have a reward for
+    better: int  #: pairs in which the new one earned more
+    worse: int
+    old: float  #: mean rewards of the pairs
+    new: float
+    p_harm: float  #: probability of so many worse ones among those that differ, were the two equally good
+
+    @property
+    def gain(self) -> float:
+        """How much more the new one earns on average."""
+        return self.new - self.old
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def compare(old: Sequence[Sequence[Attempt]], new: Sequence[Sequence[Attempt]]) -> Comparison | None:
+    """Return how two libraries did on the same questions and samples; None where no pair has rewards."""
+    pairs = [
+        (one.reward, other.reward)
+        for first, second in zip(old, new, strict=True)
+        for one, other in zip(first, second, strict=True)
+        if one.reward is not None and other.reward is not None
+    ]
+    if not pairs:
+        return None
+    better, worse = sum(b > a for a, b in pairs), sum(b < a for a, b in pairs)
+    means = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
+    return Comparison(len(pairs), better, worse, *means, sign_test(worse, better + worse))
+
+
+def sign_test(worse: int, different: int) -> float:
+    """Return P(X >= worse) for X of Binomial(different, 1/2): the one-sided sign test."""
+    return sum(comb(different, count) for count in range(worse, different + 1)) / 2**different

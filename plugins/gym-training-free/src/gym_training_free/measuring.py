@@ -1,0 +1,34 @@
+"""Measuring a library on the questions of a recipe, with it and without."""
+
+from __future__ import annotations
+
+from gym_core.recipe import Recipe
+from gym_training_free.config import training_free
+from gym_training_free.endpoint.ledger import Charge
+from gym_training_free.experience.library import ExperienceLibrary
+from gym_training_free.judging import judge
+from gym_training_free.learning.gate import Comparison, compare
+from gym_training_free.run import models, read
+from gym_training_free.session import Setting, asking
+
+
+def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> tuple[Comparison | None, Charge]:
+    """Return how answers to all questions of a recipe do with a library, against none, and what that cost.
+
+    Raises RecipeError where the recipe is of another algorithm.
+    """
+    config = training_free(recipe)
+    assert recipe.model is not None  # the algorithm needs that section
+    judging = judge(config.rewards, config.reward_timeout)
+    try:
+        worker = recipe.model.build(run=None)
+        found = read(config, recipe.data, recipe.train.seed)
+        every = dict(enumerate((*found.train, *found.held_out)))
+        setting = Setting(config, models(config, worker, None), found, judging, recipe.train.seed)
+        with asking(setting, None) as ask:
+            sides = (("test:without", ExperienceLibrary()), ("test:with", library))
+            old, new = (ask.answers(every, one, samples, 0, 0, role, config.temperature_eval) for role, one in sides)
+            return compare(old, new), ask.caller.ledger.spent
+    finally:
+        if judging is not None:
+            judging.close()

@@ -1,0 +1,62 @@
+"""Training-Free GRPO in a recipe: `gym train` runs it as it does any algorithm, without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gym_core.artifact import Artifact
+from gym_core.run import Run
+from gym_training_free import questions
+from gym_training_free.config import GRPOConfig
+from gym_training_free.endpoint.chat import ChatModel
+from gym_training_free.judging import judge
+from gym_training_free.session import Models, Setting, learn, save
+
+
+class RecipeTrainer:
+    """Learns from the questions of a recipe through the endpoint of its `model`."""
+
+    def __init__(self, config: GRPOConfig, run: Run, model: ChatModel) -> None:
+        """Take what the recipe names; nothing is asked yet."""
+        self.config, self.run, self.model = config, run, model
+
+    def train(self) -> Artifact:
+        """Learn to the end, from where an earlier process stopped, and write the library to `experience`."""
+        judging = judge(self.config.rewards, self.config.reward_timeout)
+        try:
+            train = self.run.recipe.train
+            setting = Setting(
+                self.config,
+                models(self.config, self.model, self.run),
+                read(self.config, self.run.recipe.data, train.seed),
+                judging,
+                train.seed,
+                train.shuffle,
+            )
+            library, _ = learn(setting, self.run.output)
+        finally:
+            if judging is not None:
+                judging.close()
+        return save(library, self.run.output / "experience")
+
+
+def models(config: GRPOConfig, worker: ChatModel, run: Run | None) -> Models:
+    """Return the models of a run: the critic is the one that answers, where nobody says otherwise."""
+    critic = worker if config.critic is None else config.critic.build(run=run)
+    embedding = None if config.embedding is None else config.embedding.build(run=run)
+    return Models(worker, critic, embedding)
+
+
+def read(config: GRPOConfig, data: Any, seed: int) -> questions.Questions:
+    """Return the questions of a recipe: of its `data` section, or of the file that the algorithm names."""
+    if data is None:
+        rows = questions.asked(questions.read(Path(config.dataset or "")), config.prompt)
+        return questions.questions(rows, (), config.held_out, seed)
+    train, validation = data.prompts(seed)
+    return questions.questions(
+        [(one.messages, one.row) for one in train],
+        [(one.messages, one.row) for one in validation],
+        config.held_out,
+        seed,
+    )

@@ -1,0 +1,175 @@
+"""A run put together: model, critic, judge, journal and ledger around one learner, and the files that it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gym_core.artifact import Artifact
+from gym_core.errors import GymError
+from gym_core.files import replacing, write_atomically
+from gym_rewards import sandbox
+from gym_training_free import __version__
+from gym_training_free.config import GRPOConfig
+from gym_training_free.endpoint.caller import Caller
+from gym_training_free.endpoint.chat import ChatModel
+from gym_training_free.endpoint.journal import Journal
+from gym_training_free.endpoint.ledger import Ledger
+from gym_training_free.experience.library import FILE, ExperienceLibrary
+from gym_training_free.experience.operations import Limits
+from gym_training_free.judging import Judge
+from gym_training_free.learning.answering import Asking
+from gym_training_free.learning.group_lessons import Critic
+from gym_training_free.learning.learner import Learner, Round
+from gym_training_free.prompting import Prompts
+from gym_training_free.questions import Questions
+from gym_training_free.report import report
+
+#: Options that change no answer: a run may go on with others.
+FREE = {"max_cost", "max_total_tokens", "reward_timeout", "critic", "embedding"}
+PROMPT = "system_prompt.txt"
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of a run."""
+
+    worker: ChatModel  #: answers
+    critic: ChatModel  #: compares, and keeps the library
+    embedding: ChatModel | None = None
+
+    def names(self) -> dict[str, Any]:
+        """Return what they are called, by role; no keys."""
+        listed = {"model": self.worker, "critic": self.critic, "embedding": self.embedding}
+        return {
+            role: {"name": one.name, "endpoint": one.where, "options": dict(one.options)}
+            for role, one in listed.items()
+            if one is not None
+        }
+
+    def all(self) -> list[ChatModel]:
+        """Return all of them."""
+        return [one for one in (self.worker, self.critic, self.embedding) if one is not None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is about."""
+
+    config: GRPOConfig
+    models: Models
+    questions: Questions
+    judge: Judge | None
+    seed: int = 0
+    shuffle: bool = True
+
+    def described(self) -> dict[str, Any]:
+        """Return, as plain data, everything that decides what is asked; no keys."""
+        options = self.config.model_dump(mode="json", exclude=FREE, serialize_as_any=True)
+        return {
+            "gym-training-free": __version__,
+            "models": self.models.names(),
+            "options": options,
+            "prompts": Prompts.load(self.config.prompts).fingerprint(),
+            "questions": self.questions.fingerprint(),
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+        }
+
+
+@contextmanager
+def asking(setting: Setting, journal: Path | None) -> Iterator[Asking]:
+    """Give what asks, with the journal of this setting; the block's end closes it. Raises what opening the journal does."""
+    config, models = setting.config, setting.models
+    if config.max_cost is not None and (dear := [one.name for one in models.all() if not one.priced]):
+        fix = "write price: {input: ..., output: ...}, US dollars for a million tokens"
+        raise GymError(f"nobody knows what `{dear[0]}` costs, and `max_cost` needs that", key="model.price", fix=fix)
+    if config.tools:
+        sandbox.level("namespaces")  # refuse now what no tool could do later
+    log = Journal(journal, setting.described())
+    ledger = Ledger(config.max_cost, config.max_total_tokens, log.confirmed, log.lost)
+    try:
+        with Caller(log, ledger, max(one.concurrency for one in models.all())) as caller:
+            prompts = Prompts.load(config.prompts)
+            yield Asking(config, models.worker, models.embedding, caller, prompts, setting.judge, setting.seed)
+    finally:
+        log.close()
+
+
+def learn(
+    setting: Setting, output: Path | None, library: ExperienceLibrary | None = None
+) -> tuple[ExperienceLibrary, Learner]:
+    """Learn, and leave the journal, metrics and report in a folder, where there is one. What was learned is not written."""
+    config = setting.config
+    limits = Limits(config.max_experiences, config.max_words, config.max_library_tokens)
+    with asking(setting, output / "journal.jsonl" if output else None) as ask:
+        critic = Critic(config, setting.models.critic, ask.caller, ask.prompts, limits)
+        learner = Learner(ask, critic, setting.questions, setting.shuffle)
+        if output:
+            output.mkdir(parents=True, exist_ok=True)
+            learner.told = lambda made: _told(output, learner)
+        found = learner.learn(library or ExperienceLibrary())
+        made = replace(found, provenance={**setting.described(), "rounds": len(learner.rounds)})
+        if output:
+            _told(output, learner)
+            write_atomically(output / "report.html", report(made, learner.rounds))
+        return made, learner
+
+
+def save(library: ExperienceLibrary, into: Path) -> Artifact:
+    """Write a library as an artifact of kind `experience`: its file, the text for a system prompt, and what it is."""
+    details = {
+        "fingerprint": library.fingerprint(),
+        "experiences": len(library),
+        "provenance": dict(library.provenance),
+        "evidence": dict(library.evidence),
+    }
+    base = str(library.provenance.get("models", {}).get("model", {}).get("name", ""))
+    if into.exists():
+        made = Artifact(into, "experience", base, details)
+        _write(library, into, made)
+        return made
+    with replacing(into) as building:
+        building.mkdir(parents=True)
+        _write(library, building, Artifact(building, "experience", base, details))
+    return Artifact(into, "experience", base, details)
+
+
+def system_prompt(library: ExperienceLibrary) -> str:
+    """Return the text to put into a system prompt."""
+    prompts = Prompts.load(str(library.provenance.get("options", {}).get("prompts", "en")))
+    return prompts.fill("worker", experiences=library.lines()) if len(library) else ""
+
+
+def _write(library: ExperienceLibrary, into: Path, artifact: Artifact) -> None:
+    write_atomically(into / FILE, json.dumps(library.to_json(), indent=1, ensure_ascii=False) + "\n")
+    write_atomically(into / PROMPT, system_prompt(library) + "\n")
+    artifact.record()
+
+
+def _told(output: Path, learner: Learner) -> None:
+    """Write what is known of all rounds; a run that goes on writes them again."""
+    lines = [json.dumps(_metrics(made)) for made in learner.rounds]
+    write_atomically(output / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+    rounds = [json.dumps(made.to_json(), ensure_ascii=False) for made in learner.rounds]
+    write_atomically(output / "rounds.jsonl", "".join(f"{line}\n" for line in rounds))
+
+
+def _metrics(made: Round) -> Mapping[str, Any]:
+    """Return a line of `metrics.jsonl`."""
+    compared = made.comparison
+    kept = compared and (compared.new if made.accepted else compared.old)
+    return {
+        "step": made.step,
+        "epoch": made.epoch,
+        "reward": made.reward,
+        "teaching_groups": made.teaching,
+        "experiences": made.experiences,
+        "cost": round(made.cost, 6),
+        "tokens": made.tokens,
+        **({"eval_reward": kept} if compared else {}),
+    }

@@ -1,0 +1,138 @@
+"""Recipes and commands: `gym train` runs it without torch, and `gym experiences` shows what it made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from scripted_server import ScriptedServer
+from simulated_world import World, rows
+
+from gym_core import GymError, execute, load_recipe
+from gym_core.cli import run
+from gym_training_free import ExperienceLibrary
+
+
+@pytest.fixture
+def world():
+    with ScriptedServer(World(), key="k1") as server:
+        yield server
+
+
+@pytest.fixture
+def recipe(world, tmp_path, monkeypatch):
+    monkeypatch.setenv("GYM_TEST_KEY", "k1")
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows(20)))
+    backend = {"backend": "openai", "path": "m", "base_url": world.base_url, "api_key_env": "GYM_TEST_KEY"}
+    options = {"max_epochs": 1, "batch_size": 10, "rewards": [{"name": "exact"}], "dataset": str(file)}
+    return {
+        "model": backend | {"backoff": 0.001, "concurrency": 8},
+        "algorithm": {"name": "training_free_grpo", **options},
+        "train": {"seed": 3},
+        "output": str(tmp_path / "run"),
+    }
+
+
+def test_a_recipe_learns_writes_an_artifact_and_is_repeated_for_nothing(recipe, world, tmp_path, capsys):
+    outcome = execute(load_recipe(recipe))
+    assert outcome.artifact.kind == "experience" and outcome.artifact.path == tmp_path / "run/experience"
+    asked = len(world.requests)
+    assert execute(load_recipe(recipe)).repeated and len(world.requests) == asked
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2] and lines[-1]["eval_reward"] > 0
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    assert record["status"] == "finished" and record["artifact"]["details"]["evidence"]["evaluated"]
+    everything = "".join(path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert '"k1"' not in everything and "Bearer" not in everything
+
+    def said(*words):
+        code = run(["experiences", *words])
+        return code, capsys.readouterr().out
+
+    library = ExperienceLibrary.read(tmp_path / "run")
+    other = tmp_path / "other.json"
+    code, text = said("show", str(tmp_path / "run"))
+    assert code == 0 and all(one.text in text for one in library) and "held out" in text
+    code, text = said("export", str(tmp_path / "run"))
+    assert code == 0 and text.count("[E") == len(library)
+    assert text.strip() == (tmp_path / "run/experience/system_prompt.txt").read_text().strip()
+    assert (
+        ExperienceLibrary.from_json(yaml.safe_load(said("export", str(tmp_path / "run"), "--format", "yaml")[1]))
+        == library
+    )
+    less = ExperienceLibrary(library.experiences[1:], library.next_id)
+    other.write_text(json.dumps(less.to_json()))
+    code, text = said("diff", str(tmp_path / "run"), str(other))
+    assert (code, text.strip()) == (0, f"- [{library.experiences[0].id}] {library.experiences[0].text}")
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe))
+    code, text = said("test", str(tmp_path / "run"), str(file), "--json")
+    found = json.loads(text)
+    assert code == 0 and found["pairs"] == 20 and found["new"] > found["old"] and found["tokens"] > 0
+
+
+def test_a_library_that_does_harm_is_an_error(recipe, tmp_path, capsys):
+    from simulated_world import POISON
+
+    from gym_training_free import Experience
+
+    place, file = tmp_path / "poison.json", tmp_path / "recipe.yaml"
+    place.write_text(json.dumps(ExperienceLibrary((Experience("E1", POISON),), 2).to_json()))
+    file.write_text(yaml.safe_dump(recipe))
+    assert run(["experiences", "test", str(place), str(file)]) == 1
+    assert "does harm" in capsys.readouterr().err
+
+
+def test_any_source_of_gym_data_serves(recipe, world):
+    pytest.importorskip("gym_data")
+    path = recipe["algorithm"].pop("dataset")
+    recipe["data"] = {"sources": [{"name": "file", "path": path}], "validation": 4}
+    outcome = execute(load_recipe(recipe))
+    assert outcome.artifact.details["evidence"]["held_out"]["questions"] == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"adapter": "lora"}, "adapter"),
+        ({"train": {"learning_rate": 1e-3}}, "train.learning_rate"),
+        ({"model": "tiny"}, "model"),
+        ({"data": "rows.jsonl"}, "data"),
+        ({"algorithm": {"name": "training_free_grpo"}}, "data"),
+        ({"algorithm": {"name": "training_free_grpo", "dataset": "x", "prompts": "klingon"}}, "algorithm.prompts"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_asked(recipe, world, changes, key):
+    for package in ("gym_torch", "gym_adapters", "gym_data"):
+        pytest.importorskip(package)
+    with pytest.raises(GymError) as refused:
+        load_recipe({**recipe, **changes}).check()
+    assert key in {problem.key for problem in refused.value.problems} and not world.requests
+
+
+def test_it_needs_no_torch():
+    probe = (
+        "import sys, pkgutil, importlib, gym_training_free as package\n"
+        "for module in pkgutil.walk_packages(package.__path__, 'gym_training_free.'): importlib.import_module(module.name)\n"
+        "from gym_training_free import *\n"
+        "print([name for name in ('torch', 'numpy', 'transformers', 'gym_data', 'openai') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_forms_of_the_seeds_work(world, monkeypatch):
+    """A trainer without an address asks the server of this machine; here that is the scripted one."""
+    from gym import GRPOConfig, TrainingFreeGRPO
+
+    monkeypatch.setattr("gym_training_free.api.LOCAL", world.base_url)
+    config = GRPOConfig(group_size=5, max_epochs=3, temperature_train=0.7)
+    trainer = TrainingFreeGRPO("deepseek/v3.1-terminus", config, api_key="k1")
+    dataset = rows(200)
+    experiences = trainer.train(dataset[:10], lambda answer, row: float(answer == row["answer"]))
+    assert len(experiences) > 3
+    assert trainer.infer(rows(5)[4]["question"], experiences).startswith("result-")

@@ -1,0 +1,107 @@
+"""A run that is killed: the journal brings the same library back, and only calls that were under way are paid twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+
+import pytest
+from scripted_server import ScriptedServer
+from simulated_world import World, exact, rows
+
+from gym_core import BusyError, GymError
+from gym_training_free import GRPOConfig, TrainingFreeGRPO
+from gym_training_free.endpoint.journal import Journal
+
+CONFIG = GRPOConfig(group_size=3, max_epochs=1, batch_size=4, max_new_tokens=32, critic_max_new_tokens=64)
+KILLS = 30
+
+
+def train(server, output, config=CONFIG):
+    options = {"timeout": 5, "backoff": 0.001, "concurrency": 4}
+    return TrainingFreeGRPO("m", config, server.base_url, output=output, **options).train(rows(9), exact)
+
+
+def killed(server, output, lines):
+    """Train in another process that kills itself as soon as the journal has so many lines; return how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        write, written = os.write, 0
+
+        def counting(file, data):
+            nonlocal written
+            done = write(file, data)
+            written += bytes(data).endswith(b"}\n")
+            if written >= lines:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+
+        os.write = counting
+        try:
+            train(server, output)
+        finally:
+            os._exit(9)
+    return os.waitpid(pid, 0)[1]
+
+
+def test_killed_at_any_line_it_ends_with_the_same_library(tmp_path):
+    with ScriptedServer(World()) as server:
+        whole = train(server, tmp_path / "whole")
+        once = server.counted["replies"]
+        lines = (tmp_path / "whole/journal.jsonl").read_text().splitlines()
+        assert len(whole) > 1 and len(lines) > 60
+        for number, line in enumerate(random.Random(5).sample(range(2, len(lines)), KILLS)):
+            output, before, tokens = tmp_path / str(number), server.counted["replies"], server.total
+            assert killed(server, output, line) == signal.SIGKILL
+            journal = output / "journal.jsonl"
+            left = [json.loads(one) for one in journal.read_text().splitlines()]
+            flying = sum("sent" in one for one in left) - sum("done" in one for one in left)
+            with journal.open("a") as file:
+                file.write('{"done": [0, 0, 1')  # half a line
+            again = train(server, output)
+            assert again == whole and [one.sources for one in again] == [one.sources for one in whole]
+            paid = server.counted["replies"] - before
+            assert once <= paid <= once + flying and flying <= 4
+            spent = [again.evidence[name]["usage"] for name in ("confirmed", "unconfirmed")]
+            ledger = sum(usage["input"] + usage["output"] for usage in spent)
+            assert ledger >= server.total - tokens and again.evidence["unconfirmed"]["calls"] == flying
+
+
+def test_a_finished_run_asks_nothing_again(tmp_path):
+    with ScriptedServer(World()) as server:
+        first = train(server, tmp_path)
+        asked = len(server.requests)
+        assert train(server, tmp_path) == first and len(server.requests) == asked
+        further = CONFIG.model_copy(update={"max_total_tokens": 10**9})
+        assert train(server, tmp_path, further) == first and len(server.requests) == asked
+        with pytest.raises(BusyError, match="other questions, options"):
+            train(server, tmp_path, CONFIG.model_copy(update={"temperature_train": 0.9}))
+
+
+def test_equal_rollouts_stay_apart_and_another_request_is_asked(tmp_path):
+    """The key names a call; a request that is another one than then is no answer to it."""
+    from gym_training_free.endpoint.chat import ChatReply
+    from gym_training_free.endpoint.journal import Key
+    from gym_training_free.endpoint.ledger import Charge
+
+    journal = Journal(tmp_path / "j", {})
+    for sample in range(2):
+        key = Key(0, 0, 0, sample, "rollout")
+        journal.sent(key, "same", Charge())
+        journal.replied(key, "same", ChatReply(f"reply {sample}"), Charge(), True)
+    journal.close()
+    again = Journal(tmp_path / "j", {})
+    assert [again.reply(Key(0, 0, 0, sample, "rollout"), "same").text for sample in range(2)] == ["reply 0", "reply 1"]
+    assert again.reply(Key(0, 0, 0, 0, "rollout"), "other") is None
+    again.close()
+
+
+@pytest.mark.parametrize("line", ["{]", '{"done": [0, 0, 0, 0, "rollout", 1]}', '{"sent": 5}', "[]"])
+def test_a_damaged_journal_is_named(tmp_path, line):
+    Journal(tmp_path / "j", {}).close()
+    with (tmp_path / "j").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(GymError, match="journal"):
+        Journal(tmp_path / "j", {})
