@@ -68,7 +68,7 @@ def says_what_to_install(dist: Distribution, bench: Bench) -> None:
     have = _closure([dist.name, "gym-core", *named])
     for recipe in dist.recipes:
         model = recipe["model"]["path"] if isinstance(recipe["model"], dict) else recipe["model"]
-        used = {item.dist for item in _resolved(recipe).resolved}
+        used = {item.dist for item in _resolved(recipe).resolved if item.path[0] in recipe}
         used |= {entry.dist for entry in entries("families") if entry.name == model}
         assert used <= have, f"the recipe needs {', '.join(sorted(used - have))}, which no `pip install` there names"
 
