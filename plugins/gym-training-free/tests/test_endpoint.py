@@ -25,7 +25,7 @@ WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"t
 
 
 def model(server, key="", **options):
-    quick = {"timeout": 0.5, "backoff": 0.001, "retries": 4, "concurrency": 64, "price": Price(input=1, output=2)}
+    quick = {"timeout": 20, "backoff": 0.001, "retries": 4, "concurrency": 64, "price": Price(input=1, output=2)}
     return endpoint(OpenAI(path="m", base_url=server.base_url, **(quick | options)), key=key)
 
 
@@ -74,7 +74,7 @@ def test_what_may_pass_is_asked_again_and_counted(fault):
     ledger = Ledger()
     with ScriptedServer(lambda asked: "yes", lambda asked, attempt: fault if attempt < 3 else "") as server:
         with caller(ledger) as calls:
-            reply = calls.call(one := model(server, timeout=0.1), key(), request())
+            reply = calls.call(one := model(server, timeout=0.5 if fault == "timeout" else 20), key(), request())
         assert reply.text == "yes"
         again = fault != "no usage"
         assert len(server.requests) == (3 if again else 1)
@@ -140,7 +140,7 @@ def test_five_hundred_calls_at_once_with_faults():
         return asked["messages"][1]["content"].replace("Number", "Reply")
 
     with ScriptedServer(answer, fault) as server, caller(ledger, concurrency=500) as calls:
-        one = model(server, timeout=5, retries=6)
+        one = model(server, timeout=6, retries=6)
         replies = calls.map(lambda number: calls.call(one, key(number), request(number)), range(500))
         assert [reply.text for reply in replies] == [f"Reply {number}" for number in range(500)]
         assert server.most_at_once > 20

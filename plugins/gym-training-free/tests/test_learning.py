@@ -11,7 +11,7 @@ from simulated_world import KINDS, POISON, SUCCESS, World, exact, rows, rule
 from gym_core import GymError
 from gym_training_free import ExperienceLibrary, GRPOConfig, TrainingFreeGRPO
 
-QUICK = {"timeout": 5, "backoff": 0.001, "concurrency": 8}
+QUICK = {"timeout": 20, "backoff": 0.001, "concurrency": 8}
 
 
 def trainer(server, config=None, output=None, **options):

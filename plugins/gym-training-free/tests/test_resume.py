@@ -20,7 +20,7 @@ KILLS = 30
 
 
 def train(server, output, config=CONFIG):
-    options = {"timeout": 5, "backoff": 0.001, "concurrency": 4}
+    options = {"timeout": 20, "backoff": 0.001, "concurrency": 4}
     return TrainingFreeGRPO("m", config, server.base_url, output=output, **options).train(rows(9), exact)
 
 
