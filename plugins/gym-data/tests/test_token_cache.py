@@ -190,3 +190,18 @@ def test_the_command_shows_and_makes_room(model, write):
     assert "damaged" in run()
     assert "removed 1 of the data sets" in run("clear") and entries() == []
     assert Path(shown["path"]) == cache_dir() / "tokens"
+
+
+def test_a_cache_with_room_is_looked_through_now_and_then(tmp_path, monkeypatch):
+    """A thousand small datasets cost no thousand looks at all of them; one that fills up is looked through each time."""
+    looks = []
+    monkeypatch.setattr(cache_eviction, "kept", lambda root: looks.append(root) or [])
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "data").write_bytes(bytes(100))
+    for _ in range(3):
+        cache_eviction.make_room(tmp_path, 1000, "x")
+    first = len(looks)
+    assert first == 2, "once to take away, once to know what stays"
+    for _ in range(3):
+        cache_eviction.make_room(tmp_path, 500, "x")  # 100 bytes each came since
+    assert len(looks) > first

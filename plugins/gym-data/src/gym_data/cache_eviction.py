@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from gym_data import token_cache
 
 VARIABLE = "GYM_CACHE_SIZE"
 DEFAULT = "50GB"
+PAUSE = 60.0  #: seconds
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 
@@ -73,6 +75,23 @@ def described(held: CacheEntry) -> dict[str, Any]:
         about = {"sources": [], "examples": 0, "tokens": 0}  # damaged: it is made again where it is asked for
     used = datetime.fromtimestamp(held.used, UTC).isoformat(timespec="seconds")
     return {"key": held.path.name, **about, "bytes": held.size, "used": used}
+
+
+#: By folder, as this process knows it: when it was last looked through, and the bytes that it held then, with what came since.
+_KNOWN: dict[Path, tuple[float, int]] = {}
+
+
+def make_room(root: Path, most: int, last: str) -> None:
+    """Do what `evict` does after `last` was written; a cache that is less than half full is looked through now and then only.
+
+    Others may write to it as well, so it is looked through at least every `PAUSE` seconds in which something is written.
+    """
+    when, held = _KNOWN.get(root, (-math.inf, 0))
+    held += sum(file.stat().st_size for file in (root / last).iterdir()) if (root / last).is_dir() else 0
+    if held > most / 2 or time.monotonic() - when > PAUSE:
+        evict(root, most, last)
+        when, held = time.monotonic(), sum(each.size for each in kept(root))
+    _KNOWN[root] = when, held
 
 
 def evict(root: Path, most: int, last: str = "") -> list[CacheEntry]:

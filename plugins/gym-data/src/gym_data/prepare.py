@@ -72,7 +72,7 @@ def prepare(
     if manifest is None:
         with token_cache.writing(root):
             _build(reader, opened, root, key)
-            cache_eviction.evict(root, most, key)
+            cache_eviction.make_room(root, most, key)
         manifest = token_cache.awaited(root, key)
     if manifest is None:
         raise DataError("the token cache does not hold what was just written", where=str(root / key))
