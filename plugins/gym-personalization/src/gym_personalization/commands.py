@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gym_core.dialect import apply_override
 from gym_core.errors import FAILED, GymError, RecipeError
 from gym_core.yamlfile import parse_scalar, read_yaml
+from gym_personalization.users import users_in
+
+if TYPE_CHECKING:
+    from gym_personalization.engine import Engine
+    from gym_personalization.variants import Variant
 
 PAUSE = 5.0  #: seconds between two lines where there is no terminal
 
@@ -55,8 +60,9 @@ def personalize(
     trainer = PersonalizedTrainer(
         model, compress, output=output, recipe=raw, users_at_once=at_once, tokens_at_once=tokens
     )
-    with trainer, _bar() as told:
-        found = trainer.create_variants(users, told=told, turn=turn)
+    given = users_in(users)
+    with trainer, _bar(len(given)) as bar:
+        found = trainer.create_variants(given, told=bar.told, turn=turn, done=bar.done)
     report: dict[str, Any] = {"output": str(output), "variants": {}, "failed": {}}
     for user, made in found.items():
         if isinstance(made, GymError):
@@ -79,31 +85,46 @@ def _overridden(raw: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, An
     return raw
 
 
+class _Bar:
+    """Shows how far the users are: a line that changes where there is a terminal, one now and then where there is none."""
+
+    def __init__(self, users: int, show: Callable[[str], None]) -> None:
+        self._users, self._show = users, show
+        self._began, self._steps, self._finished, self._failed = time.monotonic(), 0, 0, 0
+
+    def told(self, engine: Engine) -> None:
+        """Take note of a step."""
+        self._steps += 1
+        speed = self._steps / max(time.monotonic() - self._began, 1e-9)
+        self._say(f"; step {self._steps:,} with {len(engine.present)} in training, {speed:.2f} steps/s")
+
+    def done(self, user: str, made: Variant | GymError) -> None:
+        """Take note of a user who is finished, or failed."""
+        self._failed += isinstance(made, GymError)
+        self._finished += not isinstance(made, GymError)
+        self._say("")
+
+    def _say(self, more: str) -> None:
+        failed = f", {self._failed:,} failed" if self._failed else ""
+        self._show(f"{self._finished:,} of {self._users:,} users finished{failed}{more}")
+
+
 @contextmanager
-def _bar() -> Iterator[Callable[[Any], None]]:
-    """Yield what shows how far an engine is: a bar where there is a terminal, a line now and then where there is none."""
+def _bar(users: int) -> Iterator[_Bar]:
+    """Yield what is told of steps and users, and shows them."""
     from gym_torch.console import console, say
 
-    began = last = time.monotonic()
-    steps = 0
+    last = time.monotonic()
 
-    def told(engine: Any) -> None:
-        nonlocal last, steps
-        steps += 1
-        now = time.monotonic()
-        present = [user.job.progress for user in engine.present.values()]
-        share = sum(progress.step for progress in present) / max(1, sum(progress.total for progress in present))
-        speed = steps / max(now - began, 1e-9)
-        note = f"step {steps:,}: {len(present)} users in training, {share:.0%} of their steps, {speed:.2f} steps/s"
-        if status is not None:
-            status.update(note)
-        elif now - last >= PAUSE:
-            last = now
-            say(note)
+    def now_and_then(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PAUSE:
+            last = time.monotonic()
+            say(line)
 
     status = console().status("loading the base") if console().is_terminal else None
     with status or nullcontext():
-        yield told
+        yield _Bar(users, status.update if status is not None else now_and_then)
 
 
 def _text(report: dict[str, Any]) -> str:

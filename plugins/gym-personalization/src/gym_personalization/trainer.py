@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "train": {"epochs": 3, "batch_size": 4, "learning_rate": 2e-4, "save_every": 50},
 }
 Told = Callable[[Engine], None]  #: called after each step
+Done = Callable[[str, Variant | GymError], None]  #: called for each user who is finished
 
 
 class PersonalizedTrainer:
@@ -103,7 +104,12 @@ class PersonalizedTrainer:
         return self._one(user_id, _given(data, preferences), before.version + 1, train, before)
 
     def create_variants(
-        self, users: Mapping[str, Data] | str | Path, told: Told | None = None, turn: int | None = None, **train: Any
+        self,
+        users: Mapping[str, Data] | str | Path,
+        told: Told | None = None,
+        turn: int | None = None,
+        done: Done = lambda user, made: None,
+        **train: Any,
     ) -> dict[str, Variant | GymError]:
         """Train the variants of many users together; return each, or why there is none. What failed disturbs no other.
 
@@ -111,6 +117,7 @@ class PersonalizedTrainer:
             users: rows by user, or a folder with a file for each, called after the user: `alice.jsonl`.
             told: called with the engine after each step.
             turn: optimizer steps after which a user makes room for one who waits; by default when it has finished.
+            done: called with each user and its variant, or why there is none, as soon as that is known.
             train: keys of the section `train` for all of them.
 
         """
@@ -122,7 +129,10 @@ class PersonalizedTrainer:
                 waiting.append(self._waiting(user, data, 1, train))
             except GymError as error:
                 found[user] = error
-        found |= dict(self._train(waiting, told, turn))
+                done(user, error)
+        for user, made in self._train(waiting, told, turn):
+            found[user] = made
+            done(user, made)
         return {user: found[user] for user in given}
 
     def remove_variant(self, user_id: str) -> None:
