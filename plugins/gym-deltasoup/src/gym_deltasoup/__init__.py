@@ -14,6 +14,8 @@ _HOMES = {
     "gym_deltasoup.config.soups": "GreedySoup ModelStock SLERP TaskArithmetic UniformSoup WeightedMean",
     "gym_deltasoup.config.sparse": "Breadcrumbs DARE DELLA TIES",
     "gym_deltasoup.kinds": "Merger",
+    "gym_deltasoup.artifacts": "MergedArtifact merge_artifacts",
     "gym_deltasoup.merge": "MergedVectors merge_vectors",
+    "gym_deltasoup.sources.inputs": "Input",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

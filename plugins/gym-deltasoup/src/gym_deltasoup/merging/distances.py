@@ -11,7 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gym_deltasoup.merging.columns import middle_of, sorted_columns
+
 EXACT = 128  #: inputs up to which distances are computed in fp64
+BLOCKS = 4  #: parts of more inputs, each of which is multiplied with those before it alone
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,16 @@ class Sums:
     def add(self, values: Tensor) -> None:
         """Add a chunk `[inputs, coordinates]`."""
         work = values.double() if len(values) <= EXACT else values
-        middle = work.median(0).values
+        middle = middle_of(sorted_columns(work))
         moved = torch.cat([-middle[None], work - middle])
-        self.gram += (moved @ moved.T).double()
+        blocks = torch.arange(len(moved)).chunk(BLOCKS if len(values) > EXACT else 1)
+        for number, rows in enumerate(blocks):  # the other half is the same
+            for columns in blocks[: number + 1]:
+                part = moved[rows[0] : rows[-1] + 1] @ moved[columns[0] : columns[-1] + 1].T
+                self.gram[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] += part.double()
 
     def distances(self) -> Distances:
         """Return the distances."""
-        squares = self.gram.diagonal()
-        found = (squares[:, None] + squares[None, :] - 2 * self.gram).clamp(min=0)
-        return Distances(((found + found.T) / 2).fill_diagonal_(0))
+        gram = self.gram.tril() + self.gram.tril(-1).T
+        squares = gram.diagonal()
+        return Distances((squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0).fill_diagonal_(0))

@@ -1,0 +1,164 @@
+"""Merges directories: models, adapters or deltas in, one artifact out, with its provenance. All of it is written, or nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gym_core import Artifact, BusyError, GymError
+from gym_core.discovery import entries
+from gym_core.files import remove, replacing
+from gym_data.location import locate
+from gym_deltasoup.card import card
+from gym_deltasoup.kinds import Merger, name_of
+from gym_deltasoup.merge import Prepared, check_names, prepared, trusted_of, weights_of
+from gym_deltasoup.merging.rule import weighted
+from gym_deltasoup.merging.updates import CHUNK, Updates
+from gym_deltasoup.sources.adapters import Adapters
+from gym_deltasoup.sources.files import Files
+from gym_deltasoup.sources.inputs import Input, opened
+from gym_deltasoup.sources.models import Deltas, Models, Part
+from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+
+REPORT = "merge.json"
+SCRATCH = ".scratch"  #: what is unpacked, and candidates that are scored, while the result is made
+SETS: dict[str, Callable[..., Models | Adapters]] = {"model": Models, "adapter": Adapters, "delta": Deltas}
+
+Evaluation = Callable[[Artifact], float]
+
+
+@dataclass(frozen=True)
+class MergedArtifact:
+    """What came of directories."""
+
+    artifact: Artifact
+    report: Mapping[str, Any]
+
+    @property
+    def tolerated_byzantine(self) -> int:
+        """How many hostile inputs the result tolerates."""
+        return int(self.report["tolerated_byzantine"])
+
+
+def merge_artifacts(
+    merger: Merger,
+    inputs: Sequence[Input],
+    into: Path,
+    *,
+    base: str | None = None,
+    hostile: int | None = None,
+    trusted: str | None = None,
+    evaluate: Evaluation | None = None,
+    rank: int | None = None,
+    most: int = CHUNK,
+) -> MergedArtifact:
+    """Merge what lies in several directories, a few coordinates of each at a time.
+
+    Args:
+        merger: the options.
+        inputs: models, LoRA adapters or deltas, all of one kind.
+        into: a directory that is not there yet, or is empty.
+        base: the model that they were trained from: a family, a folder or a Hub id. Deltas need it, and mergers that combine
+            changes; where it is named, an input that says that it belongs to another one is refused.
+        hostile: how many inputs may hold anything; see `gym_deltasoup.merge.expected`.
+        trusted: name of an input that is known to be honest.
+        evaluate: says how good a candidate is; higher is better.
+        rank: of the adapter that is written; by default the largest of the inputs.
+        most: numbers of all inputs together that are in memory at a time.
+
+    Raises GymError where inputs do not belong together, or do not suit the merger, and OSError where the disk does not take it.
+
+    """
+    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+        raise BusyError("the output is there already", where=str(into), key="output", fix="name another one")
+    if not inputs:
+        raise GymError("there is nothing to merge", key="inputs", fix="name directories")
+    given = [Input(each.path, each.name or str(each.path), each.weight) for each in inputs]
+    if merger.order_free():  # then sums are taken in one order, whatever that of the inputs, to the bit
+        given = sorted(given, key=lambda each: each.name)
+    names = [each.name for each in given]
+    check_names(names)
+    said = [each.weight for each in given]
+    weights = None if all(each is None for each in said) else [1.0 if each is None else each for each in said]
+    shares, at = weights_of(merger, weights), trusted_of(merger, names, trusted)
+    found = opened(given, base)
+    where = None if base is None else locate(base, key="base")
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(into, alone=True) as building:
+        scratch = building / SCRATCH
+        scratch.mkdir(parents=True)
+        group = _group(found[0].artifact.kind)(found, where, scratch)
+        score = None if evaluate is None else _Score(group, evaluate, scratch / "candidate", base, rank)
+        updates = Files(
+            group.contributions,
+            names,
+            group.shapes,
+            has_base=group.has_base,
+            weights=shares,
+            trusted=at,
+            score=score,
+            most=most,
+        )
+        if score is not None:
+            score.updates = updates
+        ready = prepared(merger, updates, hostile)
+        lost = group.write(_merged(ready), building, rank)
+        report = {
+            "merger": {"name": name_of(merger), "options": merger.model_dump(mode="json"), "package": _package(merger)},
+            "hostile": hostile,
+            **ready.report(),
+            **lost,
+            "inputs": [each.told() for each in found],
+            "base": None if where is None else {"name": base, "fingerprint": base_fingerprint(where)},
+            "evaluation": "not evaluated",
+        }
+        remove(scratch)
+        details = {"merge": {"merger": name_of(merger), "inputs": len(found)}, **lost}
+        if where is not None:
+            details["base_fingerprint"] = report["base"]["fingerprint"]
+        made = group.artifact(building, base, details)
+        (building / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        (building / "README.md").write_text(card(report), encoding="utf-8")
+        made.record()
+    return MergedArtifact(replace(made, path=into), report)
+
+
+class _Score:
+    """Writes a candidate and asks how good it is."""
+
+    updates: Updates
+
+    def __init__(
+        self, group: Models | Adapters, evaluate: Evaluation, place: Path, base: str | None, rank: int | None
+    ) -> None:
+        self.group, self.evaluate, self.place, self.base, self.rank = group, evaluate, place, base, rank
+
+    def __call__(self, weights: Tensor) -> float:
+        remove(self.place)
+        candidate = Prepared(self.updates, weighted(weights), 0, {})
+        lost = self.group.write(_merged(candidate), self.place, self.rank)
+        made = self.group.artifact(self.place, self.base, lost)
+        made.record()
+        return float(self.evaluate(made))
+
+
+def _merged(ready: Prepared) -> Iterator[Part]:
+    for chunk in ready.updates.chunks(ready.plan.whole_rows):
+        span = ready.updates.spans[chunk.tensor]
+        yield Part(span.name, chunk.begin - span.begin, ready.plan.combine(chunk))
+
+
+def _group(kind: str) -> Callable[..., Models | Adapters]:
+    if kind not in SETS:
+        raise GymError(f"artifacts of kind {kind} cannot be merged", key="inputs", fix=f"there are {', '.join(SETS)}")
+    return SETS[kind]
+
+
+def _package(merger: Merger) -> str:
+    value = f"{type(merger).__module__}:{type(merger).__qualname__}"
+    return next((f"{each.dist} {each.version}" for each in entries("mergers") if each.value == value), "")

@@ -1,0 +1,44 @@
+"""`gym merge`: one model of several."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gym_core.errors import printable
+
+if TYPE_CHECKING:
+    from gym_deltasoup.artifacts import MergedArtifact
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the report.")
+def merge(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Merge the models, adapters or deltas that a RECIPE names into one. KEY=VALUE replaces a value of it."""
+    from gym_deltasoup.recipe import load_merge
+
+    said = load_merge(recipe, overrides)
+    from gym_deltasoup.python import merged
+
+    made = merged(said)
+    if as_json:
+        click.echo(json.dumps({"output": str(made.artifact.path), **made.report}))
+        return
+    for line in _lines(made):
+        click.echo(line)
+
+
+def _lines(made: MergedArtifact) -> list[str]:
+    report: dict[str, Any] = dict(made.report)
+    lines = [f"{printable(str(name))} was left out: it holds {why}" for name, why in sorted(report["excluded"].items())]
+    if "truncation_error" in report:
+        lines.append(f"rank {report['rank']} leaves out {report['truncation_error']:.3g} of the norm of the change")
+    count = len(report["inputs"]) - len(report["excluded"])
+    tolerated = report["tolerated_byzantine"]
+    lines.append(f"merged {count} inputs with {report['merger']['name']}; it tolerates {tolerated} hostile among them")
+    return [*lines, f"wrote {made.artifact.path}"]

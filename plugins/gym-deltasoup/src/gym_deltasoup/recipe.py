@@ -1,0 +1,81 @@
+"""What `gym merge` reads: a file that names a merger, the inputs and where the result goes. No torch is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
+
+from gym_core import RecipeError
+from gym_core.component import Config, Slot
+from gym_core.errors import Problem
+from gym_core.sections import Findings, config
+from gym_core.yamlfile import parse_scalar, read_yaml
+from gym_deltasoup.config.mixing import ByzantineRobust
+from gym_deltasoup.kinds import Merger
+
+
+class InputOptions(Config):
+    """One input."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """Directory of a run, of a checkpoint, of a model or of an adapter."""
+    name: str = ""
+    """What the report calls it; by default its path."""
+    weight: Annotated[float | None, Field(allow_inf_nan=False)] = None
+    """Weight, for mergers that take weights; 1 where others have one."""
+
+
+class MergeRecipe(Config):
+    """A merge."""
+
+    merger: Annotated[SerializeAsAny[Merger], Slot("mergers", default="byzantine_robust")] = ByzantineRobust()
+    """What combines the inputs."""
+    inputs: Annotated[list[InputOptions], Field(min_length=1)]
+    """What is merged: paths, or mappings with `path`, `name` and `weight`."""
+    output: Annotated[str, Field(min_length=1)]
+    """Directory that is written."""
+    base: str | None = None
+    """The model that the inputs were trained from: a family, a folder or a Hub id."""
+    hostile: Annotated[int | None, Field(ge=0)] = None
+    """How many inputs may hold anything; by default `byzantine_threshold` of them, with mergers that tolerate any."""
+    byzantine_threshold: Annotated[float, Field(ge=0, lt=0.5)] = 0.3
+    """Share of hostile inputs that is expected where `hostile` is not given, rounded down."""
+    trusted: str | None = None
+    """Name of an input that is known to be honest, for mergers that compare with one."""
+    evaluate: Annotated[str | None, Field(pattern=r".:.")] = None
+    """`package.module:function` that is given a `gym_core.Artifact` and returns how good it is, for mergers that ask."""
+    rank: PositiveInt | None = None
+    """Rank of the adapter that is written; by default the largest of the inputs."""
+
+    @field_validator("inputs", mode="before")
+    @classmethod
+    def _paths(cls, said: Any) -> Any:
+        return [{"path": each} if isinstance(each, str) else each for each in said] if isinstance(said, list) else said
+
+
+def load_merge(path: Path, overrides: Sequence[str] = ()) -> MergeRecipe:
+    """Read a file and apply `key=value` overrides. Raises RecipeError with every problem, each with its line."""
+    document = read_yaml(path)
+    data, marks = deepcopy(document.data), dict(document.marks)
+    found = Findings(marks, folder=path.parent)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not key or not equals:
+            found.problems.append(Problem(f"`{override}` is not key=value", "command line"))
+            continue
+        head, _, option = key.partition(".")
+        if option:
+            held = data.get(head) or {}
+            data[head] = ({"name": held} if isinstance(held, str) else dict(held)) | {option: parse_scalar(text)}
+        else:
+            data[head] = parse_scalar(text)
+        marks[tuple(key.split("."))] = "command line"
+    made = config(MergeRecipe, data, (), found)
+    if found.problems:
+        raise RecipeError(found.problems)
+    assert isinstance(made, MergeRecipe)
+    return made

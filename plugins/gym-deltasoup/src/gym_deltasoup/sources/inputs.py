@@ -1,0 +1,149 @@
+"""What is merged: directories, what they say of themselves, and whether they belong together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gym_core import Artifact, GymError
+from gym_data.location import lasting, locate
+from gym_manage.recorded import recorded
+from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+from gym_torch.model import fingerprint
+
+FREE = ("transformers_version", "_name_or_path", "use_cache", "dtype", "torch_dtype")
+"""Keys of `config.json` that change nothing that a model computes of tokens; so do those that end in `_token_id`."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A directory to merge: of a run, of a checkpoint, of a model or of an adapter."""
+
+    path: Path
+    name: str = ""  #: what the report calls it; by default its path
+    weight: float | None = None  #: for mergers that take weights
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An input that was looked at."""
+
+    name: str
+    artifact: Artifact
+    files: Mapping[str, str]  #: SHA-256 of each file of weights
+    base: str = "not said"  #: whether it says that it was trained from the base: `verified` by weights, by `name`, or `not said`
+
+    def told(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        kind = self.artifact.kind
+        return {
+            "name": self.name,
+            "path": str(self.artifact.path),
+            "kind": kind,
+            "base": self.base,
+            "sha256": self.files,
+        }
+
+
+def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
+    """Look at all inputs. Raises GymError for one that cannot be merged, or is of another kind or base than the first."""
+    print_of = base_fingerprint(locate(base, key="base")) if base is not None else ""
+    found: list[Opened] = []
+    for each in inputs:
+        name = each.name or str(each.path)
+        artifact = artifact_in(each.path)
+        for key in ("quantization", "averaged"):
+            if artifact.details.get(key):
+                why = (
+                    "is quantized" if key == "quantization" else "holds the weights that an averaging optimizer trains"
+                )
+                raise GymError(f"{name} {why}, which cannot be merged", where=str(artifact.path), key="inputs")
+        if found and artifact.kind != found[0].artifact.kind:
+            why = f"{name} is of kind {artifact.kind}, and {found[0].name} of kind {found[0].artifact.kind}"
+            raise GymError(why, key="inputs", fix="merge one kind at a time; `gym export` makes a whole model of any")
+        files = {file.name: fingerprint.of_file(file) for file in sorted(artifact.path.glob("*.safetensors"))}
+        if not files:
+            raise GymError(f"{name} has no weights in safetensors", where=str(artifact.path), key="inputs")
+        checked = _checked_base(name, artifact, base, print_of) if base is not None else "not said"
+        found.append(Opened(name, artifact, files, checked))
+    _same_models(found)
+    return found
+
+
+def artifact_in(path: Path) -> Artifact:
+    """Return what lies in a directory. Raises GymError where nothing does that can be merged."""
+    path = path.expanduser()
+    if (path / "run.json").is_file() or path.parent.name == "checkpoints":
+        return recorded(path).artifact
+    if (path / "artifact.json").is_file():
+        return Artifact.read(path)
+    if (path / "adapter_config.json").is_file():
+        told = _json(path / "adapter_config.json")
+        return Artifact(path, "adapter", base=str(told.get("base_model_name_or_path") or ""))
+    if (path / "config.json").is_file():
+        return Artifact(path)
+    why = "there is no model, adapter or delta here" if path.is_dir() else "there is no such folder"
+    raise GymError(why, where=str(path), key="inputs", fix="name the output directory of a run, or of a model")
+
+
+def _checked_base(name: str, artifact: Artifact, base: str, print_of: str) -> str:
+    """Return how it was seen that an input belongs to the base. Raises GymError where it does not."""
+    said = artifact.details.get("base_fingerprint")
+    named = str(artifact.base or artifact.details.get("base") or "")
+    if said is None and not named:
+        return "not said"
+    if said is None and lasting(named) == lasting(base):
+        return "name"
+    if said is None:
+        try:
+            said = base_fingerprint(locate(named, artifact.details.get("revision")))
+        except GymError as error:
+            why = f"{name} was trained from {named}, which is not there to be compared with {base}"
+            raise GymError(why, where=str(artifact.path), key="base", fix=f"name {named} as base") from error
+    if said != print_of:
+        raise GymError(
+            f"{name} belongs to another base: fingerprint {said[:12]}, and that of {base} is {print_of[:12]}",
+            where=str(artifact.path),
+            key="base",
+            fix="merge what was trained from one base; the same shapes are not enough",
+        )
+    return "verified"
+
+
+def _same_models(found: Sequence[Opened]) -> None:
+    """Raise GymError where configurations or tokenizers differ in what decides what is computed."""
+    for read, what in ((_computes, "config.json"), (_vocabulary, "tokenizer")):
+        known = [(each, read(each.artifact.path)) for each in found]
+        known = [(each, value) for each, value in known if value]
+        for each, value in known[1:]:
+            first, wanted = known[0]
+            differing = sorted(key for key in {*value, *wanted} if value.get(key) != wanted.get(key))
+            if differing:
+                why = f"{each.name} has another {what} than {first.name}: `{differing[0]}` differs"
+                raise GymError(why, where=str(each.artifact.path), key="inputs", fix="merge models of one kind alone")
+
+
+def _computes(path: Path) -> dict[str, Any]:
+    if not (path / "config.json").is_file():
+        return {}
+    told = _json(path / "config.json")
+    return {key: value for key, value in told.items() if key not in FREE and not key.endswith("_token_id")}
+
+
+def _vocabulary(path: Path) -> dict[str, Any]:
+    if (path / "tokenizer.json").is_file():
+        told = _json(path / "tokenizer.json")
+        return {"vocabulary": told.get("model"), "added_tokens": told.get("added_tokens")}
+    model = path / "tokenizer.model"
+    return {"tokenizer.model": fingerprint.of_file(model)} if model.is_file() else {}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GymError(f"cannot be read: {str(error)[:100]}", where=str(path), key="inputs") from None
+    return found if isinstance(found, dict) else {}

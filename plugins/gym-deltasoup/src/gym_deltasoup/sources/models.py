@@ -1,0 +1,133 @@
+"""Whole models, and deltas over one base: what is read of them, and the model that is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gym_core import Artifact, GymError
+from gym_deltasoup.sources.files import Change, Contribution, Weights
+from gym_deltasoup.sources.inputs import Opened
+from gym_deltasoup.sources.spooled import spool
+from gym_deltasoup.sources.stored import Stored, tensors_of
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
+from gym_torch.checkpoints.weight_shards import lay_out
+
+SHARD = 5 * 10**9  #: bytes of a file of weights
+
+
+class Part(NamedTuple):
+    """Some merged numbers of a tensor."""
+
+    tensor: str
+    begin: int
+    values: Tensor
+
+
+class Models:
+    """Whole models of one architecture; with a base, what they differ by from it."""
+
+    def __init__(self, inputs: Sequence[Opened], base: Path | None, scratch: Path) -> None:
+        """Look at the headers of all files. Raises GymError where tensors differ in name, shape or number format."""
+        self.first = inputs[0].artifact.path
+        self.base = None if base is None else tensors_of(base)
+        all_of = [tensors_of(each.artifact.path) for each in inputs]
+        self.layout = all_of[0]
+        for each, tensors in zip(inputs[1:], all_of[1:], strict=True):
+            same_tensors(each.name, tensors, inputs[0].name, self.layout)
+        if self.base is not None:
+            same_tensors(str(base), self.base, inputs[0].name, self.layout, formats=False)
+        self.shapes = {name: each.shape for name, each in sorted(self.layout.items()) if each.dtype.is_floating_point}
+        self.contributions: list[Contribution] = [Weights(tensors, self.base) for tensors in all_of]
+        self._same_integers(inputs, all_of)
+
+    @property
+    def has_base(self) -> bool:
+        """Whether a vector is what was changed."""
+        return self.base is not None
+
+    def write(self, merged: Iterator[Part], into: Path, rank: int | None) -> dict[str, Any]:
+        """Write a model directory, number for number as they come. Raises GymError for a rank, which whole models have not."""
+        if rank is not None:
+            raise GymError("only adapters have a rank, and whole models are merged", key="rank", fix="leave it out")
+        into.mkdir(parents=True, exist_ok=True)
+        meta = {name: torch.empty(each.shape, dtype=each.dtype, device="meta") for name, each in self.layout.items()}
+        places = lay_out(meta, into, SHARD)
+        for part in merged:
+            place = places[part.tensor]
+            values = part.values
+            if self.base is not None:
+                values = values + self.base[part.tensor].read(part.begin, part.begin + len(values)).float()
+            _put(into / place.file, place.offset + part.begin * place.dtype.itemsize, values.to(place.dtype))
+        for name, each in self.layout.items():
+            if name not in self.shapes:
+                _put(into / places[name].file, places[name].offset, each.read(0, each.numbers))
+        shutil.copyfile(self.first / "config.json", into / "config.json")
+        copy_tokenizer(self.first, into)
+        return {}
+
+    def artifact(self, path: Path, base: str | None, details: Mapping[str, Any]) -> Artifact:
+        """Return what was written."""
+        return Artifact(path, "model", details={**({"base": base} if base else {}), **details})
+
+    def _same_integers(self, inputs: Sequence[Opened], all_of: Sequence[Mapping[str, Stored]]) -> None:
+        for name, each in self.layout.items():
+            if name in self.shapes:
+                continue
+            wanted = each.read(0, each.numbers)
+            for other, tensors in zip(inputs[1:], all_of[1:], strict=True):
+                if not torch.equal(tensors[name].read(0, each.numbers), wanted):
+                    why = f"{name} holds whole numbers, which have no mean, and those of {other.name} are others"
+                    raise GymError(why, where=str(other.artifact.path), key="inputs")
+
+
+class Deltas(Models):
+    """Compressed deltas over one base. They are unpacked beside the result, and the result is a whole model."""
+
+    def __init__(self, inputs: Sequence[Opened], base: Path | None, scratch: Path) -> None:
+        """Unpack all. Raises GymError without the base, and where a delta changes what the base has not."""
+        if base is None:
+            why = "deltas are merged over the base that they belong to, and none is named"
+            raise GymError(why, key="base", fix="name the model that they were made from")
+        self.first, self.base = base, tensors_of(base)
+        self.layout = self.base
+        self.shapes = {name: each.shape for name, each in sorted(self.layout.items()) if each.dtype.is_floating_point}
+        self.contributions = []
+        for number, each in enumerate(inputs):
+            changes = spool(each.artifact, base, scratch / f"{number}.fp32")
+            for name, change in changes.items():
+                if self.shapes.get(name) != change.shape:
+                    had = "no such weight" if name not in self.shapes else f"one of shape {list(self.shapes[name])}"
+                    why = f"{each.name} changes {name} of shape {list(change.shape)}, and the base has {had}"
+                    raise GymError(why, where=str(each.artifact.path), key="inputs", fix="export it, and merge models")
+            self.contributions.append(Change(changes))
+
+
+def same_tensors(
+    name: str, tensors: Mapping[str, Stored], first: str, wanted: Mapping[str, Stored], formats: bool = True
+) -> None:
+    """Raise GymError where tensors are not those of the first input: by name, shape or number format."""
+    for tensor in sorted({*tensors, *wanted}):
+        if tensor not in tensors or tensor not in wanted:
+            has, lacks = (name, first) if tensor in tensors else (first, name)
+            raise GymError(
+                f"{has} has {tensor}, and {lacks} has not", key="inputs", fix="merge models of one kind alone"
+            )
+        one, other = tensors[tensor], wanted[tensor]
+        if one.shape != other.shape:
+            why = f"{tensor} of {name} has the shape {list(one.shape)}, and that of {first} {list(other.shape)}"
+            raise GymError(why, key="inputs", fix="merge models of one kind alone")
+        if formats and one.dtype != other.dtype:
+            why = f"{tensor} of {name} is in {one.dtype}, and that of {first} in {other.dtype}"
+            raise GymError(why.replace("torch.", ""), key="inputs", fix="export all of them in one dtype")
+
+
+def _put(file: Path, offset: int, values: Tensor) -> None:
+    with file.open("r+b") as data:
+        data.seek(offset)
+        data.write(memoryview(values.contiguous().view(torch.uint8).numpy()))

@@ -1,0 +1,120 @@
+"""`gym merge`: a recipe in, an artifact out, and nothing half."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+
+from gym_core import Artifact, GymError, RecipeError
+from gym_core.yamlfile import parse_yaml
+from gym_deltasoup.commands import merge
+from gym_deltasoup.recipe import load_merge
+
+
+def scored(artifact: Artifact) -> float:
+    """Return how near a candidate is to zero, for recipes."""
+    return -float(sum(weight.norm() for weight in load_file(artifact.path / "model.safetensors").values()))
+
+
+@pytest.fixture
+def recipe(bench) -> Path:
+    """Return a recipe of four models, of which one is a lie."""
+    for seed in range(4):
+        bench.model(seed)
+    lie = bench.root / "model-3/model.safetensors"
+    save_file({name: torch.full_like(each, torch.nan) for name, each in load_file(lie).items()}, lie)
+    path = bench.root / "soup.yaml"
+    inputs = ", ".join(f"{{path: {bench.root}/model-{seed}, name: user-{seed}}}" for seed in range(4))
+    path.write_text(f"merger: nnm\nbase: {bench.model()}\ninputs: [{inputs}]\noutput: {bench.root}/made\n")
+    return path
+
+
+def test_a_recipe_becomes_an_artifact_and_a_report(recipe, bench):
+    done = CliRunner().invoke(merge, [str(recipe), "--json"], catch_exceptions=False)
+    told = json.loads(done.output)
+    assert told["output"] == str(bench.root / "made") and told["excluded"] == {"user-3": "NaN"}
+    assert told["hostile"] == told["tolerated_byzantine"] == 1
+    assert Artifact.read(bench.root / "made").details["merge"] == {"merger": "nnm", "inputs": 4}
+    again = CliRunner().invoke(merge, [str(recipe), "hostile=0", f"output={bench.root}/other"], catch_exceptions=False)
+    assert "user-3 was left out: it holds NaN" in again.output
+    assert "merged 3 inputs with nnm; it tolerates 0 hostile among them" in again.output
+
+
+def test_options_are_set_from_the_command_line(recipe):
+    said = load_merge(recipe, ["merger.rule={name: krum}", "hostile=2", "byzantine_threshold=0.2"])
+    assert said.merger.model_dump()["rule"] == {} and said.hostile == 2 and said.inputs[1].name == "user-1"
+    assert load_merge(recipe, ["merger={name: ties, density: 0.5}"]).merger.model_dump()["density"] == 0.5
+    assert type(load_merge(recipe, ["merger.rule=median"]).merger).__name__ == "NNM"
+
+
+@pytest.mark.parametrize(
+    ("override", "match"),
+    [
+        ("merger=tise", "ties"),
+        ("merger.ruel=median", "unknown key"),
+        ("inputs=[]", "at least 1 item"),
+        ("byzantine_threshold=0.5", "less than 0.5"),
+        ("output", "not key=value"),
+        ("outputs=x", "did you mean `output`"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_key(recipe, override, match):
+    with pytest.raises(GymError, match=match):
+        load_merge(recipe, [override])
+
+
+def test_a_wrong_line_is_named(recipe):
+    recipe.write_text(recipe.read_text().replace("merger: nnm", "merger: {name: nnm, size: 3}"))
+    with pytest.raises(RecipeError, match=r"soup\.yaml:1"):
+        load_merge(recipe)
+
+
+def test_a_function_of_the_recipe_scores_candidates(recipe, bench, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    models = f"inputs=[{bench.model(0)}, {bench.model(1)}]"
+    asked = [str(recipe), "merger=greedy_soup", "evaluate=test_merge_command:scored", models]
+    found = CliRunner().invoke(merge, asked, catch_exceptions=False)
+    assert "merged 2 inputs with greedy_soup" in found.output
+    with pytest.raises(RecipeError, match="there is no function `nowhere:nothing`"):
+        CliRunner().invoke(merge, [str(recipe), "evaluate=nowhere:nothing", "output=x"], catch_exceptions=False)
+
+
+def die(artifact: Artifact) -> float:
+    """Kill the process, as a machine that loses power does: in the middle of a merge, a candidate is on the disk."""
+    assert (artifact.path / "model.safetensors").is_file()
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0.0
+
+
+def test_killed_it_leaves_nothing_under_the_final_name(recipe, bench):
+    """And the next merge takes away what was left."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            from gym_deltasoup import GreedySoup, Input, merge_artifacts
+
+            inputs = [Input(bench.model(seed)) for seed in range(2)]
+            merge_artifacts(GreedySoup(), inputs, bench.root / "made", evaluate=die)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert not (bench.root / "made").exists() and [*bench.root.glob(".made.*")]
+    CliRunner().invoke(merge, [str(recipe)], catch_exceptions=False)
+    assert (bench.root / "made/merge.json").is_file() and not [*bench.root.glob(".made.*")]
+
+
+def test_recipes_of_the_readme_are_valid(tmp_path):
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    blocks = [block.partition("```")[0] for block in text.split("```yaml\n")[1:]]
+    merges = [block for block in blocks if "merger" in parse_yaml(block, "README.md").data]
+    for number, block in enumerate(merges):
+        (tmp_path / f"{number}.yaml").write_text(block)
+        assert load_merge(tmp_path / f"{number}.yaml").inputs
+    assert merges
