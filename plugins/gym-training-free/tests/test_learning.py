@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 
 import pytest
 from scripted_server import FAULTS, ScriptedServer
 from simulated_world import KINDS, POISON, SUCCESS, World, exact, rows, rule
 
 from gym_core import GymError
-from gym_training_free import ExperienceLibrary, GRPOConfig, TrainingFreeGRPO
+from gym_training_free import ExperienceLibrary, GRPOConfig, OpenAI, TrainingFreeGRPO
 
 QUICK = {"timeout": 20, "backoff": 0.001, "concurrency": 8}
 
@@ -237,3 +238,56 @@ def test_what_models_write_is_text_in_the_report(tmp_path):
         trainer(server, GRPOConfig(max_epochs=1, held_out=0), tmp_path).train(rows(10), exact)
     page = (tmp_path / "report.html").read_text()
     assert "<script>" not in page and "&lt;script&gt;" in page
+
+
+def test_without_rewards_every_group_teaches_and_nothing_is_claimed():
+    world = World()
+    with ScriptedServer(world) as server:
+        library = trainer(server, GRPOConfig(max_epochs=1, batch_size=10, group_size=2)).train(rows(10))
+    assert world.roles["advantage"] == 8 and not library.evidence["evaluated"] and len(library) == 8
+    told = [request["messages"][1]["content"] for request in server.requests if World.role(request) == "summary"]
+    assert all("\nunknown\n" in text for text in told)
+
+
+def test_embeddings_choose_what_a_question_is_shown():
+    world = World()
+    with ScriptedServer(world) as server:
+        backend = OpenAI(path="e", base_url=server.base_url, **QUICK)
+        config = GRPOConfig(max_epochs=2, batch_size=10, retrieve=1, embedding=backend, held_out=0)
+        library = trainer(server, config).train(rows(10), exact)
+        asked = [request for request in server.requests if "input" in request]
+        first = [one.text for one in library if one.created == 1]
+        assert [request["model"] for request in asked] == ["e"] and asked[0]["input"][: len(first)] == first
+        systems = [
+            r["messages"][0]["content"] for r in server.requests if "messages" in r and World.role(r) == "worker"
+        ]
+        assert {text.count("\n[E") for text in systems} == {0, 1}
+        calls = library.evidence["confirmed"]["usage"]
+        assert calls["input"] + calls["output"] == server.total
+
+
+def test_prompts_of_a_folder_are_used_and_unfit_ones_refused(tmp_path):
+    own = files("gym_training_free") / "prompts" / "en"
+    for file in own.iterdir():
+        (tmp_path / file.name).write_text(file.read_text())
+    (tmp_path / "summary.txt").write_text("Fasse zusammen.")
+    world = World()
+    with ScriptedServer(lambda r: "kurz" if "Fasse" in r["messages"][0]["content"] else world(r)) as server:
+        trainer(server, GRPOConfig(max_epochs=1, prompts=str(tmp_path), held_out=0)).train(rows(10), exact)
+        assert "summary" not in world.roles and world.roles["advantage"] > 4
+        assert any("kurz" in r["messages"][1]["content"] for r in server.requests if World.role(r) == "advantage")
+        (tmp_path / "advantage.txt").write_text("Vergleiche {{count}} Versuche.")
+        with pytest.raises(GymError, match=r"must have \{\{count"):
+            trainer(server, GRPOConfig(prompts=str(tmp_path))).train(rows(10), exact)
+
+
+def test_a_reward_that_fails_costs_its_answer_alone():
+    def moody(answer, row):
+        if row["question"].startswith("Task 3 "):
+            raise ZeroDivisionError
+        return exact(answer, row)
+
+    world = World()
+    with ScriptedServer(world) as server:
+        library = trainer(server, GRPOConfig(max_epochs=1, held_out=0)).train(rows(10), moody)
+    assert len(library) > 4 and not any("desert" in one.text for one in library)

@@ -80,7 +80,7 @@ class TrainingFreeGRPO:
             with OutputLock(self.output) if self.output else nullcontext():
                 found = questions.questions(*asked, config.held_out, self.seed)
                 setting = Setting(config, models(config, self.model, None), found, judging, self.seed)
-                library, _ = learn(setting, self.output)
+                library = learn(setting, self.output)
                 if self.output:
                     save(library, self.output / "experience")
                 return library

@@ -56,9 +56,8 @@ def _summary(library: ExperienceLibrary) -> str:
 
 
 def _round(made: Round) -> str:
-    verdict = {None: "nothing to decide", True: "accepted", False: "rolled back"}[made.accepted]
     shade = {None: "quiet", True: "yes", False: "no"}[made.accepted]
-    head = f"Round {made.step}, epoch {made.epoch + 1}: <span class={shade}>{verdict}</span>"
+    head = f"Round {made.step}, epoch {made.epoch + 1}: <span class={shade}>{made.verdict}</span>"
     said = (
         f"{made.questions} questions, {made.answers} answers, mean reward {_number(made.reward)}, "
         f"{made.teaching} groups that differ; {made.experiences} experiences, ${made.cost:.4f} so far."

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
+
 from gym_core.artifact import Artifact
 from gym_core.run import Run
 from gym_training_free import questions
 from gym_training_free.config import GRPOConfig
 from gym_training_free.endpoint.chat import ChatModel
 from gym_training_free.judging import judge
+from gym_training_free.learning.learner import Round
 from gym_training_free.session import Models, Setting, learn, save
 
 
@@ -34,11 +37,21 @@ class RecipeTrainer:
                 train.seed,
                 train.shuffle,
             )
-            library, _ = learn(setting, self.run.output)
+            library = learn(setting, self.run.output, _say)
         finally:
             if judging is not None:
                 judging.close()
         return save(library, self.run.output / "experience")
+
+
+def _say(made: Round) -> None:
+    """Print a line about a round."""
+    reward = "unknown" if made.reward is None else f"{made.reward:.3f}"
+    click.echo(
+        f"round {made.step}, epoch {made.epoch + 1}: reward {reward}, {made.teaching} of {made.questions} groups differ, "
+        f"{made.verdict}, {made.experiences} experiences, ${made.cost:.4f}",
+        err=True,
+    )
 
 
 def models(config: GRPOConfig, worker: ChatModel, run: Run | None) -> Models:

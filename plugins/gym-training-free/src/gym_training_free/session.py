@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,23 +101,25 @@ def asking(setting: Setting, journal: Path | None) -> Iterator[Asking]:
 
 
 def learn(
-    setting: Setting, output: Path | None, library: ExperienceLibrary | None = None
-) -> tuple[ExperienceLibrary, Learner]:
-    """Learn, and leave the journal, metrics and report in a folder, where there is one. What was learned is not written."""
+    setting: Setting, output: Path | None, told: Callable[[Round], None] = lambda made: None
+) -> ExperienceLibrary:
+    """Learn; leave journal, metrics and report in a folder, where there is one, after every round. Returns what was learned."""
     config = setting.config
     limits = Limits(config.max_experiences, config.max_words, config.max_library_tokens)
     with asking(setting, output / "journal.jsonl" if output else None) as ask:
         critic = Critic(config, setting.models.critic, ask.caller, ask.prompts, limits)
         learner = Learner(ask, critic, setting.questions, setting.shuffle)
+
+        def after(made: Round, library: ExperienceLibrary) -> None:
+            if output:
+                _write_rounds(output, learner, library)
+            told(made)
+
+        learner.told = after
+        found = learner.learn(ExperienceLibrary())
         if output:
-            output.mkdir(parents=True, exist_ok=True)
-            learner.told = lambda made: _told(output, learner)
-        found = learner.learn(library or ExperienceLibrary())
-        made = replace(found, provenance={**setting.described(), "rounds": len(learner.rounds)})
-        if output:
-            _told(output, learner)
-            write_atomically(output / "report.html", report(made, learner.rounds))
-        return made, learner
+            _write_rounds(output, learner, found)
+        return replace(found, provenance={**setting.described(), "rounds": len(learner.rounds)})
 
 
 def save(library: ExperienceLibrary, into: Path) -> Artifact:
@@ -151,8 +153,10 @@ def _write(library: ExperienceLibrary, into: Path, artifact: Artifact) -> None:
     artifact.record()
 
 
-def _told(output: Path, learner: Learner) -> None:
+def _write_rounds(output: Path, learner: Learner, library: ExperienceLibrary) -> None:
     """Write what is known of all rounds; a run that goes on writes them again."""
+    known = replace(library, evidence=learner.evidence(library))
+    write_atomically(output / "report.html", report(known, learner.rounds))
     lines = [json.dumps(_metrics(made)) for made in learner.rounds]
     write_atomically(output / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
     rounds = [json.dumps(made.to_json(), ensure_ascii=False) for made in learner.rounds]

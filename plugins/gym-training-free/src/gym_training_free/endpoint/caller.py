@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
@@ -29,6 +30,7 @@ class Caller:
         self.journal, self.ledger, self.concurrency = journal, ledger, concurrency
         self._over = threading.Event()  #: ends waits between attempts
         self._stop: BaseException | None = None
+        self.failures: Counter[str] = Counter()  #: calls without a reply, by reason
 
     def __enter__(self) -> Caller:
         """Begin."""
@@ -104,7 +106,9 @@ class Caller:
                 or self._over.wait(self._pause(model, key, attempt, error))
             ):
                 break
-        _log.warning("%s gave no answer to %s: %s", model.where, key, error)
+        self.failures[str(error)] += 1
+        level = logging.WARNING if self.failures[str(error)] == 1 else logging.DEBUG  # one line for each reason
+        _log.log(level, "%s gave no answer to %s: %s", model.where, key, error)
         return None
 
     def _guarded(self, work: Callable[[T], R], item: T) -> R:

@@ -42,6 +42,11 @@ class Round:
     cost: float = 0.0  #: US dollars of the run so far, at most
     tokens: int = 0  #: of the run so far, at most
 
+    @property
+    def verdict(self) -> str:
+        """What became of what was proposed."""
+        return {None: "nothing to decide", True: "accepted", False: "rolled back"}[self.accepted]
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         told = {name: value for name, value in asdict(self).items() if name not in ("changes", "comparison")}
@@ -57,7 +62,7 @@ class Learner:
     critic: Critic
     questions: Questions
     shuffle: bool = True
-    told: Callable[[Round], None] = lambda made: None
+    told: Callable[[Round, ExperienceLibrary], None] = lambda made, library: None
     rounds: list[Round] = field(default_factory=list)
     stopped: str = ""  #: why it ended before all epochs
     _measured: dict[str, list[list[Attempt]]] = field(default_factory=dict)
@@ -73,7 +78,7 @@ class Learner:
         except CapReached as error:
             self.stopped = str(error)
             _log.warning("stopped: %s", error)
-        return replace(library, evidence=self._evidence(library))
+        return replace(library, evidence=self.evidence(library))
 
     def _order(self, epoch: int) -> list[int]:
         order = list(range(len(self.questions.train)))
@@ -90,8 +95,9 @@ class Learner:
         attempts = [one for group in groups for one in group]
         answered = [one for one in attempts if one.reply is not None]
         if not answered:
-            where = self.asking.model.where
-            raise GymError("gave no answer to a whole batch", where=where, key="model", fix="see what the server logs")
+            where, failures = self.asking.model.where, self.asking.caller.failures
+            why = f"gave no answer to a whole batch: {failures.most_common(1)[0][0]}"
+            raise GymError(why, where=where, key="model", fix="see that it runs, and what it logs")
         rewards = [one.reward for one in answered if one.reward is not None]
         made = Round(
             len(self.rounds) + 1, epoch, batch, len(groups), len(answered), fmean(rewards) if rewards else None
@@ -101,7 +107,7 @@ class Learner:
         spent = self.asking.caller.ledger.spent
         made.experiences, made.cost, made.tokens = len(library), spent.cost, spent.usage.total
         self.rounds.append(made)
-        self.told(made)
+        self.told(made, library)
         return library
 
     @property
@@ -154,7 +160,7 @@ class Learner:
             self._measured[library.fingerprint()] = found
         return found
 
-    def _evidence(self, library: ExperienceLibrary) -> dict[str, Any]:
+    def evidence(self, library: ExperienceLibrary) -> dict[str, Any]:
         """Return what was measured of a library: against none, on the questions held out, where both were asked."""
         empty, last = (self._measured.get(one.fingerprint()) for one in (ExperienceLibrary(), library))
         compared = compare(empty, last) if empty and last else None
