@@ -13,6 +13,7 @@ from simulated_world import World, rows
 
 from gym_core import GymError, execute, load_recipe
 from gym_core.cli import run
+from gym_core.loading import find
 from gym_training_free import ExperienceLibrary
 
 
@@ -127,8 +128,10 @@ def test_it_needs_no_torch():
 
 def test_the_forms_of_the_seeds_work(world, monkeypatch):
     """A trainer without an address asks the server of this machine; here that is the scripted one."""
-    from gym import GRPOConfig, TrainingFreeGRPO
+    import gym
+    from zoo.gym import GRPOConfig, TrainingFreeGRPO
 
+    assert (gym.GRPOConfig, gym.TrainingFreeGRPO) == (GRPOConfig, TrainingFreeGRPO)
     monkeypatch.setattr("gym_training_free.api.LOCAL", world.base_url)
     config = GRPOConfig(group_size=5, max_epochs=3, temperature_train=0.7)
     trainer = TrainingFreeGRPO("deepseek/v3.1-terminus", config, api_key="k1")
@@ -136,3 +139,14 @@ def test_the_forms_of_the_seeds_work(world, monkeypatch):
     experiences = trainer.train(dataset[:10], lambda answer, row: float(answer == row["answer"]))
     assert len(experiences) > 3
     assert trainer.infer(rows(5)[4]["question"], experiences).startswith("result-")
+
+
+def test_a_name_of_a_package_that_is_not_there_says_what_to_install(monkeypatch):
+    import zoo.gym
+
+    assert {"PersonalizedTrainer", "BitDeltaConfig", "DeltaSoupConfig", "Trainer"} <= {*dir(zoo.gym)}
+    with pytest.raises(AttributeError):
+        _ = zoo.gym.Nothing
+    monkeypatch.setattr("zoo.gym.find", lambda kind, name: find(kind, f"no-such-package/{name}"))
+    with pytest.raises(ImportError, match="write `gym-training-free"):
+        _ = zoo.gym.GRPOConfig
