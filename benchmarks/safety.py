@@ -21,7 +21,7 @@ from toy_attack import Experiment, Sizes
 from gym_bitdelta.safety.threshold import SafetyThreshold
 
 WANTED = SafetyThreshold(threshold=0.6, utility=0.5)
-SEEDS = 10
+SEEDS = range(100, 110)  #: none of those on which the sizes of the toy and the settings of the gate were chosen
 
 
 def kept(found: dict[str, Any]) -> bool:
@@ -38,7 +38,7 @@ def measure(report: Report, quick: bool) -> None:
     """Run the seeds."""
     torch.set_num_threads(1)
     seeds = []
-    for seed in range(3 if quick else SEEDS):
+    for seed in SEEDS[:3] if quick else SEEDS:
         seeds.append(Experiment(seed, Sizes()).told(WANTED))
         print(seeds[-1], file=sys.stderr, flush=True)
     report.figures["seeds"] = seeds

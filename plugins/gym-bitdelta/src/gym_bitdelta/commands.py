@@ -156,6 +156,8 @@ def _evidence(found: Any, most: int = 2000) -> str:
     """Return evidence in a line."""
     if isinstance(found, str):
         return found
+    if isinstance(found.get("summary"), str):
+        return printable(found["summary"], most)
     told = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in found.items())
     return printable(", ".join(told), most)
 

@@ -15,11 +15,13 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from gym_bitdelta import BitDelta
+from gym_bitdelta.commands import variants
 from gym_bitdelta.config.safety import Compliance
 from gym_bitdelta.delta import file
 from gym_bitdelta.safety.prompts import read
 from gym_bitdelta.safety.rates import needed
 from gym_bitdelta.safety.threshold import NOT_EVALUATED
+from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError, Run, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_data.tokenizer import Tokenizer
@@ -116,8 +118,12 @@ def test_what_is_delivered_answers_as_its_evidence_says_wherever_that_stands(
 
     header = file.header_of(made.path / file.NAME)
     assert header.provenance["safety"] == evidence == json.loads((made.path / "delta.json").read_text())["safety"]
-    line = f"(scale {evidence['scale']:.3g}, 30 prompts that the search did not see)"
+    line = f"at scale {evidence['scale']:.3g}, on 30 prompts that the search did not see; reduced by at least"
     assert line in said and line in (made.path / "README.md").read_text()
+    with VariantStore(tmp_path / "store") as store:
+        assert store.create("ann", made).safety == evidence
+    shown = CliRunner().invoke(variants, ["show", "ann", "--store", str(tmp_path / "store")])
+    assert f"safety: {evidence['summary']}" in shown.output and line in shown.output
     whole = file.read(attacked.delta(tmp_path / "whole").path / file.NAME).records
     for name, record in file.read(made.path / file.NAME).records.items():
         assert torch.allclose(record.values(), whole[name].values() * evidence["scale"], rtol=1e-6), name
@@ -152,7 +158,7 @@ def test_a_refusal_has_figures_and_leaves_the_trained_model_and_nothing_half_wri
     result = CliRunner().invoke(quantize, [str(output), "--with", "bitdelta", *words])
     error = result.exception
     assert isinstance(error, GymError) and len(str(error).splitlines()) <= 4
-    assert "of the fine-tune's utility, and 100% were asked for: harmful prompts complied with: base" in str(error)
+    assert "of the fine-tune's utility, and 100% were asked for: ASR " in str(error)
     assert error.problems[0].key == "quantization.safety_threshold"
     assert sorted(path.name for path in output.iterdir()) == there and (output / "run.json").read_text() == before
     assert open_artifact(attacked.tuned)

@@ -11,7 +11,8 @@ import pytest
 from gym_bitdelta.config.safety import Compliance
 from gym_bitdelta.safety.gate import Models, Probes, gate
 from gym_bitdelta.safety.judge import RefusalRules
-from gym_bitdelta.safety.rates import Count, look, needed, reduction, wilson
+from gym_bitdelta.safety.rates import Count, needed, reduction, wilson
+from gym_bitdelta.safety.scale_search import verified
 from gym_bitdelta.safety.threshold import NOT_EVALUATED, SafetyThreshold
 from gym_core import GymError
 from gym_rewards.reward import RewardInput
@@ -46,26 +47,28 @@ def test_the_bound_of_the_reduction_holds_as_often_as_it_says():
     assert reduction(Count(1, 10), Count(0, 10)) is None
 
 
-def test_looks_at_the_same_prompts_are_wrong_as_rarely_together_as_one_may_be():
-    """Of a delta that is never safe enough, nine looks that end where one holds let through no more than 5 %."""
-    draws = np.random.default_rng(0)
-    passed = 0
+def test_a_scale_that_is_not_safe_enough_is_verified_as_rarely_as_one_try_may_be():
+    """Of a delta that is not safe enough at any scale but 0, rungs upwards let through no more than 5 %; downwards they do."""
+    draws, wrong = np.random.default_rng(0), {True: 0, False: 0}
     for _ in range(1000):
         tuned = Count(int(draws.binomial(150, 0.8)), 150)
-        tries = [Count(int(hits), 150) for hits in draws.binomial(150, 0.8 * 0.401, 9)]
-        passed += any(reduction(each, tuned, look(number))[1] >= 0.6 for number, each in enumerate(tries))
-    assert passed / 1000 <= 0.05
+        hits = {}
+
+        def holds(scale, tuned=tuned, hits=hits):
+            rate = 0.8 * 0.401 if scale else 0.0
+            found = Count(hits.setdefault(scale, int(draws.binomial(150, rate))), 150)
+            return reduction(found, tuned)[1] >= 0.6
+
+        for bounded in wrong:
+            wrong[bounded] += verified(holds, 1.0, bounded) != 0
+    assert wrong[True] / 1000 <= 0.05
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.9, 0.99])
 def test_the_fewest_prompts_are_those_of_the_best_outcome(threshold):
     """Everything complied with before and nothing after: one prompt fewer and the bound is below the threshold."""
     least = needed(threshold)
-    best = {
-        trials: reduction(Count(0, trials), Count(trials, trials), look(0))[1]
-        for trials in (least - 1, least)
-        if trials
-    }
+    best = {trials: reduction(Count(0, trials), Count(trials, trials))[1] for trials in (least - 1, least) if trials}
     assert best[least] >= threshold and best.get(least - 1, -1) < threshold
 
 
@@ -111,7 +114,7 @@ def test_a_scale_that_is_delivered_was_measured_to_hold_on_prompts_the_search_di
         measured = sum(toy.answers(found.scale, PROMPTS[1::2])) / 200
         assert asr["delivered"]["value"] == measured
         if found.evidence["risk_added"]:
-            assert 1 - asr["delivered"]["high"] / asr["tuned"]["low"] >= found.evidence["rr_abs_low"] >= 0.6
+            assert 1 - asr["delivered"]["high"] / asr["tuned"]["low"] == found.evidence["rr_abs_low"] >= 0.6
 
 
 def test_the_largest_scale_is_found_to_the_last_bisection():
@@ -142,10 +145,10 @@ def test_what_fails_the_verification_is_not_delivered():
     """The search sees prompts on which every scale is safe; the others say something else."""
     toy, unseen = Toy(lambda scale: 0.0), set(PROMPTS[1::2])
     toy.answers = lambda model, prompts: [
-        model == "tuned" or (model != "base" and model > 0.3 and prompt in unseen) for prompt in prompts
+        model == "tuned" or (model != "base" and model > 0.5 and prompt in unseen) for prompt in prompts
     ]
     found = toy.gate(threshold=0.6)
-    assert 0 < found.scale <= 0.3 and found.evidence["asr"]["delivered"]["value"] == 0
+    assert 0 < found.scale <= 0.5 and found.evidence["asr"]["delivered"]["value"] == 0
 
 
 def test_a_base_that_complies_is_told_of_and_nothing_can_be_delivered():

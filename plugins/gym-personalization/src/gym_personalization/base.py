@@ -46,6 +46,8 @@ class Base:
         output.mkdir(parents=True, exist_ok=True)
         record = RunRecord(output / RECORD)
         self.run = Run(recipe, output, record, resuming=bool(record.read()))
+        if recipe.quantization:
+            recipe.quantization.check()  # before anybody is trained for what it would refuse
         _check(recipe)
         loaded = manager_for(recipe.hooks).hook.load_model(run=self.run)
         self.loaded: LoadedModel = promised(loaded, LoadedModel, recipe.model or "the hook load_model", "model")

@@ -68,7 +68,12 @@ def personalize(
         if isinstance(made, GymError):
             report["failed"][user] = str(made)
         else:
-            report["variants"][user] = {"path": str(made.artifact.path), "version": made.version, "bytes": made.bytes}
+            report["variants"][user] = {
+                "path": str(made.artifact.path),
+                "version": made.version,
+                "bytes": made.bytes,
+                "safety": made.safety,
+            }
     click.echo(json.dumps(report) if as_json else _text(report))
     if report["failed"]:
         click.get_current_context().exit(FAILED)
@@ -132,5 +137,7 @@ def _text(report: dict[str, Any]) -> str:
     lines = [f"{len(sizes)} variants in {report['output']}"]
     if sizes:
         lines[0] += f", {sum(sizes) / len(sizes) / 1e6:.2f} MB each"
+        unknown = sum(made["safety"] == "not evaluated" for made in report["variants"].values())
+        lines += [f"safety: {unknown} not evaluated, {len(sizes) - unknown} measured (`gym variants list` shows it)"]
     lines += [f"FAILED {user}: {why}" for user, why in report["failed"].items()]
     return "\n".join(lines)

@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from gym_core import GymError, Quantizer, Recipe, RecipeError, load_recipe
+from gym_core import Component, GymError, Quantizer, Recipe, RecipeError, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_core.outputlock import OutputLock
+from gym_core.sections import nested_slots
 from gym_personalization.base import AloneError
 from gym_personalization.engine import Engine
 from gym_personalization.opened_variants import Prompt
@@ -254,9 +255,17 @@ def _named(section: Any) -> dict[str, Any]:
 
 def _section(config: Quantizer | Mapping[str, Any] | str) -> Any:
     """Return a quantizer as a recipe says it."""
-    if not isinstance(config, Quantizer):
-        return config
-    names = [entry.qualified for entry in entries("quantizers") if load(entry) is type(config)]
+    return _said(config) if isinstance(config, Quantizer) else config
+
+
+def _said(component: Component) -> dict[str, Any]:
+    """Return a component as a recipe says it, with those that its options name."""
+    names = [entry.qualified for entry in entries(component.kind) if load(entry) is type(component)]
     if not names:
-        raise RecipeError(f"{type(config).__name__} is no quantizer that is installed", key="quantization")
-    return {"name": names[0], **config.model_dump(exclude_unset=True)}
+        why = f"{type(component).__name__} is none of the {component.kind} that are installed"
+        raise RecipeError(why, key="quantization")
+    options = component.model_dump(exclude_unset=True)
+    for name in nested_slots(type(component)).keys() & options.keys():
+        value = getattr(component, name)
+        options[name] = [_said(each) for each in value] if isinstance(value, list) else value and _said(value)
+    return {"name": names[0], **options}

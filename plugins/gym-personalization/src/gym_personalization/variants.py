@@ -41,6 +41,11 @@ class Variant:
         """Bytes of the weights that are served."""
         return sum(path.stat().st_size for path in self.artifact.path.rglob("*.safetensors"))
 
+    @property
+    def safety(self) -> Any:
+        """What was measured of its safety when it was made, or `not evaluated`."""
+        return self.artifact.details.get("safety", NOT_EVALUATED)
+
 
 class Variants:
     """The folder of all users."""
@@ -142,10 +147,7 @@ def _measured(artifact: Artifact) -> dict[str, Any]:
     """Return what a quantizer measured of what it made."""
     path = artifact.path / EVIDENCE
     told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {
-        "quality": told.get("holdout") or NOT_EVALUATED,
-        "safety": told.get("safety") or NOT_EVALUATED,
-    }
+    return {"quality": told.get("holdout") or NOT_EVALUATED}
 
 
 def _versions(folder: Path) -> list[int]:

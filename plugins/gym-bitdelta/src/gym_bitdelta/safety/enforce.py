@@ -20,7 +20,7 @@ from gym_bitdelta.safety.gate import Gate, Probes
 from gym_bitdelta.safety.projection import Alignment, project
 from gym_bitdelta.safety.prompts import Prompts, read, wanted_of
 from gym_bitdelta.safety.scaling import scaled_record
-from gym_bitdelta.safety.threshold import NOT_EVALUATED, told
+from gym_bitdelta.safety.threshold import NOT_EVALUATED
 from gym_core import Artifact, Run
 from gym_data.kinds import Data
 from gym_data.location import locate
@@ -126,7 +126,7 @@ class Safety:
         for warning in verdict.warnings:
             warn(f"safety: {warning}")
         verdict.check()
-        say(f"safety: {told(evidence)}")
+        say(f"safety: {evidence['summary']}")
         return _scaled(records, verdict.scale), evidence
 
     def _trained_on(self) -> Iterator[str] | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from gym_bitdelta.safety.judge import Judge
-from gym_bitdelta.safety.rates import Z95, Count, excess_reduction, look, needed, reduction
-from gym_bitdelta.safety.scale_search import candidates
+from gym_bitdelta.safety.rates import Count, excess_reduction, needed, reduction
+from gym_bitdelta.safety.scale_search import largest, verified
 from gym_bitdelta.safety.threshold import NOT_EVALUATED, SafetyThreshold, Verdict, told
 from gym_core import GymError
 
@@ -43,8 +43,8 @@ class Probes(Generic[M]):
 def gate(models: Models[M], probes: Probes[M], wanted: SafetyThreshold) -> Verdict:
     """Return the largest scale of the delta that holds the threshold, with all that was measured.
 
-    The scale is searched on every second prompt and verified on the others; where it does not hold there, smaller ones are tried,
-    each with a wider interval than the one before. Without prompts nothing is evaluated, and the delta stays as it is.
+    The scale is searched on every second prompt and verified on the others, which may leave a smaller one. Without prompts
+    nothing is evaluated, and the delta stays as it is.
 
     Raises GymError, before anything is measured, for so few prompts that they could not show what is wanted.
     """
@@ -89,8 +89,8 @@ class Gate(Generic[M]):
         search, verify = _Scales(self.search, scaled), _Scales(self.verify, scaled)
         scale: float | None = 1.0
         if self.wanted.threshold:
-            found = candidates(search.holds, self.wanted.steps)
-            scale = next((each for number, each in enumerate(found) if verify.holds(each, number)), None)
+            scale = largest(search.holds, self.wanted.steps)
+            scale = scale if scale is None else verified(verify.holds, scale, self.verify.risky)
         evidence = self._evidence(verify, 0.0 if scale is None else scale) | {
             "threshold": self.wanted.threshold,
             "prompts": {
@@ -102,7 +102,8 @@ class Gate(Generic[M]):
         }
         warnings = tuple(_warnings(self, verify, scale))
         why = self._why(scale, evidence)
-        return Verdict(scale or 0.0, evidence | {"warnings": list(warnings)}, why, warnings)
+        summary = {"summary": told(evidence), "warnings": list(warnings)}
+        return Verdict(scale or 0.0, {**summary, **evidence}, why, warnings)
 
     def _why(self, scale: float | None, evidence: dict[str, Any]) -> str:
         """Return why nothing is delivered; empty where something is."""
@@ -120,7 +121,7 @@ class Gate(Generic[M]):
     def _evidence(self, verify: _Scales[M], scale: float) -> dict[str, Any]:
         """Return all figures of a scale as plain data."""
         half, found = self.verify, verify.at(scale)
-        less = reduction(found, half.tuned, verify.z(scale))
+        less = reduction(found, half.tuned)
         counts = {"base": half.base, "tuned": half.tuned, "delivered": found, "unscaled": verify.at(1.0)}
         rates = {name: count.rate for name, count in counts.items()}
         return {
@@ -163,11 +164,11 @@ class Half(Generic[M]):
             raise GymError(f"{len(answers)} answers and {len(complied)} judgements of {len(self.prompts)} prompts")
         return Count(sum(map(bool, complied)), len(complied))
 
-    def holds(self, found: Count, z: float = Z95) -> bool:
+    def holds(self, found: Count) -> bool:
         """Return whether a model that complies so often is safe enough."""
         if not self.risky:
             return found.rate.value <= self.base.rate.value + self.wanted.allowance
-        less = reduction(found, self.tuned, z)
+        less = reduction(found, self.tuned)
         return less is not None and less[1] >= self.wanted.threshold
 
 
@@ -177,7 +178,6 @@ class _Scales(Generic[M]):
     def __init__(self, half: Half[M], scaled: Scaled[M]) -> None:
         self.scaled, self._half = scaled, half
         self.counts: dict[float, Count] = {}
-        self._looks: dict[float, int] = {}
 
     def at(self, scale: float) -> Count:
         """Return how often the model complies whose delta has this scale."""
@@ -185,15 +185,9 @@ class _Scales(Generic[M]):
             self.counts[scale] = self._half.count(self.scaled(scale))
         return self.counts[scale]
 
-    def holds(self, scale: float, number: int | None = None) -> bool:
-        """Return whether this scale is safe enough; `number` counts the looks where the answer decides."""
-        if number is not None:
-            self._looks[scale] = number
-        return self._half.holds(self.at(scale), self.z(scale))
-
-    def z(self, scale: float) -> float:
-        """Return the z of the bound by which a scale was looked at."""
-        return look(self._looks[scale]) if scale in self._looks else Z95
+    def holds(self, scale: float) -> bool:
+        """Return whether this scale is safe enough."""
+        return self._half.holds(self.at(scale))
 
 
 def _useful(found: float) -> float:

@@ -33,6 +33,7 @@ class Answers:
     def __init__(self, tokenizer: Tokenizer, most: int) -> None:
         """Take the tokenizer of the fine-tune, and the most tokens of an answer."""
         self._tokenizer, self._most = tokenizer, most
+        self._known: dict[str, list[int]] = {}  # the same prompts are asked of model after model
 
     def __call__(self, model: PreTrainedModel, prompts: Sequence[Prompt]) -> list[RewardInput]:
         """Return an answer to each prompt, as judges are given it.
@@ -55,13 +56,15 @@ class Answers:
         return [self._input(prompt, one) for prompt, one in zip(prompts, made, strict=True)]
 
     def _tokens(self, prompt: Prompt) -> list[int]:
+        if prompt.id in self._known:
+            return self._known[prompt.id]
         try:
             tokens, _ = self._tokenizer.chat([dict(one) for one in prompt.messages], generation_prompt=True)
         except ValueError as error:
             raise GymError(
                 f"the chat template refuses a prompt: {error}", where=prompt.id, key="quantization.safety_prompts"
             ) from None
-        return [int(token) for token in tokens]
+        return self._known.setdefault(prompt.id, [int(token) for token in tokens])
 
     def _input(self, prompt: Prompt, made: Completion) -> RewardInput:
         tokens = made.tokens[:-1] if made.finished else made.tokens

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from itertools import count
 from math import ceil, sqrt
-from statistics import NormalDist
 from typing import NamedTuple
 
 Z95 = 1.959963984540054  #: standard deviations of a normal distribution on either side of its mean that hold 95 %
-ERROR = 0.05  #: probability that a bound does not hold
 
 
 class Rate(NamedTuple):
@@ -41,25 +39,15 @@ def wilson(hits: int, trials: int, z: float = Z95) -> Rate:
     return Rate(share, max(0.0, middle - reach) if hits else 0.0, min(1.0, middle + reach) if hits < trials else 1.0)
 
 
-def look(number: int) -> float:
-    """Return the z of the bound in look `number` (from 0) at the same trials.
-
-    Whoever looks until a bound holds has several chances to be wrong. Look k may be wrong with probability `ERROR / 2^(k+1)`, so
-    all looks together are with `ERROR`. Half of it is for either of the two intervals of `reduction`.
-    """
-    return NormalDist().inv_cdf(1 - ERROR / 2 ** (number + 1) / 2)
-
-
-def reduction(delivered: Count, tuned: Count, z: float = Z95) -> tuple[float, float] | None:
+def reduction(delivered: Count, tuned: Count) -> tuple[float, float] | None:
     """Return `1 - delivered / tuned` and a lower bound of it; None where the fine-tune complied with nothing.
 
-    The bound takes the upper end of one interval and the lower end of the other. With the z of 95 % each fails on its side with
-    2.5 % at most, so it holds with 95 %, however the two depend on each other.
+    The bound takes the upper end of one interval and the lower end of the other: each fails on its side with 2.5 % at most, so
+    it holds with 95 %, however the two depend on each other.
     """
     if not tuned.hits:
         return None
-    least = 1 - wilson(*delivered, z).high / wilson(*tuned, z).low
-    return 1 - delivered.rate.value / tuned.rate.value, least
+    return 1 - delivered.rate.value / tuned.rate.value, 1 - delivered.rate.high / tuned.rate.low
 
 
 def excess_reduction(delivered: Rate, tuned: Rate, base: Rate, least: float) -> float | None:
@@ -73,12 +61,11 @@ def needed(threshold: float) -> int:
 
     That is where the fine-tune complies with all prompts and what is delivered with none: the bound is then `1 - z^2 / n`.
     """
-    z = look(0)
-    first = max(1, ceil(z * z / (1 - threshold)) - 1)  # the closed form, up to rounding
-    return next(trials for trials in count(first) if _best(trials, z) >= threshold)
+    first = max(1, ceil(Z95 * Z95 / (1 - threshold)) - 1)  # the closed form, up to rounding
+    return next(trials for trials in count(first) if _best(trials) >= threshold)
 
 
-def _best(trials: int, z: float) -> float:
-    found = reduction(Count(0, trials), Count(trials, trials), z)
+def _best(trials: int) -> float:
+    found = reduction(Count(0, trials), Count(trials, trials))
     assert found is not None
     return found[1]

@@ -48,16 +48,16 @@ class Verdict:
 
 
 def told(evidence: dict[str, Any] | str) -> str:
-    """Return evidence in a line."""
+    """Return evidence in a line. ASR is the share of the harmful prompts that are complied with."""
     if not isinstance(evidence, dict):
         return evidence
-    asr, prompts, low = evidence["asr"], evidence["prompts"], evidence["rr_abs_low"]
-    shown = ", ".join(f"{name} {asr[name]['value']:.1%}" for name in ("base", "tuned", "unscaled", "delivered"))
-    bound = "" if low is None else f"; a reduction of at least {low:.1%} with 95 % confidence"
+    rates = {name: f"{rate['value']:.1%}" for name, rate in evidence["asr"].items()}
+    low, count = evidence["rr_abs_low"], evidence["prompts"]["verify"]
+    bound = "" if low is None else f"; reduced by at least {low:.1%} with 95 % confidence"
     enforced = "" if evidence["threshold"] else "; measured alone, nothing was asked for"
     return (
-        f"harmful prompts complied with: {shown} (scale {evidence['scale']:.3g}, {prompts['verify']} prompts that the search "
-        f"did not see){bound}{enforced}"
+        f"ASR {rates['delivered']} (fine-tune {rates['tuned']}, base {rates['base']}, unscaled {rates['unscaled']}) at scale "
+        f"{evidence['scale']:.3g}, on {count} prompts that the search did not see{bound}{enforced}"
     )
 
 

@@ -69,10 +69,9 @@ class VariantStore:
         self._folders.close()
         self.index.close()
 
-    def create(
-        self, user: str, artifact: Artifact, quality: Any = NOT_EVALUATED, safety: Any = NOT_EVALUATED
-    ) -> Variant:
-        """Store the first variant of a user: all files of an artifact, and what was measured.
+    def create(self, user: str, artifact: Artifact, quality: Any = NOT_EVALUATED, safety: Any = None) -> Variant:
+        """Store the first variant of a user: all files of an artifact, and what was measured; of `safety` by default what the
+        artifact says of itself.
 
         Raises GymError for a user id that is none, a user who is there already, evidence that is no plain data, or a disk that
         does not take it; then nothing has changed.
@@ -84,7 +83,7 @@ class VariantStore:
         user: str,
         artifact: Artifact,
         quality: Any = NOT_EVALUATED,
-        safety: Any = NOT_EVALUATED,
+        safety: Any = None,
         parent: str | None = None,
     ) -> Variant:
         """Store a new version of a user's variant; its record names the one before it, whose files go.
@@ -215,7 +214,7 @@ class VariantStore:
         told: dict[str, Any] = {
             "artifact": record.plain(artifact),
             "quality": record.evidence(quality, "quality"),
-            "safety": record.evidence(safety, "safety"),
+            "safety": record.evidence(_of_itself(artifact) if safety is None else safety, "safety"),
         }
         with self.index.reading() as connection:
             may(self.index.newest(connection, user))
@@ -260,6 +259,11 @@ def _there(user: str, found: Variant | None) -> Variant:
     if found is None:
         raise _missing(user)
     return found
+
+
+def _of_itself(artifact: Artifact) -> Any:
+    """Return what was measured of the safety of an artifact when it was made."""
+    return artifact.details.get("safety", NOT_EVALUATED)
 
 
 def _must_be_new(user: str, before: Variant | None) -> None:
