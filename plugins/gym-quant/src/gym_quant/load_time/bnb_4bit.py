@@ -48,7 +48,7 @@ class Bnb4bitCodec(WeightCodec):
             nested = {"offset": stored["offset"][0], "state2": scales}
         state = bnb.QuantState(
             absmax=stored["absmax"],
-            shape=shape,
+            shape=torch.Size((1, shape.numel())),  # on a CPU its rows of other lengths than whole blocks come out wrong
             code=_levels(config.quant_type, device),
             blocksize=config.blocksize,
             quant_type=config.quant_type,
