@@ -33,7 +33,8 @@ from gym_torch.model.quantized_weights import (
     stored_layer,
     stored_modules,
 )
-from gym_torch.model.stored_formats import StoredFormat, prepare
+from gym_torch.model.stored_format import StoredFormat
+from gym_torch.model.stored_formats import prepare
 
 METHOD = "gym"  #: what transformers calls it while a model is loaded; nothing of it stays in the model
 

@@ -1,4 +1,4 @@
-"""Models that come quantized: GPTQ, AWQ, AQLM and compressed-tensors. Linear layers keep what the files hold, and decode it.
+"""Models that come quantized, by GPTQ, AWQ or others. Linear layers keep what the files hold, and decode it.
 
 A format is what `quant_method` of the configuration names. It says which tensors of a file stand for a weight, and what weight
 they stand for. The kernels of these methods are for GPUs and for generation; here adapters are trained beside them anywhere.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -22,42 +21,14 @@ from transformers.pytorch_utils import Conv1D
 from gym_core import GymError, PluginError
 from gym_core.discovery import entries
 from gym_core.loading import load
+from gym_torch.model.bitsandbytes_format import BitsAndBytes
+from gym_torch.model.fp8_format import Fp8
 from gym_torch.model.model_files import INDEX
 from gym_torch.model.packed_codes import BITS, groups, reordered, unpacked
 from gym_torch.model.quantized_weights import STORED, WeightCodec, stored_layer
+from gym_torch.model.stored_format import StoredFormat, odd
 
 PLAIN = "weight"  #: what a weight is called that is not packed
-
-
-class StoredFormat(WeightCodec):
-    """A codec that decodes what files hold and encodes nothing."""
-
-    tensors: ClassVar[tuple[str, ...]] = ()
-    """What stands for a weight, by the last part of its name, as far as a file has it; the first is always there."""
-
-    reads: ClassVar[str] = ""
-    """What kinds of it are read, for people."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        """Keep the `quantization_config` of the model."""
-        self.options = options
-
-    @classmethod
-    def unknown(cls, options: Mapping[str, Any]) -> str:
-        """Return what in a `quantization_config` makes the weights others than those that are read; empty where nothing does."""
-        return ""
-
-    def encode(self, weight: Tensor) -> dict[str, Tensor]:
-        """Raise GymError: what was made with data is not made again."""
-        raise GymError(
-            "the base came quantized, and its weights cannot be rounded anew",
-            key="adapter",
-            fix="set adapter: lora, or name the model that it was made of under `quantization`",
-        )
-
-    @abstractmethod
-    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
-        """Return the shape `[out, in]` of the weight that tensors stand for; they may have no data, but for `weight_shape`."""
 
 
 class Gptq(StoredFormat):
@@ -72,7 +43,7 @@ class Gptq(StoredFormat):
     @classmethod
     def unknown(cls, options: Mapping[str, Any]) -> str:
         """Return bits, or a layout of a kernel, that are not read."""
-        return _odd(options, {"bits": (2, 3, 4, 8), "checkpoint_format": ("gptq", "gptq_v2", None)})
+        return odd(options, {"bits": (2, 3, 4, 8), "checkpoint_format": ("gptq", "gptq_v2", None)})
 
     def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
         """Return the shape."""
@@ -104,7 +75,7 @@ class Awq(StoredFormat):
     def unknown(cls, options: Mapping[str, Any]) -> str:
         """Return bits, or a layout of a kernel, that are not read."""
         version = str(options.get("version") or "gemm").lower()
-        return _odd({**options, "version": version}, {"bits": (4, None), "version": ("gemm",)})
+        return odd({**options, "version": version}, {"bits": (4, None), "version": ("gemm",)})
 
     def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
         """Return the shape."""
@@ -162,9 +133,9 @@ class CompressedTensors(StoredFormat):
             None,
         )
         scales = ("tensor", "channel", "group", None)
-        found = _odd(options, {"format": read})
+        found = odd(options, {"format": read})
         for group in (options.get("config_groups") or {}).values():
-            found = found or _odd(group, {"format": read}) or _odd(group.get("weights") or {}, {"strategy": scales})
+            found = found or odd(group, {"format": read}) or odd(group.get("weights") or {}, {"strategy": scales})
         sparse = (options.get("sparsity_config") or {}).get("format", "dense")
         return found or ("" if sparse == "dense" else f"sparsity {sparse}")
 
@@ -220,6 +191,8 @@ FORMATS: dict[str, type[StoredFormat]] = {
     "awq": Awq,
     "aqlm": Aqlm,
     "compressed-tensors": CompressedTensors,
+    "fp8": Fp8,
+    "bitsandbytes": BitsAndBytes,
     GYM: Encoded,
 }
 
@@ -247,24 +220,26 @@ def format_of(shape: PretrainedConfig) -> StoredFormat | None:
     return found(options)
 
 
-def _odd(options: Mapping[str, Any], read: Mapping[str, tuple[Any, ...]]) -> str:
-    """Return the first option that has another value than those that are read, with it; empty where all have."""
-    return next((f"{key} {options.get(key)}" for key, values in read.items() if options.get(key) not in values), "")
-
-
 def prepare(model: PreTrainedModel, path: Path, codec: StoredFormat) -> None:
     """Put layers without data into a model without data, in the place of those that the files hold quantized."""
     there = _modules(path, codec)
     for name, layer in list(model.named_modules()):
-        if isinstance(layer, nn.Linear | Conv1D) and name in there:
-            stored = there[name]
+        if isinstance(layer, nn.Linear | Conv1D) and (stored := there.pop(name, None)):
             empty = {key: torch.empty_like(tensor, device="meta") for key, tensor in stored.items()}
             model.set_submodule(name, stored_layer(layer, codec, empty, codec.shape(stored)))
+    if experts := next((name for name in there if ".experts." in name), ""):
+        raise GymError(
+            f"experts that come quantized are not read here ({experts})",
+            where=str(path),
+            key="model.path",
+            fix="use the model that it was made of, with `quantization`",
+        )
 
 
 def renamed(path: Path, codec: StoredFormat) -> dict[str, str]:
     """Return patterns of names in the files and what they are called in the model, as transformers takes them."""
-    names = {rf"^(.+)\.{key}$": rf"\1.{STORED}{key}" for key in codec.tensors if key != PLAIN}
+    parts = {key: STORED + key.replace(".", "_") for key in codec.tensors if key != PLAIN}
+    names = {rf"^(.+)\.{re.escape(key)}$": rf"\1.{own}" for key, own in parts.items()}
     there = _modules(path, codec)
     return names | {
         rf"^{re.escape(name)}\.{PLAIN}$": f"{name}.{STORED}{PLAIN}" for name in there if PLAIN in there[name]
@@ -280,17 +255,18 @@ def _modules(path: Path, codec: StoredFormat) -> dict[str, dict[str, Tensor]]:
     for file in files:
         with safe_open(path / file, "pt") as weights:
             for key in weights.keys():  # noqa: SIM118 # it is no mapping
-                module, _, name = key.rpartition(".")
-                if name in codec.tensors:
-                    found.setdefault(module, {})[name] = _described(weights, key)
-    return {module: tensors for module, tensors in found.items() if codec.tensors[0] in tensors}
+                if name := next((name for name in codec.tensors if key.endswith(f".{name}")), ""):
+                    module = found.setdefault(key.removesuffix(f".{name}"), {})
+                    module[name.replace(".", "_")] = _described(weights, key)
+    marked = codec.tensors[0].replace(".", "_")
+    return {module: tensors for module, tensors in found.items() if marked in tensors}
 
 
 def _described(weights: Any, key: str) -> Tensor:
     """Return a tensor of a file, whole where it is a shape, else one of its size and dtype without data."""
     part = weights.get_slice(key)
     shape = part.get_shape()
-    if key.endswith("_shape"):
+    if key.endswith("_shape") or ".quant_state." in key:
         whole: Tensor = weights.get_tensor(key)
         return whole
     one: Tensor = part[:1] if shape and shape[0] else weights.get_tensor(key)
