@@ -179,6 +179,28 @@ def test_a_cap_is_never_passed_and_what_fits_is_used(cap):
             assert cap["max_cost"] - most.cost <= spent.cost <= cap["max_cost"]
 
 
+def test_a_cap_holds_among_faults():
+    """Retries count as well: what a dropped reply may have cost is no room for another call."""
+    ledger = Ledger(max_tokens=40_000)
+    faults = ("dropped", "malformed", "half", "status 429", "status 500")
+    with (
+        ScriptedServer(
+            lambda asked: "yes" * 20, lambda asked, attempt: faults[attempt - 1] if attempt < 4 else ""
+        ) as server,
+        caller(ledger) as calls,
+    ):
+        one = model(server)
+        with pytest.raises(CapReached):
+            calls.map(lambda number: calls.call(one, key(number), request(number)), range(500))
+        assert server.total <= ledger.spent.usage.total <= 40_000
+        assert ledger.lost.calls == server.counted["replies"] - ledger.confirmed.calls > 20
+
+
+def test_what_a_local_server_is_told_in_place_of_a_key_is_no_secret():
+    with ScriptedServer(lambda asked: "The set is EMPTY.", key="EMPTY") as server:
+        assert model(server, "EMPTY").ask(request()).text == "The set is EMPTY."
+
+
 def test_a_call_waits_while_others_may_leave_enough():
     ledger = Ledger(max_tokens=100)
     order = []

@@ -205,6 +205,9 @@ def test_infer_puts_experiences_into_the_prompt_and_retrieves_what_fits():
         one = trainer(server, GRPOConfig(retrieve=2))
         assert [one.infer(row["question"], library) for row in rows(10)] == [row["answer"] for row in rows(10)]
         assert one.infer(rows(1)[0]["question"]) == "no idea"
+        server.fault = lambda request, attempt: "status 503"
+        with pytest.raises(GymError, match="gave no answer: status 503"):
+            one.infer("Task 77 about the desert", library)
         system = server.requests[0]["messages"][0]
         assert system["role"] == "system" and system["content"].count("[E") == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 
@@ -16,16 +17,25 @@ from gym_core.cli import run
 from gym_core.loading import find
 from gym_training_free import ExperienceLibrary
 
+KEY = "sk-planted/in+the-recipe"
+
 
 @pytest.fixture
 def world():
-    with ScriptedServer(World(), key="k1") as server:
+    """Yield a server that repeats the key of each request wherever it can."""
+    plain = World()
+    told = {"summary": f" You sent {KEY}.", "advantage": f"\n{KEY}"}
+
+    def answer(request):
+        return plain(request) + told.get(World.role(request), "")
+
+    with ScriptedServer(answer, lambda request, attempt: "status 500" if attempt == 1 else "", key=KEY) as server:
         yield server
 
 
 @pytest.fixture
 def recipe(world, tmp_path, monkeypatch):
-    monkeypatch.setenv("GYM_TEST_KEY", "k1")
+    monkeypatch.setenv("GYM_TEST_KEY", KEY)
     file = tmp_path / "tasks.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows(20)))
     backend = {"backend": "openai", "path": "m", "base_url": world.base_url, "api_key_env": "GYM_TEST_KEY"}
@@ -38,7 +48,8 @@ def recipe(world, tmp_path, monkeypatch):
     }
 
 
-def test_a_recipe_learns_writes_an_artifact_and_is_repeated_for_nothing(recipe, world, tmp_path, capsys):
+def test_a_recipe_learns_writes_an_artifact_and_is_repeated_for_nothing(recipe, world, tmp_path, capsys, caplog):
+    caplog.set_level(logging.DEBUG)
     outcome = execute(load_recipe(recipe))
     assert outcome.artifact.kind == "experience" and outcome.artifact.path == tmp_path / "run/experience"
     asked = len(world.requests)
@@ -47,8 +58,10 @@ def test_a_recipe_learns_writes_an_artifact_and_is_repeated_for_nothing(recipe, 
     assert [line["step"] for line in lines] == [1, 2] and lines[-1]["eval_reward"] > 0
     record = json.loads((tmp_path / "run/run.json").read_text())
     assert record["status"] == "finished" and record["artifact"]["details"]["evidence"]["evaluated"]
-    everything = "".join(path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file())
-    assert '"k1"' not in everything and "Bearer" not in everything
+    everything = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    everything += [caplog.text, *capsys.readouterr()]
+    assert "You sent [key]." in "".join(everything) and KEY not in "".join(everything)
+    assert "round 2, epoch 1: reward" in everything[-1]
 
     def said(*words):
         code = run(["experiences", *words])
@@ -134,7 +147,7 @@ def test_the_forms_of_the_seeds_work(world, monkeypatch):
     assert (gym.GRPOConfig, gym.TrainingFreeGRPO) == (GRPOConfig, TrainingFreeGRPO)
     monkeypatch.setattr("gym_training_free.api.LOCAL", world.base_url)
     config = GRPOConfig(group_size=5, max_epochs=3, temperature_train=0.7)
-    trainer = TrainingFreeGRPO("deepseek/v3.1-terminus", config, api_key="k1")
+    trainer = TrainingFreeGRPO("deepseek/v3.1-terminus", config, api_key=KEY, backoff=0.001)
     dataset = rows(200)
     experiences = trainer.train(dataset[:10], lambda answer, row: float(answer == row["answer"]))
     assert len(experiences) > 3

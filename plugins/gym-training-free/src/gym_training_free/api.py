@@ -11,14 +11,12 @@ from gym_core.errors import GymError
 from gym_core.outputlock import OutputLock
 from gym_training_free import questions
 from gym_training_free.config import LOCAL, GRPOConfig, OpenAI
-from gym_training_free.endpoint.chat import ChatModel, ChatRequest, Failed
-from gym_training_free.experience import retrieval
+from gym_training_free.endpoint.chat import ChatModel
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.judging import judge
 from gym_training_free.open_endpoint import endpoint
-from gym_training_free.prompting import Prompts, shown
 from gym_training_free.run import models
-from gym_training_free.session import Setting, learn, save
+from gym_training_free.session import Setting, asking, learn, save
 
 
 class TrainingFreeGRPO:
@@ -89,16 +87,18 @@ class TrainingFreeGRPO:
                 judging.close()
 
     def infer(self, query: Any, experiences: ExperienceLibrary | None = None) -> str:
-        """Return the answer to a question, text or messages, with experiences in the prompt. Raises GymError without one."""
-        messages = questions.asked([query if isinstance(query, str) else {"messages": query}])[0][0]
-        library, config = experiences or ExperienceLibrary(), self.config
-        chosen = None
-        if config.retrieve is not None and len(library) > config.retrieve:
-            chosen = retrieval.by_words(library, shown(messages), config.retrieve)
-        told = Prompts.load(config.prompts).with_experiences(messages, library, chosen)
-        request = ChatRequest(told, config.max_new_tokens, config.temperature_eval, config.top_p)
-        try:
-            return self.model.ask(request).text
-        except Failed as error:
-            fix = "ask again, or see what the server logs"
-            raise GymError(f"gave no answer: {error}", where=self.model.where, fix=fix) from None
+        """Return the answer to a question, text or messages, with experiences in the prompt, and with tools where there are some.
+
+        Raises GymError where none comes.
+        """
+        asked = questions.asked([query if isinstance(query, str) else {"messages": query}])
+        found = questions.questions(asked, (), 0, self.seed)
+        config = self.config
+        with asking(Setting(config, models(config, self.model, None), found, None, self.seed), None) as ask:
+            library = experiences or ExperienceLibrary()
+            attempts = ask.answers({0: found.train[0]}, library, 1, 0, 0, "infer", config.temperature_eval)
+            reply, failures = attempts[0][0].reply, ask.caller.failures
+        if reply is None:
+            why = f"gave no answer: {failures.most_common(1)[0][0]}"
+            raise GymError(why, where=self.model.where, key="model", fix="see that it runs, and what it logs")
+        return reply.text

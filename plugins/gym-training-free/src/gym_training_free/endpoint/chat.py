@@ -22,6 +22,7 @@ from gym_training_free.endpoint.price import Price
 
 LARGEST = 64 * 2**20  #: bytes of a reply
 CROSSED_OUT = "[key]"
+SECRET = 8  #: least letters of a key that is crossed out; shorter ones are what local servers are told, such as `EMPTY`
 #: Tokens that a chat template may put around a message, and around all of them; a token has at least one byte of text.
 AROUND_MESSAGE, AROUND_ALL = 32, 256
 PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
@@ -231,7 +232,9 @@ class ChatEndpoint:
 
     def _clean(self, text: str) -> str:
         """Return text in which the key is crossed out, however JSON may have written it."""
-        for written in {self.key, json.dumps(self.key)[1:-1], self.key.replace("/", "\\/")} - {""}:
+        if len(self.key) < SECRET:
+            return text
+        for written in {self.key, json.dumps(self.key)[1:-1], self.key.replace("/", "\\/")}:
             text = text.replace(written, CROSSED_OUT)
         return text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -139,7 +139,7 @@ class Learner:
         mine = [one.id for one in changed if one.updated == made.step]
         return changed.with_uplift({identity: made.comparison.gain / len(mine) for identity in mine})
 
-    def _leaks(self, sources: Any) -> Callable[[Operation], str]:
+    def _leaks(self, sources: Mapping[str, Question]) -> Callable[[Operation], str]:
         """Return what says what an operation gives away of the questions of this batch."""
         rows = [(question.text, question.row) for question in sources.values()]
         column = self.asking.config.answer
