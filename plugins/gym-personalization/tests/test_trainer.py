@@ -25,6 +25,7 @@ RECIPE: dict[str, Any] = {
     "adapter": {"name": "lora", "rank": 4},
     "train": {"max_steps": 6, "batch_size": 2, "learning_rate": 1e-2, "precision": "fp32", "save_every": 50},
 }
+QUICK = {"name": "bitdelta", "distill_steps": 0, "holdout_samples": 2, "calibration_samples": 2}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_a_compressed_variant_answers(model_path: Path, tmp_path: Path) -> None:
 
     A process that ended while the quantizer was at work leaves a finished run without an artifact: it is compressed next time.
     """
-    config = BitDeltaConfig(bits=1, group_size=16, distill_steps=1, holdout_samples=2, calibration_samples=2)
+    config = BitDeltaConfig(bits=1, distill_steps=1, holdout_samples=2, calibration_samples=2)
     users = PersonalizedTrainer(str(model_path), config, output=tmp_path, recipe=RECIPE)
     made = users.create_variant("alice", rows(1))
     assert made.artifact.kind == "delta"
@@ -100,6 +101,51 @@ def test_preferences_are_pairs(trainer: PersonalizedTrainer) -> None:
     assert json.loads((made.output / "run.json").read_text())["recipe"]["algorithm"]["name"] == "dpo"
     with pytest.raises(RecipeError, match="either"):
         trainer.create_variant("bob")
+
+
+def test_who_cannot_share_trains_alone(model_path: Path, tmp_path: Path) -> None:
+    """A full fine-tune, and pairs that a variant goes on with: the same calls, runs of their own, and one store."""
+    quick = {"train": RECIPE["train"] | {"max_steps": 2, "plot": False}}
+    users = PersonalizedTrainer(str(model_path), QUICK, output=tmp_path, recipe={**quick, "adapter": "full"})
+    whole = users.create_variant("whole", rows(1))
+    assert whole.trained.kind == "model" and whole.artifact.kind == "delta"
+    assert users.create_variant("whole", rows(1)) == whole
+    with pytest.raises(RecipeError, match="not gone on with"):
+        users.update_variant("whole", rows(2))
+
+    users = PersonalizedTrainer(str(model_path), QUICK, output=tmp_path, recipe={**quick, "adapter": RECIPE["adapter"]})
+    users.create_variant("pairs", rows(1))
+    again = users.update_variant("pairs", preferences=rows(2, pairs=True))
+    assert again.version == 2 and again.artifact.kind == "delta"
+    asked = [("whole", "1?"), ("pairs", "1?"), ("nobody", "1?"), ("whole", "1?")]
+    first, second, none, last = users.serve_variants(asked, max_new_tokens=8)
+    assert isinstance(first, str) and isinstance(second, str) and first == last
+    assert isinstance(none, GymError) and "nobody" in str(none)
+    users.remove_variant("pairs")
+    with pytest.raises(GymError, match="no variant"):
+        users.serve_variant("pairs")
+    assert not (tmp_path / "users/pairs").exists()
+    users.close()
+
+
+def test_what_is_refused_is_not_served(model_path: Path, tmp_path: Path) -> None:
+    """The version before stays; the adapter is kept, and a quantizer that takes it is enough."""
+    strict = {**QUICK, "max_kl": 1e-9}
+    users = PersonalizedTrainer(str(model_path), QUICK, output=tmp_path, recipe=RECIPE)
+    users.create_variant("alice", rows(1))
+    users.close()
+    users = PersonalizedTrainer(str(model_path), strict, output=tmp_path, recipe=RECIPE)
+    for _ in range(2):
+        with pytest.raises(GymError, match="max_kl"):
+            users.update_variant("alice", rows(2))
+    assert users.variants.served("alice").version == 1 and users.variants.store.get("alice").number == 1
+    steps = (tmp_path / "users/alice/2/metrics.jsonl").read_text()
+    users.close()
+    users = PersonalizedTrainer(str(model_path), QUICK, output=tmp_path, recipe=RECIPE)
+    assert users.update_variant("alice", rows(2)).version == 2
+    assert (tmp_path / "users/alice/2/metrics.jsonl").read_text() == steps, "nothing was trained anew"
+    assert users.variants.store.get("alice").quality["recovered"] is not None
+    users.close()
 
 
 def test_a_user_who_fails_harms_no_other(trainer: PersonalizedTrainer, tmp_path: Path) -> None:

@@ -114,6 +114,12 @@ class OpenedVariants:
 
     def _ready(self, found: Variant, prompt: Prompt, stack: ExitStack) -> Ready:
         held: Tenant | None = None
+        if found.artifact["task"] != "causal-lm":
+            raise GymError(
+                f"the variant of `{found.user}` is a model for `{found.artifact['task']}`, which answers nothing",
+                key="user_id",
+                fix="train users with an algorithm for text, such as `sft` or `dpo`",
+            )
         if _is_delta(found):
             base, name = self._base(_artifact(found)), self._named(found)
             held = Tenant(name, stack.enter_context(base.lease([name])).tenants[name])
