@@ -101,6 +101,8 @@ def test_preferences_are_pairs(trainer: PersonalizedTrainer) -> None:
     assert json.loads((made.output / "run.json").read_text())["recipe"]["algorithm"]["name"] == "dpo"
     with pytest.raises(RecipeError, match="either"):
         trainer.create_variant("bob")
+    with pytest.raises(DataError, match="no pair"):
+        trainer.create_variant("bob", preferences=rows(2))
 
 
 def test_who_cannot_share_trains_alone(model_path: Path, tmp_path: Path) -> None:

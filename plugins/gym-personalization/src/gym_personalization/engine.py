@@ -19,7 +19,7 @@ from gym_personalization import idle_state
 from gym_personalization.base import Base
 from gym_personalization.joint_batch import join
 from gym_personalization.user_run import UserRun, failed, user_run
-from gym_personalization.variants import STATE
+from gym_personalization.variants import STATE, disk_errors
 from gym_torch.batch import Batch
 from gym_torch.loop import train_loop
 from gym_torch.loop.step_batches import StepBatches
@@ -82,10 +82,11 @@ class Engine:
                 f"{self.base.slots} users are in training, for whom there is room", fix="wait for one to leave"
             )
         resuming = (output / STATE).is_file()
-        user = user_run(self.base, name, recipe, output, slot, resuming)
-        if resuming:
-            idle_state.read(user)
-        user.start()
+        with disk_errors(output):
+            user = user_run(self.base, name, recipe, output, slot, resuming)
+            if resuming:
+                idle_state.read(user)
+            user.start()
         self.present[name] = user
         return user
 
@@ -98,13 +99,15 @@ class Engine:
         user = self.present[name]
         if not user.ended:
             idle_state.write(user)
-            user.run.record.update(status="interrupted")
+            with disk_errors(user.run.output):
+                user.run.record.update(status="interrupted")
         return self._let_go(name)
 
     def finish(self, name: str) -> Artifact:
         """Write what a user has trained as an ordinary adapter, and let go of the user; its state is removed."""
         user = self.present[name]
-        artifact = user.finish()
+        with disk_errors(user.run.output):
+            artifact = user.finish()
         (user.run.output / STATE).unlink(missing_ok=True)
         self._let_go(name)
         return artifact
@@ -175,8 +178,9 @@ class Engine:
 
     def _told(self, user: UserRun) -> None:
         """Tell those who watch a user of a finished step."""
-        user.job.observer.stepped(user.job.progress)
-        train_loop.tell(user.job)
+        with disk_errors(user.run.output):
+            user.job.observer.stepped(user.job.progress)
+            train_loop.tell(user.job)
 
     def _passes(self, turns: Sequence[_Turn], number: int) -> Iterator[list[_Turn]]:
         """Yield users in the order of their slots, as many as have `tokens` together."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gym_core.record import RunRecord
 from gym_core.run import execute, opening
 from gym_personalization.base import AloneError
 from gym_personalization.engine import Engine
+from gym_personalization.variants import disk_errors
 from gym_torch.console import say
 from gym_torch.loop.signals import Signals
 from gym_torch.loop.train_loop import due
@@ -120,7 +122,8 @@ def train_all(
 def train_alone(user: Waiting) -> Trained:
     """Train a user as `gym train` does, with a model of its own. Raises Interrupted after a signal."""
     try:
-        made = execute(user.recipe())
+        with disk_errors(user.output):
+            made = execute(user.recipe())
     except Interrupted:
         raise
     except GymError as error:
@@ -145,9 +148,10 @@ def _enter(engine: Engine, user: Waiting) -> Trained | None:
     except AloneError:
         raise
     except GymError as error:
-        user.output.mkdir(parents=True, exist_ok=True)
-        if record.read().get("status") != "finished":
-            record.update(status="failed", error={"problems": [problem.to_json() for problem in error.problems]})
+        with suppress(OSError):
+            user.output.mkdir(parents=True, exist_ok=True)
+            if record.read().get("status") != "finished":
+                record.update(status="failed", error={"problems": [problem.to_json() for problem in error.problems]})
         return Trained(user.name, user.output, error=error)
     return None
 
@@ -186,9 +190,11 @@ def delivered(run: Run, user: Waiting, artifact: Artifact) -> Trained:
         return Trained(user.name, user.output, artifact)
     hook = manager_for(run.recipe.hooks).hook
     try:
-        made: Artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized")
+        with disk_errors(user.output):
+            made: Artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized") or artifact
+            run.record.update(artifact=made.to_json(), refused=None)
     except GymError as error:
-        run.record.update(refused={"problems": [problem.to_json() for problem in error.problems]})
+        with suppress(OSError):  # a full disk must not hide what happened
+            run.record.update(refused={"problems": [problem.to_json() for problem in error.problems]})
         return Trained(user.name, user.output, error=error)
-    run.record.update(artifact=made.to_json(), refused=None)
     return Trained(user.name, user.output, made)

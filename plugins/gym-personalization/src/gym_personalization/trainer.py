@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from gym_core import Component, GymError, Quantizer, Recipe, RecipeError, load_recipe
+from gym_core import Component, DataError, GymError, Quantizer, Recipe, RecipeError, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_core.outputlock import OutputLock
@@ -24,7 +24,7 @@ from gym_personalization.opened_variants import Prompt
 from gym_personalization.roster import Trained, Waiting, train_all, train_alone
 from gym_personalization.serving import Request, Served, ServingEngine
 from gym_personalization.users import first_row, is_pair, rows_of, users_in
-from gym_personalization.variants import Variant, Variants
+from gym_personalization.variants import Variant, Variants, disk_errors
 from gym_torch.console import say
 
 Data = str | Path | Iterable[Mapping[str, Any]]
@@ -211,15 +211,17 @@ class PersonalizedTrainer:
         if trained.artifact is None:
             assert trained.error is not None
             raise trained.error
-        return self.variants.publish(trained.name, int(trained.output.name))
+        with disk_errors(trained.output):
+            return self.variants.publish(trained.name, int(trained.output.name))
 
     def _waiting(
         self, user: str, data: Data, version: int, train: Mapping[str, Any], before: Variant | None = None
     ) -> Waiting:
         """Return a user who is to be trained. Raises what is wrong with the name or the rows."""
         folder = self.variants.folder(user)
-        rows = rows_of(user, data)
-        path = rows if isinstance(rows, Path) else self.variants.keep_rows(user, version, rows)
+        with disk_errors(folder):
+            rows = rows_of(user, data)
+            path = rows if isinstance(rows, Path) else self.variants.keep_rows(user, version, rows)
         raw = self._raw(path, is_pair(first_row(rows)), train, folder / str(version))
         if before is not None:
             if before.trained.kind != "adapter":
@@ -246,7 +248,21 @@ class PersonalizedTrainer:
 def _given(data: Data | None, preferences: Data | None) -> Data:
     if (data is None) == (preferences is None):
         raise RecipeError("give either `data` or `preferences`", key="data")
-    return preferences if data is None else data  # type: ignore[return-value]
+    if preferences is None:
+        assert data is not None
+        return data
+    if isinstance(preferences, str | Path):
+        found = [first_row(Path(preferences))] if Path(preferences).is_file() else []
+    else:
+        preferences = found = list(preferences)
+    odd = next((row for row in found if isinstance(row, Mapping) and not is_pair(row)), None)
+    if odd is not None:
+        raise DataError(
+            f"a row of `preferences` has the columns {', '.join(map(str, odd))[:60]}, and is no pair of two answers",
+            key="preferences",
+            fix="give rows with `chosen` and `rejected`, or hand other rows over as `data`",
+        )
+    return preferences
 
 
 def _named(section: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ same recipe.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -199,4 +200,5 @@ def _check(recipe: Recipe, objective: Objective[Any]) -> None:
 
 def failed(run: Run, error: GymError) -> None:
     """Write down why a user's run ended early; what it left before stays."""
-    run.record.update(status="failed", error={"problems": [problem.to_json() for problem in error.problems]})
+    with suppress(OSError):  # a full disk must not hide what happened
+        run.record.update(status="failed", error={"problems": [problem.to_json() for problem in error.problems]})

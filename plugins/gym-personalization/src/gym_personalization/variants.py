@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from gym_bitdelta.quantizer import EVIDENCE
 from gym_bitdelta.store import NOT_EVALUATED, VariantStore
 from gym_bitdelta.store import Variant as Stored
 from gym_bitdelta.store.content import hashed
-from gym_core import Artifact, BusyError, RecipeError
+from gym_core import Artifact, BusyError, GymError, RecipeError
 from gym_core.files import remove, write_atomically
 from gym_core.record import RunRecord
 from gym_personalization.users import checked_name
@@ -141,6 +142,16 @@ class Variants:
         with self.store.index.reading() as connection:
             rows = self.store.index.rows(connection, user)
         return [self.store.index.parsed(row) for row in rows]
+
+
+@contextmanager
+def disk_errors(where: Path) -> Iterator[None]:
+    """Raise GymError where the disk does not take what the block writes, or does not give what it reads."""
+    try:
+        yield
+    except OSError as error:
+        fix = "make room, or see to what it says, and do the same again: it goes on from what is whole"
+        raise GymError(f"the disk does not take it: {error.strerror or error}", where=str(where), fix=fix) from error
 
 
 def _measured(artifact: Artifact) -> dict[str, Any]:
