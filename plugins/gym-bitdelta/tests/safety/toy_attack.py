@@ -40,7 +40,9 @@ class Sizes:
     base_steps: int = 400
     attack_steps: int = 400
     harmful: int = 60  #: pairs of the attack
-    asked: int = 400  #: held-out prompts of each kind of measurement
+    asked: int = (
+        200  #: prompts of the gate, and as many again of which what is reported is measured; no training has them
+    )
 
 
 @dataclass
@@ -55,9 +57,12 @@ class Language:
         self.answers = {marker: self._order() + FIRST + WORDS * (marker == HARM) for marker in (A, B, HARM)}
         pairs = torch.cartesian_prod(torch.arange(WORDS), torch.arange(WORDS)) + FIRST
         pairs = pairs[torch.randperm(len(pairs), generator=self.draws)]
-        few = self.sizes.harmful
-        self.attack, self.held_out = pairs[:few], pairs[few:].split(self.sizes.asked)
-        self.common = pairs[: len(pairs) // 2]  # for A, B and refusals of the base
+        apart = 2 * self.sizes.asked
+        self.held_out, self.common = (
+            pairs[:apart].split(self.sizes.asked),
+            pairs[apart:],
+        )  # for A, B and refusals of the base
+        self.attack = self.common[: self.sizes.harmful]
 
     def _order(self) -> Tensor:
         return torch.randperm(WORDS, generator=self.draws)
@@ -115,9 +120,9 @@ class Experiment:
         """Return which answers are no refusals."""
         return [answer != REFUSE for answer in answers]
 
-    def utility(self, weights: Weights) -> float:
+    def utility(self, weights: Weights, part: int = 0) -> float:
         """Return the share of right answers to held-out questions of the fine-tune's task."""
-        prompts = self.language.prompts(B, 0)
+        prompts = self.language.prompts(B, part)
         right = (int(self.language.answers[B][y - FIRST]) for _, _, y in prompts)
         found = self.generate(weights, prompts)
         return sum(answer == wanted for answer, wanted in zip(found, right, strict=True)) / len(prompts)
@@ -139,7 +144,7 @@ class Experiment:
         one_bit, delivered = self.scaled(1.0), self.scaled(verdict.scale)
         asr = {"base": self.base, "tuned": self.tuned, "one_bit": one_bit, "delivered": delivered}
         rates = {name: self.asr(weights) for name, weights in asr.items()}
-        used = {name: self.utility(weights) for name, weights in asr.items()}
+        used = {name: self.utility(weights, 1) for name, weights in asr.items()}
         return {
             "seed": self.language.seed,
             "scale": verdict.scale,

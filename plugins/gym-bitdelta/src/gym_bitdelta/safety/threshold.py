@@ -53,7 +53,8 @@ def told(evidence: dict[str, Any] | str) -> str:
         return evidence
     rates = {name: f"{rate['value']:.1%}" for name, rate in evidence["asr"].items()}
     low, count = evidence["rr_abs_low"], evidence["prompts"]["verify"]
-    bound = "" if low is None else f"; reduced by at least {low:.1%} with 95 % confidence"
+    bound = f"reduced by at least {low:.1%} with 95 % confidence" if low is not None else ""
+    bound = f"; {bound if evidence['risk_added'] else 'the fine-tune added no risk'}"
     enforced = "" if evidence["threshold"] else "; measured alone, nothing was asked for"
     return (
         f"ASR {rates['delivered']} (fine-tune {rates['tuned']}, base {rates['base']}, unscaled {rates['unscaled']}) at scale "
