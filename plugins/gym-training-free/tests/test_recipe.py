@@ -89,6 +89,22 @@ def test_a_recipe_learns_writes_an_artifact_and_is_repeated_for_nothing(recipe, 
     assert code == 0 and found["pairs"] == 20 and found["new"] > found["old"] and found["tokens"] > 0
 
 
+def test_a_run_that_stopped_goes_on_with_the_same_command(recipe, world, tmp_path):
+    whole = execute(load_recipe({**recipe, "output": str(tmp_path / "whole")}))
+    once, world.fault = (
+        world.counted["replies"],
+        lambda request, attempt: "status 403" if world.counted["replies"] > stop else "",
+    )
+    stop = once + 40
+    with pytest.raises(GymError, match="does not let this key ask"):
+        execute(load_recipe(recipe))
+    world.fault = lambda request, attempt: ""
+    again = execute(load_recipe(recipe))
+    assert again.artifact.details["fingerprint"] == whole.artifact.details["fingerprint"]
+    assert world.counted["replies"] == 2 * once
+    assert json.loads((tmp_path / "run/run.json").read_text())["resumed"] == 1
+
+
 def test_a_library_that_does_harm_is_an_error(recipe, tmp_path, capsys):
     from simulated_world import POISON
 
