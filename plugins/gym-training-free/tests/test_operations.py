@@ -93,6 +93,18 @@ def test_lineage_is_kept():
     assert [one.id for one in again] == ["E1", "E2", "E5"]
 
 
+def test_tags_are_kept_until_there_are_others():
+    told = '[{"operation": "UPDATE", "id": "E1", "content": "When x, y.", "tags": ["sums"]}, '
+    made, _ = apply(
+        LIBRARY, parse(told + '{"operation": "ADD", "content": "When a, b.", "tags": ["letters"]}]'), 7, Limits()
+    )
+    assert (made["E1"].tags, made["E2"].tags, made["E5"].tags) == (("sums",), (), ("letters",))
+    again, _ = apply(made, [op("UPDATE", "E1", OTHER)], 8, Limits())
+    assert again["E1"].tags == ("sums",)
+    with pytest.raises(ValueError, match="tags"):
+        parse('[{"operation": "ADD", "content": "When a, b.", "tags": "all of them"}]')
+
+
 def test_room_is_made_by_what_gained_least():
     library = LIBRARY.with_uplift({"E1": 0.2, "E2": -0.1})
     made, changes = apply(library, [op("ADD", content=NEW)], 7, Limits(experiences=3))

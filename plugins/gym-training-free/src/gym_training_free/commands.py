@@ -38,7 +38,8 @@ def show(library: Path, as_json: bool) -> None:
     held = found.evidence.get("held_out")
     for one in found:
         gain = "" if one.uplift is None else f", gain {one.uplift:+.3f}"
-        click.echo(f"[{one.id}] {one.text}\n      round {one.created}, used {one.uses} times{gain}")
+        tags = f", {', '.join(one.tags)}" if one.tags else ""
+        click.echo(f"[{one.id}] {one.text}\n      round {one.created}, used {one.uses} times{gain}{tags}")
     click.echo(
         f"{len(found)} experiences, fingerprint {found.fingerprint()}; "
         + (f"held out: {held['old']:.3f} without, {held['new']:.3f} with" if held else "not evaluated")

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from gym_core.component import Config
 from gym_training_free.experience.leak_guard import markup
@@ -35,6 +35,8 @@ class Operation(Config):
     """Experience that is updated or deleted."""
     content: str = ""
     """The new text; nothing for DELETE and NONE."""
+    tags: Annotated[tuple[Annotated[str, Field(max_length=32)], ...], Field(max_length=5)] = ()
+    """What it is about, for whoever reads the library; no model is shown it."""
     sources: tuple[str, ...] = ()
     """Ids of the questions that taught it; a model does not say them."""
 
@@ -97,7 +99,7 @@ def parse(text: str) -> list[Operation]:
     if isinstance(found, dict) and len(found) == 1:  # {"operations": [...]}
         found = next(iter(found.values()))
     if isinstance(found, list):  # keys that it adds, such as a reason, mean nothing here; sources are not its to say
-        known = ("operation", "id", "content")
+        known = ("operation", "id", "content", "tags")
         found = [{k: one[k] for k in known if k in one} if isinstance(one, dict) else one for one in found]
     try:
         return _LIST.validate_python(found)
@@ -183,7 +185,8 @@ class _Work:
             assert identity is not None
             old = self.now[identity]
             sources = tuple(dict.fromkeys((*old.sources, *operation.sources)))
-            self.now[identity] = replace(old, text=operation.content, updated=self.step, sources=sources)
+            tags = operation.tags or old.tags
+            self.now[identity] = replace(old, text=operation.content, tags=tags, updated=self.step, sources=sources)
             self.updated.add(identity)
             self.note(operation, before=old.text)
 
@@ -195,7 +198,7 @@ class _Work:
             return
         identity, self.next_id = f"E{self.next_id}", self.next_id + 1
         self.now[identity] = Experience(
-            identity, operation.content, created=self.step, updated=self.step, sources=operation.sources
+            identity, operation.content, operation.tags, created=self.step, updated=self.step, sources=operation.sources
         )
         self.note(operation.model_copy(update={"operation": "ADD", "id": identity}), why=why)
 
