@@ -92,6 +92,10 @@ class Encoder:
             self.errors |= {name: squared_error(self.change(name), found[name]) for name in self.choices}
         return {name: found[name] for name in names}
 
+    def measure(self, records: Mapping[str, Record]) -> None:
+        """Measure the errors of other records of the same change, such as scaled ones."""
+        self.errors = {name: squared_error(self.change(name), records[name]) for name in self.errors}
+
     def change(self, name: str) -> Tensor:
         """Return what a weight changed by, in fp32; rows that the base does not have changed from zero."""
         before, after = self.base.state_dict()[name], self.tuned.state_dict()[name]

@@ -125,6 +125,13 @@ def test_what_is_delivered_answers_as_its_evidence_says_wherever_that_stands(
     shown = CliRunner().invoke(variants, ["show", "ann", "--store", str(tmp_path / "store")])
     assert f"safety: {evidence['summary']}" in shown.output and line in shown.output
     whole = file.read(attacked.delta(tmp_path / "whole").path / file.NAME).records
+    errors = json.loads((made.path / "delta.json").read_text())["squared_errors"]
+    before, after = (load_file(each.path / "model.safetensors") for each in (attacked.base, attacked.tuned))
+    name = "model.layers.0.mlp.up_proj.weight"
+    apart = after[name] - before[name] - whole[name].values() * evidence["scale"]
+    assert errors[name] == pytest.approx(
+        float(apart.square().sum() / (after[name] - before[name]).square().sum()), rel=1e-3
+    )
     for name, record in file.read(made.path / file.NAME).records.items():
         assert torch.allclose(record.values(), whole[name].values() * evidence["scale"], rtol=1e-6), name
 

@@ -127,7 +127,10 @@ class Safety:
             warn(f"safety: {warning}")
         verdict.check()
         say(f"safety: {evidence['summary']}")
-        return _scaled(records, verdict.scale), evidence
+        delivered = _scaled(records, verdict.scale)
+        if verdict.scale != 1 or layers:
+            encoder.measure(delivered)
+        return delivered, evidence
 
     def _trained_on(self) -> Iterator[str] | None:
         """Return the texts of the samples that the run trains on; None where its recipe names no data."""
