@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import threading
 import time
 
@@ -200,6 +202,30 @@ def test_a_cap_holds_among_faults():
 def test_what_a_local_server_is_told_in_place_of_a_key_is_no_secret():
     with ScriptedServer(lambda asked: "The set is EMPTY.", key="EMPTY") as server:
         assert model(server, "EMPTY").ask(request()).text == "The set is EMPTY."
+
+
+def test_ctrl_c_waits_for_no_reply(tmp_path):
+    journal = Journal(tmp_path / "j", {})
+    with (
+        ScriptedServer(lambda asked: "yes", lambda asked, attempt: "timeout") as server,
+        caller(journal=journal) as calls,
+    ):
+        one = model(server, timeout=60)
+
+        def press():
+            while len(server.requests) < 8:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=press).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            calls.map(lambda number: calls.call(one, key(number), request(number)), range(8))
+        assert time.monotonic() - began < 10
+    journal.close()
+    again = Journal(tmp_path / "j", {})
+    assert again.lost.calls == 8
+    again.close()
 
 
 def test_a_call_waits_while_others_may_leave_enough():

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Lock, Thread
 from typing import TypeVar, cast
 
 from gym_core.errors import GymError
@@ -28,8 +27,9 @@ class Caller:
     def __init__(self, journal: Journal, ledger: Ledger, concurrency: int) -> None:
         """Ask so many times at once, over all models together."""
         self.journal, self.ledger, self.concurrency = journal, ledger, concurrency
-        self._over = threading.Event()  #: ends waits between attempts
+        self._over = Event()  #: ends waits between attempts
         self._stop: BaseException | None = None
+        self._turn = Lock()
         self.failures: Counter[str] = Counter()  #: calls without a reply, by reason
 
     def __enter__(self) -> Caller:
@@ -43,18 +43,36 @@ class Caller:
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Return what `work`, which calls, returns for each item, in order.
 
-        Where one raises, nothing new begins, what is under way ends, and then its error is raised.
+        Where one raises, nothing new begins, what is under way ends, and then its error is raised. Ctrl-C waits for nothing:
+        what is under way stays in the ledger, and is asked again when the run goes on.
         """
         todo = list(items)
-        with ThreadPoolExecutor(max(1, min(self.concurrency, len(todo)))) as pool:
-            futures = [pool.submit(self._guarded, work, item) for item in todo]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:
-                self._over.set()
-                for future in futures:
-                    future.cancel()
-                raise
+        waiting, found = iter(enumerate(todo)), dict[int, R]()
+
+        def serve() -> None:
+            while not self._over.is_set():
+                with self._turn:
+                    place, item = next(waiting, (-1, None))
+                if place < 0:
+                    return
+                try:
+                    found[place] = work(cast(T, item))
+                except BaseException as error:
+                    self._stop = self._stop or error
+                    self._over.set()
+
+        threads = [Thread(target=serve, daemon=True) for _ in range(min(self.concurrency, len(todo)))]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._over.set()
+            raise
+        if self._stop is not None:
+            raise self._stop
+        return [found[place] for place in range(len(todo))]
 
     def call(self, model: ChatModel, key: Key, request: ChatRequest) -> ChatReply | None:
         """Return the reply to a request: that of the journal, or a new one; None where none came, however often it was sent.
@@ -110,16 +128,6 @@ class Caller:
         level = logging.WARNING if self.failures[str(error)] == 1 else logging.DEBUG  # one line for each reason
         _log.log(level, "%s gave no answer to %s: %s", model.where, key, error)
         return None
-
-    def _guarded(self, work: Callable[[T], R], item: T) -> R:
-        """Do a piece of work unless another one has failed."""
-        if self._stop is not None:
-            raise self._stop
-        try:
-            return work(item)
-        except BaseException as error:
-            self._stop = self._stop or error
-            raise
 
     def _pause(self, model: ChatModel, key: Key, attempt: int, error: Failed) -> float:
         """Return the seconds before the next attempt: those that the server asks for, or twice as many each time."""

@@ -91,16 +91,15 @@ class Journal:
 
     def close(self) -> None:
         """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
             self._file = -1
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        if self._file < 0:
-            return
         data = (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "backslashreplace")
         with self._lock:
-            while data:
+            while data and self._file >= 0:  # a call that nobody waits for any more may come back late
                 data = data[os.write(self._file, data) :]
 
     def _read(self) -> list[dict[str, Any]]:
