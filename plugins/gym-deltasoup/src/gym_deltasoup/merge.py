@@ -15,7 +15,9 @@ from gym_deltasoup.kinds import Merger, name_of, require
 from gym_deltasoup.merging.rule import Plan, planned
 from gym_deltasoup.merging.updates import CHUNK, Chosen, Updates, Vectors
 
-LARGEST = 1e12  #: magnitude from which a number is no weight, nor a change of one, and its square soon no fp32
+LARGEST = (
+    1e12  #: norm from which a vector holds what is no weight, nor a change of one, and whose square is soon no fp32
+)
 THRESHOLD = 0.3  #: share of hostile inputs that robust mergers expect where nobody says how many there are
 
 
@@ -124,15 +126,19 @@ def expected(merger: Merger, inputs: int, hostile: int | None, threshold: float 
 
 def not_finite(updates: Updates) -> dict[str, str]:
     """Return the inputs that hold what is no number of a weight, and what that is."""
-    worst = torch.zeros(len(updates.ids), dtype=torch.float64)
-    for chunk in updates.chunks():
+    lengths = updates.lengths().tolist()
+    odd = [row for row, length in enumerate(lengths) if not length <= LARGEST]
+    if not odd:
+        return {}
+    chosen = Chosen(updates, odd)
+    worst = torch.zeros(len(odd), dtype=torch.float64)
+    for chunk in chosen.chunks():
         low, high = chunk.values.aminmax(dim=1)
         worst = torch.maximum(worst, torch.maximum(-low, high).double())  # NaN stays NaN
-    found = {}
-    for name, size in zip(updates.ids, worst.tolist(), strict=True):
-        if not size <= LARGEST:
-            found[name] = "NaN" if size != size else "infinity" if size == float("inf") else f"{size:.3g}"
-    return found
+    return {
+        name: "NaN" if size != size else "infinity" if size == float("inf") else f"{size:.3g}"
+        for name, size in zip(chosen.ids, worst.tolist(), strict=True)
+    }
 
 
 def check_names(names: Sequence[str]) -> None:

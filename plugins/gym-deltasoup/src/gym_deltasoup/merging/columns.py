@@ -17,13 +17,14 @@ def sorted_columns(values: Tensor) -> Tensor:
     parts = torch.get_num_threads() if array.size > SMALL else 1
     if parts == 1:
         return torch.from_numpy(np.sort(array, axis=0))
-    found = np.empty_like(array, order="C")
+    found = np.empty(array.shape, array.dtype)
+    edges = [array.shape[1] * part // parts for part in range(parts + 1)]
 
-    def fill(part: np.ndarray) -> None:
-        found[:, part] = np.sort(array[:, part[0] : part[-1] + 1], axis=0)
+    def fill(begin: int, end: int) -> None:
+        found[:, begin:end] = np.sort(array[:, begin:end], axis=0)
 
     with ThreadPoolExecutor(parts) as pool:
-        list(pool.map(fill, np.array_split(np.arange(array.shape[1]), parts)))
+        list(pool.map(fill, edges[:-1], edges[1:]))
     return torch.from_numpy(found)
 
 

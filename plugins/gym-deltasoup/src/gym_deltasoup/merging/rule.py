@@ -60,13 +60,13 @@ def needs(merger: Merger, updates: Updates) -> None:
 
 def weighted(weights: Tensor, told: Mapping[str, Any] | None = None) -> Plan:
     """Return the plan to take the sum of all inputs with these weights: fp64 `[inputs]`."""
-    return Plan(lambda chunk: combined(weights[None], chunk.values)[0], told=told or {})
+    return Plan(lambda chunk: combined(weights, chunk.values), told=told or {})
 
 
 def by_scope(updates: Updates, scope: str, weights: list[Tensor]) -> Plan:
     """Return the plan to take sums with weights of their own in each of the `Updates.scopes`."""
     of = {tensor: each for members, each in zip(updates.scopes(scope), weights, strict=True) for tensor in members}
-    return Plan(lambda chunk: combined(of[chunk.tensor][None], chunk.values)[0])
+    return Plan(lambda chunk: combined(of[chunk.tensor], chunk.values))
 
 
 def after_mixing(rule: Merger, updates: Updates, matrix: Tensor, hostile: int, told: Mapping[str, Any]) -> Plan:

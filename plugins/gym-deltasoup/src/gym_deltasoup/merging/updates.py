@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gym_deltasoup.merging.distances import Distances, Sums
+from gym_deltasoup.merging.distances import EXACT, Distances, Sums
 
-CHUNK = 2**22  #: numbers of all inputs together that are in memory at a time
+CHUNK = 2**20  #: numbers of all inputs together that are in memory at a time
 LEAST = 256  #: coordinates of a chunk, however many inputs there are
 
 
@@ -83,6 +83,13 @@ class Updates(ABC):
         """Return squared distances between inputs, and to zero, for each of the `scopes`."""
         return self._of_model if scope == "model" else self._measured(scope)
 
+    def lengths(self) -> Tensor:
+        """Return the norm of each input, roughly: fp64 `[inputs]`. Not finite where a number, or its square, is not."""
+        squares = torch.zeros(len(self.ids), dtype=torch.float64)
+        for chunk in self.chunks():
+            squares += torch.linalg.vector_norm(chunk.values, dim=1).double() ** 2
+        return squares.sqrt()
+
     def mixed(self, matrix: Tensor) -> Updates:
         """Return combinations of the inputs: a row `[inputs]` of the fp64 matrix for each; zero has the rest of the weight."""
         return Mixed(self, matrix)
@@ -132,6 +139,10 @@ class Vectors(Updates):
         super().__init__(names, spans or (Span("vector", 0, width, width),), has_base, weights, trusted, score)
         self.values = values
         self.most = most
+
+    def lengths(self) -> Tensor:
+        """Return the norms: whole rows, which lie in one piece."""
+        return torch.linalg.vector_norm(self.values, dim=1).double()
 
     def chunks(self, whole_rows: bool = False, tensors: Sequence[int] | None = None) -> Iterator[Chunk]:
         """Yield columns of the matrix, without a copy."""
@@ -201,7 +212,7 @@ class Changed(Updates):
 
 
 def combined(matrix: Tensor, values: Tensor) -> Tensor:
-    """Return `matrix @ values` as numbers of `values`, summed in fp64 where the inputs are few enough for that to cost little."""
-    if len(values) <= 128:
+    """Return `matrix @ values`, or `weights @ values`, as numbers of `values`; of few inputs, summed in fp64."""
+    if len(values) <= EXACT:
         return (matrix.double() @ values.double()).to(values.dtype)
     return matrix.to(values.dtype) @ values
