@@ -85,6 +85,20 @@ FAULTS = [
         "upwards",
     ),
     Fault("gym-bitdelta", "* gains[..., None]", "* 1", "test_low_rank.py", "least_squares"),
+    Fault(
+        "gym-deltasoup", "kept = ordered[cut : len(ordered) - cut]", "kept = ordered[cut:]", "test_rules.py", "scipy"
+    ),
+    Fault("gym-deltasoup", "agree = values * sign > 0", "agree = values * sign != 0", "test_rules.py", "TIES"),
+    Fault(
+        "gym-deltasoup",
+        "middle = middle_of(sorted_columns(work))",
+        "middle = work.mean(0)",
+        "test_robustness.py",
+        "common",
+    ),
+    Fault("gym-deltasoup", "if not length <= LARGEST]", "if length > LARGEST]", "test_robustness.py", "broken"),
+    Fault("gym-deltasoup", "lora.rank, lora.scaling\n", "lora.rank, 1.0\n", "test_artifacts.py", "as_products"),
+    Fault("gym-deltasoup", "if said != print_of:", "if False:", "test_artifacts.py", "belong_together"),
     Fault("gym-data", "depth -= 1\n", "depth -= 2\n", "test_loss_masks.py", "learn_the_same or closing_token"),
     Fault("gym-data", "chosen.add(group)", "pass", "test_mixing.py", "held_out"),
     Fault("gym-data", "taken[source] % len(sources[source])", "0", "test_mixing.py", "strictly"),

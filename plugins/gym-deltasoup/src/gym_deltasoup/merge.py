@@ -59,7 +59,7 @@ def merge_vectors(
     weights: Sequence[float] | None = None,
     trusted: str | None = None,
     evaluate: Callable[[Tensor], float] | None = None,
-    most: int = CHUNK,
+    most: int = 4 * CHUNK,
 ) -> MergedVectors:
     """Merge the rows of a matrix: fp32 or fp64 `[inputs, coordinates]`.
 

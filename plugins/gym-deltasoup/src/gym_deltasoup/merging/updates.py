@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gym_deltasoup.merging.distances import EXACT, Distances, Sums
 
-CHUNK = 2**20  #: numbers of all inputs together that are in memory at a time
+CHUNK = 2**22  #: numbers of all inputs together that are in memory at a time
 LEAST = 256  #: coordinates of a chunk, however many inputs there are
 
 
