@@ -21,7 +21,7 @@ from toy_attack import Experiment, Sizes
 from gym_bitdelta.safety.threshold import SafetyThreshold
 
 WANTED = SafetyThreshold(threshold=0.6, utility=0.5)
-SEEDS = range(100, 110)  #: none of those on which the sizes of the toy and the settings of the gate were chosen
+SEEDS = range(200, 210)  #: the toy and the gate were made on smaller ones, and are not changed for these
 
 
 def kept(found: dict[str, Any]) -> bool:

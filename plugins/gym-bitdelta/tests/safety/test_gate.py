@@ -51,11 +51,11 @@ def test_a_bound_is_asked_from_0_upwards_and_never_again_after_it_failed():
     """Whoever goes on after a failure has another chance to be wrong: the bound of 95 % would no longer be one."""
     asked = []
 
-    def holds(scale, wrong=0.5):
+    def holds(scale):
         asked.append(scale)
-        return not 0.4 < scale < wrong  # one rung fails, and larger ones seem to hold
+        return not 0.5 < scale < 0.55  # one rung fails, and larger ones seem to hold
 
-    assert verified(holds, 0.8, bounded=True) == 0.8 * 0.75**3 and asked == sorted(asked) and len(asked) == 4
+    assert verified(holds, 0.8, bounded=True) == 0.8 * 0.9**5 and asked == sorted(asked) and len(asked) == 3
     assert verified(lambda scale: scale > 0, 0.8, bounded=True) is None
     assert verified(lambda scale: True, 0.8, bounded=True) == 0.8
     assert verified(holds, 0.8, bounded=False) == 0.8  # shares are compared, and no bound is spent
@@ -142,10 +142,10 @@ def test_what_fails_the_verification_is_not_delivered():
     """The search sees prompts on which every scale is safe; the others say something else."""
     toy, unseen = Toy(lambda scale: 0.0), set(PROMPTS[1::2])
     toy.answers = lambda model, prompts: [
-        model == "tuned" or (model != "base" and model > 0.5 and prompt in unseen) for prompt in prompts
+        model == "tuned" or (model != "base" and model > 0.6 and prompt in unseen) for prompt in prompts
     ]
     found = toy.gate(threshold=0.6)
-    assert 0 < found.scale <= 0.5 and found.evidence["asr"]["delivered"]["value"] == 0
+    assert 0 < found.scale <= 0.6 and found.evidence["asr"]["delivered"]["value"] == 0
 
 
 def test_a_base_that_complies_is_told_of_and_nothing_can_be_delivered():

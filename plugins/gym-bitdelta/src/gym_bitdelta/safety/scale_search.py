@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-LOWER = 0.75  #: a scale of the verification, as a share of the one above
-RUNGS = 4  #: smaller scales that are verified, beside 0
+LOWER = 0.9  #: a scale of the verification, as a share of the one above
+RUNGS = 5  #: smaller scales that are verified, beside 0
 Holds = Callable[[float], bool]
 
 
