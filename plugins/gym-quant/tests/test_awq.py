@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gym_quant.config.stored import Scheme
-from gym_quant.post_training import awq
+from gym_quant.post_training import awq, clipping
 from gym_quant.post_training.grid import Grid
 
 ROWS, COLUMNS, GROUP, TOKENS, STEPS = 10, 32, 16, 60, 20
@@ -59,21 +59,37 @@ def test_the_scale_is_that_with_the_least_error_of_the_outputs(problem, bits, du
 
 
 @pytest.mark.parametrize("bits", [3, 4])
-def test_each_group_is_clipped_where_its_outputs_are_nearest(problem, bits):
-    inputs = problem[1]
+def test_no_other_clipping_of_a_group_brings_the_outputs_nearer(problem, bits):
+    inputs = problem[1].double() + 1  # so that groups see the same, and one can make up for another
     # Where both ends are clipped the zero point is half way between two codes, and rounding decides which.
     weight = 1.3 * torch.rand(ROWS, COLUMNS, generator=torch.Generator().manual_seed(4)) - 0.3
-    found = awq.best_clip(weight, Scheme(bits, GROUP, False), torch.float32, inputs.T @ inputs / TOKENS)
+    found = clipping.best_clip(weight, Scheme(bits, GROUP, False), torch.float32, (inputs.T @ inputs / TOKENS).float())
     grouped = weight.double().view(ROWS, -1, GROUP)
-    largest, seen = grouped.abs().amax(-1), inputs.double().view(TOKENS, -1, GROUP)
-    errors = []
-    for step in range(STEPS // 2):
-        most = largest * (1 - step / STEPS)
-        rounded = nearest(grouped, bits, grouped.amin(-1).maximum(-most), grouped.amax(-1).minimum(most))
-        errors.append(torch.einsum("tgn,rgn->trg", seen, rounded - grouped).pow(2).sum(0))
-    best = largest * (1 - torch.stack(errors).argmin(0) / STEPS)
-    torch.testing.assert_close(found.double(), best, rtol=1e-5, atol=1e-6)
-    assert (best < largest).any(), "there was nothing to clip"
+    largest = grouped.abs().amax(-1)
+    shrinks = [1 - step * clipping.SHRINK for step in range(clipping.SHRINKS)]
+
+    def clipped(most):
+        return nearest(grouped, bits, grouped.amin(-1).maximum(-most), grouped.amax(-1).minimum(most))
+
+    def error(rounded):
+        return (inputs @ (rounded - grouped).view(ROWS, -1).T).pow(2).sum(0)
+
+    best = clipped(found.double())
+    for shrink, group in product(shrinks, range(COLUMNS // GROUP)):
+        other = best.clone()
+        other[:, group] = clipped(largest * shrink)[:, group]
+        assert (error(other) >= error(best) * (1 - 1e-3)).all()
+    alone = torch.stack(
+        [
+            torch.einsum("tgn,rgn->trg", inputs.view(TOKENS, -1, GROUP), clipped(largest * shrink) - grouped)
+            .pow(2)
+            .sum(0)
+            for shrink in shrinks
+        ]
+    ).argmin(0)
+    each = clipped(largest * (1 - alone * clipping.SHRINK))
+    assert error(best).sum() < 0.95 * error(each).sum(), "there was nothing to make up for"
+    assert (found < largest.float()).any(), "there was nothing to clip"
 
 
 @pytest.mark.parametrize("bits", [3, 4])
@@ -87,4 +103,4 @@ def test_clipped_rows_give_outputs_as_large_as_before(problem, bits):
         return ((inputs.double() @ found.weight().double().T) * wanted).sum(0) / wanted.square().sum(0)
 
     assert (slopes(codes) - 1).abs().max() > 0.05, "there was nothing to undo"
-    torch.testing.assert_close(slopes(awq.unshrunk(codes, weight, moments)), torch.ones(ROWS).double())
+    torch.testing.assert_close(slopes(clipping.unshrunk(codes, weight, moments)), torch.ones(ROWS).double())

@@ -113,22 +113,18 @@ def test_a_budget_is_kept_and_used(quantized, told):
 
 @pytest.mark.parametrize(("bits", "gain"), [(3, 0.95), (4, 1.0)])
 def test_calibration_pays(quantized, told, bits, gain):
-    """Each is compared with rounding to nearest on the grid that it has itself: GPTQ on a symmetric one, AWQ with zero points.
-
-    GPTQ is nearer to the model, AWQ in the outputs of layers alone: this model has no channels that stand out, and its
-    divergence may be above that of rounding.
-    """
+    """Each is compared with rounding to nearest on the grid that it has itself: GPTQ on a symmetric one, AWQ with zero points."""
     nearest, even, gptq, awq = (
         told(quantized(name, bits=bits, **options))
         for name, options in (("rtn", {}), ("rtn", {"sym": False}), ("gptq", {}), ("awq", {}))
     )
     assert gptq["holdout"]["kl"] < gain * nearest["holdout"]["kl"]
+    assert awq["holdout"]["kl"] < gain * even["holdout"]["kl"]
 
     def error(found):
         return sum(layer["output_error"] ** 2 for layer in found["layers"].values())
 
     assert error(gptq) < 0.5 * error(nearest)
-    assert error(awq) < 0.9 * error(even)
 
 
 def test_weights_in_bf16_are_computed_with_as_stored(quantized, plain, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,13 +10,12 @@ from torch import Tensor, nn
 
 from gym_quant.config.awq import AWQ
 from gym_quant.config.stored import Scheme
+from gym_quant.post_training.clipping import best_clip, unshrunk
 from gym_quant.post_training.grid import Codes, Grid
 from gym_quant.post_training.method import Layer, Method
 
 MAKERS = {"o_proj": "v_proj", "down_proj": "up_proj"}  #: linear layers whose outputs reach another number by number
 LEAST = 1e-4  #: below which no scale is
-MOST_REGAIN = 1.25  #: by which scales of a row may be multiplied: what inputs of few tokens say is no more certain
-SHRINKS = 20  #: steps by which a magnitude is shrunk, of which half are tried
 SAME = 1e-4  #: how far outputs of a layer may be off, relative to their norm, when scales are moved
 
 
@@ -30,6 +28,11 @@ class Fold(NamedTuple):
 
 class ActivationAware(Method[AWQ]):
     """Finds scales, then magnitudes to clip at, then rounds to nearest."""
+
+    def token_weights(self, states: Tensor, predicts: Tensor) -> Tensor:
+        """Return the weight of each token, `[n]`: as the options say, over the mean square of its state `[n, dim]`."""
+        weights = torch.where(predicts, 1.0, self.config.prompt_weight)
+        return weights / states.square().mean(-1).clamp(min=LEAST) if self.config.relative else weights
 
     def quantize(self, layer: Layer) -> dict[str, Codes]:
         """Return codes for each weight; what makes their inputs is scaled in place."""
@@ -115,34 +118,6 @@ def best_scale(
         if error < best:
             best, found = error, scale
     return found
-
-
-def best_clip(weight: Tensor, scheme: Scheme, dtype: torch.dtype, moments: Tensor) -> Tensor:
-    """Return the magnitude `[rows, groups]` to clip a weight `[rows, columns]` at, by the error of the outputs of each group."""
-    rows, columns = weight.shape
-    groups = scheme.groups(columns)
-    size = columns // groups
-    apart_in = moments.view(groups, size, groups, size).diagonal(dim1=0, dim2=2)  # [size, size, groups]
-    largest = weight.view(rows, groups, size).abs().amax(-1)
-    best, found = torch.full_like(largest, torch.inf), largest
-    for step in range(SHRINKS // 2):
-        most = largest * (1 - step / SHRINKS)
-        apart = (Grid.of(weight, scheme, dtype, most).codes(weight).weight().float() - weight).view(rows, groups, size)
-        error = torch.einsum("rgi,ijg,rgj->rg", apart, apart_in, apart)
-        better = error < best
-        best, found = torch.where(better, error, best), torch.where(better, most, found)
-    return found
-
-
-def unshrunk(codes: Codes, weight: Tensor, moments: Tensor) -> Codes:
-    """Return codes whose scales are multiplied, row by row, so that outputs regress on those of the weight with slope 1.
-
-    Clipping makes all outputs smaller by the same part, and such errors add up over layers where those of rounding cancel.
-    """
-    wanted = weight @ moments
-    whole, part = (wanted * weight).sum(1), (wanted * codes.weight().float()).sum(1)
-    factor = torch.where((whole > 0) & (part > 0), whole / part, 1.0).clamp(1 / MOST_REGAIN, MOST_REGAIN)
-    return replace(codes, scale=(codes.scale.float() * factor[:, None]).to(codes.scale.dtype))
 
 
 def _move(layer: Layer, fold: Fold, scale: Tensor) -> None:

@@ -108,7 +108,8 @@ class LayerWork:
         if walk is None:
             return Layer(module, linears, self.schemes, self.model.dtype)
         outputs: Callable[[], Tensor] = partial(walk.outputs, number, module)
-        return Layer(module, linears, self.schemes, self.model.dtype, walk.inputs(number, module, linears), outputs)
+        inputs = walk.inputs(number, module, linears, self.method.token_weights)
+        return Layer(module, linears, self.schemes, self.model.dtype, inputs, outputs)
 
     def _inside(self, number: int) -> str:
         return f"{self.prefix}.{number}."

@@ -24,13 +24,14 @@ class Inputs:
         """Begin with none."""
         self.moments = torch.zeros(size, size)  #: sum, then mean, of x x^T `[in, in]`
         self.magnitudes = torch.zeros(size)  #: sum, then mean, of |x| `[in]`
-        self.count = 0
+        self.count = 0.0  #: of inputs, or the sum of their weights
 
-    def add(self, inputs: Tensor) -> None:
-        """Take inputs `[n, in]` in."""
-        self.moments.addmm_(inputs.T, inputs)
-        self.magnitudes += inputs.abs().sum(0)
-        self.count += len(inputs)
+    def add(self, inputs: Tensor, weights: Tensor | None = None) -> None:
+        """Take inputs `[n, in]` in, each as often as its weight `[n]` says; without: once."""
+        weighted = inputs if weights is None else inputs * weights[:, None]
+        self.moments.addmm_(weighted.T, inputs)
+        self.magnitudes += weighted.abs().sum(0)
+        self.count += len(inputs) if weights is None else float(weights.sum())
 
     def divide(self, scale: Tensor) -> None:
         """Take it that inputs are now divided by a scale `[in]`."""
@@ -39,8 +40,8 @@ class Inputs:
 
     def averaged(self) -> Inputs:
         """Turn sums into means."""
-        self.moments /= max(1, self.count)
-        self.magnitudes /= max(1, self.count)
+        self.moments /= self.count or 1.0
+        self.magnitudes /= self.count or 1.0
         return self
 
 
@@ -71,6 +72,14 @@ class Method(ABC, Generic[Options]):
     def __init__(self, config: Options) -> None:
         """Keep the options."""
         self.config = config
+
+    def token_weights(self, states: Tensor, predicts: Tensor) -> Tensor | None:
+        """Return how much the inputs of tokens count, `[n]`; None, the default: all the same.
+
+        `states` `[n, dim]` are what the decoder layer makes of them; `predicts` `[n]` says which are followed by a token that
+        training predicts.
+        """
+        return None
 
     def schemes(self, schemes: Mapping[str, Scheme], layers: Callable[[], Iterator[Layer]]) -> Mapping[str, Scheme]:
         """Return how each weight is to be written, of a model that is not quantized yet; by default as the options say.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gym_core import GymError
 from gym_core.component import load_object
@@ -28,6 +29,10 @@ class MixedPrecision(Method[Mixed]):
         super().__init__(config)
         inner = config.quantizer or GPTQ()
         self.inner: Method[Any] = load_object(inner.method)(inner)
+
+    def token_weights(self, states: Tensor, predicts: Tensor) -> Tensor | None:
+        """Return what the other method says."""
+        return self.inner.token_weights(states, predicts)
 
     def schemes(self, schemes: Mapping[str, Scheme], layers: Callable[[], Iterator[Layer]]) -> Mapping[str, Scheme]:
         """Return the schemes with the least sum of costs within the budget. Raises GymError where the fewest bits exceed it."""

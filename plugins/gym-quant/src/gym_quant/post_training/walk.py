@@ -19,6 +19,7 @@ from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.mapped_weights import Raised, release
 
 CHUNK = 256  #: tokens whose logits are in memory at once
+Weigh = Callable[[Tensor, Tensor], Tensor | None]
 AGREES = 1e-3  #: how far logits may be off, relative to their norm, when the model is computed layer by layer
 
 
@@ -49,8 +50,13 @@ class Walk:
         found = layer(states, *call.args, **call.options)
         return found if isinstance(found, Tensor) else found[0]
 
-    def inputs(self, number: int, layer: nn.Module, linears: Mapping[str, nn.Linear]) -> dict[str, Inputs]:
-        """Return what is known of the inputs of each linear layer, with all samples let through once."""
+    def inputs(
+        self, number: int, layer: nn.Module, linears: Mapping[str, nn.Linear], weigh: Weigh = lambda *_: None
+    ) -> dict[str, Inputs]:
+        """Return what is known of the inputs of each linear layer, with all samples let through once.
+
+        `weigh` is a `Method.token_weights`. What experts read counts the same, for no token of the batch goes with it.
+        """
         found: dict[str, Inputs] = {}
         here: list[Tensor] = []  # which tokens of the batch are no padding
         seen: list[tuple[Tensor, Inputs]] = []  # of the batch
@@ -60,7 +66,6 @@ class Walk:
                 known = next((own for inputs, own in seen if inputs is args[0]), None)
                 own = found.setdefault(name, known or Inputs(linears[name].in_features))
                 if own is not known:
-                    own.add(args[0][here[0]] if args[0].dim() == 3 else args[0])
                     seen.append((args[0], own))
 
             return add
@@ -69,9 +74,15 @@ class Walk:
         for states, part in zip(self.states, self.rows.batches(), strict=True):
             here[:], seen[:] = [self.rows.real[part]], []
             apart = ignoring(layer, here[0].flatten())
-            self.through(number, layer, states)
+            made = self.through(number, layer, states)
             for hook in apart:
                 hook.remove()
+            weights = weigh(made[here[0]], self.rows.predicts[part][here[0]])
+            for inputs, own in seen:
+                if inputs.dim() == 3:
+                    own.add(inputs[here[0]], weights)
+                else:
+                    own.add(inputs)
         for hook in hooks:
             hook.remove()
         found |= {name: Inputs(each.in_features) for name, each in linears.items() if name not in found}
@@ -85,12 +96,11 @@ class Walk:
     def logits(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the tokens to predict `[n]` and their logits `[n, vocabulary]`, behind the last layer, a few at a time."""
         for states, part in zip(self.states, self.rows.batches(), strict=True):
-            tokens, predicts = self.rows.tokens[part], self.rows.predicts[part]
-            for row in range(len(tokens)):
-                for begin in range(0, int(predicts[row].nonzero().amax()) + 1 if predicts[row].any() else 0, CHUNK):
-                    chosen = predicts[row, begin : begin + CHUNK].nonzero()[:, 0] + begin
-                    if len(chosen):
-                        yield tokens[row, chosen + 1], self._head(tokens[row, chosen][None], states[row, chosen][None])
+            predicts = self.rows.predicts[part]
+            tokens, chosen = self.rows.tokens[part].roll(-1, 1)[predicts], states[predicts]
+            for some, own in zip(tokens.split(CHUNK), chosen.split(CHUNK), strict=True):
+                if len(some):
+                    yield some, self._head(some[None], own[None])
 
     def check(self) -> None:
         """Raise GymError where, behind the last layer, the model as a whole computes something else."""
@@ -106,7 +116,7 @@ class Walk:
             found = torch.cat([found, logits])
             if len(found) >= len(wanted):
                 break
-        if not (found - wanted).norm() <= AGREES * wanted.norm():
+        if not (found[: len(wanted)] - wanted).norm() <= AGREES * wanted.norm():
             raise GymError(
                 f"{type(self.model).__name__} cannot be computed layer by layer",
                 key="quantization",
