@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from gym_adapters.tuners.loftq import Loftq
 from gym_core import GymError, Quantizer, load_recipe
+from gym_core.discovery import entries
+from gym_core.loading import load, load_component
 from gym_plan.plan import plan
 from gym_quant import EETQ, HQQ, Bnb4bit, Bnb8bit, Quanto, TorchAO
 from gym_quant.load_time.eetq import EetqCodec
@@ -224,6 +227,31 @@ def test_a_missing_library_is_said_before_anything_is_loaded(monkeypatch: pytest
     recipe = load_recipe({"model": options, "data": "none.jsonl", "algorithm": "sft", "adapter": "lora"})
     with pytest.raises(GymError, match=r"hqq is not installed[\s\S]*pip install 'gym-quant\[hqq\]', or use quanto"):
         recipe.check()
+
+
+LOADING = [entry.name for entry in entries("quantizers") if entry.dist == "gym-quant" and load(entry).moment == "load"]
+
+
+def works_here(name: str) -> str:
+    """Return why a quantizer does not work on this machine's CPU, nothing where it does."""
+    quantizer: Quantizer = load_component("quantizers", name)[1]()
+    weight = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    try:
+        quantizer.check()
+        codec = quantizer.build()
+        codec.check(PretrainedConfig(), torch.device("cpu"))
+    except GymError as error:
+        return str(error)
+    assert (codec.decode(codec.encode(weight), weight.shape) - weight).norm() < weight.norm()
+    return ""
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_what_does_not_work_here_says_what_it_needs_and_what_does(name: str) -> None:
+    if why := works_here(name):
+        assert re.search(r"is not installed|on CUDA alone", why) and len(why.splitlines()) <= 4
+        instead = re.search(r"use (\w+)", why)
+        assert instead and instead[1] in LOADING and not works_here(instead[1])
 
 
 def test_kernels_of_a_gpu_are_refused_on_a_cpu_with_what_works_here() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from gym_core import GymError, Quantizer
 from gym_torch import Transformers
 from gym_torch.model.adapted import Full, adapt
 from gym_torch.model.empty_model import empty
-from gym_torch.model.loading import LoadedModel
+from gym_torch.model.loading import LoadedModel, load_frozen
 from gym_torch.model.quantized_weights import QuantizedLinear, plain_state, quantized_layers
+from gym_torch.packing import PADDED
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
 
@@ -174,6 +176,22 @@ def test_it_needs_an_adapter(model: PreTrainedModel, model_path: Path, tmp_path:
             recipe.algorithm.check_recipe(recipe)
     with pytest.raises(GymError, match=text):
         Full(None, copy.deepcopy(model), trained=lambda name: "norm" in name)
+
+
+def test_one_line_says_of_each_model_how_it_is_held(
+    model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the policy and of a further model: what was quantized, in how many bits, and MiB before and after."""
+    config = Transformers(path=str(model_path), quantization=Rows(), ref_model_quantization=Rows())
+    load(model_path, tmp_path / "run")
+    load_frozen(
+        config.other("other").model_copy(update={"path": str(model_path)}), "fp32", PADDED, key="algorithm.ref_model"
+    )
+    said = [line for line in capsys.readouterr().err.splitlines() if " bits, " in line]
+    pattern = r"[\d,]+ parameters of \d+ modules in [\d.]+ bits, ([\d.]+) MiB instead of ([\d.]+)"
+    for line, name in zip(said, (str(model_path), f"ref_model {model_path}"), strict=True):
+        found = re.fullmatch(rf"{re.escape(name)}: {pattern}", line)
+        assert found and float(found[1]) < float(found[2])
 
 
 def test_a_quantizer_of_finished_models_is_refused() -> None:

@@ -40,6 +40,7 @@ from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.loading import read_model
 from gym_torch.model.model_files import check_weights
+from gym_torch.model.quantizable_weights import tell
 from gym_torch.model.value_head import ScalarHead
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class _Scorer(ABC):
     def __init__(self, config: Model) -> None:
         """Load the model. Raises GymError where there is none, or none that makes one number of a text."""
         opened = _open(config)
+        tell(opened.model, f"reward model {config.path}")
         self.config, self.tokenizer, self.to_the_end = config, Tokenizer(opened.path), opened.to_the_end
         self.layout = layout_for(opened.model)
         self.model = opened.model.to(precision_probe.device()).requires_grad_(False).eval()

@@ -95,7 +95,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     width = shape.get_text_config().hidden_size
     precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
     model = _weights(config, path, shape, precision, run.recipe.train.seed)
-    if stored := tell(model):
+    if stored := tell(model, config.path):
         run.record.update(quantized_weights=stored)
     found = fit(model, rope_scaling.longest(run.recipe), packs=config.attention == "auto")
     if found.layout is PADDED:
@@ -132,6 +132,7 @@ def load_frozen(
     """
     path, shape = _located(config, samples, key)
     model = _weights(config, path, shape, precision, seed).requires_grad_(False).eval()
+    tell(model, f"{key.rpartition('.')[2]} {config.path}")
     own = fit(model, samples, packs=layout is PACKED).layout
     if ORDER.index(own) > ORDER.index(layout):
         raise GymError(

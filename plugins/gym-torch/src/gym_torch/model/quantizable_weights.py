@@ -105,17 +105,20 @@ def told(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def tell(model: PreTrainedModel) -> dict[str, Any]:
-    """Say how the weights of a model are held, and return it as `told` does."""
+def tell(model: PreTrainedModel, name: str) -> dict[str, Any]:
+    """Say in a line how the weights of a model are held, by the name that people know it by; return it as `told` does."""
     found = told(model)
     if found:
-        bits, size = found["bits_per_parameter"], found["bytes"] / 2**20
-        say(
-            f"{found['parameters']:,} parameters of {found['modules']:,} modules are held in {bits:.3g} bits ({size:,.1f} MiB)"
+        bits, rest = found["bits_per_parameter"], found["full_precision"]
+        sizes = (size / 2**20 for size in (found["bytes"], found["parameters"] * model.dtype.itemsize))
+        held = "{:,.1f} MiB instead of {:,.1f}".format(*sizes)
+        line = f"{found['parameters']:,} parameters of {found['modules']:,} modules in {bits:.3g} bits, {held}"
+        left = (
+            f"; {rest['parameters']:,} parameters stay in full precision: {_few(rest['modules'])}"
+            if rest["modules"]
+            else ""
         )
-        rest = found["full_precision"]
-        if rest["modules"]:
-            say(f"{rest['parameters']:,} parameters stay in full precision: {_few(rest['modules'])}")
+        say(f"{name}: {line}{left}")
     return found
 
 
