@@ -42,3 +42,7 @@ def test_export_takes_what_was_trained_and_the_quantized_model_stands_beside_it(
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
         tmp_path / "moved" / "export" / "safetensors" / "model.safetensors"
     ).read_bytes()
+    assert gym(["quantize", str(tmp_path / "moved"), "--with", "fp8", "holdout_samples=4"]) == OK
+    assert (tmp_path / "moved" / "quantized-fp8" / "model.safetensors").exists()
+    longer = execute(load_recipe(recipe | {"output": str(tmp_path / "moved")}, ["train.max_steps=3"]))
+    assert longer.artifact.path == tmp_path / "moved" / "quantized" and not longer.repeated
