@@ -62,6 +62,12 @@ class DataAlgorithm(Algorithm):
         """Return the most tokens that are generated behind a sample of the data and trained on; 0 where none are."""
         return 0
 
+    def before_loading(self) -> None:
+        """Raise GymError where code of the user that the run will call cannot be used. Default: there is none.
+
+        Asked once, in the main process, before a model is loaded. Unlike `check`, it may run that code.
+        """
+
 
 class Format(Component):
     """Reads rows of one shape. `build()` returns `convert(row) -> Example` of the data plugin."""

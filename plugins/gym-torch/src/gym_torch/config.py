@@ -158,12 +158,6 @@ class TorchAlgorithm(DataAlgorithm):
         for check in ("gym_torch.planners:check", f"{strategies}:check_spread", f"{strategies}:check_cut"):
             load_object(check)(recipe)
 
-    def before_loading(self) -> None:
-        """Raise GymError where code of the user that the run will call cannot be used. Default: there is none.
-
-        Asked once, in the main process, before a model is loaded. Unlike `check`, it may run that code.
-        """
-
     def further(self) -> Sequence[Further]:
         """Return the models beside the one that a run is about; the engine makes them. Default: none."""
         return ()

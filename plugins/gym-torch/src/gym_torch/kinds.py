@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from gym_core import Backend, Component, GymError, PluginError, Quantizer, Recipe, Strategy
 from gym_core.sections import SECTION_OF
+from gym_data.kinds import DataAlgorithm
 from gym_optim.kinds import undeclared
 from gym_optim.promises import Held
 
@@ -71,9 +72,7 @@ class TorchBackend(Backend):
 
     def build(self, **context: Any) -> Any:
         """Load the model; before that, have the algorithm try what would be a pity to find out after it."""
-        from gym_torch.config import TorchAlgorithm
-
-        if isinstance(algorithm := context["run"].recipe.algorithm, TorchAlgorithm):
+        if isinstance(algorithm := context["run"].recipe.algorithm, DataAlgorithm):
             context["run"].ranks.agree(algorithm.before_loading)
         return super().build(**context)
 
