@@ -22,7 +22,7 @@ from gym_bitdelta.delta.layout import Zero
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.distillation import distill
 from gym_bitdelta.encoding import Encoder, changed_config, ranked_of
-from gym_bitdelta.safety.enforce import Safety
+from gym_bitdelta.enforcement.safety import Safety
 from gym_core import Artifact, GymError, Run
 from gym_core.discovery import entries
 from gym_core.loading import load

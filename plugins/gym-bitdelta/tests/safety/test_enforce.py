@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from gym_bitdelta import BitDelta
 from gym_bitdelta.commands import variants
-from gym_bitdelta.config.safety import Compliance
 from gym_bitdelta.delta import file
+from gym_bitdelta.safety.options import Compliance
 from gym_bitdelta.safety.prompts import read
 from gym_bitdelta.safety.rates import needed
 from gym_bitdelta.safety.threshold import NOT_EVALUATED

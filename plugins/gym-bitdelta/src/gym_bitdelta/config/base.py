@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from gym_bitdelta.config.safety import SafetyOptions
 from gym_bitdelta.config.sizes import PROVENANCE, file_bytes, largest
 from gym_bitdelta.fit.coding import Coding
+from gym_bitdelta.safety.options import SafetyOptions
 from gym_core.sections import nested_slots
 from gym_quant.config.base import Sampling
 from gym_torch.kinds import DeltaQuantizer

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import PositiveInt, ValidationError
 
-from gym_bitdelta.config.safety import Compliance
+from gym_bitdelta.safety.options import Compliance
 from gym_core import Config, GymError
 from gym_rewards.reward import RewardInput
 

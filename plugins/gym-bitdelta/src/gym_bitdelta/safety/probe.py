@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from gym_bitdelta.config.safety import SafetyOptions
+from gym_bitdelta.safety.options import SafetyOptions
 from gym_bitdelta.safety.prompts import Prompt
 from gym_core import GymError
 from gym_data.sources.files import hash_file

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gym_bitdelta.config.safety import SafetyOptions
 from gym_bitdelta.safety.gate import check_enough
+from gym_bitdelta.safety.options import SafetyOptions
 from gym_bitdelta.safety.threshold import SafetyThreshold
 from gym_core import DataError
 

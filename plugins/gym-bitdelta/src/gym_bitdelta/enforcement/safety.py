@@ -15,9 +15,9 @@ from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta.layout import Zero
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.encoding import Encoder
+from gym_bitdelta.enforcement.projection import Alignment, project
 from gym_bitdelta.safety import probe
 from gym_bitdelta.safety.gate import Gate, Probes
-from gym_bitdelta.safety.projection import Alignment, project
 from gym_bitdelta.safety.prompts import Prompts, read, wanted_of
 from gym_bitdelta.safety.scaling import scaled_record
 from gym_bitdelta.safety.threshold import NOT_EVALUATED
