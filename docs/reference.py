@@ -35,7 +35,7 @@ from gym_torch.contribution import Contribution, Parts
 from gym_torch.loop.prepared_data import Prepared
 from gym_torch.model.adapted import AdaptedModel, Plain
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.quantized_weights import WeightCodec
+from gym_torch.model.weight_codec import WeightCodec
 from gym_torch.observer import Observer, Progress
 from gym_torch.planners import PlannedRun, Plans
 from gym_torch.source import Source, Step

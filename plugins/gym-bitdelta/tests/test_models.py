@@ -18,6 +18,8 @@ from gym_core import Artifact, GymError
 from gym_core.loading import load_component
 from gym_torch.checkpoints import deltas
 from gym_torch.checkpoints.artifact import base_of, open_artifact
+from gym_torch.model.quantized_loading import quantize_in_place
+from gym_torch.model.quantized_weights import plain_state, stored_modules
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
 SMALL = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -159,6 +161,27 @@ def test_a_base_in_a_few_bits_computes_with_the_delta_beside(bench, tuned, tmp_p
     with pytest.raises(GymError, match="another base"):
         deltas.with_delta(made, bench.model(), quantizer=hqq)
     assert base_of(made) == base
+
+
+@pytest.mark.parametrize("name", ["gpt2", "experts", "untied"])
+def test_of_any_architecture_a_base_in_a_few_bits_computes_with_the_delta_beside(name):
+    """In eight bits it computes nearly what the fine-tune does; merged, its weights are those of base and delta."""
+    base, tuned = pair(name)
+    found = Encoder(BitDelta(bits=4, scale_mode="row"), base, tuned).records(None)
+    changes = [(key, record.values()) for key, record in found.items() if record.entry.kind != "zero"]
+    small, whole = copy.deepcopy(base), copy.deepcopy(base)
+    quantize_in_place(small, load_component("quantizers", "hqq")[1](bits=8).build(), ())
+    stored = {f"{path}.{own}" for path, each in stored_modules(small).items() for own in each.shapes()}
+    assert {key for key, role in roles(base).items() if role.matrix} <= stored
+    deltas.add(small, changes)
+    deltas.add(whole, changes)
+    wanted = logits(whole)
+    assert (logits(small) - wanted).norm() < 0.05 * (logits(base) - wanted).norm()
+    weights = dict(plain_state(small))
+    for key in stored:
+        assert (weights[key] - whole.get_parameter(key)).abs().max() < 2e-3, key
+    with pytest.raises(GymError, match=r"of shape \[3, 5\]"):
+        deltas.add(small, [(sorted(stored)[0], torch.zeros(3, 5))])
 
 
 PUBLISHED = {  # hidden, feed-forward, layers, width of keys and values, vocabulary; GB of the delta as it was published

@@ -14,8 +14,9 @@ from gym_bitdelta.delta.layout import Dense
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant_model import TenantModel
 from gym_core import GymError
-from gym_torch.model.quantized_loading import quantize_layer
-from gym_torch.model.quantized_weights import WeightCodec
+from gym_torch.model.quantized_loading import quantize_in_place, quantize_layer
+from gym_torch.model.quantized_weights import plain_state
+from gym_torch.model.weight_codec import WeightCodec
 
 TOKENS = torch.tensor([[1, 2, 3], [7, 1, 49]])
 EMBEDDING = "model.embed_tokens.weight"
@@ -50,6 +51,35 @@ def test_a_quantized_base_computes_its_part_and_the_delta_is_added(tmp_path):
         weight = plain.get_submodule(name).weight
         weight.copy_(codec.decode(codec.encode(weight), weight.shape))
         quantize_layer(quantized, name, quantized.get_submodule(name).weight, codec)
+    file.write(tmp_path / "a", delta)
+    served = TenantModel(quantized, lambda name: tmp_path / name, BASE)
+    with served.serving(["a", None]):
+        found = served.model(TOKENS).logits
+    assert torch.allclose(found[1], plain(TOKENS).logits[1], atol=1e-5)
+    wanted = merged(plain, delta)(TOKENS).logits[0]
+    assert torch.allclose(found[0], wanted, atol=1e-5 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3_moe"])
+@torch.no_grad()
+def test_a_quantized_base_of_another_architecture(tmp_path, kind):
+    torch.manual_seed(0)
+    options = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "head_dim": 16}
+    options |= {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_experts": 4,
+        "moe_intermediate_size": 16,
+        "num_experts_per_tok": 2,
+    }
+    if kind == "gpt2":
+        options = {"vocab_size": 50, "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    quantized = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).eval().requires_grad_(False)
+    plain = copy.deepcopy(quantized)
+    quantize_in_place(quantized, Rounded(), ())
+    for name, weight in plain_state(quantized):
+        plain.get_parameter(name).copy_(weight)
+    delta = of_model(plain, 3)
     file.write(tmp_path / "a", delta)
     served = TenantModel(quantized, lambda name: tmp_path / name, BASE)
     with served.serving(["a", None]):

@@ -82,7 +82,7 @@ class TorchBackend(Backend):
 
 
 class LoadTimeQuantizer(Quantizer):
-    """Base of every quantizer for `model.quantization`. `build()` returns a `gym_torch.model.quantized_weights.WeightCodec`."""
+    """Base of every quantizer for `model.quantization`. `build()` returns a `gym_torch.model.weight_codec.WeightCodec`."""
 
     moment: ClassVar[str] = "load"
 

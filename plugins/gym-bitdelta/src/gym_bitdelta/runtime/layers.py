@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from gym_bitdelta.runtime.mixture import Mixture, Names, active, computing
 from gym_bitdelta.runtime.tenant import Tenant, few_rows
 from gym_core import GymError
+from gym_torch.model.quantized_weights import Stored
 
 
 class Layer:
@@ -37,9 +38,10 @@ class Layer:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of its weights, by each of their names."""
-        return {
-            name: tuple(self.module.get_parameter(key).shape) for key, names in self.names.items() for name in names
-        }
+        shapes = {key: weight.shape for key, weight in self.module.named_parameters(recurse=False)}
+        if isinstance(self.module, Stored):
+            shapes |= self.module.shapes()
+        return {name: tuple(shapes[key]) for key, names in self.names.items() for name in names}
 
     def __call__(self, *given: Any, **more: Any) -> Any:
         """Compute what the base does, and for the active mixture what its tenants changed."""
@@ -88,11 +90,15 @@ class Layer:
         with computing(None):
             if tenant is None:
                 return self.own(*given, **more)
-            weights = {}
+            weights, module = {}, self.module
             for key, names in self.names.items():
-                base = self.module.get_parameter(key)
                 name = tenant.own(names)
                 change = tenant.change(name, mixture.products) if tenant.changes(name) else None
+                if change is not None and isinstance(module, Stored) and key in module.shapes():
+                    module = module.with_change(key, change.contiguous())
+                    module.__dict__.pop("forward", None)  # which is this
+                    continue
+                base = self.module.get_parameter(key)
                 if change is not None and (change.shape != base.shape or not base.is_floating_point()):
                     raise GymError(
                         f"{self.place}.{key} of the base has shape {tuple(base.shape)} in {base.dtype}, and no change of "
@@ -101,7 +107,7 @@ class Layer:
                     )
                 if change is not None:
                     weights[key] = (base.float() + change.to(base.device)).to(base.dtype)
-            return functional_call(self.module, weights, tuple(given), dict(more))
+            return functional_call(module, weights, tuple(given), dict(more))
 
     def _refuse(self, mixture: Mixture) -> None:
         raise GymError(
@@ -118,8 +124,9 @@ class Linear(Layer):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes that the weights have when they are not quantized."""
         if isinstance(self.module, Conv1D):
-            return super().shapes()
-        sizes = {"weight": (self.module.out_features, self.module.in_features), "bias": (self.module.out_features,)}
+            sizes = {"weight": (self.module.nx, self.module.nf), "bias": (self.module.nf,)}
+        else:
+            sizes = {"weight": (self.module.out_features, self.module.in_features), "bias": (self.module.out_features,)}
         return {name: sizes[key] for key, names in self.names.items() if key in sizes for name in names}
 
     def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Tensor:
@@ -219,6 +226,8 @@ def attach(model: nn.Module) -> list[Layer]:
             key: tuple(dict.fromkeys((f"{place}.{key}" if place else key, *aliases[id(weight)])))  # its own name first
             for key, weight in module.named_parameters(recurse=False)
         }
+        if isinstance(module, Stored):
+            own |= {key: (f"{place}.{key}",) for key in module.shapes()}
         if _linear(module):  # whose weight may be held in some other way, and be no parameter
             found.append(Linear(module, place, {"weight": (f"{place}.weight",)} | own))
         elif own:

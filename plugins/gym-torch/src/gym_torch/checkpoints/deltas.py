@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError, Run
@@ -73,8 +72,11 @@ def add(model: PreTrainedModel, changes: Iterable[tuple[str, Tensor]]) -> None:
     ends: dict[str, Tensor] = {}  # weights to which others are tied, as the base has them
     for name, change in changes:
         path, _, own = name.rpartition(".")
-        if path in stored and own == "weight":
-            _beside(stored[path], change.to(model.dtype))
+        if path in stored and own in (held := stored[path].shapes()):
+            if held[own] != change.shape:
+                raise _unfit(model, name, change.shape, held[own])
+            stored[path] = stored[path].with_change(own, change.to(model.dtype))
+            model.set_submodule(path, stored[path])
             continue
         weight = _weight(model, name, change.shape, ends)
         before = weight.detach().float()
@@ -94,12 +96,7 @@ def _weight(model: PreTrainedModel, name: str, shape: torch.Size, ends: dict[str
     found = dict(model.state_dict(keep_vars=True)).get(name)
     fits = found is not None and found.dim() == len(shape) and found.shape[1:] == shape[1:]
     if found is None or not fits or (found.shape != shape and not _of_vocabulary(model, found)):
-        had = "no such weight" if found is None else f"one of shape {list(found.shape)}"
-        raise GymError(
-            f"the delta has {name} of shape {list(shape)}, and the base has {had}",
-            where=model.name_or_path,
-            fix="use the base that it was made from",
-        )
+        raise _unfit(model, name, shape, None if found is None else found.shape)
     if found.shape != shape:
         for module in (model.get_input_embeddings(), model.get_output_embeddings()):
             if module is not None and module.weight is found:
@@ -123,8 +120,10 @@ def _untie(model: PreTrainedModel, name: str, values: Tensor) -> None:
     model.all_tied_weights_keys = {}
 
 
-def _beside(layer: nn.Module, change: Tensor) -> None:
-    """Have a layer whose weight is stored in a few bits compute with a change beside it."""
-    layer.register_forward_hook(
-        lambda module, args, found: found + functional.linear(args[0], change.to(args[0].dtype))
+def _unfit(model: PreTrainedModel, name: str, shape: torch.Size, held: torch.Size | None) -> GymError:
+    had = "no such weight" if held is None else f"one of shape {list(held)}"
+    return GymError(
+        f"the delta has {name} of shape {list(shape)}, and the base has {had}",
+        where=model.name_or_path,
+        fix="use the base that it was made from",
     )

@@ -17,7 +17,8 @@ from transformers.pytorch_utils import Conv1D
 from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.model.expert_layer import runs_beside
-from gym_torch.model.quantized_weights import KEY, QuantizedMatrix, stored_modules
+from gym_torch.model.quantized_weights import QuantizedMatrix, stored_modules
+from gym_torch.model.weight_codec import KEY
 
 SKIPPED = "modules_to_not_convert"  #: the option that names what is to stay as it is
 #: Where configurations say how many a router chooses from.

@@ -10,13 +10,14 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gym_torch.model.quantized_weights import STORED, Stored, WeightCodec, decoded, encoded
+from gym_torch.model.quantized_weights import STORED, Stored
+from gym_torch.model.weight_codec import ChangedCodec, WeightCodec, decoded, encoded
 
 
 class QuantizedExperts(Stored):
@@ -83,6 +84,19 @@ class QuantizedExperts(Stored):
 
     def _all(self, name: str) -> Tensor:
         return torch.stack([self.matrix(name, expert) for expert in range(self.stacks[name][1][0])])
+
+    def shapes(self) -> dict[str, torch.Size]:
+        """Return the shape of each tensor."""
+        return {name: shape for name, (_, shape, _) in self.stacks.items()}
+
+    def with_change(self, name: str, change: Tensor) -> Self:
+        """Return a layer with a change beside the matrices of a tensor."""
+        made = copy.copy(self)
+        made._buffers, made.stacks = dict(self._buffers), dict(self.stacks)
+        codec, shape, keys = self.stacks[name]
+        codec, stored = ChangedCodec.of(codec, {key: self.get_buffer(f"{STORED}{name}_{key}") for key in keys}, change)
+        made.hold(name, codec, shape, stored)
+        return made
 
     @property
     def numbers(self) -> int:

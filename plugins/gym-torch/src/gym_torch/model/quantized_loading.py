@@ -24,17 +24,10 @@ from gym_torch.model.model_files import stored_tensor
 from gym_torch.model.precision_probe import device
 from gym_torch.model.quantizable_weights import to_quantize
 from gym_torch.model.quantized_experts import quantizable
-from gym_torch.model.quantized_weights import (
-    KEY,
-    WeightCodec,
-    decoded,
-    encoded,
-    matrix_of,
-    stored_layer,
-    stored_modules,
-)
+from gym_torch.model.quantized_weights import matrix_of, stored_layer, stored_modules
 from gym_torch.model.stored_format import StoredFormat
 from gym_torch.model.stored_formats import prepare
+from gym_torch.model.weight_codec import KEY, WeightCodec, decoded, encoded
 
 METHOD = "gym"  #: what transformers calls it while a model is loaded; nothing of it stays in the model
 

@@ -7,46 +7,19 @@ optimizer sees, is computed where it is used. The backward pass computes it agai
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from gym_core import PluginError
-from gym_optim.promises import named
+from gym_torch.model.weight_codec import CHANGE, ChangedCodec, WeightCodec, decoded, encoded
 
-KEY = "model.quantization"
 STORED = "stored_"  #: begins the names of the buffers of a layer that hold its weight
-
-
-class WeightCodec(ABC):
-    """What `build()` of a quantizer of the moment `load` returns: how a matrix is stored, and what it is computed with.
-
-    A tensor that is stored keeps its dtype whatever the model is moved or cast to.
-    """
-
-    def check(self, shape: PretrainedConfig, device: torch.device) -> None:  # noqa: B027
-        """Raise GymError where it cannot work on a model of this configuration or on this device; nothing is loaded yet."""
-
-    @abstractmethod
-    def encode(self, weight: Tensor) -> dict[str, Tensor]:
-        """Return what is stored of a matrix `[out, in]` of any shape, by name, contiguous, on the device of the matrix."""
-
-    @abstractmethod
-    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """Return the matrix `[out, in]` that stored tensors stand for, floating, on their device; the same every time."""
-
-    def linear(self, rows: Tensor, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """Return `rows @ weight.T`, `[..., out]`, differentiable by the rows; under autocast in its dtype.
-
-        Default: the weight is decoded, and decoded again in the backward pass.
-        """
-        return decoded_linear(rows, lambda: decoded(self, stored, shape))
 
 
 class Stored(nn.Module, ABC):
@@ -59,6 +32,17 @@ class Stored(nn.Module, ABC):
     @abstractmethod
     def plain(self, dtype: torch.dtype) -> nn.Module:
         """Return a layer that is not quantized and holds the weights it computes with."""
+
+    @abstractmethod
+    def shapes(self) -> dict[str, torch.Size]:
+        """Return the shape of each weight, by the name that a layer that is not quantized has for it."""
+
+    @abstractmethod
+    def with_change(self, name: str, change: Tensor) -> Self:
+        """Return a layer over the same tensors that computes with the sum of a weight and a change of its shape.
+
+        The change is kept beside what is stored, as it is.
+        """
 
     @property
     @abstractmethod
@@ -123,6 +107,19 @@ class QuantizedMatrix(Stored):
     def plain_weights(self) -> dict[str, Callable[[], Tensor]]:
         """Return what computes the weight."""
         return {"weight": lambda: self.weight}
+
+    def shapes(self) -> dict[str, torch.Size]:
+        """Return the shape of the weight."""
+        return {"weight": torch.Size(reversed(self.shape)) if isinstance(self, Conv1D) else self.shape}
+
+    def with_change(self, name: str, change: Tensor) -> Self:
+        """Return a layer with a change beside the matrix."""
+        made = copy.copy(self)
+        made._buffers = dict(self._buffers)
+        made.codec, stored = ChangedCodec.of(self.codec, self.stored, matrix_of(self, change).contiguous())
+        made.names = tuple(stored)
+        made.register_buffer(STORED + CHANGE, stored[CHANGE])
+        return made
 
     @property
     def numbers(self) -> int:
@@ -204,61 +201,6 @@ def stored_layer(
 def matrix_of(layer: nn.Module, weight: Tensor) -> Tensor:
     """Return the matrix `[out, in]` of a weight of a linear layer or a `Conv1D`."""
     return weight.T if isinstance(layer, Conv1D) else weight
-
-
-class _Decoded(torch.autograd.Function):
-    """Rows times a weight that is there for the product alone."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
-        ctx.weight, ctx.dtype, ctx.rows = weight, dtype, rows.dtype
-        return nn.functional.linear(rows.to(dtype), weight().to(dtype))
-
-    @staticmethod
-    def backward(ctx: Any, by_output: Tensor) -> tuple[Tensor | None, ...]:
-        return (by_output.to(ctx.dtype) @ ctx.weight().to(ctx.dtype)).to(ctx.rows), None, None
-
-
-def decoded_linear(rows: Tensor, weight: Callable[[], Tensor]) -> Tensor:
-    """Return `rows @ weight().T`, `[..., out]`, with a weight `[out, in]` that the backward pass asks for again."""
-    kind = rows.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
-    with torch.autocast(kind, enabled=False):
-        found: Tensor = _Decoded.apply(rows, weight, dtype)  # type: ignore[no-untyped-call]
-    return found
-
-
-def encoded(codec: WeightCodec, weight: Tensor) -> dict[str, Tensor]:
-    """Return what is stored of a matrix. Raises PluginError where a codec returns something else than tensors by name."""
-    stored = codec.encode(weight)
-    held = isinstance(stored, dict) and all(isinstance(name, str) for name in stored)
-    if held and stored and all(isinstance(tensor, Tensor) for tensor in stored.values()):
-        return stored
-    raise PluginError(
-        f"{named(codec)}.encode returned {stored!r:.60} for a matrix {list(weight.shape)}",
-        key=KEY,
-        fix="return the tensors to store by name, at least one: `{'codes': codes}`",
-    )
-
-
-def decoded(codec: WeightCodec, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-    """Return the matrix that is stored; of tensors without data one without data.
-
-    Raises PluginError where a codec returns something else than a matrix of that shape.
-    """
-    first = next(iter(stored.values()))
-    if first.is_meta or isinstance(first, FakeTensor):
-        return first.new_empty(shape, dtype=torch.float32)
-    with torch.no_grad():
-        found = codec.decode(stored, shape)
-    if isinstance(found, Tensor) and found.shape == shape and found.is_floating_point():
-        return found
-    what = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-    raise PluginError(
-        f"{named(codec)}.decode returned {what} for a matrix {list(shape)}",
-        key=KEY,
-        fix="return a floating tensor of the shape that it is given",
-    )
 
 
 def quantized(layer: nn.Module) -> QuantizedLinear | None:

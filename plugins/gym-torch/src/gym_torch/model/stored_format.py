@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_torch.model.quantized_weights import WeightCodec
+from gym_torch.model.weight_codec import WeightCodec
 
 
 class StoredFormat(WeightCodec):

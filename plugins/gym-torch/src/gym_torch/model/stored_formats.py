@@ -25,8 +25,9 @@ from gym_torch.model.bitsandbytes_format import BitsAndBytes
 from gym_torch.model.fp8_format import Fp8
 from gym_torch.model.model_files import INDEX
 from gym_torch.model.packed_codes import BITS, groups, reordered, unpacked
-from gym_torch.model.quantized_weights import STORED, WeightCodec, stored_layer
+from gym_torch.model.quantized_weights import STORED, stored_layer
 from gym_torch.model.stored_format import StoredFormat, odd
+from gym_torch.model.weight_codec import WeightCodec
 
 PLAIN = "weight"  #: what a weight is called that is not packed
 
