@@ -44,7 +44,7 @@ def test_the_code_of_the_kernel_names_no_package_and_no_other_project():
 
 
 def test_the_kernel_never_imports_heavy_libraries_or_the_facade():
-    for path in CORE:
+    for path in (path for path in CORE if path.parent.name != "zoo"):  # which is the facade under another name
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,8 +1,7 @@
 """`from gym import Trainer`, `from gym.quantization import BitDeltaConfig`: the Python API under its own name.
 
-Every name is an entry point of the group `gym.facade`, such as `quantization.BitDeltaConfig`, and is imported on
-first use. This is one file that acts as a package, so that it overwrites nothing of the retired package `gym` of
-OpenAI, whose directory Python prefers where both are installed. Libraries import `gym_core`, never this.
+Every name is an entry point of the group `gym.facade`, imported on first use. One file acts as a package: it overwrites nothing
+of the retired `gym` of OpenAI, which Python prefers where both are installed. Libraries import `gym_core`, never this.
 """
 
 from __future__ import annotations
@@ -30,16 +29,14 @@ def _resolve(part: str, name: str) -> Any:
     if full in _parts:
         return _parts[full]
     shown = f"gym.{full}"
-    if any(entry.name == full for entry in entries("facade")):
-        from gym_core.loading import find, load
+    if full not in _names():
+        raise AttributeError(f"module {shown.rpartition('.')[0]!r} has no attribute {name!r}")
+    from gym_core.loading import find, load
 
-        try:
-            return load(find("facade", full))
-        except PluginError as error:
-            raise ImportError(f"{shown} cannot be imported: {error}", name=shown) from error
-    if owner := catalogue().get(f"facade/{full}"):
-        raise ImportError(f"{shown} comes with {owner}, which is not installed: pip install {owner}", name=shown)
-    raise AttributeError(f"module {shown.rpartition('.')[0]!r} has no attribute {name!r}")
+    try:
+        return load(find("facade", full))
+    except PluginError as error:
+        raise ImportError(f"{shown} cannot be imported: {error}", name=shown) from error
 
 
 def _list(part: str) -> list[str]:

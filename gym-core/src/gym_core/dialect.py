@@ -1,8 +1,7 @@
 """The dialects of recipes, translated into sections: the short form here, any other by a plugin.
 
 An entry point of the group `gym.dialects` is named by the key that marks a file of its dialect, and leads to a function
-`translate(data, found) -> sections`. It notes problems in `found`, and places what it translates with `put`, so that errors
-point at the user's own key and line.
+`translate(data, found) -> sections`. It notes problems in `found`, and places with `put`: errors point at the user's line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What can go wrong, said the same way everywhere: where, which key, why, what to do.
-
-Nothing here knows about recipes, plugins or training. Exit codes are documented in docs/cli.md and tested.
-"""
+"""What can go wrong, said the same way everywhere: where, which key, why, what to do. Exit codes: docs/cli.md."""
 
 from __future__ import annotations
 

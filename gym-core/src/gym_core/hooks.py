@@ -1,7 +1,7 @@
 """The four seams of a run, called through pluggy on a manager made for that run.
 
-The default of each seam builds the component that the recipe named. A plugin wraps or replaces a seam with `@hookimpl`
-(and `@hookimpl(wrapper=True)`); its entry point stands in `gym.hooks`, and it is active only where a recipe names it in `hooks`.
+The default of each builds the component that the recipe named. A plugin wraps or replaces a seam with `@hookimpl`, stands in the
+group `gym.hooks`, and is active only where a recipe names it in `hooks`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The kinds of component whose promises the kernel itself calls or reads.
 
-A kind is a base class: its docstring is the contract of `build`. Any other kind is of the package that asks its promises, and
-stands in the group `gym.kinds`.
+A kind is a base class: its docstring is the contract of `build`. Other kinds are of packages, by the group `gym.kinds`.
 """
 
 from __future__ import annotations

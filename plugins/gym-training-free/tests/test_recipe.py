@@ -14,7 +14,6 @@ from simulated_world import World, rows
 
 from gym_core import GymError, execute, load_recipe
 from gym_core.cli import run
-from gym_core.loading import find
 from gym_training_free import ExperienceLibrary
 
 KEY = "sk-planted/in+the-recipe"
@@ -168,14 +167,3 @@ def test_the_forms_of_the_seeds_work(world, monkeypatch):
     experiences = trainer.train(dataset[:10], lambda answer, row: float(answer == row["answer"]))
     assert len(experiences) > 3
     assert trainer.infer(rows(5)[4]["question"], experiences).startswith("result-")
-
-
-def test_a_name_of_a_package_that_is_not_there_says_what_to_install(monkeypatch):
-    import zoo.gym
-
-    assert {"PersonalizedTrainer", "BitDeltaConfig", "DeltaSoupConfig", "Trainer"} <= {*dir(zoo.gym)}
-    with pytest.raises(AttributeError):
-        _ = zoo.gym.Nothing
-    monkeypatch.setattr("zoo.gym.find", lambda kind, name: find(kind, f"no-such-package/{name}"))
-    with pytest.raises(ImportError, match="write `gym-training-free"):
-        _ = zoo.gym.GRPOConfig
