@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 from gym_torch_bench import make_run, same
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch import Transformers
+from gym_torch.model import mapped_weights
 from gym_torch.model.loading import LoadedModel, load_frozen
 from gym_torch.packing import PADDED
 
@@ -32,6 +35,14 @@ def load(path: Path, output: Path, precision: str = "fp32", **options: Any) -> L
 
 def edit(path: Path, **values: Any) -> None:
     (path / "config.json").write_text(json.dumps(json.loads((path / "config.json").read_text()) | values))
+
+
+def test_threads_that_load_at_once_leave_transformers_as_it_was(model_path: Path) -> None:
+    before = PreTrainedModel.tie_weights
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: mapped_weights.load(model_path), range(12)))
+    assert PreTrainedModel.tie_weights is before
+    assert not any(held.is_meta for model in made for held in model.parameters())
 
 
 def test_weights_are_those_of_the_file(copy: Path, tmp_path: Path) -> None:

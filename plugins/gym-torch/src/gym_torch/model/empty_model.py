@@ -18,6 +18,7 @@ from gym_torch.model.layout_support import in_small
 from gym_torch.model.loading import LoadedModel, said
 from gym_torch.model.quantized_loading import stand_in
 from gym_torch.model.stored_formats import format_of, prepare
+from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 from gym_torch.packing import PACKED
 
 
@@ -39,7 +40,7 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
             options["attn_implementation"] = config.attention
         options["dtype"] = _dtype(config, shape, precision)
         stored = format_of(shape)
-        with torch.device("meta"), NoDrawing():
+        with TRANSFORMERS_LOCK, torch.device("meta"), NoDrawing():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
         if config.quantization:
             stand_in(model, config.quantization)

@@ -26,6 +26,7 @@ from gym_torch.model.model_files import PATH, check_code, check_weights, no_adap
 from gym_torch.model.quantizable_weights import tell
 from gym_torch.model.quantized_loading import Ready, Streaming, codec_of, quantize_in_place
 from gym_torch.model.stored_formats import format_of, renamed
+from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 from gym_torch.model.vocabulary import check_vocabulary
 from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
 
@@ -209,14 +210,15 @@ def read_weights(
     Raises GymError for any that are missing, do not fit, are not `finite`, or that the model has no place for; what belongs to
     parts that no text goes through is left out, and said.
     """
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     report: dict[str, Any]
-    model, report = kind.from_pretrained(
-        path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
-    )
-    logging.set_verbosity(verbosity)
+    with TRANSFORMERS_LOCK:
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        model, report = kind.from_pretrained(
+            path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+        logging.set_verbosity(verbosity)
     left = sorted(report["unexpected_keys"])
     others = [name for name in left if any(part in _OTHER_MODALITIES for part in name.split("."))]
     if others:
@@ -253,7 +255,7 @@ def read_model(path: Path, options: dict[str, Any], quantizer: LoadTimeQuantizer
 
 
 def _random(shape: Any, seed: int, options: dict[str, Any]) -> PreTrainedModel:
-    with torch.random.fork_rng():
+    with TRANSFORMERS_LOCK, torch.random.fork_rng():
         torch.manual_seed(seed)
         options.pop("local_files_only")
         model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)

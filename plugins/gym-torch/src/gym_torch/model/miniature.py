@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_torch.model.attention import NAME
+from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 
 LONGEST = 41  #: tokens of the longest text of a trial, which lies beyond every threshold
 NEAR = 13  #: positions of pretraining, where frequencies follow the length of a text
@@ -123,7 +124,7 @@ def miniature(model: PreTrainedModel, samples: int | None = None) -> PreTrainedM
     config = shrunk(model.config, samples)
     own = model.config._attn_implementation  # what only an accelerator has attends alike
     attention = own if own in ("eager", "sdpa", NAME) else None
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    with TRANSFORMERS_LOCK, torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(0)
         small: PreTrainedModel = type(model)._from_config(config, attn_implementation=attention)
         enlarge(small)
