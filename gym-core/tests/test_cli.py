@@ -143,7 +143,7 @@ def test_children_of_a_command_may_end_as_they_like(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("plugins", "list", "--kind", "rewards"), "pip install gym-rewards"),
+        (("plugins", "list", "--kind", "planners"), "pip install gym-plan"),
         (("drill",), "pip install gym-drill"),
         (("plugins", "trace"), "pip install gym-manage"),
         (("trainn",), "did you mean `gym train`?"),
