@@ -6,27 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from gym_deltasoup.kinds import Merger
+from gym_deltasoup.config.equivariant import Equivariant
 
 
-class Robust(Merger):
+class Robust(Equivariant):
     """What holds of most robust rules: fewer than half of the inputs may be hostile."""
-
-    def idempotent(self) -> bool:
-        """Return True: equal inputs agree."""
-        return True
-
-    def order_free(self) -> bool:
-        """Return True: nobody comes first."""
-        return True
-
-    def translates(self) -> bool:
-        """Return True: only differences of inputs count."""
-        return True
-
-    def scales(self) -> bool:
-        """Return True: only ratios of distances count."""
-        return True
 
     def tolerates(self, inputs: int) -> int:
         """Return the largest f with n > 2f."""

@@ -6,30 +6,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from gym_deltasoup.config.equivariant import Equivariant
 from gym_deltasoup.kinds import Merger
 
 Scope = Literal["tensor", "model"]
 """What is looked at as one vector: each tensor, or all of them together."""
 
 
-class Linear(Merger):
+class Linear(Equivariant):
     """What holds of every mean whose weights do not depend on the numbers."""
-
-    def idempotent(self) -> bool:
-        """Return True: weights sum to 1."""
-        return True
-
-    def order_free(self) -> bool:
-        """Return True: a sum has no order."""
-        return True
-
-    def translates(self) -> bool:
-        """Return True: weights sum to 1."""
-        return True
-
-    def scales(self) -> bool:
-        """Return True: it is linear."""
-        return True
 
 
 class UniformSoup(Linear):
