@@ -1,0 +1,49 @@
+"""How templates have answers written, found by rendering: those of this package, and shapes that others have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gym_data.templates
+from gym_data.answer_format import AnswerFormat, CallFormat, answer_format_of
+from gym_data.location import locate
+from gym_data.tokenizer import Tokenizer
+
+TAGGED = CallFormat("<tool_call>", "</tool_call>")
+EXPECTED = {
+    "chatml": AnswerFormat(),
+    "mistral": AnswerFormat(),
+    "llama3": AnswerFormat(CallFormat("", "", arguments="parameters")),
+    "qwen": AnswerFormat(TAGGED),
+    "qwen3": AnswerFormat(TAGGED, "<think>", "</think>"),
+}
+ANSWERS = "{% for m in messages %}{{ m.role + ':' + m.content.split('</think>')[-1] + ';' }}{% endfor %}"
+PROMPTED = ANSWERS + "{% if add_generation_prompt %}assistant:<think>\n{% endif %}"
+LISTED = """{% for m in messages %}{% if m.tool_calls %}[TOOL_CALLS] [{% for c in m.tool_calls %}{{ c.function | tojson }}
+{%- endfor %}]{% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}"""
+REFUSING = "{% for m in messages if m.role != 'user' %}{{ raise_exception('no') }}{% endfor %}a"
+
+
+def test_the_tiny_model_writes_thoughts_and_calls_in_tags():
+    assert answer_format_of(Tokenizer(locate("tiny"))) == AnswerFormat(TAGGED, "<think>", "</think>")
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_packaged_templates(name):
+    text = (Path(gym_data.templates.__file__).parent / f"{name}.jinja").read_text()
+    assert answer_format_of(Tokenizer(locate("tiny"), template=text)) == EXPECTED[name]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (PROMPTED, AnswerFormat(None, "<think>", "</think>", begins_thinking=True)),
+        (LISTED, AnswerFormat(CallFormat("[TOOL_CALLS]", "", listed=True))),
+        (REFUSING, AnswerFormat()),
+    ],
+    ids=["the prompt begins the thought", "calls in a list", "refuses answers"],
+)
+def test_shapes_of_others(template, expected):
+    assert answer_format_of(Tokenizer(locate("tiny"), template=template)) == expected
