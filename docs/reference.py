@@ -29,6 +29,7 @@ from gym_llamafactory.markdown import markdown
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
+from gym_serve.contract import Engine, Limits, ModelSource, Piece, Request, Sampling, ServedModel, TokenLogprob
 from gym_torch import LoadTimeQuantizer, TorchAlgorithm, TorchBackend, TorchStrategy
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
@@ -51,6 +52,7 @@ HANDED = (
     MergeRule, Plan, Updates, Chunk,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine, RolloutRequest,
     ChatModel, ChatRequest, ChatReply,
+    Engine, ModelSource, Limits, Request, Sampling, Piece, TokenLogprob, ServedModel,
 )  # fmt: skip
 #: What packages ask of components of the kernel's kinds beyond what it does itself.
 FURTHER: tuple[type[Component], ...] = (

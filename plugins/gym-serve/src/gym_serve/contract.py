@@ -1,0 +1,198 @@
+"""What an engine and a front hand to each other. No torch is imported here.
+
+An engine may run in threads or processes of its own; its methods are called from one event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+GrammarKind = Literal["json_schema", "json_object", "regex", "lark"]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+Task = Literal["generate", "score", "embed"]
+ScoreInput = str | tuple[str, str] | Sequence[Mapping[str, Any]]
+"""A text, a pair (question and document), or the messages of a conversation."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model to serve, and under which name."""
+
+    name: str
+    path: str  #: directory of a run, a checkpoint, an artifact or a model; a file for engines that read one
+    tenants: Path | None = None  #: store of variants of this model: each user is a tenant, asked for as `name@user`
+    adapters: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: tenants by name, each a directory of an adapter of this model
+    template: str | None = None  #: format or Jinja file to serve with, where the model does not carry its own
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an engine may use, whoever asks."""
+
+    max_batch: int = 64  #: rows that are decoded together
+    queue: int = 256  #: requests that may wait beside those that are decoded; one more is `Full`
+    max_tokens: int | None = None  #: most new tokens of a request; None: what the context leaves
+    max_prompt_tokens: int | None = None  #: None: what the context leaves
+    max_context: int | None = None  #: tokens of prompt and reply; None: what the model says
+    prefix_cache_bytes: int = 2**28  #: of keys and values of prompts that are kept; 0 keeps none
+    tenant_bytes: int = 2**29  #: of prepared adapters and deltas in memory
+    tenant_cache_bytes: int = 2**28  #: of packed deltas read from the disk
+    grammar_bytes: int = 2**16  #: of a schema or pattern
+    grammar_seconds: float = 2.0  #: to compile one
+    max_logprobs: int = 20  #: alternatives beside a token
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What a reply must look like."""
+
+    kind: GrammarKind
+    text: str = ""  #: the schema as JSON, the pattern, or the Lark grammar; unused for `json_object`
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a reply is drawn. Field names and meanings are those of the OpenAI API and of vLLM."""
+
+    max_tokens: int | None = None  #: None: what the context leaves
+    temperature: float = 1.0  #: 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  #: 0 is off
+    seed: int | None = None  #: the same seed and request give the same reply; None draws one
+    stop: tuple[str, ...] = ()  #: texts that end the reply and are no part of it
+    stop_token_ids: tuple[int, ...] = ()  #: beside those of the model
+    logprobs: int | None = None  #: alternatives beside the chosen token; None: no log-probabilities at all
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  #: added to the logits of these tokens
+    presence_penalty: float = 0.0  #: subtracted from the logits of tokens that the reply has
+    frequency_penalty: float = 0.0  #: the same, for each time that it has one
+    repetition_penalty: float = 1.0  #: divides positive and multiplies negative logits of tokens of prompt and reply
+    grammar: Grammar | None = None
+    ignore_eos: bool = False  #: goes on behind the tokens that end a turn
+
+
+@dataclass(frozen=True)
+class Request:
+    """One reply that is asked for: of `messages`, `prompt` and `tokens` exactly one is there."""
+
+    model: str  #: served name, without a tenant
+    tenant: str | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
+    prompt: str | None = None  #: text that is continued as it stands, without a template
+    tokens: Sequence[int] | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None  #: as OpenAI's, shown to the model by its template
+    tool_choice: str | Mapping[str, Any] | None = None
+    template_options: Mapping[str, Any] = field(default_factory=dict)  #: such as `enable_thinking`
+    continue_final_message: bool = False  #: whether the reply goes on with the last message
+    sampling: Sampling = field(default_factory=Sampling)
+    id: str = ""
+    index: int = 0  #: which of `n` replies: the stream of its random numbers
+    echo: bool = (
+        False  #: whether the first piece begins with the prompt and, where they are asked for, its log-probabilities
+    )
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A token and how likely it was."""
+
+    token: int
+    text: str  #: what it adds, as text; bytes that are no text as replacement characters
+    logprob: float
+    utf8: bytes = b""  #: what it adds, as bytes
+
+
+@dataclass(frozen=True)
+class TokenLogprob(Alternative):
+    """The token that was chosen: its log-probability at temperature 1, before penalties and masks, and the likeliest ones."""
+
+    top: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0  #: of the prompt, whose keys and values were there
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What was added to a reply. The last piece has a `finish_reason` and the usage; joined, the texts are the reply."""
+
+    text: str = ""  #: never half a character, never a part of a stop string
+    tokens: tuple[int, ...] = ()  #: what was decoded since the piece before, the token that ended it included
+    logprobs: tuple[TokenLogprob, ...] = ()  #: one for each of `tokens`, where they are asked for
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model as a front lists it."""
+
+    name: str
+    kind: str  #: of the artifact: `model`, `adapter` or `delta`
+    tasks: frozenset[Task]
+    created: int  #: seconds since 1970
+    context_length: int  #: tokens of prompt and reply
+    tenants: bool = False  #: whether `name@tenant` may be asked
+    template_hash: str | None = None  #: sha256 of the chat template; None where it has none
+    thinks: bool = False  #: whether its template knows `enable_thinking`
+
+
+class Engine(Protocol):
+    """Answers requests over loaded models.
+
+    Names in `supports`: `stream`, `seed`, `logprobs`, `grammar:json_schema` and the other kinds of grammar, `tools`, `penalties`,
+    `logit_bias`, `top_k`, `tenants`, `cancel`, `score`, `embed`, `echo`, `prefix_cache`. A front refuses whatever else is asked.
+    """
+
+    @property
+    def supports(self) -> frozenset[str]:
+        """Names of what it can do."""
+        ...
+
+    def models(self) -> Sequence[ServedModel]:
+        """Return what is served, in the order of its sources."""
+        ...
+
+    def tenants(self, model: str) -> Sequence[str]:
+        """Return the tenants of a model, sorted. Raises Unknown."""
+        ...
+
+    def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Return the pieces of a reply as they come. Raises RequestError before the first one; closing the iterator cancels."""
+        ...
+
+    async def count(self, request: Request) -> int:
+        """Return the tokens of the prompt. Raises RequestError as `submit` does."""
+        ...
+
+    async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
+        """Return the score of each input by a reward model or a classifier. Raises RequestError where the model is neither."""
+        ...
+
+    async def embed(
+        self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
+    ) -> list[list[float]]:
+        """Return a vector of length 1 for each text, cut to so many dimensions. Raises RequestError where the model cannot."""
+        ...
+
+    async def load(self, model: str, tenant: str) -> None:
+        """Read a tenant ahead. Raises RequestError where there is none."""
+        ...
+
+    def statistics(self) -> Mapping[str, float]:
+        """Return figures of the moment by name: `running`, `waiting`, `prefix_cache_bytes`, `tenants_loaded`, ..."""
+        ...
+
+    async def close(self, timeout: float = 30.0) -> None:
+        """Finish the replies under way, for at most so many seconds, and let go of everything; later requests are Gone."""
+        ...
