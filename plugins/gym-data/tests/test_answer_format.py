@@ -11,7 +11,7 @@ from gym_data.answer_format import AnswerFormat, CallFormat, answer_format_of
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 
-TAGGED = CallFormat("<tool_call>", "</tool_call>")
+TAGGED = CallFormat("<tool_call>\n", "\n</tool_call>")
 EXPECTED = {
     "chatml": AnswerFormat(),
     "mistral": AnswerFormat(),
@@ -40,7 +40,7 @@ def test_packaged_templates(name):
     ("template", "expected"),
     [
         (PROMPTED, AnswerFormat(None, "<think>", "</think>", begins_thinking=True)),
-        (LISTED, AnswerFormat(CallFormat("[TOOL_CALLS]", "", listed=True))),
+        (LISTED, AnswerFormat(CallFormat("[TOOL_CALLS] ", "", listed=True))),
         (REFUSING, AnswerFormat()),
     ],
     ids=["the prompt begins the thought", "calls in a list", "refuses answers"],

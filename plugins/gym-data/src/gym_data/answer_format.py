@@ -28,8 +28,8 @@ _TAG = re.compile(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*$")
 class CallFormat:
     """How a tool call is written: marks around JSON, which is one object for each call, or a list of them."""
 
-    start: str  #: before the JSON; empty where an answer is a call by being such JSON
-    end: str  #: behind it
+    start: str  #: before the JSON, space included; none but space where an answer is a call by being such JSON
+    end: str  #: behind it, space included
     name: str = "name"  #: key of the function's name
     arguments: str = "arguments"  #: key of its arguments
     listed: bool = False  #: whether calls are items of a list
@@ -91,7 +91,7 @@ def _calls(render: Render, prompt: str, before: str, behind: str) -> CallFormat 
         keys = _keys(found[0] if listed and found else found)
         if keys:
             start, end = written[:at].removeprefix(before), written[until:].removesuffix(behind)
-            return CallFormat(start.strip(), end.strip(), *keys, listed)
+            return CallFormat(start, end, *keys, listed)
     return None
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from gym_data.answer_format import AnswerFormat
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "lark"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -145,6 +148,9 @@ class ServedModel:
     tenants: bool = False  #: whether `name@tenant` may be asked
     template_hash: str | None = None  #: sha256 of the chat template; None where it has none
     thinks: bool = False  #: whether its template knows `enable_thinking`
+    answers: AnswerFormat | None = (
+        None  #: how its template has thoughts and tool calls written; a front reads them by it
+    )
 
 
 class Engine(Protocol):
