@@ -148,9 +148,7 @@ class ServedModel:
     tenants: bool = False  #: whether `name@tenant` may be asked
     template_hash: str | None = None  #: sha256 of the chat template; None where it has none
     thinks: bool = False  #: whether its template knows `enable_thinking`
-    answers: AnswerFormat | None = (
-        None  #: how its template has thoughts and tool calls written; a front reads them by it
-    )
+    answers: AnswerFormat | None = None  #: how its template has thoughts and tool calls written, for a front to read
 
 
 class Engine(Protocol):

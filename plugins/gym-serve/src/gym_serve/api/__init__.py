@@ -1,0 +1,1 @@
+"""The HTTP API: what clients of OpenAI and of Anthropic speak."""

@@ -1,0 +1,213 @@
+"""`/v1/chat/completions`: OpenAI's chat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from secrets import token_hex
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gym_serve.answer_parser import Delta, ToolCall
+from gym_serve.api.auth import Access
+from gym_serve.api.conversation import ChatMessage, ResponseFormat, Tool, ToolChoice, grammar_of, tool_grammar
+from gym_serve.api.errors import HTTPProblem
+from gym_serve.api.fields import Body, Count, SamplingBody, sampling
+from gym_serve.api.generation import PLAIN, Event, Job, events, replies, total
+from gym_serve.api.service import Service
+from gym_serve.api.sse import EventStream, Line, begun
+from gym_serve.contract import Alternative, Request, TokenLogprob, Usage
+
+
+class StreamOptions(Body):
+    """What a stream has beside the reply."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class TemplateOptions(Body):
+    """What a template may be told."""
+
+    enable_thinking: bool | None = None
+
+
+class ChatCompletion(SamplingBody):
+    """A conversation to go on with."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    modalities: list[str] | None = None
+    reasoning_effort: None = None
+    verbosity: None = None
+
+
+def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> Job:
+    """Return what an engine is asked for. Raises RequestError, naming the field, for what cannot be."""
+    model, asked = service.model(body.model, access)
+    if "generate" not in model.tasks:
+        raise HTTPProblem(400, "this model scores texts and writes none: ask `/v1/score`", key="model")
+    limit, field = (body.max_completion_tokens, "max_completion_tokens")
+    limit, field = (limit, field) if limit is not None else (body.max_tokens, "max_tokens")
+    drawn = sampling(service, body, limit, field)
+    if body.modalities not in (None, ["text"]):
+        raise HTTPProblem(400, "only text is made", key="modalities")
+    if body.top_logprobs and not body.logprobs:
+        raise HTTPProblem(400, "says nothing without `logprobs`", key="top_logprobs")
+    if body.logprobs:
+        service.need("logprobs", "logprobs")
+        drawn = replace(drawn, logprobs=body.top_logprobs or 0)
+    going_on = body.continue_final_message or False
+    if going_on and (body.add_generation_prompt or body.messages[-1].role != "assistant"):
+        raise HTTPProblem(400, "the last message is not the assistant's to go on with", key="continue_final_message")
+    if body.add_generation_prompt is False and not going_on:
+        raise HTTPProblem(400, "a reply begins where the assistant is to write", key="add_generation_prompt")
+    tools = body.tools or []
+    if tools:
+        service.need("tools", "tools")
+    if body.tool_choice is not None and not tools and body.tool_choice not in ("none", "auto"):
+        raise HTTPProblem(400, "says nothing without `tools`", key="tool_choice")
+    format = model.answers or PLAIN
+    forced = tool_grammar(service, tools, body.tool_choice, format.calls)
+    shaped = grammar_of(service, body.response_format)
+    if forced and shaped:
+        raise HTTPProblem(400, "contradicts `tool_choice`, which makes the reply a call", key="response_format")
+    offered = [] if body.tool_choice == "none" else tools
+    options = body.chat_template_kwargs.model_dump(exclude_none=True) if body.chat_template_kwargs else {}
+    if options and not model.thinks:
+        raise HTTPProblem(400, "the template of this model knows no such option", key="chat_template_kwargs")
+    request = Request(
+        model=asked.model,
+        tenant=asked.tenant,
+        messages=[message.plain() for message in body.messages],
+        tools=[tool.plain() for tool in offered] or None,
+        tool_choice=None,
+        template_options=options,
+        continue_final_message=going_on,
+        sampling=replace(drawn, grammar=forced or shaped),
+        id=id,
+    )
+    begins = format.begins_thinking and options.get("enable_thinking") is not False and not going_on
+    return Job(
+        asked,
+        tuple(replace(request, index=index) for index in range(body.n or 1)),
+        replace(format, begins_thinking=begins),
+        calls=bool(offered),
+        single=bool(offered) and (body.parallel_tool_calls is False or forced is not None),
+    )
+
+
+async def chat_completions(service: Service, body: ChatCompletion, access: Access) -> dict[str, Any] | EventStream:
+    """Answer, at once or as a stream."""
+    head: dict[str, Any] = {"id": f"chatcmpl-{token_hex(12)}", "created": int(time.time()), "model": body.model}
+    job = job_of(service, body, access, head["id"])
+    if body.stream:
+        counted = bool(body.stream_options and body.stream_options.include_usage)
+        return EventStream(await begun(_chunks(service, job, head, bool(body.logprobs), counted)))
+    if body.stream_options is not None:
+        raise HTTPProblem(400, "says nothing without `stream`", key="stream_options")
+    found = await replies(service, job)
+    choices = [
+        {
+            "index": index,
+            "message": message_of(reply.delta),
+            "logprobs": logprobs_of(reply.logprobs) if body.logprobs else None,
+            "finish_reason": reply.finish_reason,
+        }
+        for index, reply in enumerate(found)
+    ]
+    usage = usage_of(total([reply.usage for reply in found]))
+    return {**head, "object": "chat.completion", "choices": choices, "usage": usage}
+
+
+async def _chunks(
+    service: Service, job: Job, head: dict[str, Any], logprobs: bool, usage: bool
+) -> AsyncGenerator[Line, None]:
+    further: dict[str, Any] = {"usage": None} if usage else {}
+    spent: dict[int, Usage] = {}
+    calls = dict.fromkeys(range(len(job.requests)), 0)
+    begun: set[int] = set()
+
+    def chunk(event: Event, delta: dict[str, Any], reason: str | None = None) -> Line:
+        shown = logprobs_of(event.logprobs) if logprobs and event.logprobs and not reason else None
+        choice = {"index": event.index, "delta": delta, "logprobs": shown, "finish_reason": reason}
+        return None, {**head, "object": "chat.completion.chunk", "choices": [choice], **further}
+
+    async with aclosing(events(service, job)) as found:
+        async for event in found:
+            if event.index not in begun:
+                begun.add(event.index)
+                yield chunk(replace(event, logprobs=()), {"role": "assistant", "content": ""})
+            delta = delta_of(event.delta, calls[event.index])
+            calls[event.index] += len(event.delta.calls)
+            if delta or event.logprobs:
+                yield chunk(event, delta)
+            if event.usage is not None:
+                spent[event.index] = event.usage
+            if event.finish_reason is not None:
+                yield chunk(event, {}, event.finish_reason)
+    if usage:
+        counted = usage_of(total(list(spent.values())))
+        yield None, {**head, "object": "chat.completion.chunk", "choices": [], "usage": counted}
+
+
+def message_of(answer: Delta) -> dict[str, Any]:
+    """Return a whole answer as a message."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [_call(call) for call in answer.calls]
+        message["content"] = answer.content or None
+    return message
+
+
+def delta_of(answer: Delta, calls: int) -> dict[str, Any]:
+    """Return what was added to an answer that has so many calls."""
+    delta: dict[str, Any] = {}
+    if answer.content:
+        delta["content"] = answer.content
+    if answer.reasoning:
+        delta["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        delta["tool_calls"] = [{"index": calls + at, **_call(call)} for at, call in enumerate(answer.calls)]
+    return delta
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def logprobs_of(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """Return log-probabilities of tokens, each with the likeliest ones."""
+    content = [{**_logprob(token), "top_logprobs": [_logprob(other) for other in token.top]} for token in tokens]
+    return {"content": content, "refusal": None}
+
+
+def _logprob(token: Alternative) -> dict[str, Any]:
+    return {"token": token.text, "logprob": max(token.logprob, -9999.0), "bytes": list(token.utf8)}
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """Return the tokens of a request."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }

@@ -1,0 +1,134 @@
+"""`/v1/completions`: OpenAI's completions of texts and of tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from secrets import token_hex
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gym_serve.api.auth import Access
+from gym_serve.api.chat_completions import StreamOptions, usage_of
+from gym_serve.api.conversation import ResponseFormat, grammar_of
+from gym_serve.api.errors import HTTPProblem
+from gym_serve.api.fields import Count, SamplingBody, sampling
+from gym_serve.api.generation import Event, Job, events, replies, total
+from gym_serve.api.service import Service
+from gym_serve.api.sse import EventStream, Line, begun
+from gym_serve.contract import Request, TokenLogprob, Usage
+
+Token = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Completion(SamplingBody):
+    """Texts to go on with."""
+
+    prompt: str | list[str] | list[Token] | list[list[Token]]
+    max_tokens: Count | None = 16
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    response_format: ResponseFormat | None = None
+
+    def prompts(self) -> list[dict[str, Any]]:
+        """Return what a request holds for each prompt."""
+        if isinstance(self.prompt, str):
+            return [{"prompt": self.prompt}]
+        if self.prompt and isinstance(self.prompt[0], int):
+            return [{"tokens": tuple(self.prompt)}]
+        return [{"prompt": each} if isinstance(each, str) else {"tokens": tuple(each)} for each in self.prompt]  # type: ignore[arg-type]
+
+
+async def completions(service: Service, body: Completion, access: Access) -> dict[str, Any] | EventStream:
+    """Answer, at once or as a stream; of several prompts, the replies to each stand together."""
+    model, asked = service.model(body.model, access)
+    if "generate" not in model.tasks:
+        raise HTTPProblem(400, "this model scores texts and writes none: ask `/v1/score`", key="model")
+    head: dict[str, Any] = {
+        "id": f"cmpl-{token_hex(12)}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": body.model,
+    }
+    drawn = sampling(service, body, body.max_tokens)
+    if body.logprobs is not None:
+        service.need("logprobs", "logprobs")
+    if body.echo:
+        service.need("echo", "echo")
+    drawn = replace(drawn, logprobs=body.logprobs, grammar=grammar_of(service, body.response_format))
+    prompts, count = body.prompts(), body.n or 1
+    if not prompts or not all(part for prompt in prompts for part in prompt.values()):
+        raise HTTPProblem(400, "a prompt is empty", key="prompt")
+    if len(prompts) * count > service.options.max_n:
+        why = f"{len(prompts) * count} replies are more than the {service.options.max_n} of one request"
+        raise HTTPProblem(400, why, key="prompt" if len(prompts) > 1 else "n")
+    request = Request(model=asked.model, tenant=asked.tenant, sampling=drawn, id=head["id"], echo=bool(body.echo))
+    job = Job(asked, tuple(replace(request, **prompt, index=index) for prompt in prompts for index in range(count)))
+    if body.stream:
+        usage = bool(body.stream_options and body.stream_options.include_usage)
+        return EventStream(await begun(_chunks(service, job, head, usage)))
+    if body.stream_options is not None:
+        raise HTTPProblem(400, "says nothing without `stream`", key="stream_options")
+    found = await replies(service, job)
+    choices = [
+        _choice(index, reply.delta.content, reply.logprobs if body.logprobs is not None else None, reply.finish_reason)
+        for index, reply in enumerate(found)
+    ]
+    return {**head, "choices": choices, "usage": usage_of(_spent([reply.usage for reply in found], count))}
+
+
+async def _chunks(service: Service, job: Job, head: dict[str, Any], usage: bool) -> AsyncGenerator[Line, None]:
+    further: dict[str, Any] = {"usage": None} if usage else {}
+    spent: dict[int, Usage] = {}
+    lengths = dict.fromkeys(range(len(job.requests)), 0)
+
+    def chunk(event: Event) -> Line:
+        logprobs = event.logprobs if job.requests[0].sampling.logprobs is not None else None
+        choice = _choice(event.index, event.delta.content, logprobs, event.finish_reason, lengths[event.index])
+        lengths[event.index] += sum(len(token.text) for token in event.logprobs)
+        return None, {**head, "choices": [choice], **further}
+
+    async with aclosing(events(service, job)) as found:
+        async for event in found:
+            if event.usage is not None:
+                spent[event.index] = event.usage
+            yield chunk(event)
+    if usage:
+        count = 1 + max(request.index for request in job.requests)
+        total_of = _spent([spent[index] for index in sorted(spent)], count)
+        yield None, {**head, "choices": [], "usage": usage_of(total_of)}
+
+
+def _spent(usages: Sequence[Usage], count: int) -> Usage:
+    """Return the tokens of a request with so many replies to each prompt."""
+    each = [total(usages[at : at + count]) for at in range(0, len(usages), count)]
+    return Usage(
+        sum(usage.prompt_tokens for usage in each),
+        sum(usage.completion_tokens for usage in each),
+        sum(usage.cached_tokens for usage in each),
+    )
+
+
+def _choice(
+    index: int, text: str, logprobs: Sequence[TokenLogprob] | None, reason: str | None, offset: int = 0
+) -> dict[str, Any]:
+    shown = None if logprobs is None else _logprobs(logprobs, offset)
+    return {"index": index, "text": text, "logprobs": shown, "finish_reason": reason}
+
+
+def _logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token.text)
+    return {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [max(token.logprob, -9999.0) for token in tokens],
+        "top_logprobs": [{other.text: max(other.logprob, -9999.0) for other in token.top} for token in tokens],
+        "text_offset": offsets,
+    }

@@ -1,0 +1,179 @@
+"""Conversations of OpenAI's API: messages, tools, and what a reply must look like."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gym_data.answer_format import CallFormat
+from gym_serve.api.errors import HTTPProblem
+from gym_serve.api.fields import Body
+from gym_serve.api.service import Service
+from gym_serve.contract import Grammar
+
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.\-]+$")]
+
+
+class TextPart(Body):
+    """A part of a content. Only text is read."""
+
+    type: Literal["text", "refusal"]
+    text: str = ""
+    refusal: str | None = None
+
+
+class Function(Body):
+    """A call that was made."""
+
+    name: Name
+    arguments: str = "{}"
+
+
+class Call(Body):
+    """A tool call of the assistant."""
+
+    id: Annotated[str, Field(max_length=256)] = ""
+    type: Literal["function"] = "function"
+    function: Function
+    index: int | None = None
+
+
+class ChatMessage(Body):
+    """A message. Keys that clients send back from replies may be there, as long as they say nothing."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: Annotated[str, Field(max_length=256)] | None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    audio: None = None
+    function_call: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as templates read it."""
+        parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content or ()]
+        written: dict[str, Any] = {"role": self.role.replace("developer", "system"), "content": "\n".join(parts)}
+        for key in ("name", "tool_call_id", "reasoning_content"):
+            if getattr(self, key) is not None:
+                written[key] = getattr(self, key)
+        if self.tool_calls:
+            written["tool_calls"] = [_called(call) for call in self.tool_calls]
+        return written
+
+
+def _called(call: Call) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except ValueError:
+        arguments = call.function.arguments
+    return {"type": "function", "id": call.id, "function": {"name": call.function.name, "arguments": arguments}}
+
+
+class FunctionTool(Body):
+    """A function on offer."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    """A tool on offer."""
+
+    type: Literal["function"]
+    function: FunctionTool
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as templates read it."""
+        return {"type": "function", "function": self.function.model_dump(exclude_none=True, exclude={"strict"})}
+
+
+class NamedFunction(Body):
+    """The name of a function."""
+
+    name: Name
+
+
+class NamedTool(Body):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(Body):
+    """What a reply is an instance of."""
+
+    name: Name
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """What a reply must look like."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+def grammar_of(service: Service, format: ResponseFormat | None) -> Grammar | None:
+    """Return what a reply must look like. Raises BadRequest where the engine does not see to that."""
+    if format is None or format.type == "text":
+        return None
+    service.need(f"grammar:{format.type}", "response_format")
+    if format.type == "json_object":
+        return Grammar("json_object")
+    if format.json_schema is None or format.json_schema.schema_ is None:
+        raise HTTPProblem(400, "names no schema", key="response_format.json_schema")
+    return Grammar("json_schema", json.dumps(format.json_schema.schema_))
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+def tool_grammar(
+    service: Service, tools: list[Tool], choice: ToolChoice | None, calls: CallFormat | None
+) -> Grammar | None:
+    """Return what makes a reply a call: of any of the tools where one is required, or of the one that is named."""
+    if choice is None or choice == "auto" or choice == "none":
+        return None
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    fitting = [tool.function for tool in tools if named in (None, tool.function.name)]
+    if not fitting:
+        why = "no tool of this name is offered" if named else "a call is required, and no tool is offered"
+        raise HTTPProblem(400, why, key="tool_choice")
+    service.need("grammar:lark", "tool_choice")
+    if calls is None:
+        raise HTTPProblem(400, "the template of this model writes no tool calls that can be forced", key="tool_choice")
+    schemas = [
+        {
+            "type": "object",
+            "properties": {
+                calls.name: {"const": each.name},
+                calls.arguments: _without_definitions(each.parameters) or {"type": "object"},
+            },
+            "required": [calls.name, calls.arguments],
+            "additionalProperties": False,
+        }
+        for each in fitting
+    ]
+    one = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    whole = {"type": "array", "items": one, "minItems": 1, "maxItems": 1} if calls.listed else one
+    definitions = [each.parameters["$defs"] for each in fitting if each.parameters and "$defs" in each.parameters]
+    if definitions:
+        whole = {**whole, "$defs": {name: schema for each in definitions for name, schema in dict(each).items()}}
+    parts = [json.dumps(calls.start)] * bool(calls.start) + [f"%json {json.dumps(whole)}"]
+    parts += [json.dumps(calls.end)] * bool(calls.end)
+    return Grammar("lark", f"start: {' '.join(parts)}\n")
+
+
+def _without_definitions(schema: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a schema without what its references lead to, which stands at the root of the whole."""
+    return {key: value for key, value in (schema or {}).items() if key != "$defs"}

@@ -1,0 +1,132 @@
+"""Fields of requests that several routes have, what of them an engine must support, and those that nobody serves here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gym_serve.api.errors import HTTPProblem
+from gym_serve.api.service import Service
+from gym_serve.contract import Sampling
+
+REFUSED = {
+    "chat_template": "templates come with the model: choose one when the server is started",
+    "template": "templates come with the model: choose one when the server is started",
+    "functions": "use `tools`",
+    "function_call": "use `tool_choice`",
+    "suffix": "text in the middle is not completed",
+    "best_of": "use `n`",
+    "previous_response_id": "nothing is stored: send the whole conversation as `input`",
+    "conversation": "nothing is stored: send the whole conversation as `input`",
+    "background": "nothing is stored: read the reply as a stream",
+    "prompt_embeds": "no tensors are read from requests",
+    "audio": "only text is made",
+    "image_url": "only text is read, and no address is fetched",
+    "mcp_servers": "no server is asked on behalf of a model",
+}
+"""What to do instead, for fields that clients know and no engine here has."""
+
+
+class Body(BaseModel):
+    """The body of a request. A field that it does not have is refused by name."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+
+
+class Ignored(Body):
+    """Fields that say nothing of the reply."""
+
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+
+Count = Annotated[int, Field(ge=1, le=2**31)]
+
+
+class SamplingBody(Ignored):
+    """How replies are drawn, in the words of OpenAI's API, and of vLLM's for what that does not have."""
+
+    model: Annotated[str, Field(max_length=512)]
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    n: Count | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
+    ignore_eos: bool | None = None
+    do_sample: bool | None = None  #: LLaMA-Factory's: false is greedy
+
+    def stops(self) -> tuple[str, ...]:
+        """Return the texts that end a reply."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "top_k": ("top_k", (0, -1)),
+    "seed": ("seed", ()),
+    "presence_penalty": ("penalties", (0,)),
+    "frequency_penalty": ("penalties", (0,)),
+    "repetition_penalty": ("penalties", (1,)),
+    "logit_bias": ("logit_bias", ({},)),
+}
+"""What an engine must support for a field, and values of the field that ask for nothing."""
+
+
+def sampling(service: Service, body: SamplingBody, max_tokens: int | None, field: str = "max_tokens") -> Sampling:
+    """Return how replies are drawn. Raises BadRequest, naming the field, for what the engine does not support."""
+    for name, (need, nothing) in NEEDS.items():
+        value = getattr(body, name)
+        if value is not None and value not in nothing:
+            service.need(need, name)
+    if any(not text or len(text) > 1024 for text in body.stops()):
+        raise HTTPProblem(400, "a text that ends a reply has 1 to 1,024 characters", key="stop")
+    most = service.options.max_output_tokens
+    if most is not None and max_tokens is not None and max_tokens > most:
+        raise HTTPProblem(400, f"{max_tokens} tokens are more than the {most} that a request may ask for", key=field)
+    if body.n is not None and body.n > service.options.max_n:
+        raise HTTPProblem(400, f"{body.n} replies are more than the {service.options.max_n} of one request", key="n")
+    return Sampling(
+        max_tokens=max_tokens if max_tokens is not None else most,
+        temperature=0.0 if body.do_sample is False else _or(body.temperature, 1.0),
+        top_p=_or(body.top_p, 1.0),
+        top_k=max(0, body.top_k or 0),
+        seed=body.seed,
+        stop=body.stops(),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logit_bias=body.logit_bias or {},
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        ignore_eos=bool(body.ignore_eos),
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def problem_of(errors: list[Mapping[str, Any]]) -> HTTPProblem:
+    """Return what is told of a body that does not validate: the first thing that is wrong, with the field."""
+    named = [error for error in errors if error["type"] == "extra_forbidden"]
+    first = (named or errors)[0]
+    path = [part for part in first["loc"] if part != "body"]
+    field = _dotted([part for part in path if isinstance(part, int) or str(part).isidentifier()][:6])
+    if first["type"] == "extra_forbidden":
+        why = REFUSED.get(str(path[-1]), "the engine that serves this model has no such field")
+        return HTTPProblem(400, f"`{field[:200]}` is not supported: {why}", key=field[:200], code="unsupported_field")
+    return HTTPProblem(400, f"{field}: {first['msg']}" if field else str(first["msg"]), key=field, code="invalid_value")
+
+
+def _dotted(path: list[Any]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")

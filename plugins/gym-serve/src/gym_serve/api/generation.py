@@ -1,0 +1,135 @@
+"""Replies as they are made: one or several streams of an engine, read as answers, within a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from gym_data.answer_format import AnswerFormat
+from gym_serve.answer_parser import AnswerParser, Delta
+from gym_serve.api.errors import ONCE, HTTPProblem
+from gym_serve.api.service import Service, told
+from gym_serve.contract import Request, TokenLogprob, Usage
+from gym_serve.errors import Gone
+from gym_serve.names import Asked
+
+PLAIN, NOTHING = AnswerFormat(), Usage(0, 0)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a client asks for: one request to the engine for each reply."""
+
+    asked: Asked
+    requests: tuple[Request, ...]
+    format: AnswerFormat = PLAIN
+    calls: bool = False  #: whether tool calls are read
+    single: bool = False  #: whether an answer ends with its first call
+
+
+@dataclass(frozen=True)
+class Event:
+    """What was added to one of the replies; the last event of a reply has a reason."""
+
+    index: int
+    delta: Delta
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+
+@dataclass
+class Reply:
+    """A whole reply."""
+
+    delta: Delta = field(default_factory=Delta)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str = "stop"
+    usage: Usage = NOTHING
+
+
+async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
+    """Yield what is added to the replies of a job, in the order in which it comes.
+
+    Raises RequestError for what the engine refuses, and where the time is over. Closing it cancels what is under way.
+    """
+    began, first = time.monotonic(), True
+    most = service.options.request_seconds
+    queue: asyncio.Queue[Event | Exception] = asyncio.Queue(maxsize=256)
+
+    async def follow(index: int, request: Request) -> None:
+        try:
+            async with aclosing(_read(service, job, index, request)) as found:
+                async for event in found:
+                    await queue.put(event)
+        except Exception as error:  # told to whoever reads the events
+            await queue.put(error)
+
+    with service.admitted(len(job.requests)):
+        tasks = [asyncio.create_task(follow(index, request)) for index, request in enumerate(job.requests)]
+        try:
+            left = len(tasks)
+            while left:
+                event = await asyncio.wait_for(queue.get(), max(0.0, began + most - time.monotonic()))
+                if isinstance(event, Exception):
+                    raise told(event, str(job.asked)) from event
+                if first and (event.delta or event.logprobs):
+                    service.metrics.first_token.observe(time.monotonic() - began)
+                    first = False
+                left -= event.finish_reason is not None
+                yield event
+        except TimeoutError as error:
+            why = f"the reply took longer than {most:g} s"
+            raise HTTPProblem(408, why, code="request_too_slow", headers=ONCE) from error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read(service: Service, job: Job, index: int, request: Request) -> AsyncGenerator[Event, None]:
+    """Yield the events of one reply."""
+    parser, called, made = AnswerParser(job.format, job.calls), False, 0
+    async with aclosing(service.engine.submit(request)) as pieces:
+        async for piece in pieces:
+            if piece.finish_reason == "cancelled":
+                break
+            reason, usage = piece.finish_reason, piece.usage
+            delta = parser.feed(piece.text, end=reason is not None)
+            made += len(piece.tokens)
+            called |= bool(delta.calls)
+            if job.single and delta.calls:
+                delta, reason = replace(delta, calls=delta.calls[:1]), "stop"
+                usage = usage or Usage(await service.engine.count(request), made)
+            if usage is not None:
+                service.metrics.spent(usage)
+            if delta or piece.logprobs or reason:
+                yield Event(index, delta, piece.logprobs, "tool_calls" if reason and called else reason, usage)
+            if reason:
+                return
+    raise Gone("the engine ended a reply before it was done")
+
+
+async def replies(service: Service, job: Job) -> list[Reply]:
+    """Return the whole replies of a job."""
+    found = [Reply() for _ in job.requests]
+    async with aclosing(events(service, job)) as stream:
+        async for event in stream:
+            reply = found[event.index]
+            reply.delta += event.delta
+            reply.logprobs += event.logprobs
+            reply.finish_reason = event.finish_reason or reply.finish_reason
+            reply.usage = event.usage or reply.usage
+    return found
+
+
+def total(usages: Sequence[Usage]) -> Usage:
+    """Return the tokens of a request with several replies to one prompt, whose tokens count once."""
+    return Usage(
+        max((usage.prompt_tokens for usage in usages), default=0),
+        sum(usage.completion_tokens for usage in usages),
+        max((usage.cached_tokens for usage in usages), default=0),
+    )

@@ -1,0 +1,76 @@
+"""A server process: sockets, signals, and the token that is shown once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from gym_core import GymError
+from gym_serve.api.app import application
+from gym_serve.api.auth import Tokens, read_tokens
+from gym_serve.api.connections import guarded
+from gym_serve.api.options import ApiOptions
+from gym_serve.contract import Engine
+
+
+def tokens_of(options: ApiOptions, show: Callable[[str], None]) -> Tokens | None:
+    """Return the tokens that open the server; one is made and shown where one is required and none is given."""
+    if options.tokens is not None:
+        return read_tokens(options.tokens.expanduser())
+    if options.local and not options.token_required:
+        return None
+    token = secrets.token_urlsafe(32)
+    show(f"token, shown this once: {token}")
+    return Tokens.of(token)
+
+
+def listening(options: ApiOptions) -> socket.socket:
+    """Return the socket of the server. Raises GymError where the address cannot be had."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((options.host, options.port))
+        found.listen(512)
+        found.setblocking(False)
+    except OSError as error:
+        found.close()
+        why = f"cannot listen there: {error.strerror or error}"
+        raise GymError(
+            why, where=f"{options.host}:{options.port}", key="port", fix="name another `host` or `port`"
+        ) from error
+    return found
+
+
+def serve(engine: Engine, options: ApiOptions, show: Callable[[str], None]) -> None:
+    """Serve until a signal; replies under way are finished first. `show` gets what the user is told."""
+    tokens = tokens_of(options, show)
+    server = listening(options)
+    host, port = server.getsockname()[:2]
+    config = uvicorn.Config(
+        application(engine, options, tokens),
+        http=guarded(options),
+        ws="none",
+        lifespan="off",
+        log_level=logging.WARNING,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(options.shutdown_seconds) or 1,
+    )
+    names = ", ".join(model.name for model in engine.models())
+    shown = f"[{host}]" if ":" in str(host) else host
+    show(f"serving {names} on http://{shown}:{port}/v1")
+
+    async def run() -> None:
+        try:
+            await uvicorn.Server(config).serve(sockets=[server])
+        finally:
+            await engine.close(options.shutdown_seconds)
+
+    asyncio.run(run())

@@ -1,0 +1,92 @@
+"""What the routes share: the engine, who may ask which model, and how much at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+from gym_serve.api.auth import Access
+from gym_serve.api.errors import ONCE, HTTPProblem, unknown_model
+from gym_serve.api.metrics import Metrics
+from gym_serve.api.options import ApiOptions
+from gym_serve.contract import Engine, ServedModel
+from gym_serve.errors import BadRequest, Full, RequestError, Unknown
+from gym_serve.names import Asked, asked
+
+
+class Service:
+    """An engine, as the routes see it."""
+
+    def __init__(self, engine: Engine, options: ApiOptions, metrics: Metrics) -> None:
+        """Serve an engine within the limits of the options."""
+        self.engine, self.options, self.metrics = engine, options, metrics
+        self._in_work = 0
+
+    def model(self, name: str, access: Access) -> tuple[ServedModel, Asked]:
+        """Return the model that a name asks for. Raises Unknown where it is not there, with the same words where it may not be
+        used.
+        """
+        wanted = asked(name)
+        found = {model.name: model for model in self.engine.models()}
+        if wanted is None or not access.allows(wanted) or wanted.model not in found:
+            raise unknown_model(name)
+        model = found[wanted.model]
+        if wanted.tenant is not None and not (model.tenants and wanted.tenant in self.engine.tenants(model.name)):
+            raise unknown_model(name)
+        return model, wanted
+
+    def listed(self, access: Access) -> Sequence[tuple[Asked, ServedModel]]:
+        """Return the names that may be asked, models before their tenants."""
+        names = []
+        for model in self.engine.models():
+            tenants = self.engine.tenants(model.name) if model.tenants else ()
+            names += [(Asked(model.name, tenant), model) for tenant in (None, *tenants)]
+        return [(name, model) for name, model in names if access.allows(name)]
+
+    def need(self, what: str, field: str) -> None:
+        """Raise BadRequest, naming the field, where the engine does not support what it asks for."""
+        if what not in self.engine.supports:
+            raise BadRequest(
+                "this is not supported by the engine that serves this model", key=field, fix="leave it out"
+            )
+
+    @contextmanager
+    def admitted(self, count: int = 1) -> Iterator[None]:
+        """Hold a place for so many replies. Raises Full where there is none."""
+        most = self.options.max_concurrent
+        if self._in_work + count > most:
+            if count > most:
+                raise BadRequest(f"asks for {count} replies where {most} may be in work", key="n")
+            raise Full(f"{self._in_work} of {most} replies are in work or waiting")
+        self._in_work += count
+        self.metrics.in_work.inc(count)
+        try:
+            yield
+        finally:
+            self._in_work -= count
+            self.metrics.in_work.dec(count)
+
+
+def told(error: Exception, name: str) -> RequestError:
+    """Return what a client is told of an error of an engine: its own words where it is about the request."""
+    if isinstance(error, Unknown):
+        return unknown_model(name)
+    if isinstance(error, RequestError):
+        return error
+    return RequestError("the server failed on this request")
+
+
+@asynccontextmanager
+async def asking(service: Service, name: str) -> AsyncIterator[None]:
+    """Hold a place while an engine is asked once, within the time; errors are those that a client is told."""
+    most = service.options.request_seconds
+    with service.admitted():
+        try:
+            async with asyncio.timeout(most):
+                yield
+        except TimeoutError as error:
+            why = f"the reply took longer than {most:g} s"
+            raise HTTPProblem(408, why, code="request_too_slow", headers=ONCE) from error
+        except Exception as error:
+            raise told(error, name) from error

@@ -1,0 +1,28 @@
+"""The names by which models are asked for: `base`, or `base@tenant` for a variant of it. A name is never a path."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model, and perhaps a tenant of it."""
+
+    model: str
+    tenant: str | None = None
+
+    def __str__(self) -> str:
+        """Return the name that means it."""
+        return self.model if self.tenant is None else f"{self.model}@{self.tenant}"
+
+
+def asked(name: str) -> Asked | None:
+    """Return what a name means; None where no tenant can have this name."""
+    model, at, tenant = name.rpartition("@")
+    if not at:
+        return Asked(name)
+    return Asked(model, tenant) if model and TENANT.fullmatch(tenant) and ".." not in tenant else None
