@@ -118,6 +118,33 @@ def test_a_tenant_that_changes_while_it_is_served_changes_for_the_next_one(made,
     assert torch.equal(answer(served, "a"), after)
 
 
+def test_what_is_forgotten_counts_while_it_is_used(made):
+    """A process that updates its tenants while it serves them holds both versions, and the bound is of both."""
+    served = made()
+    sizes = {}
+    for name in "abc":
+        answer(served, name)
+        sizes[name] = served.tiers.prepared.bytes
+        served.forget(name)
+    assert served.tiers.prepared.bytes == 0
+    with served.lease(["a", "b"]):
+        both = sizes["a"] + sizes["b"]
+        for _ in range(2):
+            served.forget("a")
+            assert served.tiers.prepared.bytes == both
+        with served.lease(["a"]):  # the same name, read anew
+            assert served.tiers.prepared.bytes == both + sizes["a"]
+            served.tiers.prepared.limit = both + max(sizes["a"], sizes["c"])
+            with pytest.raises(GymError, match="no room for `c`"):
+                answer(served, "c")
+        answer(served, "c")  # the second `a`, which nobody uses, makes room
+        assert "a" not in served.tiers.prepared
+    assert served.tiers.prepared.bytes == sizes["b"] + sizes["c"]
+    served.forget("b")
+    served.forget("c")
+    assert served.tiers.prepared.bytes == 0
+
+
 def test_who_is_there_waits_for_nobody_that_is_read(made, deltas):
     reading, go = threading.Event(), threading.Event()
 

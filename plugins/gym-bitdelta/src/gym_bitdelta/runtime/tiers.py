@@ -11,6 +11,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gym_bitdelta.delta.file import Delta
@@ -47,26 +48,45 @@ class Tier(Generic[T]):
             self._held.move_to_end(name)
         return self._held.get(name)
 
-    def put(self, name: str, value: T, used: Mapping[str, int]) -> bool:
+    def peek(self, name: str) -> T | None:
+        """Return a value, which is no use of it."""
+        return self._held.get(name)
+
+    def put(self, name: str, value: T, used: Callable[[str, T], bool]) -> bool:
         """Add a value, letting go of the least recent ones that are not in use; returns False where there is no room."""
         size = self._size(value)
         self.drop(name)
-        free = sum(self._size(each) for key, each in self._held.items() if not used.get(key))
-        if self.bytes - free + size > self.limit:
+        free = {key: self._size(each) for key, each in self._held.items() if not used(key, each)}
+        if self.bytes - sum(free.values()) + size > self.limit:
             return False
-        for key in [key for key in self._held if not used.get(key)]:
+        for key in free:
             if self.bytes + size <= self.limit:
                 break
             self.drop(key)
         self._held[name] = value
-        self.bytes += size
-        self.peak = max(self.peak, self.bytes)
+        self.count(size)
         return True
 
-    def drop(self, name: str) -> None:
-        """Let go of a value, if it is there."""
-        if name in self._held:
-            self.bytes -= self._size(self._held.pop(name))
+    def drop(self, name: str) -> T | None:
+        """Let go of a value, if it is there, and return it."""
+        value = self._held.pop(name, None)
+        if value is not None:
+            self.bytes -= self._size(value)
+        return value
+
+    def count(self, size: int) -> None:
+        """Take bytes into account, or, below 0, out of it: also those of values that somebody has and that are not held here."""
+        self.bytes += size
+        self.peak = max(self.peak, self.bytes)
+
+
+@dataclass
+class _Use:
+    """A tenant that somebody uses."""
+
+    tenant: Tenant
+    users: int = 0
+    apart: bool = False  #: whether the tier holds it no more; its bytes are counted until nobody uses it
 
 
 class Tiers:
@@ -84,7 +104,8 @@ class Tiers:
         self.packed: Tier[Delta] = Tier(packed_bytes, packed_size)
         self.prepared: Tier[Tenant] = Tier(prepared_bytes, lambda tenant: tenant.bytes)
         self._coming: dict[str, tuple[object, Future[Tenant]]] = {}
-        self._pins: Counter[str] = Counter()
+        self._awaited: Counter[str] = Counter()
+        self._uses: dict[int, _Use] = {}  #: by the id of the tenant
         self._served = 0  #: how often `pin` returned without `unpin` yet
         self._worked = 0.0  #: seconds of the processor that the thread had had when it last went to work
         self._lock = threading.Lock()
@@ -97,22 +118,33 @@ class Tiers:
         """
         wanted = list(dict.fromkeys(names))
         with self._lock:
-            self._pins.update(wanted)
+            self._awaited.update(wanted)
         try:
             coming = {name: self.fetch(name) for name in wanted}
             found = {name: future.result() for name, future in coming.items()}
-        except BaseException:
-            self._let_go(wanted)
-            raise
-        with self._lock:
-            self._served += 1
+            with self._lock:
+                self._served += 1
+                for name, tenant in found.items():
+                    use = self._uses.setdefault(id(tenant), _Use(tenant))
+                    use.users += 1
+                    if self.prepared.peek(name) is not tenant:  # forgotten meanwhile
+                        self._set_apart(tenant)
+        finally:
+            with self._lock:
+                self._awaited.subtract(wanted)
+                self._awaited += Counter()
         return found
 
-    def unpin(self, names: Iterable[str]) -> None:
+    def unpin(self, tenants: Mapping[str, Tenant]) -> None:
         """Say that what `pin` returned is not in use any more."""
         with self._lock:
             self._served -= 1
-        self._let_go(names)
+            for tenant in tenants.values():
+                use = self._uses[id(tenant)]
+                use.users -= 1
+                if not use.users:
+                    del self._uses[id(tenant)]
+                    self.prepared.count(-tenant.bytes if use.apart else 0)
 
     def fetch(self, name: str) -> Future[Tenant]:
         """Return a tenant that is there, or will be; nobody waits."""
@@ -131,17 +163,22 @@ class Tiers:
         """Let go of a tenant whose file changed or went. Who uses it goes on with what he has; the next one reads anew."""
         with self._lock:
             self.packed.drop(name)
-            self.prepared.drop(name)
+            self._set_apart(self.prepared.drop(name))
             self._coming.pop(name, None)
 
     def close(self) -> None:
         """End the thread, when it has done what it is at."""
         self._thread.shutdown(cancel_futures=True)
 
-    def _let_go(self, names: Iterable[str]) -> None:
-        with self._lock:
-            self._pins.subtract(list(names))
-            self._pins += Counter()
+    def _set_apart(self, tenant: Tenant | None) -> None:
+        """Go on counting the bytes of a tenant that is forgotten, where somebody uses it."""
+        use = self._uses.get(id(tenant))
+        if use is not None and not use.apart:
+            use.apart = True
+            self.prepared.count(use.tenant.bytes)
+
+    def _used(self, name: str, tenant: Tenant) -> bool:
+        return bool(self._awaited[name]) or id(tenant) in self._uses
 
     def _pause(self) -> None:
         """Sleep for a multiple of the time worked while somebody is served: both need Python's one lock."""
@@ -161,8 +198,8 @@ class Tiers:
             with self._lock:
                 if not self._current(name, ticket):  # forgotten meanwhile: whoever waits has it, nobody else
                     return tenant
-                self.packed.put(name, delta, {})
-                if not self.prepared.put(name, tenant, self._pins):
+                self.packed.put(name, delta, lambda *held: False)
+                if not self.prepared.put(name, tenant, self._used):
                     raise NoRoomError(
                         f"the tenants in use leave no room for `{name}`, which takes {tenant.bytes / 1e6:.1f} MB: prepared "
                         f"deltas may take {self.prepared.limit / 1e6:.1f} MB",
