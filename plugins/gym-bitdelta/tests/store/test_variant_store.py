@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,23 @@ def test_what_is_open_stays_whatever_becomes_of_the_variant(store, artifact):
     assert not opened(store)
     with pytest.raises(GymError, match="has no file `x`"):
         store.locate("ann", "x")
+    assert not opened(store)
+
+
+def test_threads_that_locate_a_user_do_not_take_the_files_of_each_other(store, artifact):
+    store.create("ann", artifact("one"))
+    path = store.locate("ann")
+    with ThreadPoolExecutor(4) as threads:
+        started = threading.Barrier(4)
+
+        def locate(number):
+            started.wait()
+            return [store.locate("ann") for _ in range(5)][-1]
+
+        found = [path, *threads.map(locate, range(4))]
+        assert [each.read_text() for each in found] == ["one"] * 5
+        assert len(opened(store)) == 5, "no thread leaves more than it was last given"
+        store.release("ann")
     assert not opened(store)
 
 

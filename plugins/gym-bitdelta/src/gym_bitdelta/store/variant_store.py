@@ -7,6 +7,7 @@ updated, removed or collected meanwhile stays readable there, and a damaged file
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -54,7 +55,8 @@ class VariantStore:
         self.index = Index(root, create)
         self._content = Content(root)
         self._folders = OpenFolders(root, self.index)
-        self._located: dict[str, ExitStack] = {}
+        self._located: dict[tuple[str, int], ExitStack] = {}  # by user and thread
+        self._turn = threading.Lock()
 
     def __enter__(self) -> VariantStore:
         return self
@@ -64,7 +66,7 @@ class VariantStore:
 
     def close(self) -> None:
         """Let go of all that this process has open."""
-        for user in list(self._located):
+        for user in {user for user, _ in self._located}:
             self.release(user)
         self._folders.close()
         self.index.close()
@@ -145,7 +147,8 @@ class VariantStore:
             yield Opened(self._linked(user, folder), folder)
 
     def locate(self, user: str, name: str = "delta.safetensors") -> Path:
-        """Return where a file of a user's variant lies. It stays there until the user is located again or `release`d.
+        """Return where a file of a user's variant lies. It stays there until this thread locates the user again, or the user is
+        `release`d.
 
         Raises what `open` does, and GymError where it has no such file.
         """
@@ -153,14 +156,18 @@ class VariantStore:
             found = stack.enter_context(self.open(user))
             if name not in {each.name for each in found.variant.files}:
                 raise GymError(f"the variant of `{user}` has no file `{name}`", where=str(self.root))
-            self.release(user)
-            self._located[user] = stack.pop_all()
+            key = user, threading.get_ident()
+            with self._turn:
+                before = self._located.pop(key, ExitStack())
+                self._located[key] = stack.pop_all()
+            before.close()
         return found.path / name
 
     def release(self, user: str) -> None:
-        """Let go of what was located."""
-        stack = self._located.pop(user, None)
-        if stack is not None:
+        """Let go of what any thread located."""
+        with self._turn:
+            mine = [self._located.pop(key) for key in list(self._located) if key[0] == user]
+        for stack in mine:
             stack.close()
 
     def verify(self, user: str) -> Variant:
