@@ -35,8 +35,9 @@ def gym(*words: str | Path) -> tuple[dict[str, Any], float]:
 
 
 def size(files: list[Path]) -> int:
-    """Return the bytes of files."""
-    return sum(file.stat().st_size for file in files)
+    """Return the bytes of files; what has several names counts once."""
+    found = [file.stat() for file in files]
+    return sum({(each.st_dev, each.st_ino): each.st_size for each in found}.values())
 
 
 def answered(output: Path, count: int) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -19,7 +21,7 @@ from gym_core import BusyError, DataError, GymError, RecipeError, load_recipe
 from gym_core.run import execute
 from gym_personalization.commands import personalize
 from gym_personalization.trainer import PersonalizedTrainer
-from gym_personalization.variants import Variant
+from gym_personalization.variants import Variant, Variants
 
 RECIPE: dict[str, Any] = {
     "adapter": {"name": "lora", "rank": 4},
@@ -36,6 +38,71 @@ def trainer(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Perso
 
 def test_the_name_of_the_seeds() -> None:
     assert gym.personalization.PersonalizedTrainer is PersonalizedTrainer
+
+
+def test_what_libraries_warn_of_at_import_is_kept_back_before_they_are_imported() -> None:
+    script = (
+        "import logging, sys, gym_personalization; "
+        "assert logging.getLogger('torchao').filters; assert not {'transformers', 'torchao'} & sys.modules.keys()"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_users_whose_names_differ_in_case_have_folders_that_do_on_every_system(tmp_path: Path) -> None:
+    """As on a file system where `Alice` and `alice` are one folder; the folder still says who it is of."""
+    users = ["alice", "Alice", "ALICE", "aLice", "a" * 100, "A" * 100]
+    variants = Variants(tmp_path)
+    folders = [variants.folder(user) for user in users]
+    assert len({folder.name.lower() for folder in folders}) == len(users)
+    assert folders[0].name == "alice" and all(len(folder.name) <= 255 for folder in folders)
+    for folder in folders:
+        folder.mkdir(parents=True)
+    assert sorted(variants.users()) == sorted(users)
+
+
+def test_a_file_that_changed_under_its_name_is_no_variant_that_is_there(
+    trainer: PersonalizedTrainer, tmp_path: Path
+) -> None:
+    """Neither one that is trained, nor one that is half-way; and the same rows under another name are the same rows."""
+    file, renamed = tmp_path / "carol.jsonl", tmp_path / "new" / "carol.jsonl"
+    renamed.parent.mkdir()
+    lines = ["".join(json.dumps(row) + "\n" for row in rows(seed)) for seed in (1, 2)]
+    file.write_text(lines[0])
+    made = trainer.create_variants(tmp_path)["carol"]
+    assert isinstance(made, Variant), made
+    renamed.write_text(lines[0])
+    file.write_text(lines[1])
+    found = trainer.create_variants(tmp_path)["carol"]
+    assert isinstance(found, BusyError) and "other rows" in str(found), found
+    assert json.loads((made.output / "run.json").read_text())["status"] == "finished"
+    file.write_text(lines[0])
+    again = trainer.create_variants(tmp_path)["carol"]
+    assert isinstance(again, Variant) and again.output == made.output
+
+    waiting = tmp_path / "dave.jsonl"
+    waiting.write_text(lines[0])
+    each = trainer._waiting("dave", waiting, 1, {})
+    engine = trainer.engine(each.recipe())
+    each.check()
+    engine.join("dave", each.recipe(), each.output)
+    engine.step()
+    engine.leave("dave")
+    waiting.write_text(lines[1])
+    found = trainer.create_variants({"dave": waiting})["dave"]
+    assert isinstance(found, BusyError) and "other rows" in str(found), found
+
+
+def test_a_tokenizer_that_is_the_same_is_on_the_disk_once(model_path: Path, tmp_path: Path) -> None:
+    """Every run still has its files, with the bytes that they had."""
+    users = PersonalizedTrainer(str(model_path), None, output=tmp_path, recipe=RECIPE | {"train": {"max_steps": 1}})
+    first, second = (users.create_variant(user, rows(1)).trained.path for user in ("ann", "bob"))
+    users.close()
+    name = "tokenizer.json"
+    assert (first / name).read_bytes() == (second / name).read_bytes() == (model_path / name).read_bytes()
+    assert (first / name).stat().st_ino == (second / name).stat().st_ino
+    assert (first / "adapter_config.json").stat().st_ino != (second / "adapter_config.json").stat().st_ino
+    assert not (first / name).stat().st_mode & 0o222, "who writes into it is told that others have it too"
 
 
 def test_create_serve_and_update(trainer: PersonalizedTrainer, model_path: Path) -> None:

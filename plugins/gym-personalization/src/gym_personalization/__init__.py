@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
+import gym_torch  # noqa: F401 - it keeps back what libraries warn of, before anything below imports transformers
+
 __version__ = "0.1.0"

@@ -35,6 +35,9 @@ class Waiting:
     name: str
     output: Path  #: directory of its run
     recipe: Callable[[], Recipe]  #: makes its recipe when it enters, which is checked then
+    check: Callable[[], None] = lambda: (
+        None
+    )  #: called before; raises GymError where it is not what it was when it began
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ def train_alone(user: Waiting) -> Trained:
     """Train a user as `gym train` does, with a model of its own. Raises Interrupted after a signal."""
     try:
         with disk_errors(user.output):
+            user.check()
             made = execute(user.recipe())
     except Interrupted:
         raise
@@ -135,6 +139,8 @@ def _enter(engine: Engine, user: Waiting) -> Trained | None:
     """Let a user in; return what became of it where it is finished already, or cannot be trained."""
     record = RunRecord(user.output / "run.json")
     try:
+        with disk_errors(user.output):
+            user.check()
         recipe, before = user.recipe(), record.read()
         if before.get("status") == "finished":
             _check_same(recipe, before, user)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from gym_bitdelta.store.content import hashed
 from gym_core import Component, DataError, GymError, Quantizer, Recipe, RecipeError, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load
@@ -231,7 +232,12 @@ class PersonalizedTrainer:
                     fix="set `adapter: lora`, or create the variant from all rows under another name",
                 )
             raw["adapter"] = {**_named(raw["adapter"]), "adapter_name_or_path": str(before.trained.path.resolve())}
-        return Waiting(user, folder / str(version), partial(load_recipe, raw))
+        return Waiting(
+            user,
+            folder / str(version),
+            partial(load_recipe, raw),
+            lambda: self.variants.learns_from(user, version, hashed(path)),  # the file may have changed by then
+        )
 
     def _raw(self, path: Path, pairs: bool, train: Mapping[str, Any], output: Path) -> dict[str, Any]:
         """Return the recipe of one user."""

@@ -13,6 +13,7 @@ from gym_core import DataError, RecipeError
 
 LONGEST = 100  #: characters of a user's name, which is that of a folder
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@+-]{{0,{LONGEST - 1}}}")
+CASE = "="  #: in the name of a folder, before the places of the capital letters; no user is called so
 #: Names that some system or this package has for other things, whatever the suffix.
 _RESERVED = RESERVED | {"current", "com0", "lpt0"}
 SUFFIXES = (".jsonl", ".json")  #: of the files of users in a folder
@@ -33,6 +34,17 @@ def checked_name(user: object) -> str:
     if user.partition(".")[0].lower() in _RESERVED:
         raise RecipeError(f"`{user}` is reserved", key="user_id", fix="choose another, such as `user-" + user + "`")
     return user
+
+
+def folder_of(user: str) -> str:
+    """Return what the folder of a user is called: names that differ in case alone differ there in more than that."""
+    capitals = sum(1 << place for place, letter in enumerate(user) if letter.isupper())
+    return f"{user}{CASE}{capitals:x}" if capitals else user
+
+
+def user_of(folder: str) -> str:
+    """Return the user whose folder is called so."""
+    return folder.partition(CASE)[0]
 
 
 def users_in(folder: Path) -> dict[str, Path]:

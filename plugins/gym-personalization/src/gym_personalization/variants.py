@@ -2,6 +2,8 @@
 
 OUTPUT/users/USER/1/...   as `gym train` leaves a run: run.json, metrics.jsonl, model/
 OUTPUT/users/USER/2/...   what it became when it went on with new data
+OUTPUT/users/USER/data-1.sha256   what names the rows that version 1 learnt from; data-1.jsonl has those that came in no file
+OUTPUT/shared/   files of tokenizers, of which each run has a hard link
 OUTPUT/index.sqlite, files/, open/   the store that `gym variants` looks at (`gym_bitdelta.store`): what is in it is served
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +21,12 @@ from gym_bitdelta.quantizer import EVIDENCE
 from gym_bitdelta.store import NOT_EVALUATED, VariantStore
 from gym_bitdelta.store import Variant as Stored
 from gym_bitdelta.store.content import hashed
+from gym_bitdelta.store.record import sha256
 from gym_core import Artifact, BusyError, GymError, RecipeError
-from gym_core.files import remove, write_atomically
+from gym_core.files import BUILDING, remove, write_atomically
 from gym_core.record import RunRecord
-from gym_personalization.users import checked_name
+from gym_personalization.users import checked_name, folder_of, user_of
+from gym_torch.checkpoints.tokenizer_files import BESIDE
 
 STATE = "state.safetensors"  #: in the directory of a run, where a user stands who is not in training
 
@@ -67,12 +71,12 @@ class Variants:
 
     def folder(self, user: str) -> Path:
         """Return the folder of a user. Raises RecipeError for a name that is none."""
-        return self.output / "users" / checked_name(user)
+        return self.output / "users" / folder_of(checked_name(user))
 
     def users(self) -> Iterator[str]:
         """Yield the users who have a folder, in order."""
         if (self.output / "users").is_dir():
-            yield from sorted(path.name for path in (self.output / "users").iterdir() if path.is_dir())
+            yield from sorted(user_of(path.name) for path in (self.output / "users").iterdir() if path.is_dir())
 
     def at(self, user: str, version: int) -> Variant | None:
         """Return a version of a user as its run left it; None where it is not trained, or not compressed where that was asked."""
@@ -87,6 +91,7 @@ class Variants:
         """Put a finished version of a user into the store, with what was measured; one that is there stays as it is."""
         found = self.at(user, version)
         assert found is not None
+        share(found.trained.path, self.output / "shared")
         record, before = RunRecord(found.output / "run.json"), self._in_store(user)
         if record.read().get("stored") in {each.id for each in before}:
             return found
@@ -120,28 +125,55 @@ class Variants:
 
     def keep_rows(self, user: str, version: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Write the rows that a version learns from beside it. Raises BusyError where it learns from others already."""
-        path, run = self.folder(user) / f"data-{version}.jsonl", self.folder(user) / str(version)
+        path = self.folder(user) / f"data-{version}.jsonl"
         text = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
+        self.learns_from(user, version, sha256(text))
+        write_atomically(path, text)
+        return path.resolve()
+
+    def learns_from(self, user: str, version: int, rows: str) -> None:
+        """Write down what names the rows that a version learns from. Raises BusyError where it learns from others already."""
+        path, run = self.folder(user) / f"data-{version}.sha256", self.folder(user) / str(version)
         record = RunRecord(run / "run.json").read()
         learnt = (run / STATE).exists() or record.get("status") == "finished"
-        if learnt and path.exists() and path.read_text(encoding="utf-8") != text:
+        if learnt and not (path.is_file() and path.read_text(encoding="utf-8").strip() == rows):
             if not record.get("refused"):
                 raise BusyError(
                     f"user `{user}` has a version {version} that learns from other rows",
-                    where=str(path),
+                    where=str(run),
                     key="user_id",
                     fix="update the variant, or remove the user's folder",
                 )
             remove(run)  # its quantizer refused it, so nobody was ever served by it
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
-        return path.resolve()
+        write_atomically(path, rows + "\n")
 
     def _in_store(self, user: str) -> list[Stored]:
         """Return the versions of a user in the store, the oldest first."""
         with self.store.index.reading() as connection:
             rows = self.store.index.rows(connection, user)
         return [self.store.index.parsed(row) for row in rows]
+
+
+def share(model: Path, folder: Path) -> None:
+    """Have the tokenizer of a model on the disk once for all models that have the same; links take the place of copies.
+
+    They may only be read, for others have them too. Where there are no hard links, copies stay.
+    """
+    for file in sorted({file for pattern in BESIDE for file in model.glob(pattern)}):
+        if file.stat().st_nlink > 1 or file.is_symlink():
+            continue
+        digest = hashed(file)
+        kept, building = folder / digest, file.with_name(f".{file.name}{BUILDING}")
+        with suppress(OSError):
+            if not kept.is_file():
+                folder.mkdir(parents=True, exist_ok=True)
+                file.chmod(0o444)
+                kept.hardlink_to(file)
+            elif hashed(kept) == digest:
+                building.hardlink_to(kept)
+                building.replace(file)
+        building.unlink(missing_ok=True)
 
 
 @contextmanager
