@@ -11,7 +11,8 @@ from transformers import LlamaForCausalLM
 
 from gym_core import GymError
 from gym_testkit.architectures import build, ready
-from gym_torch.generation.generator import Completion, Generator, complete
+from gym_torch.generation.decoding import Completion
+from gym_torch.generation.generator import Generator, complete
 from gym_torch.generation.shared_prefixes import shares
 from gym_torch.model.attention import NAME
 from gym_torch.model.layout_support import layout_for

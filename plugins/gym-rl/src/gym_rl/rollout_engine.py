@@ -10,7 +10,7 @@ from gym_core.component import Component
 from gym_core.errors import GymError
 
 if TYPE_CHECKING:
-    from gym_torch.generation.generator import Completion
+    from gym_torch.generation.decoding import Completion
 
 
 @dataclass(frozen=True)

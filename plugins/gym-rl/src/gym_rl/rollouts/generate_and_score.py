@@ -22,7 +22,7 @@ from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.routing_replay import recorded_experts
 from gym_torch.batch import Example
 from gym_torch.console import warn
-from gym_torch.generation.generator import Completion
+from gym_torch.generation.decoding import Completion
 from gym_torch.packing import Ints
 from gym_torch.source import Examples
 

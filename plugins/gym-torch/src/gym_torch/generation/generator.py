@@ -6,74 +6,24 @@ is the one bridge from messages to texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.generation.cache_support import Way, way_of
-from gym_torch.generation.kv_cache import RowCache, fill
-from gym_torch.generation.sampling import choose, uniform
+from gym_torch.generation.decoding import Around, Completion, Decoding, Row
+from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.shared_prefixes import Shared, shares
-from gym_torch.generation.uncached import following
 from gym_torch.model.expert_routing import Routers
-from gym_torch.model.layout_support import in_small
-from gym_torch.model.log_probs import head_of
 from gym_torch.model.stop_tokens import stops
 from gym_torch.policy import evaluating
 
 if TYPE_CHECKING:
     from gym_data.tokenizer import Tokenizer
-
-_Text = tuple[Hashable, tuple[int, ...]]  #: a prompt and its key
-Around = Callable[[list[Hashable]], AbstractContextManager[None]]
-
-
-@dataclass
-class Completion:
-    """What was generated for one prompt."""
-
-    tokens: list[int] = field(default_factory=list)  #: the token that ended it included
-    log_probs: list[float] = field(default_factory=list)  #: of each token; see `gym_torch.generation.sampling.choose`
-    finished: bool = False  #: whether a stop token ended it, rather than the length
-    routed: list[Tensor] = field(default_factory=list)
-    """Experts of the prompt and of each token but the last, which no pass has seen: `[tokens, layers, k]` int16, to be joined."""
-
-
-@dataclass
-class _Batch:
-    """Rows in flight. All lists and tensors have one entry a row."""
-
-    requests: list[int]  #: which prompt
-    lengths: list[int]  #: tokens in the cache
-    last: Tensor  #: token chosen last, not in the cache yet
-    cache: RowCache = field(default_factory=RowCache)
-    shared: Shared | None = None  #: the prompts, where they are not in the cache
-    around: Around = lambda keys: nullcontext()
-
-    def enter(self, requests: list[int]) -> None:
-        """Add rows that have nothing in the cache."""
-        self.requests += requests
-        self.lengths += [0] * len(requests)
-        self.last = torch.cat([self.last, self.last.new_zeros(len(requests))])
-
-    def keep(self, rows: list[int]) -> None:
-        """Drop all other rows, and the columns that only they used."""
-        if len(rows) < len(self.requests):
-            order = fill(rows)
-            self.requests = [self.requests[row] for row in order]
-            self.lengths = [self.lengths[row] for row in order]
-            self.last = self.last[order]
-            self.cache.keep(order, max(self.lengths, default=0))
-            if self.shared:
-                self.shared.keep(order)
 
 
 class Generator:
@@ -143,133 +93,38 @@ class Generator:
             why = f"{len(limits)} limits for {len(prompts)} prompts" if all(prompts) else "a prompt has no tokens"
             raise GymError(why, where="Generator.generate")
         streams = range(len(prompts)) if streams is None else streams
-        texts = list(zip(keys or [None] * len(prompts), map(tuple, prompts), strict=True))
-        done = [Completion() for _ in prompts]
+        options = SamplingOptions(temperature, top_p, seed=seed)
         stop = self._stop if stop_ids is None else set(stop_ids)
+        each = zip(prompts, limits, streams, keys or [None] * len(prompts), strict=True)
+        rows = [Row(tuple(prompt), limit, stop, options, stream, key) for prompt, limit, stream, key in each]
         # Longest first: neighbours are alike in length, identical prompts meet, and too little memory shows at once.
-        waiting = [index for index, limit in enumerate(limits) if limit > 0]
-        waiting.sort(key=lambda index: (len(prompts[index]), list(prompts[index])))
+        waiting = [row for row in rows if row.limit > 0]
+        waiting.sort(key=lambda row: (len(row.prompt), row.prompt))
+        if waiting:
+            self._decode(waiting, around)
+        return [row.completion for row in rows]
 
-        def extend(batch: _Batch, logits: Tensor) -> None:
-            """Choose and record a token for the last rows, one for each row of logits; drop the rows it ends."""
-            old = len(batch.requests) - len(logits)
-            places = [(request, len(done[request].tokens)) for request in batch.requests[old:]]
-            draws = [uniform(seed, streams[request], at) for request, at in places] if temperature else []
-            batch.last[old:], log_probs = choose(logits, temperature, top_p, draws)
-            going = list(range(old))
-            chosen = zip(places, batch.last[old:].tolist(), log_probs.tolist(), strict=True)
-            for row, ((request, count), token, log_prob) in enumerate(chosen, old):
-                completion = done[request]
-                completion.tokens.append(token)
-                completion.log_probs.append(log_prob)
-                completion.finished = token in stop
-                if not completion.finished and count + 1 < limits[request]:
-                    going.append(row)
-            batch.keep(going)
-
-        batch = _Batch([], [], torch.empty(0, dtype=torch.long, device=self.model.device))
-        longest = max((len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
+    def _decode(self, waiting: list[Row], around: Around | None) -> None:
+        """Continue rows, the last one first; the list is empty in the end."""
+        longest = max(len(row.prompt) + row.limit for row in waiting)
         way = self._way or way_of(self.model, longest, decode_batch)
-        batch.shared = Shared() if way.shared and shares(self.model, prompts) else None
-        batch.around = around or batch.around
-        logits_of = None if way.cached or not prompts else self._whole(way, longest)
-
-        def whole(requests: list[int]) -> Tensor:
-            """Return the logits `[requests, vocabulary]` that follow texts, computed anew."""
-            assert logits_of is not None
-            if around and len(requests) > 1:  # such a model may be computed row by row
-                return torch.cat([whole([request]) for request in requests])
-            with batch.around([texts[request][0] for request in requests]):
-                return logits_of([[*prompts[request], *done[request].tokens] for request in requests])
-
+        if not way.cached and way.why != self._said:
+            say(f"every token that is generated computes its whole text anew: {way.why}")
+            self._said = way.why
+        shared = Shared() if way.shared and shares(self.model, [row.prompt for row in waiting]) else None
         with evaluating(self.model):
-            while waiting or batch.requests:
-                free = self.max_batch - len(batch.requests)
+            batch = Decoding(self.model, way, longest, self.routers, around, shared)
+            while waiting or batch.rows:
+                free = self.max_batch - len(batch.rows)
                 # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
                 if waiting and free * 4 >= self.max_batch:
                     entering = [waiting.pop() for _ in range(min(free, len(waiting)))]
                     # A group that does not fit beside the others waits, so that its prompt is computed once.
-                    while waiting and prompts[waiting[-1]] == prompts[entering[-1]] != prompts[entering[0]]:
+                    while waiting and waiting[-1].prompt == entering[-1].prompt != entering[0].prompt:
                         waiting.append(entering.pop())
-                    if logits_of:
-                        batch.enter(entering)
-                    extend(batch, whole(entering) if logits_of else self._enter(batch, entering, texts, done))
-                if batch.requests:
-                    extend(batch, whole(batch.requests) if logits_of else self._step(batch, texts, done))
-        return done
-
-    def _whole(self, way: Way, longest: int) -> Callable[[Sequence[Sequence[int]]], Tensor]:
-        """Return what gives the logits that follow texts without a cache, and say once that it is used."""
-        if self.routers is not None:
-            raise GymError(
-                f"experts are recorded with a cache, and {type(self.model).__name__} has none that rows can share",
-                key="algorithm.routing_replay",
-                fix="leave `routing_replay` out",
-            )
-        if way.why != self._said:
-            say(f"every token that is generated computes its whole text anew: {way.why}")
-            self._said = way.why
-        return partial(following, self.model, head_of(self.model), in_small(self.model, longest, packs=False).layout)
-
-    def _enter(self, batch: _Batch, requests: list[int], prompts: Sequence[_Text], done: list[Completion]) -> Tensor:
-        """Run the prompts, each distinct one once, add their rows to the batch, and return the logits that follow."""
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(prompts[request] for request in requests))}
-        keys, texts = [key for key, _ in numbers], [text for _, text in numbers]
-        width = max(map(len, texts))
-        device = self.model.device
-        tokens = torch.tensor([(0,) * (width - len(text)) + text for text in texts], device=device)
-        cache = DynamicCache()
-        with batch.around(keys):
-            logits, routed = self._forward(tokens, list(map(len, texts)), cache)
-        if routed is not None:
-            own = [experts[width - len(text) :].clone() for experts, text in zip(routed, texts, strict=True)]
-            for request in requests:
-                done[request].routed.append(own[numbers[prompts[request]]])
-        rows = torch.tensor([numbers[prompts[request]] for request in requests], device=device)
-        if batch.shared:
-            batch.shared.take(cache, list(map(len, texts)), rows.tolist())
-        batch.cache.append(cache, rows)
-        batch.requests += requests
-        batch.lengths += [0 if batch.shared else len(prompts[request][1]) for request in requests]
-        batch.last = torch.cat([batch.last, rows])
-        return logits[rows]
-
-    def _step(self, batch: _Batch, prompts: Sequence[_Text], done: list[Completion]) -> Tensor:
-        """Run the tokens chosen last; return the logits `[rows, vocabulary]` that follow."""
-        batch.lengths = [length + 1 for length in batch.lengths]
-        with batch.around([prompts[request][0] for request in batch.requests]):
-            logits, routed = self._forward(batch.last[:, None], batch.lengths, batch.cache, batch.shared)
-        if routed is not None:
-            for request, experts in zip(batch.requests, routed, strict=True):
-                done[request].routed.append(experts)
-        return logits
-
-    def _forward(
-        self, tokens: Tensor, lengths: list[int], cache: Cache, shared: Shared | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run `tokens` `[rows, new]`, after which row i has `lengths[i]` tokens in the cache, aligned at the right.
-
-        Returns logits `[rows, vocabulary]` and, where they are recorded, experts `[rows, new, layers, k]` on the CPU.
-        """
-        width = cache.get_seq_length() + tokens.shape[1]
-        padding = width - torch.tensor(lengths, device=tokens.device)[:, None]
-        columns = torch.arange(width, device=tokens.device)
-        positions = (columns[-tokens.shape[1] :] - padding).clamp(min=0)
-        extra = {"shared": shared.attend} if shared else {}
-        run = partial(
-            self.model,
-            input_ids=tokens,
-            attention_mask=columns >= padding,
-            position_ids=positions + torch.tensor(shared.starts())[:, None] if shared else positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-            **extra,
-        )
-        if self.routers is None:
-            return run().logits[:, -1], None
-        output, routed = self.routers.record(run)
-        return output.logits[:, -1], routed.unflatten(0, tokens.shape).cpu()
+                    batch.admit(entering)
+                if batch.rows:
+                    batch.step()
 
 
 def decode_batch(model: PreTrainedModel, prompts: list[list[int]], count: int) -> list[tuple[list[int], list[float]]]:

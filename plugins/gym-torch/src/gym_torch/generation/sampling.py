@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,79 @@ BLOCK = 256  #: probabilities added up in fp32 before the running sum goes on in
 _MASK = (1 << 64) - 1
 
 
-def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
+Adjust = Callable[
+    [Tensor], Tensor
+]  #: from the logits of a row to those that it is drawn from, `[vocabulary]` fp32, a new tensor
+
+
+class SamplingOptions(NamedTuple):
+    """How a token is drawn."""
+
+    temperature: float = 0.0  #: 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  #: 0 is off
+    seed: int = 0
+
+
+class Scores(NamedTuple):
+    """How likely a token was at temperature 1, before anything was adjusted, and which tokens were likeliest."""
+
+    log_prob: float
+    top: list[tuple[int, float]]  #: the likeliest first
+
+
+GREEDY = SamplingOptions()
+
+
+def choose_rows(
+    logits: Tensor,
+    options: Sequence[SamplingOptions],
+    places: Sequence[tuple[int, int]],
+    adjusts: Mapping[int, Adjust] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Choose one token for each row by options of its own.
+
+    Args:
+        logits: `[rows, vocabulary]`.
+        options: for each row.
+        places: for each row the stream of its random numbers, and the position.
+        adjusts: by row, what changes its logits first.
+
+    Returns:
+        As `choose` does. Rows of the same options are computed together, and no row depends on the others.
+
+    """
+    if adjusts:
+        logits = logits.float().clone()
+        for row, adjust in adjusts.items():
+            logits[row] = adjust(logits[row])
+    alike: dict[tuple[float, float, int], list[int]] = {}
+    for row, each in enumerate(options):
+        alike.setdefault(each[:3], []).append(row)
+    draws = [
+        uniform(each.seed, *place) if each.temperature else 0.0 for each, place in zip(options, places, strict=True)
+    ]
+    if len(alike) == 1:
+        ((temperature, top_p, top_k),) = alike
+        return choose(logits, temperature, top_p, draws, top_k)
+    tokens = torch.empty(len(options), dtype=torch.long, device=logits.device)
+    log_probs = torch.empty(len(options), device=logits.device)
+    for (temperature, top_p, top_k), rows in alike.items():
+        found = choose(logits[rows], temperature, top_p, [draws[row] for row in rows], top_k)
+        tokens[rows], log_probs[rows] = found
+    return tokens, log_probs
+
+
+def scores_of(logits: Tensor, token: int, count: int) -> Scores:
+    """Return how likely a token is by the logits `[vocabulary]`, and the `count` likeliest tokens."""
+    log_probs = logits.float().log_softmax(-1)
+    values, tokens = log_probs.topk(min(count, len(log_probs)))
+    return Scores(float(log_probs[token]), list(zip(tokens.tolist(), values.tolist(), strict=True)))
+
+
+def choose(
+    logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[float], top_k: int = 0
+) -> tuple[Tensor, Tensor]:
     """Choose one token for each row.
 
     Args:
@@ -22,10 +95,12 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
         temperature: 0 takes the likeliest token.
         top_p: sample among the likeliest tokens that together hold this much probability (arXiv:1904.09751).
         uniforms: a number in [0, 1) for each row; not looked at when temperature is 0.
+        top_k: sample among so many likeliest tokens, of which `top_p` is a share; 0 is off.
 
     Returns:
         Tokens `[rows]` int64, and their log-probabilities `[rows]` fp32 in the distribution that they are drawn from:
-        `softmax(logits / temperature)` over the tokens that `top_p` leaves. Temperature 0 reports `softmax(logits)`, uncut.
+        `softmax(logits / temperature)` over the tokens that `top_k` and `top_p` leave. Temperature 0 reports `softmax(logits)`,
+        uncut.
 
     """
     logits = logits.float()
@@ -33,6 +108,9 @@ def choose(logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[
         tokens = logits.argmax(-1, keepdim=True)
     else:
         logits = logits if temperature == 1.0 else logits / temperature
+        if 0 < top_k < logits.shape[-1]:
+            least = logits.topk(top_k, -1).values[:, -1:]
+            logits = logits.masked_fill(logits < least, -torch.inf)
         probs = logits.softmax(-1)
         if top_p < 1.0:
             kept = nucleus(probs, top_p)

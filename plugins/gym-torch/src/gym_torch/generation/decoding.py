@@ -1,0 +1,279 @@
+"""Continuous batching: rows enter between two steps, a step adds a token to each, and rows leave as they end or are dropped.
+
+The one decoding loop. `gym_torch.generation.generator` drives it over a list of prompts, a server over requests as they come.
+Identical prompts that enter together are computed once, and the beginning of a prompt not at all where a cache has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+
+from gym_core import GymError
+from gym_torch.generation.cache_support import Way
+from gym_torch.generation.kv_cache import RowCache, fill
+from gym_torch.generation.prefix_cache import PrefixCache
+from gym_torch.generation.sampling import GREEDY, Adjust, SamplingOptions, Scores, choose_rows, scores_of
+from gym_torch.generation.shared_prefixes import Shared
+from gym_torch.generation.uncached import following
+from gym_torch.model.expert_routing import Routers
+from gym_torch.model.layout_support import in_small
+from gym_torch.model.log_probs import head_of
+
+_Text = tuple[Hashable, Hashable, tuple[int, ...]]  #: a prompt with its key and its scope: what is computed once
+Around = Callable[[list[Hashable]], AbstractContextManager[None]]
+Following = Callable[[Sequence[Sequence[int]]], Tensor]
+
+
+@dataclass
+class Completion:
+    """What was generated for one prompt."""
+
+    tokens: list[int] = field(default_factory=list)  #: the token that ended it included
+    log_probs: list[float] = field(default_factory=list)  #: of each token; see `gym_torch.generation.sampling.choose`
+    finished: bool = False  #: whether a stop token ended it, rather than the length
+    routed: list[Tensor] = field(default_factory=list)
+    """Experts of the prompt and of each token but the last, which no pass has seen: `[tokens, layers, k]` int16, to be joined."""
+
+
+@dataclass(eq=False)
+class Row:
+    """A prompt to continue, and what was generated for it."""
+
+    prompt: tuple[int, ...]  #: token ids, at least one
+    limit: int  #: most tokens to generate, at least one
+    stop: Collection[int] = ()  #: tokens that end it
+    sampling: SamplingOptions = GREEDY
+    stream: int = 0  #: number of its random numbers
+    key: Hashable = None  #: what an answer depends on beside its prompt, such as whose it is
+    scope: Hashable = None  #: who may use what a prefix cache keeps of it; None keeps nothing
+    adjust: Adjust | None = None  #: changes its logits before a token is chosen
+    alternatives: int | None = None  #: how many likeliest tokens are noted beside each chosen one; None notes nothing
+    completion: Completion = field(default_factory=Completion)
+    scores: list[Scores] = field(default_factory=list)  #: of each token, where `alternatives` says so
+    reused: int = 0  #: tokens of the prompt that a prefix cache had
+
+    @property
+    def text(self) -> _Text:
+        """The prompt, and what is not shared beside it."""
+        return self.key, self.scope, self.prompt
+
+    def took(self, token: int, log_prob: float) -> bool:
+        """Add a token; return whether the row goes on."""
+        made = self.completion
+        made.tokens.append(token)
+        made.log_probs.append(log_prob)
+        made.finished = token in self.stop
+        return not made.finished and len(made.tokens) < self.limit
+
+
+class Decoding:
+    """Rows in flight. Everything that has one entry a row is in the order of `rows`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        way: Way,
+        longest: int,
+        routers: Routers | None = None,
+        around: Around | None = None,
+        shared: Shared | None = None,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
+        """Begin without rows.
+
+        Args:
+            model: in evaluation mode while rows are decoded.
+            way: how it can be decoded.
+            longest: most tokens of a prompt and what continues it.
+            routers: those of the model, where the experts of every token are to be recorded.
+            around: makes the context of each forward pass, given the keys of its rows.
+            shared: keeps prompts once that several rows continue; not together with `prefixes`.
+            prefixes: has beginnings of prompts, and is given those of all rows that have a scope.
+
+        """
+        self.model = model
+        self.rows: list[Row] = []
+        self._routers = routers
+        self._shared = shared
+        self._prefixes = prefixes if way.cached and routers is None else None
+        self._around = around or (lambda keys: nullcontext())
+        self._one_by_one = around is not None
+        self._lengths: list[int] = []  # tokens in the cache
+        self._last = torch.empty(0, dtype=torch.long, device=model.device)  # chosen last, not in the cache yet
+        self._cache = RowCache()
+        self._following: Following | None = None if way.cached else self._without_cache(longest)
+
+    @torch.no_grad()
+    def admit(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Run the prompts of new rows, each distinct one once, and choose a token for each; return them in any order."""
+        if self._following:
+            self.rows += rows
+            self._lengths += [0] * len(rows)
+            self._last = torch.cat([self._last, self._last.new_zeros(len(rows))])
+            return self._chosen(self._whole(self.rows[len(self.rows) - len(rows) :]))
+        return self._chosen(torch.cat([self._enter(part) for part in self._parts(rows)]))
+
+    @torch.no_grad()
+    def step(self) -> Sequence[Row]:
+        """Choose a token for every row; return them all. Those that it ends have left."""
+        return self._chosen(self._whole(self.rows) if self._following else self._next())
+
+    def drop(self, rows: Collection[Row]) -> None:
+        """Let rows go, and what they hold in memory; those that left already are left alone."""
+        gone = set(map(id, rows))
+        self._keep([at for at, row in enumerate(self.rows) if id(row) not in gone])
+
+    def _chosen(self, logits: Tensor) -> list[Row]:
+        """Choose a token for the last rows, one for each row of logits `[rows, vocabulary]`; drop those that it ends."""
+        old = len(self.rows) - len(logits)
+        rows = self.rows[old:]
+        self._last[old:], log_probs = choose_rows(
+            logits,
+            [row.sampling for row in rows],
+            [(row.stream, len(row.completion.tokens)) for row in rows],
+            {at: row.adjust for at, row in enumerate(rows) if row.adjust},
+        )
+        tokens = self._last[old:].tolist()
+        for at, row in enumerate(rows):
+            if row.alternatives is not None:
+                row.scores.append(scores_of(logits[at], tokens[at], row.alternatives))
+        going = list(range(old))
+        for at, (row, token, log_prob) in enumerate(zip(rows, tokens, log_probs.tolist(), strict=True), old):
+            if row.took(token, log_prob):
+                going.append(at)
+        self._keep(going)
+        return rows
+
+    def _keep(self, rows: list[int]) -> None:
+        """Drop all other rows, and the columns that only they used."""
+        if len(rows) == len(self.rows):
+            return
+        if self._prefixes is not None:
+            for at in set(range(len(self.rows))) - set(rows):
+                row = self.rows[at]
+                self._prefixes.put(row.scope, [*row.prompt, *row.completion.tokens], self._cache, at, self._lengths[at])
+        order = fill(rows)
+        self.rows = [self.rows[row] for row in order]
+        self._lengths = [self._lengths[row] for row in order]
+        self._last = self._last[order]
+        self._cache.keep(order, max(self._lengths, default=0))
+        if self._shared:
+            self._shared.keep(order)
+
+    def _without_cache(self, longest: int) -> Following:
+        """Return what gives the logits that follow texts without a cache."""
+        if self._routers is not None:
+            raise GymError(
+                f"experts are recorded with a cache, and {type(self.model).__name__} has none that rows can share",
+                key="algorithm.routing_replay",
+                fix="leave `routing_replay` out",
+            )
+        return partial(following, self.model, head_of(self.model), in_small(self.model, longest, packs=False).layout)
+
+    def _whole(self, rows: Sequence[Row]) -> Tensor:
+        """Return the logits `[rows, vocabulary]` that follow texts, computed anew."""
+        assert self._following is not None
+        if self._one_by_one and len(rows) > 1:  # such a model may be computed row by row
+            return torch.cat([self._whole([row]) for row in rows])
+        with self._around([row.key for row in rows]):
+            return self._following([[*row.prompt, *row.completion.tokens] for row in rows])
+
+    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """Look prompts up in the prefix cache, and put those together that have about as many tokens left to compute."""
+        if self._prefixes is None:
+            return [list(rows)]
+        parts: dict[int, list[Row]] = {}
+        for row in rows:
+            left = len(row.prompt) - self._prefixes.length(row.scope, row.prompt)
+            parts.setdefault(left.bit_length(), []).append(row)
+        return list(parts.values())
+
+    def _enter(self, rows: Sequence[Row]) -> Tensor:
+        """Run what is not cached of prompts, each distinct one once, add the rows, and return the logits that follow."""
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(row.text for row in rows))}
+        keys, texts = [key for key, *_ in numbers], [text for *_, text in numbers]
+        width = self._left(rows)
+        device = self.model.device
+        tokens = torch.tensor([(0,) * (width - len(text)) + text[-width:] for text in texts], device=device)
+        cache = self._beginnings(numbers, max(map(len, texts)) - width, width)
+        with self._around(keys):
+            logits, routed = self._forward(tokens, list(map(len, texts)), cache)
+        if routed is not None:
+            own = [experts[width - len(text) :].clone() for experts, text in zip(routed, texts, strict=True)]
+            for row in rows:
+                row.completion.routed.append(own[numbers[row.text]])
+        places = torch.tensor([numbers[row.text] for row in rows], device=device)
+        if self._shared:
+            self._shared.take(cache, list(map(len, texts)), places.tolist())
+        self._cache.append(cache, places)
+        self.rows += rows
+        self._lengths += [0 if self._shared else len(row.prompt) for row in rows]
+        self._last = torch.cat([self._last, places])
+        if self._prefixes is not None:
+            for at, row in enumerate(rows, len(self.rows) - len(rows)):
+                self._prefixes.put(row.scope, row.prompt, self._cache, at, len(row.prompt))
+        return logits[places]
+
+    def _left(self, rows: Sequence[Row]) -> int:
+        """Return how many last tokens of each prompt are computed: as many for all, so that no row has a hole."""
+        found = 0
+        for row in rows:
+            had = self._prefixes.length(row.scope, row.prompt) if self._prefixes is not None else 0
+            found = max(found, len(row.prompt) - had)
+        for row in rows:
+            row.reused = max(len(row.prompt) - found, 0)
+        return found
+
+    def _beginnings(self, texts: Iterable[_Text], most: int, width: int) -> DynamicCache:
+        """Return keys and values of all but the last `width` tokens of each text, `most` at most, aligned at the right."""
+        cache = DynamicCache()
+        if most:
+            assert self._prefixes is not None
+            asked = [(scope, prompt, max(len(prompt) - width, 0)) for _, scope, prompt in texts]
+            for layer, (keys, values) in enumerate(self._prefixes.take(asked)):
+                cache.update(keys, values, layer)
+        return cache
+
+    def _next(self) -> Tensor:
+        """Run the tokens chosen last; return the logits `[rows, vocabulary]` that follow."""
+        self._lengths = [length + 1 for length in self._lengths]
+        with self._around([row.key for row in self.rows]):
+            logits, routed = self._forward(self._last[:, None], self._lengths, self._cache, self._shared)
+        if routed is not None:
+            for row, experts in zip(self.rows, routed, strict=True):
+                row.completion.routed.append(experts)
+        return logits
+
+    def _forward(
+        self, tokens: Tensor, lengths: list[int], cache: Cache, shared: Shared | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run `tokens` `[rows, new]`, after which row i has `lengths[i]` tokens in the cache, aligned at the right.
+
+        Returns logits `[rows, vocabulary]` and, where they are recorded, experts `[rows, new, layers, k]` on the CPU.
+        """
+        width = cache.get_seq_length() + tokens.shape[1]
+        padding = width - torch.tensor(lengths, device=tokens.device)[:, None]
+        columns = torch.arange(width, device=tokens.device)
+        positions = (columns[-tokens.shape[1] :] - padding).clamp(min=0)
+        extra = {"shared": shared.attend} if shared else {}
+        run = partial(
+            self.model,
+            input_ids=tokens,
+            attention_mask=columns >= padding,
+            position_ids=positions + torch.tensor(shared.starts())[:, None] if shared else positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+            **extra,
+        )
+        if self._routers is None:
+            return run().logits[:, -1], None
+        output, routed = self._routers.record(run)
+        return output.logits[:, -1], routed.unflatten(0, tokens.shape).cpu()

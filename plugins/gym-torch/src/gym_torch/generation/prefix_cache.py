@@ -1,0 +1,100 @@
+"""Keys and values of the beginnings of prompts, kept for the next prompt that begins with the same tokens.
+
+They lie in blocks of `BLOCK` tokens. A block is known by the one before it and its own tokens, so what is found has exactly the
+tokens that are asked for, from the first on. The first block of a text is known by its scope: who may use it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from gym_torch.generation.kv_cache import RowCache
+
+BLOCK = 16  #: tokens of a block; what is kept of a prompt is a multiple of it
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Keys and values of some tokens of a text."""
+
+    number: int
+    held: Tensor  #: `[2 * layers, heads, BLOCK, head_dim]`, keys before values
+
+
+class PrefixCache:
+    """Beginnings of prompts, those used last within a number of bytes. It knows nothing of models: a scope names one as well."""
+
+    def __init__(self, limit: int) -> None:
+        """Keep at most `limit` bytes of keys and values."""
+        self.limit = limit
+        self.bytes = 0
+        self._blocks: OrderedDict[tuple[Hashable, tuple[int, ...]], _Block] = OrderedDict()
+        self._count = 0
+
+    def length(self, scope: Hashable, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt are there, fewer than it has: something must be computed."""
+        return len(self._found(scope, prompt, len(prompt) - 1)) * BLOCK
+
+    def take(self, asked: Sequence[tuple[Hashable, Sequence[int], int]]) -> list[tuple[Tensor, Tensor]]:
+        """Return keys and values `[texts, heads, width, head_dim]` of each layer, aligned at the right.
+
+        Each text is a scope, a prompt and how many of its first tokens, no more than `length` says, of which some are asked.
+        """
+        width = max(count for *_, count in asked)
+        rows = []
+        for scope, prompt, count in asked:
+            found = [block.held for block in self._found(scope, prompt, len(prompt) - 1)[: -(-count // BLOCK)]]
+            rows.append(pad(torch.cat(found, 2)[:, :, :count], (0, 0, width - count, 0)) if count else None)
+        like = next(row for row in rows if row is not None)
+        whole = torch.stack([torch.zeros_like(like) if row is None else row for row in rows], 1)
+        keys, values = whole.chunk(2)
+        return list(zip(keys, values, strict=True))
+
+    def put(self, scope: Hashable, tokens: Sequence[int], cache: RowCache, row: int, length: int) -> None:
+        """Keep what a row of a cache has of the first `length` tokens of a text. A scope that is None keeps nothing."""
+        known = self._found(scope, tokens, length) if scope is not None else []
+        start, stop = len(known) * BLOCK, length - length % BLOCK
+        layers = [part[row] for half in ("keys", "values") for part in _parts(cache, half)]
+        if scope is None or start >= stop or len({part.shape for part in layers}) != 1:
+            return
+        end = layers[0].shape[1]
+        new = torch.stack([part[:, end - length + start : end - length + stop] for part in layers])
+        if new.nbytes > self.limit:
+            return
+        before: Hashable = known[-1].number if known else ("scope", scope)
+        for at in range(0, stop - start, BLOCK):
+            block = _Block(self._count, new[:, :, at : at + BLOCK].clone())
+            self._count += 1
+            self._blocks[before, tuple(tokens[start + at : start + at + BLOCK])] = block
+            self.bytes += block.held.nbytes
+            before = block.number
+        self._found(scope, tokens, length)  # used now, the first block last of all
+        while self.bytes > self.limit:
+            self.bytes -= self._blocks.popitem(last=False)[1].held.nbytes
+
+    def _found(self, scope: Hashable, tokens: Sequence[int], most: int) -> list[_Block]:
+        """Return the blocks that are there of the first `most` tokens; they are used now, each one before those it follows."""
+        found: list[_Block] = []
+        used = []
+        before: Hashable = ("scope", scope)
+        for at in range(0, max(most, 0) - BLOCK + 1, BLOCK):
+            key = (before, tuple(tokens[at : at + BLOCK]))
+            block = self._blocks.get(key)
+            if block is None:
+                break
+            found.append(block)
+            used.append(key)
+            before = block.number
+        for key in reversed(used):
+            self._blocks.move_to_end(key)
+        return found
+
+
+def _parts(cache: RowCache, half: str) -> list[Tensor]:
+    return [layer.keys if half == "keys" else layer.values for layer in cache.layers]
