@@ -1,8 +1,32 @@
-"""Servers that the tests of a file share."""
+"""What the tests share: neighbours that can be imported, and the engine of a stranger as an installed package."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # under `--import-mode=importlib` tests cannot import their neighbours
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory) -> Path:
+    """A folder with the package of a stranger who brings the engine `parrot`, as pip would have left it."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(HERE / "parrot.py", folder)
+    info = folder / "gym_parrot-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: gym-parrot\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gym.servers]\nparrot = parrot:Parrot\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environment(site) -> dict[str, str]:
+    """The environment of a process that finds it."""
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}

@@ -75,7 +75,7 @@ class ParrotEngine(Engine):
         if request.model not in self.names or request.tenant not in (None, *TENANTS):
             raise Unknown("no such thing")
         if self.running >= self.limits.queue:
-            raise Full("too many", 2.0)
+            raise Full("too many", 0.1)
         prompt = words(said(request))
         if len(prompt) > CONTEXT:
             raise TooLong(f"the prompt has {len(prompt)} tokens, the model takes {CONTEXT}", key="messages")

@@ -91,23 +91,24 @@ def sampling(service: Service, body: SamplingBody, max_tokens: int | None, field
             service.need(need, name)
     if any(not text or len(text) > 1024 for text in body.stops()):
         raise HTTPProblem(400, "a text that ends a reply has 1 to 1,024 characters", key="stop")
-    most = service.options.max_output_tokens
+    usual = service.options
+    most = usual.max_output_tokens
     if most is not None and max_tokens is not None and max_tokens > most:
         raise HTTPProblem(400, f"{max_tokens} tokens are more than the {most} that a request may ask for", key=field)
-    if body.n is not None and body.n > service.options.max_n:
-        raise HTTPProblem(400, f"{body.n} replies are more than the {service.options.max_n} of one request", key="n")
+    if body.n is not None and body.n > usual.max_n:
+        raise HTTPProblem(400, f"{body.n} replies are more than the {usual.max_n} of one request", key="n")
     return Sampling(
         max_tokens=max_tokens if max_tokens is not None else most,
-        temperature=0.0 if body.do_sample is False else _or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
-        top_k=max(0, body.top_k or 0),
+        temperature=0.0 if body.do_sample is False else _or(body.temperature, usual.temperature),
+        top_p=_or(body.top_p, usual.top_p),
+        top_k=usual.top_k if body.top_k is None else max(0, body.top_k),
         seed=body.seed,
         stop=body.stops(),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logit_bias=body.logit_bias or {},
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        repetition_penalty=_or(body.repetition_penalty, usual.repetition_penalty),
         ignore_eos=bool(body.ignore_eos),
     )
 

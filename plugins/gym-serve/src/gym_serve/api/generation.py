@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -16,6 +17,7 @@ from gym_serve.contract import Request, TokenLogprob, Usage
 from gym_serve.errors import Gone
 from gym_serve.names import Asked
 
+LOG = logging.getLogger(__name__)
 PLAIN, NOTHING = AnswerFormat(), Usage(0, 0)
 
 
@@ -93,6 +95,7 @@ async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
 async def _read(service: Service, job: Job, index: int, request: Request) -> AsyncGenerator[Event, None]:
     """Yield the events of one reply."""
     parser, called, made = AnswerParser(job.format, job.calls), False, 0
+    said: list[str] = []
     async with aclosing(service.engine.submit(request)) as pieces:
         async for piece in pieces:
             if piece.finish_reason == "cancelled":
@@ -100,6 +103,7 @@ async def _read(service: Service, job: Job, index: int, request: Request) -> Asy
             reason, usage = piece.finish_reason, piece.usage
             delta = parser.feed(piece.text, end=reason is not None)
             made += len(piece.tokens)
+            said += [piece.text] * service.options.log_prompts
             called |= bool(delta.calls)
             if job.single and delta.calls:
                 delta, reason = replace(delta, calls=delta.calls[:1]), "stop"
@@ -109,6 +113,10 @@ async def _read(service: Service, job: Job, index: int, request: Request) -> Asy
             if delta or piece.logprobs or reason:
                 yield Event(index, delta, piece.logprobs, "tool_calls" if reason and called else reason, usage)
             if reason:
+                if service.options.log_prompts:
+                    LOG.info(
+                        "%s: %s -> %s", request.id, request.messages or request.prompt or request.tokens, "".join(said)
+                    )
                 return
     raise Gone("the engine ended a reply before it was done")
 

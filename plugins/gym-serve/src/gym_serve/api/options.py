@@ -51,6 +51,14 @@ class ApiOptions(Config):
     """Time within which a reply ends, whatever it has by then."""
     shutdown_seconds: Seconds = 60.0
     """Time that replies under way are given when the server is stopped."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    """Of requests that name none; 0 takes the likeliest token each time."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of requests that name none."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """Of requests that name none; 0 is all."""
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """Of requests that name none."""
     log_prompts: bool = False
     """Whether requests and replies are written to the log. They are private; by default nobody sees them."""
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import uvicorn
 
@@ -16,6 +19,24 @@ from gym_serve.api.auth import Tokens, read_tokens
 from gym_serve.api.connections import guarded
 from gym_serve.api.options import ApiOptions
 from gym_serve.contract import Engine
+
+
+class Stoppable(uvicorn.Server):
+    """A server that a signal stops once replies under way are finished, without ending the process; a second one ends it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Have SIGINT and SIGTERM stop the server while the block runs."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.handle_exit(signal.SIGINT, frame)
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def tokens_of(options: ApiOptions, show: Callable[[str], None]) -> Tokens | None:
@@ -47,10 +68,10 @@ def listening(options: ApiOptions) -> socket.socket:
     return found
 
 
-def serve(engine: Engine, options: ApiOptions, show: Callable[[str], None]) -> None:
+def serve(
+    engine: Engine, options: ApiOptions, tokens: Tokens | None, server: socket.socket, show: Callable[[str], None]
+) -> None:
     """Serve until a signal; replies under way are finished first. `show` gets what the user is told."""
-    tokens = tokens_of(options, show)
-    server = listening(options)
     host, port = server.getsockname()[:2]
     config = uvicorn.Config(
         application(engine, options, tokens),
@@ -61,15 +82,17 @@ def serve(engine: Engine, options: ApiOptions, show: Callable[[str], None]) -> N
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=int(options.shutdown_seconds) or 1,
+        timeout_graceful_shutdown=max(1, int(options.shutdown_seconds)),
     )
+    if options.log_prompts:
+        logging.basicConfig(level=logging.INFO)
     names = ", ".join(model.name for model in engine.models())
     shown = f"[{host}]" if ":" in str(host) else host
-    show(f"serving {names} on http://{shown}:{port}/v1")
+    show(f"serving {names} on http://{shown}:{port}/v1; Ctrl-C stops it")
 
     async def run() -> None:
         try:
-            await uvicorn.Server(config).serve(sockets=[server])
+            await Stoppable(config).serve(sockets=[server])
         finally:
             await engine.close(options.shutdown_seconds)
 

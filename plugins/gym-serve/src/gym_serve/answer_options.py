@@ -1,0 +1,41 @@
+"""How answers are drawn, for commands that ask by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gym_serve.contract import Sampling
+from gym_serve.options import ServingOptions
+
+
+class AnswerOptions(ServingOptions):
+    """Which models answer, and how answers are drawn."""
+
+    system: str = ""
+    """What the model is told first."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """0 takes the likeliest token each time; more gives more variety."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Tokens of this much probability alone are drawn."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """So many of the likeliest tokens alone are drawn; 0 is all."""
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """More than 1 makes repetitions less likely."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Most tokens of an answer; by default what the context leaves."""
+    seed: int | None = None
+    """The same seed gives the same answers."""
+    enable_thinking: bool | None = None
+    """Whether the model thinks before it answers, where its template can say so."""
+
+    def sampling(self) -> Sampling:
+        """Return how answers are drawn."""
+        names = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "seed")
+        return Sampling(**{name: getattr(self, name) for name in names})
+
+    def template_options(self) -> Mapping[str, Any]:
+        """Return what templates are told."""
+        return {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}

@@ -1,0 +1,156 @@
+"""A conversation with a model: what was said, whom it is with, and how answers are drawn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gym_core import GymError
+from gym_data.answer_format import AnswerFormat
+from gym_serve.answer_parser import AnswerParser, Delta, ToolCall
+from gym_serve.contract import Engine, Request, Sampling, Usage
+from gym_serve.names import Asked, asked
+
+Message = dict[str, Any]
+
+
+@dataclass
+class Spent:
+    """What an answer took."""
+
+    began: float = field(default_factory=time.monotonic)
+    first: float | None = None  #: seconds until the first token
+    last: float = 0.0  #: seconds until the last one
+    tokens: int = 0
+    usage: Usage | None = None
+    cut: bool = False  #: whether the length ended it
+
+    def count(self, tokens: int) -> None:
+        """Take note of tokens that came now."""
+        self.last = time.monotonic() - self.began
+        self.first = self.last if self.first is None and tokens else self.first
+        self.tokens += tokens
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens a second behind the first one; None where there are too few to say."""
+        seconds = self.last - (self.first or 0.0)
+        return (self.tokens - 1) / seconds if self.tokens > 1 and seconds > 0 else None
+
+
+class Session:
+    """One conversation."""
+
+    def __init__(self, engine: Engine, sampling: Sampling, system: str = "", tools: Sequence[Message] = ()) -> None:
+        """Begin with the first model that an engine serves."""
+        self.engine, self.sampling, self.tools = engine, sampling, list(tools)
+        self.options: Mapping[str, Any] = {}
+        self.system = system
+        self.messages: list[Message] = []
+        self.whom = Asked(engine.models()[0].name)
+        self.spent = Spent()
+
+    def names(self) -> list[Asked]:
+        """Return whom one can talk to: models, each before its tenants."""
+        models = self.engine.models()
+        return [
+            Asked(model.name, tenant)
+            for model in models
+            for tenant in (None, *(self.engine.tenants(model.name) if model.tenants else ()))
+        ]
+
+    async def switch(self, name: str) -> None:
+        """Go on with another model or tenant: `model`, `model@tenant`, `@tenant`, or the name of either alone."""
+        known = self.names()
+        wanted = asked(f"{self.whom.model}{name}" if name.startswith("@") else name)
+        if wanted not in known:
+            alone = [each for each in known if name in (each.tenant, each.model)]
+            wanted = next((each for each in alone if each.model == self.whom.model), alone[0] if alone else None)
+        if wanted is None:
+            raise GymError(f"there is no `{name}`", fix=f"there are: {', '.join(map(str, known[:20]))}")
+        if wanted.tenant is not None:
+            await self.engine.load(wanted.model, wanted.tenant)
+        self.whom = wanted
+
+    def reset(self) -> None:
+        """Forget what was said."""
+        self.messages.clear()
+
+    def undo(self) -> str | None:
+        """Take back the last thing that the user said, with what followed; return it."""
+        while self.messages:
+            message = self.messages.pop()
+            if message["role"] == "user":
+                return str(message["content"])
+        return None
+
+    @property
+    def calls(self) -> list[Message]:
+        """Return calls that wait for their results."""
+        answered = {message.get("tool_call_id") for message in self.messages if message["role"] == "tool"}
+        last = next((each for each in reversed(self.messages) if each["role"] == "assistant"), {})
+        return [call for call in last.get("tool_calls", ()) if call["id"] not in answered]
+
+    async def say(self, text: str) -> AsyncGenerator[Delta, None]:
+        """Say something, or give the result of the call that waits, and yield the answer as it comes.
+
+        What was answered until then is kept where the reader leaves. Where it is refused, nothing was said.
+        """
+        waiting = self.calls
+        before = len(self.messages)
+        if waiting:
+            self.messages.append({"role": "tool", "content": text, "tool_call_id": waiting[0]["id"]})
+            if len(waiting) > 1:
+                return
+        else:
+            self.messages.append({"role": "user", "content": text})
+        self.spent, whole = Spent(), Delta()
+        try:
+            async with aclosing(self._answer()) as answer:
+                async for delta in answer:
+                    whole += delta
+                    yield delta
+        except GymError:
+            del self.messages[before:]
+            raise
+        finally:
+            if whole and len(self.messages) > before:
+                self.messages.append(_message(whole))
+
+    async def _answer(self) -> AsyncGenerator[Delta, None]:
+        model = next(each for each in self.engine.models() if each.name == self.whom.model)
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        request = Request(
+            self.whom.model,
+            self.whom.tenant,
+            messages=[*system, *self.messages],
+            tools=self.tools or None,
+            template_options=self.options if model.thinks else {},
+            sampling=self.sampling,
+        )
+        format = model.answers or AnswerFormat()
+        begins = format.begins_thinking and self.options.get("enable_thinking") is not False
+        parser = AnswerParser(replace(format, begins_thinking=begins), calls=bool(self.tools))
+        async with aclosing(self.engine.submit(request)) as pieces:
+            async for piece in pieces:
+                self.spent.count(len(piece.tokens))
+                self.spent.usage = piece.usage or self.spent.usage
+                self.spent.cut = piece.finish_reason == "length"
+                if delta := parser.feed(piece.text, end=piece.finish_reason is not None):
+                    yield delta
+
+
+def _message(answer: Delta) -> Message:
+    message: Message = {"role": "assistant", "content": answer.content}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [_call(call) for call in answer.calls]
+    return message
+
+
+def _call(call: ToolCall) -> Message:
+    return {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}

@@ -1,0 +1,1 @@
+"""Answers to a file of rows, which may be stopped and continued."""

@@ -1,0 +1,119 @@
+"""`gym inference`: answers to a file of rows."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+from pydantic import Field
+
+from gym_core.errors import FAILED, RecipeError
+from gym_serve.answer_options import AnswerOptions
+from gym_serve.api.options import ApiOptions
+from gym_serve.names import asked
+from gym_serve.options import read
+
+RUNNING = {"queue", "max_batch", "prefix_cache_bytes", "tenant_bytes", "tenant_cache_bytes", "at_once"}
+"""Options that change no answer."""
+
+
+class InferenceOptions(AnswerOptions):
+    """The options of `gym inference`."""
+
+    at_once: Annotated[int, Field(ge=1)] = 256
+    """Rows that are asked at the same time."""
+    tenant: str | None = None
+    """Adapter or variant that answers."""
+    seed: int | None = 0
+    """The same seed gives the same answers, also where the command is stopped and continued."""
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="MODEL [KEY=VALUE]...")
+@click.option(
+    "--input", "given", required=True, type=click.Path(path_type=Path, dir_okay=False), help="JSONL file of rows."
+)
+@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="JSONL file of answers.")
+def inference(words: tuple[str, ...], given: Path, output: Path) -> None:
+    """Answer each row of a JSONL file, in order; the same command again goes on where it stopped.
+
+    A row has `messages` (and `tools`), a `prompt`, or an `instruction`. MODEL is a run, a checkpoint, an artifact or a model,
+    or a YAML file with a section `serving`, or one of LLaMA-Factory. Exit code 1 where a row has an error for an answer.
+    """
+    options = read(InferenceOptions, words, {}, beside=ApiOptions.model_fields)
+    if len(options.models) != 1:
+        raise RecipeError(
+            "takes one model", key="models", fix="name one, and its adapters with `adapters.NAME=PATH tenant=NAME`"
+        )
+    from gym_serve.inference.rows import Answers, count
+
+    total = count(given)
+    settings = {key: value for key, value in options.model_dump(mode="json").items() if key not in RUNNING}
+    with Answers(output, given, settings) as answers:
+        before = answers.done
+        progress = Progress(total, before)
+        if before < total:
+            asyncio.run(_run(options, given, answers, progress))
+        progress.end()
+    failed = _errors(output)
+    click.echo(f"{total:,} rows in {output}" + f", {before:,} of them from before" * bool(before), err=True)
+    if failed:
+        click.echo(f"{failed:,} rows have an `error` in place of an answer", err=True)
+        click.get_current_context().exit(FAILED)
+
+
+async def _run(options: InferenceOptions, given: Path, answers: Any, progress: Progress) -> None:
+    from gym_serve.inference.run import Asking, infer
+
+    engine = options.build()
+    try:
+        name = engine.models()[0].name
+        whom = asked(name if options.tenant is None else f"{name}@{options.tenant}")
+        if whom is None:
+            raise RecipeError(f"`{options.tenant}` is no name", key="tenant", fix="name one of the adapters")
+        asking = Asking(engine, whom, options.sampling(), options.template_options(), options.system)
+        await infer(asking, given, answers, options.at_once, progress.told)
+    finally:
+        await engine.close(1.0)
+
+
+def _errors(output: Path) -> int:
+    """Return how many answers say that there is none."""
+    import json
+
+    with output.open("rb") as file:
+        return sum("error" in json.loads(line) for line in file if b'"error"' in line)
+
+
+class Progress:
+    """Shows how far it is: a line that changes on a terminal, one now and then elsewhere."""
+
+    def __init__(self, total: int, done: int) -> None:
+        """Begin with rows that are done."""
+        self._total, self._done, self._new, self._tokens = total, done, 0, 0
+        self._began = self._said = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+
+    def told(self, rows: int, tokens: int) -> None:
+        """Take note of answers."""
+        self._done, self._new, self._tokens = self._done + rows, self._new + rows, self._tokens + tokens
+        now = time.monotonic()
+        if now - self._said > (0.1 if self._terminal else 10.0):
+            self._said = now
+            self._show(now)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._terminal and self._new:
+            self._show(time.monotonic())
+            click.echo("", err=True)
+
+    def _show(self, now: float) -> None:
+        seconds = max(now - self._began, 1e-9)
+        left = (self._total - self._done) * seconds / self._new if self._new else 0.0
+        text = f"{self._done:,} of {self._total:,} rows, {self._tokens / seconds:,.0f} tokens/s, {left:,.0f} s left"
+        click.echo(f"\r\x1b[2K{text}" if self._terminal else text, nl=not self._terminal, err=True)

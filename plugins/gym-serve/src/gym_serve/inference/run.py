@@ -1,0 +1,126 @@
+"""Asking an engine for many rows at once, and writing the answers in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gym_core import GymError
+from gym_core.errors import Interrupted
+from gym_data.answer_format import AnswerFormat
+from gym_serve.answer_parser import AnswerParser, Delta
+from gym_serve.contract import Engine, Request, Sampling, ServedModel, Usage
+from gym_serve.errors import Full, Gone
+from gym_serve.inference.rows import Answers, Row, rows
+from gym_serve.names import Asked
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Who is asked, and how."""
+
+    engine: Engine
+    whom: Asked
+    sampling: Sampling
+    options: Mapping[str, Any]  #: of templates
+    system: str = ""  #: what a conversation begins with that has no such message
+
+    def request(self, row: Row) -> Request:
+        """Return what a row asks."""
+        given = dict(row.request)
+        messages = given.get("messages")
+        if messages and self.system and messages[0]["role"] != "system":
+            given["messages"] = [{"role": "system", "content": self.system}, *messages]
+        options = self.options if messages and self.model.thinks else {}
+        name, tenant = self.whom.model, self.whom.tenant
+        return Request(name, tenant, **given, template_options=options, sampling=self.sampling, index=row.number)
+
+    @property
+    def model(self) -> ServedModel:
+        """The model that is asked."""
+        return next(each for each in self.engine.models() if each.name == self.whom.model)
+
+    def parser(self, request: Request) -> AnswerParser:
+        """Return what reads the answer."""
+        format = (self.model.answers if request.messages is not None else None) or AnswerFormat()
+        begins = format.begins_thinking and self.options.get("enable_thinking") is not False
+        return AnswerParser(replace(format, begins_thinking=begins), calls=bool(request.tools))
+
+
+async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, told: Callable[[int, int], None]) -> None:
+    """Answer the rows that have no answer yet, at most so many at a time; `told` gets rows and tokens that are new.
+
+    Each row draws random numbers of its own, so that answers are the same wherever it is stopped. Raises Interrupted on a signal.
+    """
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    numbers: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        numbers.append(number)
+        loop.call_soon_threadsafe(stopped.set)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    watch = asyncio.create_task(stopped.wait())
+    source = rows(given, answers.done)
+    under_way: deque[tuple[Row, asyncio.Task[dict[str, Any]]]] = deque()
+    try:
+        while True:
+            while len(under_way) < at_once and (row := next(source, None)) is not None:
+                under_way.append((row, asyncio.create_task(_answer(asking, row))))
+            if not under_way:
+                return
+            first, task = under_way[0]
+            await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if numbers:
+                raise Interrupted(numbers[0])
+            answer = task.result()
+            answers.write(first, answer)
+            under_way.popleft()
+            told(1, answer.get("usage", {}).get("completion_tokens", 0))
+    finally:
+        for _, task in under_way:
+            task.cancel()
+        watch.cancel()
+        await asyncio.gather(watch, *(task for _, task in under_way), return_exceptions=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _answer(asking: Asking, row: Row) -> dict[str, Any]:
+    """Return the answer to a row, or what is wrong with it."""
+    if row.problem:
+        return {"error": row.problem}
+    request = asking.request(row)
+    while True:
+        parser = asking.parser(request)
+        whole, reason, usage = Delta(), "", Usage(0, 0)
+        try:
+            async with aclosing(asking.engine.submit(request)) as pieces:
+                async for piece in pieces:
+                    whole += parser.feed(piece.text, end=piece.finish_reason is not None)
+                    reason, usage = piece.finish_reason or reason, piece.usage or usage
+        except Full as error:
+            await asyncio.sleep(error.retry_after)
+            continue
+        except Gone:
+            raise
+        except GymError as error:
+            return {"error": error.problems[0].why}
+        return _written(whole, reason, usage)
+
+
+def _written(answer: Delta, reason: str, usage: Usage) -> dict[str, Any]:
+    written: dict[str, Any] = {"response": answer.content}
+    if answer.reasoning:
+        written["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        written["tool_calls"] = [{"name": call.name, "arguments": call.arguments} for call in answer.calls]
+        reason = "tool_calls"
+    counted = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return {**written, "finish_reason": reason, "usage": counted}

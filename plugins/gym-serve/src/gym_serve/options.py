@@ -1,0 +1,220 @@
+"""What commands that answer have in common: which models, by which engine, within which limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from gym_core import sections
+from gym_core.component import Config, Slot
+from gym_core.discovery import entries, nearest
+from gym_core.errors import Problem, RecipeError
+from gym_core.loading import load
+from gym_core.sections import Findings
+from gym_core.yamlfile import parse_scalar, read_yaml
+from gym_serve.contract import Engine, Limits, ModelSource
+from gym_serve.kinds import Server
+from gym_serve.names import TENANT
+
+UNITS = {"": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+SECTION = "serving"  #: of a YAML file with options of these commands
+MODEL = "models"  #: option that the arguments of a command fill
+
+
+def size(value: Any) -> Any:
+    """Return the bytes of a size such as `10GB`; anything else as it is."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?b|)\s*", str(value).lower())
+    return int(float(found[1]) * UNITS[found[2]]) if found else value
+
+
+Positive = Annotated[int, Field(ge=1)]
+Bytes = Annotated[int, BeforeValidator(size), Field(ge=0)]
+
+
+class ServingOptions(Config):
+    """Which models answer, by which engine, within which limits."""
+
+    models: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Runs, checkpoints, artifacts or models; `name=path` gives one another name than its own."""
+    engine: Annotated[SerializeAsAny[Server] | None, Slot("servers")] = None
+    """What computes the answers; without it, `local`."""
+    template: str | None = None
+    """Chat template to serve with, where the model does not carry its own: a name, or a Jinja file."""
+    tenants: Path | None = None
+    """Store of variants of the first model, each asked for as `model@user`."""
+    adapters: Mapping[str, str] = {}
+    """Directories of adapters of the first model by name, each asked for as `model@name`."""
+    max_batch: Positive = 64
+    """Most replies that are decoded together."""
+    queue: Annotated[int, Field(ge=0)] = 256
+    """Most replies that wait beside them."""
+    max_context: Positive | None = None
+    """Most tokens of prompt and reply; by default what the model says."""
+    max_prompt_tokens: Positive | None = None
+    """Most tokens of a prompt; by default what the context leaves."""
+    prefix_cache_bytes: Bytes = 2**28
+    """Memory for keys and values of prompts that may come again, such as `10GB`; 0 keeps none."""
+    tenant_bytes: Bytes = 2**29
+    """Memory for adapters and deltas in use."""
+    tenant_cache_bytes: Bytes = 2**28
+    """Memory for packed deltas read from the disk."""
+
+    def sources(self) -> list[ModelSource]:
+        """Return the models to serve. Raises RecipeError for names that cannot be asked for."""
+        found: list[ModelSource] = []
+        for number, text in enumerate(self.models):
+            name, path = _named(text)
+            if any(name == other.name for other in found):
+                raise RecipeError(
+                    f"two models have the name `{name}`", key=MODEL, fix="write `name=path` for one of them"
+                )
+            first = number == 0
+            tenants, adapters = (self.tenants, self.adapters) if first else (None, {})
+            found.append(ModelSource(name, path, tenants, adapters, self.template))
+        for name in self.adapters:
+            if not TENANT.fullmatch(name):
+                raise RecipeError(f"`{name}` is no name", key="adapters", fix="use letters, digits, `_`, `-` and `.`")
+        return found
+
+    def limits(self) -> Limits:
+        """Return what the engine may use."""
+        own = set(Limits.__dataclass_fields__) & set(type(self).model_fields)
+        return Limits(**{name: getattr(self, name) for name in own})
+
+    def build(self) -> Engine:
+        """Return the engine, with its models loaded."""
+        findings = Findings({})
+        engine = self.engine or sections.component(Slot("servers", default="local"), None, ("engine",), findings)
+        report(findings)
+        assert engine is not None
+        built: Engine = engine.build(artifacts=self.sources(), limits=self.limits())
+        return built
+
+
+Options = TypeVar("Options", bound=ServingOptions)
+
+
+def read(cls: type[Options], words: Sequence[str], fixed: Mapping[str, Any], beside: Collection[str] = ()) -> Options:
+    """Return the options that words of a command line mean: models, files of options and `key=value`; `fixed` outweighs them.
+
+    A file is for several commands: options that are `beside` those of this one may stand in it.
+
+    A file is YAML with a section `serving`, or of another dialect that a package reads, by the group `gym.serving_dialects`.
+    Raises RecipeError with every problem found.
+    """
+    data: dict[str, Any] = {}
+    marks: dict[sections.Path, str] = {}
+    models: list[str] = []
+    for word in words:
+        key, equals, text = word.partition("=")
+        if word.endswith((".yaml", ".yml")) and not equals:
+            given, where = _file(Path(word))
+            given = {key: value for key, value in given.items() if key in cls.model_fields or key not in beside}
+            data |= given
+            marks |= {(name,): where.get(name, word) for name in given}
+        elif equals and key.partition(".")[0] in cls.model_fields:
+            _set(data, key.split("."), parse_scalar(text))
+            marks[tuple(key.split("."))] = "command line"
+        elif equals and not re.search(r"[./~]", text):
+            near = nearest(key, cls.model_fields)
+            fix = f"did you mean `{near}`?" if near else f"one of: {', '.join(sorted(cls.model_fields))}"
+            raise RecipeError("unknown key", where="command line", key=key, fix=fix)
+        else:
+            models.append(word)
+    data |= {MODEL: models} if models else {}
+    data |= {key: value for key, value in fixed.items() if value is not None}
+    if not data.get(MODEL):
+        raise RecipeError("no model is named", where="command line", fix="name a run, such as `runs/demo`, or a model")
+    findings = Findings(marks)
+    found = sections.config(cls, data, (), findings)
+    report(findings)
+    assert isinstance(found, cls)
+    return found
+
+
+def report(findings: Findings) -> None:
+    """Raise RecipeError with what was found wrong, if anything was."""
+    if findings.problems:
+        raise RecipeError(list(dict.fromkeys(findings.problems)))
+
+
+def _file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the options that a file holds, and where each of them stands."""
+    document = read_yaml(path)
+    data = deepcopy(document.data)
+    for entry in entries("serving_dialects"):
+        if entry.name in data:
+            findings = Findings(dict(document.marks), folder=path.parent)
+            translated = load(entry)(data, findings)
+            report(findings)
+            return translated, {}
+    if not isinstance(data.get(SECTION), dict):
+        fix = "write `serving:` with options, or name a run"
+        raise RecipeError("has no section `serving`", where=str(path), key=SECTION, fix=fix)
+    where = {mark[1]: place for mark, place in document.marks.items() if len(mark) == 2 and mark[0] == SECTION}
+    given = _synonyms(data[SECTION], where, str(path))
+    model = data.get("model")
+    if isinstance(model, str) and MODEL not in given:
+        given[MODEL] = [model]
+    return given, {str(name): str(place) for name, place in where.items()}
+
+
+SYNONYMS = {"batch_size": "max_batch", "cache_size": "prefix_cache_bytes", "model": MODEL}
+FORMATS = {"gguf": "llama_cpp", "safetensors": "local"}  #: engines by the format of the model
+
+
+def _synonyms(given: Mapping[str, Any], where: Mapping[Any, str], file: str) -> dict[str, Any]:
+    """Return options under their own names, for those that are known by others."""
+    found = {SYNONYMS.get(key, key): value for key, value in given.items()}
+    if isinstance(found.get(MODEL), str):
+        found[MODEL] = [found[MODEL]]
+    format = found.pop("model_format", None)
+    if format is not None and "engine" not in found:
+        if format not in FORMATS:
+            raise RecipeError(
+                f"no engine is known for `{format}`",
+                where=where.get("model_format", file),
+                key="model_format",
+                fix=f"one of: {', '.join(FORMATS)}; or set `engine`",
+            )
+        found["engine"] = FORMATS[format]
+    if found.pop("quantization", None) is not None:
+        found_problem = Problem(
+            "models are served as they are stored",
+            where.get("quantization", file),
+            "quantization",
+            "quantize it first (`gym quantize RUN`), or export it so (`gym export RUN --to gguf`), and serve that",
+        )
+        raise RecipeError([found_problem])
+    return found
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return name and path of a model: the last part of its path is its name, where none is given."""
+    name, equals, path = text.partition("=")
+    if equals and "/" not in name:
+        return _checked(name), path
+    parts = [part for part in text.rstrip("/").split("/") if part not in ("", ".", "..", "~")]
+    name = parts[-1] if parts else "model"
+    if (len(parts) > 1 and name in ("model", "quantized", "best")) or name.startswith("step-"):
+        name = "-".join(part for part in parts[-3:] if part not in ("checkpoints", "runs"))
+    return _checked(re.sub(r"[^A-Za-z0-9_.\-]", "-", name)), text
+
+
+def _checked(name: str) -> str:
+    if not TENANT.fullmatch(name):
+        raise RecipeError(f"`{name}` is no name for a model", key=MODEL, fix="use letters, digits, `_`, `-` and `.`")
+    return name
+
+
+def _set(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for part in path[:-1]:
+        inner = data.get(part)
+        data[part] = dict(inner) if isinstance(inner, dict) else {"name": inner} if isinstance(inner, str) else {}
+        data = data[part]
+    data[path[-1]] = value

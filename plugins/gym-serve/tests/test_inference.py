@@ -1,0 +1,152 @@
+"""`gym inference`: each row is answered once, in order, whatever ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from parrot import Parrot, ParrotEngine
+
+from gym_core.errors import BusyError
+from gym_serve import Limits, ModelSource, Sampling
+from gym_serve.inference.rows import Answers, rows
+from gym_serve.inference.run import Asking, infer
+from gym_serve.names import Asked
+
+
+def write(path: Path, count: int) -> Path:
+    path.write_text("".join(json.dumps({"prompt": f"row {number} of {count}"}) + "\n" for number in range(count)))
+    return path
+
+
+def answered(given: Path, output: Path, engine: ParrotEngine | None = None, at_once: int = 8, **settings) -> list[dict]:
+    engine = engine or ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
+    asking = Asking(engine, Asked("demo"), Sampling(temperature=1.0, seed=3), {}, "be kind")
+    with Answers(output, given, settings) as answers:
+        asyncio.run(infer(asking, given, answers, at_once, lambda rows, tokens: None))
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def test_rows_of_every_shape(tmp_path):
+    asked = [
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "known"}]},
+        {"prompt": "think"},
+        {"instruction": "b", "input": "c", "system": "d", "output": "e"},
+        {
+            "messages": [{"role": "user", "content": "call f x"}],
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+        },
+        {"messages": []},
+        {"text": "a"},
+        {"prompt": "fail"},
+    ]
+    lines = [json.dumps(row) for row in asked] + ["", "not json", '{"prompt": "last"}']
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    engine = ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
+    found = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl", engine)
+    assert [row["row"] for row in found] == list(range(9))
+    told = [[message["role"] for message in request.messages or ()] for request in engine.seen]
+    assert told[:4] == [["system", "user"], [], ["system", "user"], ["system", "user"]]
+    assert found[0]["response"] == "a" and found[0]["usage"] == {"prompt_tokens": 1, "completion_tokens": 1}
+    assert found[1]["response"].startswith("<think>")  # a prompt is continued as it stands
+    assert found[3]["tool_calls"] == [{"name": "f", "arguments": '{"city": "x"}'}]
+    assert [row.get("error", "")[:12] for row in found[4:8]] == [
+        "`messages` a",
+        "has neither ",
+        "this cannot ",
+        "Expecting va",
+    ]
+    assert found[8]["response"] == "last"
+
+
+def test_answers_are_the_same_wherever_it_was_stopped(tmp_path):
+    given = write(tmp_path / "in.jsonl", 40)
+    whole = answered(given, tmp_path / "whole.jsonl")
+    lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
+    part = tmp_path / "part.jsonl"
+    draw = random.Random(0)
+    for kept in (0, 1, 17, 39, 40):
+        answered(given, part, at_once=1)
+        part.write_bytes(b"".join(lines[:kept]) + (lines[kept][: draw.randrange(1, 40)] if kept < 40 else b""))
+        engine = ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
+        assert answered(given, part, engine, at_once=5) == whole and len(engine.seen) == 40 - kept
+
+
+def test_more_rows_at_once_than_an_engine_takes(tmp_path):
+    engine = ParrotEngine(Parrot(pause=0.001), [ModelSource("demo", "nowhere")], Limits(queue=3))
+    slow = [json.dumps({"prompt": f"row {number}"}) for number in range(10)]
+    (tmp_path / "in.jsonl").write_text("\n".join(slow))
+    found = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl", engine, at_once=10)
+    assert [set(row["response"].split()) for row in found] == [{"row", str(number)} for number in range(10)]
+
+
+def test_answers_to_other_rows_or_made_otherwise_are_not_gone_on_with(tmp_path):
+    given, output = write(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    answered(given, output, temperature=1.0)
+    with pytest.raises(BusyError, match=r"temperature: holds answers made with 1.0, not 0.5"):
+        answered(given, output, temperature=0.5)
+    with pytest.raises(BusyError, match="answers another row 0"):
+        answered(write(tmp_path / "in.jsonl", 4), output, temperature=1.0)
+    (tmp_path / "mine.jsonl").write_text("precious")
+    with pytest.raises(BusyError, match="not of this command"):
+        answered(given, tmp_path / "mine.jsonl")
+    assert (tmp_path / "mine.jsonl").read_text() == "precious"
+
+
+def test_two_processes_do_not_write_one_file(tmp_path):
+    given = write(tmp_path / "in.jsonl", 3)
+    with Answers(tmp_path / "out.jsonl", given, {}), pytest.raises(BusyError, match="in use"):
+        answered(given, tmp_path / "out.jsonl")
+
+
+def killed(environment, tmp_path: Path, count: int, kills: int, pause: float) -> None:
+    """Have a command answer rows, kill it so often at random moments, and look at what it left."""
+    given, output = write(tmp_path / "in.jsonl", count), tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "gym_core.cli", "inference", "demo", "engine=parrot", f"engine.pause={pause}"]
+    command += ["--input", str(given), "--output", str(output), "at_once=64"]
+    draw, seen = random.Random(0), []
+    for kill in range(kills):
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        goal = int(count * (kill + draw.random()) / (kills + 1))
+        while process.poll() is None and (output.read_bytes().count(b"\n") if output.exists() else 0) < goal:
+            time.sleep(0.005)
+        assert process.poll() is None, "it was done before it was killed"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        seen.append(output.read_bytes() if output.exists() else b"")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    lines = output.read_bytes()
+    assert all(lines.startswith(before[: before.rfind(b"\n") + 1]) for before in seen), "an answer was written anew"
+    found = [json.loads(line) for line in lines.splitlines()]
+    assert [row["row"] for row in found] == list(range(count))
+    assert all(row["response"] == f"row {number} of {count}" for number, row in enumerate(found))
+    assert [row.digest for row in rows(given)] == [row["input"] for row in found]
+
+
+def test_killed_five_times_each_row_is_answered_once_and_in_order(environment, tmp_path):
+    killed(environment, tmp_path, count=300, kills=5, pause=0.02)
+
+
+@pytest.mark.slow
+def test_ten_thousand_rows_killed_five_times(environment, tmp_path):
+    killed(environment, tmp_path, count=10_000, kills=5, pause=0.02)
+
+
+def test_a_signal_stops_it_where_it_can_be_continued(environment, tmp_path):
+    given, output = write(tmp_path / "in.jsonl", 300), tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "gym_core.cli", "inference", "demo", "engine=parrot", "engine.pause=0.05"]
+    command += ["--input", str(given), "--output", str(output), "at_once=8"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    while not output.exists() or output.read_bytes().count(b"\n") < 5:
+        time.sleep(0.01)
+    process.terminate()
+    assert "run the same command to continue" in process.communicate(timeout=20)[1]
+    assert process.returncode == 143 and output.read_bytes().endswith(b"\n")
