@@ -76,12 +76,6 @@ KIND_OF_ONES_OWN = [
     "Laws of the kind are functions in a module `gym_testkit.laws.<kind>`; only the kinds of this tree have one.",
     "",
 ]
-#: Names of `gym` whose packages are not in the tree yet: an error names the package.
-PLANNED = {
-    "quantization.AggregationMethod": "gym-deltasoup",
-    "quantization.DeltaSoup": "gym-deltasoup",
-    "quantization.DeltaSoupConfig": "gym-deltasoup",
-}
 PAGED = ("algorithms", "optimizers", "adapters")  #: kinds whose components have a page each
 
 
@@ -255,7 +249,6 @@ def catalogue() -> str:
         for group, found in project.get("entry-points", {}).items():
             if group.startswith(PREFIX):
                 lines += [f"{group.removeprefix(PREFIX)}/{name} {project['name']}" for name in found]
-    lines += [f"facade/{name} {package}" for name, package in PLANNED.items()]
     head = "# kind/name distribution: where the first-party components live. Written by `nox -s reference`, held by a test."
     return "\n".join([head, *sorted(lines), ""])
 

@@ -1,6 +1,8 @@
 # The public names with their types, for type checkers; `__init__.py` imports them on first use.
 from gym_deltasoup.artifacts import MergedArtifact as MergedArtifact
 from gym_deltasoup.artifacts import merge_artifacts as merge_artifacts
+from gym_deltasoup.config.community import AggregationMethod as AggregationMethod
+from gym_deltasoup.config.community import DeltaSoupConfig as DeltaSoupConfig
 from gym_deltasoup.config.mixing import ARC as ARC
 from gym_deltasoup.config.mixing import NNM as NNM
 from gym_deltasoup.config.mixing import Bucketing as Bucketing
@@ -28,6 +30,8 @@ from gym_deltasoup.config.sparse import Breadcrumbs as Breadcrumbs
 from gym_deltasoup.kinds import Merger as Merger
 from gym_deltasoup.merge import MergedVectors as MergedVectors
 from gym_deltasoup.merge import merge_vectors as merge_vectors
+from gym_deltasoup.rounds.closing import RoundResult as RoundResult
+from gym_deltasoup.soup import DeltaSoup as DeltaSoup
 from gym_deltasoup.sources.inputs import Input as Input
 
 __version__: str

@@ -92,7 +92,7 @@ def merge_artifacts(
     with replacing(into, alone=True) as building:
         scratch = building / SCRATCH
         scratch.mkdir(parents=True)
-        group = _group(found[0].artifact.kind)(found, where, scratch)
+        group = group_of(found[0].artifact.kind)(found, where, scratch)
         score = None if evaluate is None else _Score(group, evaluate, scratch / "candidate", base, rank)
         updates = Files(
             group.contributions,
@@ -153,7 +153,8 @@ def _merged(ready: Prepared) -> Iterator[Part]:
         yield Part(span.name, chunk.begin - span.begin, ready.plan.combine(chunk))
 
 
-def _group(kind: str) -> Callable[..., Models | Adapters]:
+def group_of(kind: str) -> Callable[..., Models | Adapters]:
+    """Return what reads artifacts of a kind. Raises GymError where they cannot be merged."""
     if kind not in SETS:
         raise GymError(f"artifacts of kind {kind} cannot be merged", key="inputs", fix=f"there are {', '.join(SETS)}")
     return SETS[kind]

@@ -47,14 +47,16 @@ class HttpClient:
     largest: int  #: bytes of a reply
     longest_wait: float = 120.0  #: seconds before a repetition, whatever the server asks for (`Retry-After`)
 
-    def send(self, method: str, path: str = "", body: str | None = None) -> Reply:
+    def send(
+        self, method: str, path: str = "", body: str | bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
         """Return the reply to a request. Raises NoReply when there is none to keep, TooLarge for one with too many bytes."""
         retries = _Retry(self.retries, allowed_methods=None, backoff_factor=self.backoff, backoff_max=self.longest_wait)
         while True:
             response: BaseHTTPResponse | None = None
             error: HTTPError | None = None
             try:
-                response, content = self._once(method, self.url + path, body)
+                response, content = self._once(method, self.url + path, body, headers or {})
                 if response.status not in self.passing:
                     return Reply(response.status, response.headers, content)
                 why = f"status {response.status}"
@@ -66,8 +68,10 @@ class HttpClient:
                 raise NoReply(f"{why}, {self.retries + 1} times" if self.retries else why) from error
             retries.sleep(response)
 
-    def _once(self, method: str, url: str, body: str | None) -> tuple[BaseHTTPResponse, bytes]:
-        headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+    def _once(
+        self, method: str, url: str, body: str | bytes | None, further: Mapping[str, str]
+    ) -> tuple[BaseHTTPResponse, bytes]:
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close", **further}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         deadline, received = time.monotonic() + self.timeout, bytearray()

@@ -44,7 +44,7 @@ class DeltaSoupConfig(Config):
     folder: Annotated[str, Field(min_length=1)] = "soup"
     """Directory of the ledger, of what was contributed and of what the rounds made."""
     base_model: str | None = None
-    """The model that everybody trains from: a family, a folder or a Hub id. By default the one that the first contribution names."""
+    """The model that everybody trains from: a family, a folder or a Hub id. By default what the first contribution names."""
     method: Annotated[SerializeAsAny[Merger], Slot("mergers", default="byzantine_robust")] = ByzantineRobust()
     """What combines the contributions: an `AggregationMethod`, a name, or the options of a merger."""
     byzantine_threshold: Annotated[float, Field(ge=0, lt=0.5)] = 0.3
@@ -69,7 +69,7 @@ class DeltaSoupConfig(Config):
     rank: PositiveInt | None = None
     """Rank of a merged adapter; by default the largest of those that were contributed."""
     differential_privacy: bool = False
-    """Whether the result of a round is noised, so that it tells little of any one contributor."""
+    """Whether noise is added to the result of a round, so that it tells little of any one contributor."""
     privacy_epsilon: PositiveFloat = 1.0
     """Epsilon of a round."""
     privacy_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -83,12 +83,12 @@ class DeltaSoupConfig(Config):
     reward_pool: NonNegativeInt = 1000
     """Points of a round."""
     reward_scheme: Literal["score", "leave_one_out", "shapley", "gradient_similarity"] = "score"
-    """What points are given for: held-out quality and participation, what the result lacks without somebody, the Shapley value, or
+    """What points are given for: held-out quality and participation, what the result lacks without somebody, Shapley values, or
     the cosine of a change to the result."""
     quality_weight: NonNegativeFloat = 0.7
     """Weight of quality in the scheme `score`."""
     participation_weight: NonNegativeFloat = 0.3
-    """Weight of participation in the scheme `score`: the share of the last ten rounds that somebody took part in."""
+    """Weight of participation in `score`: the share of the last ten rounds that somebody took part in."""
     shapley_permutations: PositiveInt = 64
     """Orders in which more than twelve contributors are added, for an estimate of the Shapley value."""
     reputation_memory: Share = 0.9

@@ -44,24 +44,29 @@ def tensors_of(path: Path) -> dict[str, Stored]:
     """Return all tensors in the files of a directory, by name. Raises GymError where one is damaged, or its numbers unknown."""
     found: dict[str, Stored] = {}
     for file in sorted(path.glob("*.safetensors")):
-        try:
-            with safe_open(file, "pt"):  # which refuses headers that lie
-                pass
-        except (SafetensorError, OSError) as error:
-            raise GymError(
-                f"no sound file of safetensors: {str(error).splitlines()[0][:120]}", where=str(file)
-            ) from None
-        with file.open("rb") as data:
-            length = int.from_bytes(data.read(8), "little")
-            header = json.loads(data.read(length))
-        header.pop("__metadata__", None)
-        for name, told in header.items():
-            if told["dtype"] not in DTYPES:
-                raise GymError(
-                    f"{name} has numbers of the format {told['dtype']}, which cannot be merged", where=str(file)
-                )
-            place = 8 + length + told["data_offsets"][0]
-            found[name] = Stored(file, place, DTYPES[told["dtype"]], tuple(told["shape"]))
+        found |= sound(file)
     if not found:
         raise GymError("there are no weights in safetensors", where=str(path))
+    return found
+
+
+def sound(file: Path) -> dict[str, Stored]:
+    """Return all tensors in a file, by name. Raises GymError where it is damaged, or its numbers unknown."""
+    try:
+        with safe_open(file, "pt"):  # which refuses headers that lie
+            pass
+    except (SafetensorError, OSError) as error:
+        why = f"no sound file of safetensors: {str(error).splitlines()[0][:120]}"
+        raise GymError(why, where=str(file)) from None
+    with file.open("rb") as data:
+        length = int.from_bytes(data.read(8), "little")
+        header = json.loads(data.read(length))
+    header.pop("__metadata__", None)
+    found: dict[str, Stored] = {}
+    for name, told in header.items():
+        if told["dtype"] not in DTYPES:
+            why = f"{name} has numbers of the format {told['dtype']}, which cannot be merged"
+            raise GymError(why, where=str(file))
+        place = 8 + length + told["data_offsets"][0]
+        found[name] = Stored(file, place, DTYPES[told["dtype"]], tuple(told["shape"]))
     return found

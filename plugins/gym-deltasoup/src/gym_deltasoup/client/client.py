@@ -1,0 +1,145 @@
+"""What a contributor's machine does: it signs, uploads in parts, and goes on where a connection broke."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gym_core import GymError
+from gym_core.errors import Problem
+from gym_deltasoup.ledger.events import Event
+from gym_deltasoup.ledger.signatures import message, public, signed
+from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge
+
+PASSING = (408, 429, 503)  #: statuses after which a request is sent again
+REPLY_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class SoupClient:
+    """Talks to one server for one member."""
+
+    url: str  #: such as `http://127.0.0.1:8770`
+    key: Ed25519PrivateKey
+    token: str = ""
+    timeout: float = 120.0  #: seconds of a request
+    retries: int = 5
+    backoff: float = 0.5  #: seconds before the first repetition
+
+    def server(self) -> dict[str, Any]:
+        """Return what the server says of itself. Raises GymError where it does not answer, or refuses."""
+        return self._asked("GET", "/v1/server")
+
+    def join(self, member: str, proof: str = "") -> dict[str, Any]:
+        """Become a member of this name. Doing it again changes nothing."""
+        told = {"server": self.server()["server"], "member": member, "key": public(self.key), "proof": proof}
+        enrolment = {**told, "time": time.time()}
+        signature = signed(self.key, message("enrolment", enrolment))
+        return self._asked("POST", "/v1/members", {"enrolment": enrolment, "signature": signature})
+
+    def member(self, name: str) -> dict[str, Any]:
+        """Return what the server knows of a member."""
+        return self._asked("GET", f"/v1/members/{name}")
+
+    def contribute(self, member: str, file: Path, kind: str, details: Mapping[str, Any], base: str) -> Event:
+        """Upload a file of weights, and return the event that accepts it. An upload that broke off goes on.
+
+        Raises GymError with the reasons of the server where it refuses, and where it does not answer.
+        """
+        told = self.server()
+        content, size = _hashed(file), file.stat().st_size
+        manifest = {
+            "server": told["server"],
+            "round": told["round"]["number"],
+            "base": base,
+            "member": member,
+            "content": content,
+            "size": size,
+            "kind": kind,
+            "details": dict(details),
+            "time": time.time(),
+        }
+        signature = signed(self.key, message("contribution", manifest))
+        found = self._asked("POST", "/v1/contributions", {"manifest": manifest, "signature": signature})
+        while "accepted" not in found and found["received"] < size:
+            found = self._add(found["upload"], found["received"], file, told["limits"]["chunk_bytes"])
+        if "accepted" not in found:
+            found = self._asked("POST", f"/v1/uploads/{found['upload']}/finish")
+        return Event(**found["accepted"])
+
+    def contribute_model(self, member: str, model: Any) -> Event:
+        """Contribute a directory, what a run made, or a model in memory: see `DeltaSoup.contribute`."""
+        from gym_deltasoup.rounds.intake import taken
+        from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+
+        with TemporaryDirectory() as folder:
+            found = taken(model, Path(folder))
+            base = self.server()["base"]["fingerprint"]
+            if found.base:
+                from gym_data.location import locate
+
+                base = base_fingerprint(locate(found.base))
+            return self.contribute(member, found.file, found.details.kind, found.details.told(), base)
+
+    def report(self, number: int) -> dict[str, Any]:
+        """Return the report of a round."""
+        return self._asked("GET", f"/v1/rounds/{number}/report")
+
+    def ledger(self) -> tuple[str, list[Event]]:
+        """Return the name of the server and all of its events."""
+        events: list[Event] = []
+        while True:
+            page = self._asked("GET", f"/v1/ledger?after={len(events)}")
+            if not page["events"]:
+                return page["server"], events
+            events += [Event(**each) for each in page["events"]]
+
+    def _add(self, token: str, offset: int, file: Path, most: int) -> dict[str, Any]:
+        with file.open("rb") as data:
+            data.seek(offset)
+            part = data.read(most)
+        if not part:
+            raise GymError("the file became shorter while it was sent", where=str(file))
+        digest = base64.b64encode(hashlib.sha256(part).digest()).decode()
+        headers = {"Upload-Offset": str(offset), "Content-Digest": f"sha-256=:{digest}:"}
+        reply = self._sent("PATCH", f"/v1/uploads/{token}", part, headers)
+        if reply.status == 409:  # a repeated part that arrived the first time
+            return {"upload": token, "received": json.loads(reply.body)["received"]}
+        return _told(reply)
+
+    def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        return _told(self._sent(method, path, None if body is None else json.dumps(body).encode()))
+
+    def _sent(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None = None) -> Reply:
+        client = HttpClient(
+            self.url.rstrip("/"), self.token, self.timeout, self.retries, self.backoff, PASSING, REPLY_BYTES
+        )
+        try:
+            return client.send(method, path, body, headers)
+        except (NoReply, TooLarge) as error:
+            raise GymError(f"the server does not answer: {error}", where=self.url, fix="try again later") from None
+
+
+def _told(reply: Reply) -> dict[str, Any]:
+    """Return what a server said. Raises GymError with its reasons where it refused."""
+    try:
+        found = json.loads(reply.body)
+    except ValueError:
+        raise GymError(f"the server answered {reply.status}, and no JSON") from None
+    if reply.status >= 400:
+        raise GymError([Problem(**each) for each in found["problems"]])
+    return dict(found)
+
+
+def _hashed(file: Path) -> str:
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()

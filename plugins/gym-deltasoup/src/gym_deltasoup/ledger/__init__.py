@@ -1,0 +1,1 @@
+"""What happened, so that nobody can change it afterwards unseen."""

@@ -1,0 +1,96 @@
+"""The report of a round as plain data: who was accepted, trimmed or refused and why, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gym_deltasoup.ledger.ledger import Contribution
+from gym_deltasoup.rounds.community import Community
+from gym_deltasoup.rounds.gate import Gated
+from gym_deltasoup.rounds.measures import BesideResult
+
+OPEN = "Enrolment is open: one person may hold many names, and nothing but the robust rule and the gate stands against that."
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What is known of a round when it was merged."""
+
+    merge: Mapping[str, Any]  #: the report of the merge
+    members: Sequence[str]  #: whose contributions were merged
+    beside: BesideResult
+    trimmed: Mapping[str, float]  #: whose numbers were trimmed away: in what share of the coordinates
+    quality: Mapping[str, float]
+    after: float | None  #: score of the result; None where nothing is evaluated
+    points: Mapping[str, int]
+    privacy: Mapping[str, Any] | None  #: what was spent
+    hostile: int  #: how many hostile contributors were expected
+
+
+def report(
+    community: Community, number: int, given: Sequence[Contribution], gated: Gated, merged: Merged
+) -> dict[str, Any]:
+    """Return the report."""
+    config, base = community.config, community.base
+    left_out = {name: f"it holds {why}" for name, why in merged.merge["excluded"].items()}
+    worse = merged.after is not None and gated.before is not None and not merged.after >= gated.before
+    columns = (merged.beside.distances, merged.beside.cosines, merged.beside.trimmed)
+    rows = zip(merged.members, *(column.tolist() for column in columns), strict=True)
+    contents = {each.member: each for each in given}
+    contributors = {
+        name: {
+            "content": contents[name].content,
+            "bytes": contents[name].size,
+            "norm": gated.norms[name],
+            "distance": distance,
+            "cosine": cosine,
+            "trimmed": share,
+            "quality": merged.quality[name],
+            "score": None if gated.scores is None else gated.scores[name],
+        }
+        for name, distance, cosine, share in rows
+    }
+    return {
+        "server": community.server,
+        "round": number,
+        "base": {"name": base.name, "fingerprint": base.fingerprint},
+        "rules": config.model_dump(mode="json", exclude={"folder", "method"}),
+        "merger": merged.merge["merger"],
+        "hostile": merged.hostile,
+        "tolerated_byzantine": merged.merge["tolerated_byzantine"],
+        "contributed": len(given),
+        "accepted": sorted(merged.members),
+        "trimmed": dict(merged.trimmed),
+        "refused": {**gated.refused, **left_out},
+        "refused_at_upload": community.refusals(number),
+        "contributors": contributors,
+        "scores": {"before": gated.before, "after": merged.after},
+        "published": "base" if worse else "result",
+        "privacy": None if merged.privacy is None else dict(merged.privacy),
+        "rewards": {
+            "scheme": config.reward_scheme if config.enable_rewards else None,
+            "pool": config.reward_pool if config.enable_rewards else 0,
+            "points": dict(merged.points),
+        },
+        "merge": {key: value for key, value in merged.merge.items() if key not in ("inputs", "base")},
+        "remarks": _remarks(community, merged, worse),
+    }
+
+
+def _remarks(community: Community, merged: Merged, worse: bool) -> list[str]:
+    found = []
+    if not merged.merge["tolerated_byzantine"]:
+        found.append(f"{len(merged.members)} contributors leave room for no hostile one: tolerated_byzantine = 0.")
+    if community.evaluate is None:
+        found.append("Nothing was evaluated: there was no gate, and quality is the cosine of a change to the result.")
+    if worse:
+        found.append("The result scores below the base, so the base stays.")
+    if merged.privacy is not None:
+        found.append(
+            "Scores, distances, reputations and rewards are computed from what is not noised: keep them private."
+        )
+    if community.ledger.identity("enrolment") == "open":
+        found.append(OPEN)
+    return found

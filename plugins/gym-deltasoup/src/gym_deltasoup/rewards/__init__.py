@@ -1,0 +1,1 @@
+"""Who gets how much of the pool."""

@@ -1,0 +1,139 @@
+"""The gate: contributions that cannot be merged, are copies of others, or are worse than the base, take no part."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from gym_core import Artifact, GymError
+from gym_core.files import remove
+from gym_deltasoup.artifacts import merge_artifacts
+from gym_deltasoup.config.soups import UniformSoup
+from gym_deltasoup.kinds import Merger
+from gym_deltasoup.ledger.ledger import Contribution
+from gym_deltasoup.rounds.checks import form
+from gym_deltasoup.rounds.community import Community
+from gym_deltasoup.rounds.contents import FILES
+from gym_deltasoup.rounds.measures import beside
+from gym_deltasoup.sources.inputs import Input
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What is merged, and what is not."""
+
+    inputs: list[Input]  #: in the order of acceptance
+    refused: dict[str, str] = field(default_factory=dict)  #: by member: why
+    norms: dict[str, float] = field(default_factory=dict)  #: of changes, by member
+    scores: dict[str, float] | None = None  #: by member; None where nothing is evaluated
+    quality: dict[str, float] | None = None  #: share of the base's score, at most 1
+    before: float | None = None  #: score of the base
+
+
+def usable(community: Community, given: Sequence[Contribution], folder: Path) -> Gated:
+    """Lay contributions out as directories. Those of another form than most can be merged with nobody, and are refused."""
+    forms, refused, found = {}, {}, {}
+    for each in given:
+        try:
+            artifact = community.contents.laid_out(each, community.base, folder / each.member)
+        except GymError as error:
+            refused[each.member] = error.problems[0].why
+            continue
+        found[each.member] = Input(artifact.path, each.member)
+        forms[each.member] = form(artifact.path / FILES[each.kind], each.kind)
+    if forms:
+        most = Counter(forms.values()).most_common(1)[0][0]  # of several as common: that which came first
+        why = "it changes other layers than most, or in another number format"
+        refused |= {name: why for name, each in forms.items() if each != most}
+    return Gated([each for name, each in found.items() if name not in refused], refused)
+
+
+class Gate:
+    """Compares contributions with each other, and with what the base can do."""
+
+    def __init__(self, community: Community, work: Path) -> None:
+        """Write into `work` what is evaluated."""
+        self.community, self.work = community, work
+        self._numbers = count()
+        self._before: float | None = None
+
+    def judged(self, given: Gated) -> Gated:
+        """Refuse copies, changes of nothing, and what is worse than the base. Raises GymError where the base is worth nothing."""
+        config, base = self.community.config, self.community.base
+        refused = dict(given.refused)
+        if not given.inputs:
+            return given
+        seen = beside(given.inputs, base.path, self.work / "seen")
+        norms = dict(zip([each.name for each in given.inputs], seen.norms.tolist(), strict=True))
+        kept: list[int] = []
+        for row, each in enumerate(given.inputs):
+            copied = next((at for at in kept if float(seen.cosines[row, at]) >= config.duplicate_cosine), None)
+            if norms[each.name] == 0:
+                refused[each.name] = "it changes nothing"
+            elif copied is not None and not config.differential_privacy:
+                refused[each.name] = f"it is a copy of what {given.inputs[copied].name} contributed"
+            else:
+                kept.append(row)
+        inputs = [given.inputs[row] for row in kept]
+        if self.community.evaluate is None:
+            return Gated(inputs, refused, norms)
+        before = self.base_score()
+        scores = {each.name: self._merged_score([each], UniformSoup(), 0) for each in inputs}
+        quality = {}
+        for name, score in scores.items():
+            kept_share = (score - config.quality_floor) / (before - config.quality_floor)
+            if not kept_share >= config.quality_threshold:  # NaN is not
+                refused[name] = f"quality {kept_share:.3g} is below {config.quality_threshold:g} of that of the base"
+            else:
+                quality[name] = min(1.0, kept_share)
+        return Gated([each for each in inputs if each.name in quality], refused, norms, scores, quality, before)
+
+    def base_score(self) -> float:
+        """Return how good the base is. Raises GymError where it is no better than `quality_floor`."""
+        if self._before is None:
+            base = self.community.base
+            made = Artifact(base.path, details={"base": base.name, "base_fingerprint": base.fingerprint})
+            found = self.score(made)
+            assert found is not None, "asked where something is evaluated"
+            if not found > self.community.config.quality_floor:
+                why = f"the base scores {found:.4g}, which is no more than that of a model that knows nothing"
+                raise GymError(why, key="quality_floor", fix="lower it, or evaluate what the base can do")
+            self._before = found
+        return self._before
+
+    def score(self, artifact: Artifact) -> float | None:
+        """Return how good a model is; None where nothing is evaluated."""
+        return None if self.community.evaluate is None else float(self.community.evaluate(artifact))
+
+    def value(
+        self, inputs: Mapping[str, Input], merger: Merger, wanted: int
+    ) -> Callable[[frozenset[str]], float] | None:
+        """Return how good what a coalition makes is: what rewards ask. None where nothing is evaluated."""
+        if self.community.evaluate is None:
+            return None
+
+        def worth(members: frozenset[str]) -> float:
+            if not members:
+                return self.base_score()
+            hostile = min(wanted, merger.tolerates(len(members)))
+            found = self._merged_score([inputs[name] for name in sorted(members)], merger, hostile)
+            return found if math.isfinite(found) else self.base_score()
+
+        return worth
+
+    def _merged_score(self, inputs: Sequence[Input], merger: Merger, hostile: int) -> float:
+        """Return how good what these make together is, as a model that anybody could open."""
+        place = self.work / f"candidate-{next(self._numbers)}"
+        evaluate = self.community.evaluate
+        assert evaluate is not None, "asked where something is evaluated"
+        asked = evaluate if merger.needs_evaluation else None
+        base, rank = self.community.base.name, self.community.config.rank
+        made = merge_artifacts(merger, inputs, place, base=base, hostile=hostile, evaluate=asked, rank=rank)
+        try:
+            return float(evaluate(made.artifact))
+        finally:
+            remove(place)

@@ -1,0 +1,144 @@
+"""What contributors send: JSON of a fixed form, signed."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, TypeVar
+
+from pydantic import Field, PositiveInt, ValidationError
+
+from gym_core.component import Config
+from gym_core.errors import printable
+from gym_deltasoup.ledger.ledger import Contribution
+from gym_deltasoup.ledger.signatures import holds, message
+from gym_deltasoup.rounds.checks import Refused
+from gym_deltasoup.rounds.community import Community
+from gym_deltasoup.rounds.contents import Details, Kind
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Server = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Enrolment(Config):
+    """Who wants to become a member."""
+
+    server: Server
+    """The server that this is for."""
+    member: Name
+    """The name to be known by."""
+    key: Hash
+    """Ed25519 public key."""
+    proof: Annotated[str, Field(max_length=10_000)] = ""
+    """An invitation, or a proof of who one is, as the server asks."""
+    time: Seconds
+    """Clock of the contributor, in seconds since 1970."""
+
+
+class Manifest(Config):
+    """What is contributed, to what."""
+
+    server: Server
+    """The server that this is for."""
+    round: PositiveInt
+    """The round."""
+    base: Hash
+    """Fingerprint of the model that was trained from."""
+    member: Name
+    """Who contributes."""
+    content: Hash
+    """SHA-256 of the file."""
+    size: PositiveInt
+    """Bytes of the file."""
+    kind: Kind
+    """Kind of the artifact."""
+    details: Details
+    """What opens it beside the weights."""
+    time: Seconds
+    """Clock of the contributor, in seconds since 1970."""
+
+
+class SignedEnrolment(Config):
+    """An enrolment, signed by its own key: who shows a key has it."""
+
+    enrolment: Enrolment
+    """What is signed."""
+    signature: Signature
+    """Over the canonical text."""
+
+
+class SignedManifest(Config):
+    """A manifest, signed by the member."""
+
+    manifest: Manifest
+    """What is signed."""
+    signature: Signature
+    """Over the canonical text."""
+
+
+T = TypeVar("T", bound=Config)
+
+
+class Malformed(Refused):
+    """A request that is no JSON of the form asked for."""
+
+
+class Forbidden(Refused):
+    """A request of somebody who may not ask for it."""
+
+
+def parsed(cls: type[T], body: bytes) -> T:
+    """Return what a body says. Raises Malformed, also for words that would have to be converted: they would be signed so."""
+    try:
+        said = json.loads(body)
+        json.dumps(said, ensure_ascii=False, allow_nan=False).encode()
+        found = cls.model_validate(said)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise Malformed(str(first["msg"])[:200], key=printable(".".join(map(str, first["loc"])), 100)) from None
+    except (ValueError, RecursionError):
+        raise Malformed("the body is no JSON of the kind that is sent here") from None
+    if found.model_dump(mode="json", exclude_unset=True) != said:
+        raise Malformed("the body has values that are not of their kinds, such as numbers in quotes")
+    return found
+
+
+def check_clock(said: float, most: float) -> None:
+    """Raise Refused for a clock that is off."""
+    now = time.time()
+    if abs(said - now) > most:
+        why = f"your clock says {said:.0f}, and that of the server {now:.0f}, more than {most:.0f} seconds apart"
+        raise Refused(why, key="time", fix="set it")
+
+
+def check_enrolment(said: SignedEnrolment, server: str) -> None:
+    """Raise Forbidden where an enrolment is for another server, or its signature does not hold."""
+    if said.enrolment.server != server:
+        raise Forbidden("this was signed for another server", key="server")
+    text = message("enrolment", said.enrolment.model_dump(mode="json", exclude_unset=True))
+    if not holds(said.enrolment.key, text, said.signature):
+        raise Forbidden("the signature does not hold", key="signature")
+
+
+def contribution(said: SignedManifest, community: Community) -> tuple[Contribution, dict[str, object]]:
+    """Return what is contributed, and the manifest as it was signed. Raises Forbidden or Refused."""
+    manifest = said.manifest
+    told = manifest.model_dump(mode="json", exclude_unset=True)
+    member = community.ledger.member(manifest.member)
+    if member is None or member.key is None:
+        raise Forbidden(f"{manifest.member} is no member", key="member", fix="gym soup join")
+    if manifest.server != community.server:
+        raise Forbidden("this was signed for another server", key="server")
+    if not holds(member.key, message("contribution", told), said.signature):
+        raise Forbidden("the signature does not hold", key="signature")
+    if manifest.base != community.base.fingerprint:
+        why = f"it was trained from {manifest.base[:12]}, and this community trains from {community.base.fingerprint[:12]}"
+        raise Refused(why, key="base", fix=f"train from {community.base.name}; the same shapes are not enough")
+    if manifest.details.kind != manifest.kind:
+        raise Refused(f"these are details of kind {manifest.details.kind}, not {manifest.kind}", key="details")
+    return Contribution(
+        manifest.round, manifest.member, manifest.content, manifest.size, manifest.kind, manifest.details.told()
+    ), told

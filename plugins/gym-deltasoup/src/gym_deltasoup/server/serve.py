@@ -1,0 +1,129 @@
+"""Runs a community server: uvicorn around the application, and a thread that ends rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gym_core import GymError
+from gym_core.outputlock import OutputLock
+from gym_deltasoup.config.server import SoupServerConfig
+from gym_deltasoup.rounds.community import Evaluate
+from gym_deltasoup.server.app import SoupApp
+from gym_deltasoup.server.service import Service
+
+HEAD_BYTES = 1 << 14  #: of the head of a request
+PAUSE = 0.5  #: seconds between looks at the clock
+
+
+def protocol(seconds: float) -> type[H11Protocol]:
+    """Return HTTP/1.1 as uvicorn speaks it, for which the head of a request has to be there within some seconds."""
+
+    class Timed(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._watched: asyncio.TimerHandle | None = None
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._watched is not None:
+                self._watched.cancel()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            """Begin to wait for a head where there is none yet, and stop where it is there."""
+            waiting = self.conn.their_state is h11.IDLE
+            if waiting and self._watched is None:
+                self._watched = self.loop.call_later(seconds, self._too_slow)
+            elif not waiting and self._watched is not None:
+                self._watched.cancel()
+                self._watched = None
+
+        def _too_slow(self) -> None:
+            if self.conn.their_state is h11.IDLE:
+                self.transport.close()
+
+    return Timed
+
+
+class SoupServer:
+    """A server in this process. One process serves a folder."""
+
+    def __init__(self, config: SoupServerConfig, evaluate: Evaluate | None = None) -> None:
+        """Open the community and the socket. Raises GymError or OSError where that cannot be."""
+        token = "" if config.token_file is None else _token(Path(config.token_file).expanduser())
+        folder = Path(config.folder).expanduser().absolute() / "server"
+        self._lock = OutputLock(folder)
+        self._lock.__enter__()
+        self.service = Service(config, evaluate)
+        self.app = SoupApp(self.service, config, token)
+        self.socket = socket.create_server((config.host, config.port), backlog=1024)
+        self._over = threading.Event()
+        self._clock = threading.Thread(target=self._watch, name="rounds", daemon=True)
+        self.server = uvicorn.Server(
+            uvicorn.Config(
+                self.app.asgi,
+                http=protocol(config.limits.header_seconds),
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                access_log=False,
+                log_level="warning",
+                server_header=False,
+                limit_concurrency=config.limits.connections,
+                timeout_keep_alive=5,
+                timeout_graceful_shutdown=10,
+                h11_max_incomplete_event_size=HEAD_BYTES,
+                ssl_certfile=config.certificate,
+                ssl_keyfile=config.private_key,
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        return int(self.socket.getsockname()[1])
+
+    def run(self) -> None:
+        """Serve until a signal comes, or `stop` is called."""
+        self._clock.start()
+        try:
+            self.server.run(sockets=[self.socket])
+        finally:
+            self._over.set()
+            self._clock.join()
+            self.service.close()
+            self._lock.__exit__()
+
+    def stop(self) -> None:
+        """Ask it to end; requests that are under way are answered."""
+        self.server.should_exit = True
+
+    def _watch(self) -> None:
+        while not self._over.wait(PAUSE):
+            with suppress(OSError):  # a full disk: the round is open still, and the next look may find room
+                try:
+                    self.service.tick()
+                except GymError as error:
+                    self.service.trouble = error.problems[0].why
+
+
+def _token(file: Path) -> str:
+    try:
+        found = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise GymError(f"cannot be read: {error.strerror}", where=str(file), key="token_file") from None
+    if len(found) < 16:
+        raise GymError("a token has 16 characters at least", where=str(file), key="token_file")
+    return found

@@ -1,0 +1,155 @@
+"""What a server does when it is asked, without HTTP: members, contributions, and rounds that end by the clock."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gym_core import GymError
+from gym_deltasoup.config.server import SoupServerConfig
+from gym_deltasoup.ledger.events import Event
+from gym_deltasoup.ledger.signatures import private_key, public, signed
+from gym_deltasoup.rounds.checks import Refused
+from gym_deltasoup.rounds.closing import close_round
+from gym_deltasoup.rounds.community import Community, Evaluate
+from gym_deltasoup.rounds.contents import Limits
+from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
+from gym_deltasoup.server.enrolment import policy
+from gym_deltasoup.server.requests import (
+    SignedEnrolment,
+    SignedManifest,
+    check_clock,
+    check_enrolment,
+    contribution,
+    parsed,
+)
+from gym_deltasoup.server.uploads import Unknown, Upload, Uploads
+
+KEY = "server.pem"
+
+
+class Service:
+    """A community that strangers contribute to."""
+
+    def __init__(
+        self, config: SoupServerConfig, evaluate: Evaluate | None = None, privacy: RoundPrivacy | None = None
+    ) -> None:
+        """Open the community, and go on where an earlier process stopped. Raises GymError where it cannot be served."""
+        self.config = config
+        limits = config.limits
+        sizes = Limits(
+            contribution_bytes=limits.contribution_bytes,
+            header_bytes=limits.header_bytes,
+            free_bytes=limits.free_bytes,
+        )
+        self.policy = policy(config)
+        self.community = Community(config, evaluate, privacy, sizes)
+        self.key: Ed25519PrivateKey = private_key(self.community.folder / KEY)
+        self._say("server_key", "server key", key=public(self.key))
+        self._say("enrolment", "enrolment", policy=config.enrolment)
+        self.uploads = Uploads(self.community, limits)
+        self.trouble = ""  #: why the last round could not end
+        if self.community.ledger.round().state == "closing":
+            self._close()
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self.community.close()
+
+    def told(self) -> dict[str, Any]:
+        """Return what anybody may know."""
+        config, ledger = self.config, self.community.ledger
+        now = ledger.round()
+        return {
+            "server": self.community.server,
+            "key": public(self.key),
+            "time": time.time(),
+            "base": {"name": config.base_model, "fingerprint": self.community.base.fingerprint},
+            "kind": ledger.identity("kind"),
+            "enrolment": config.enrolment,
+            "round": {
+                "number": now.number,
+                "state": now.state,
+                "closes": now.opened + config.contribution_window,
+                "contributions": len(ledger.contributions(now.number)),
+                "min_contributors": config.min_contributors,
+                "max_contributors": config.max_contributors,
+                "trouble": self.trouble,
+            },
+            "limits": {
+                "contribution_bytes": config.limits.contribution_bytes,
+                "chunk_bytes": config.limits.chunk_bytes,
+            },
+        }
+
+    def enrol(self, body: bytes) -> dict[str, Any]:
+        """Make somebody a member; doing it again changes nothing. Raises Refused."""
+        said = parsed(SignedEnrolment, body)
+        wanted = said.enrolment
+        check_enrolment(said, self.community.server)
+        check_clock(wanted.time, self.config.limits.clock_seconds)
+        with self.community.ledger.writing() as rows:
+            held = self.community.ledger.member(wanted.member)
+            if held is not None and held.key == wanted.key:
+                return self._member(wanted.member)
+            if held is not None:
+                raise Refused("somebody else has this name", key="member", fix="choose another one")
+            if rows.execute("SELECT 1 FROM members WHERE key = ?", (wanted.key,)).fetchone() is not None:
+                raise Refused("this key has another name here", key="key")
+            identity = self.policy(rows, wanted.member, wanted.proof)
+            self.community.enrol(rows, wanted.member, wanted.key, identity)
+        return self._member(wanted.member)
+
+    def member(self, name: str) -> dict[str, Any]:
+        """Return what is known of a member. Raises Unknown."""
+        if self.community.ledger.member(name) is None:
+            raise Unknown("there is no such member")
+        return self._member(name)
+
+    def begin(self, body: bytes) -> Upload | Event:
+        """Begin an upload, or go on with it. Raises Refused and what `Uploads.begin` raises."""
+        said = parsed(SignedManifest, body)
+        given, manifest = contribution(said, self.community)
+        check_clock(said.manifest.time, self.config.limits.clock_seconds)
+        return self.uploads.begin(given, manifest, said.signature)
+
+    def tick(self) -> bool:
+        """End the round whose window is over, or that is full; return whether it ended."""
+        now = self.community.ledger.round()
+        count = len(self.community.ledger.contributions(now.number))
+        over = time.time() >= now.opened + self.config.contribution_window
+        if (over and count >= self.config.min_contributors) or count >= self.config.max_contributors:
+            return self._close()
+        return False
+
+    def _close(self) -> bool:
+        try:
+            close_round(self.community, sign=lambda data: signed(self.key, data))
+        except GymError as error:
+            self.trouble = error.problems[0].why
+            return False
+        self.trouble = ""
+        self.uploads.forget()
+        return True
+
+    def _member(self, name: str) -> dict[str, Any]:
+        ledger = self.community.ledger
+        found = ledger.member(name)
+        assert found is not None, "asked for a member"
+        number = ledger.round().number
+        mine = [each for each in ledger.contributions(number) if each.member == name]
+        refused = [each["why"] for each in self.community.refusals(number) if each["member"] == name]
+        content = mine[0].content if mine else None
+        told = {"member": name, "key": found.key, "since": found.round, "reputation": found.reputation}
+        return {**told, "round": number, "contributed": content, "refused": refused}
+
+    def _say(self, name: str, event: str, **data: str) -> None:
+        """Write down what the server is, where the ledger does not say so yet."""
+        ledger = self.community.ledger
+        value = next(iter(data.values()))
+        with ledger.writing() as rows:
+            if ledger.identity(name) != value:
+                rows.execute("INSERT OR REPLACE INTO identity VALUES (?, ?)", (name, value))
+                ledger.append(rows, event, ledger.round().number, **data)

@@ -1,0 +1,262 @@
+"""`DeltaSoup`: what the first pages of the project show runs as it stands; rounds gate, merge, reward and remember."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from soup_models import adapter, flat, scorer, tuned
+
+from gym_core import Artifact, GymError
+from gym_deltasoup import DeltaSoup, DeltaSoupConfig
+from gym_deltasoup.ledger.verify import verify, verify_files
+from gym_deltasoup.reports.html import page
+from gym_deltasoup.reports.table import lines
+from gym_deltasoup.rounds.checks import Refused
+
+FIRST_PAGE = """
+from gym.quantization import DeltaSoupConfig, AggregationMethod
+
+config = DeltaSoupConfig(
+    method=AggregationMethod.BYZANTINE_ROBUST,
+    enable_rewards=True
+)
+
+from gym.quantization import DeltaSoup
+
+soup = DeltaSoup(config)
+soup.contribute(user_id="alice", model=model_alice)
+soup.contribute(user_id="bob", model=model_bob)
+"""
+SKILL = """
+from zoo.gym import DeltaSoup, DeltaSoupConfig, AggregationMethod
+
+# Configure DeltaSoup
+config = DeltaSoupConfig(
+    method=AggregationMethod.BYZANTINE_ROBUST,
+    enable_rewards=True
+)
+
+# Users contribute improvements
+soup = DeltaSoup(config)
+soup.contribute(user_id="alice", model=model_alice)
+soup.contribute(user_id="bob", model=model_bob)
+
+# Aggregate community improvements
+aggregated_model = soup.aggregate()
+
+# Distribute rewards
+rewards = soup.calculate_rewards()
+"""
+
+
+@pytest.fixture
+def base(bench) -> Path:
+    return bench.model()
+
+
+@pytest.fixture
+def models(base, tmp_path):
+    return {name: tuned(base, tmp_path / name, seed) for seed, name in enumerate(["alice", "bob", "carol", "dave"])}
+
+
+def test_the_seeds_run_as_they_stand_with_two_contributors(base, models, tmp_path, monkeypatch):
+    """The base is what the models say of themselves: they are in memory, loaded from it and trained."""
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for user in ("alice", "bob"):
+        model = AutoModelForCausalLM.from_pretrained(base)
+        model.load_state_dict(load_file(models[user] / "model.safetensors"), strict=False)
+        names[f"model_{user}"] = model
+    exec(SKILL, names)
+    result = names["aggregated_model"]
+    assert result.tolerated_byzantine == 0 and "no hostile one" in result.report["remarks"][0]
+    mean = (flat(models["alice"]) + flat(models["bob"])) / 2
+    torch.testing.assert_close(flat(result.artifact.path), mean, rtol=1e-5, atol=1e-6)
+    assert sum(names["rewards"].values()) == 1000 and names["rewards"].keys() == {"alice", "bob"}
+    exec(FIRST_PAGE, names)  # the next round, of the same folder
+    with pytest.raises(GymError, match="round 2 needs 3 contributors, and there are 2"):
+        names["soup"].aggregate(min_contributors=3)
+    names["soup"].contribute("carol", models["carol"])
+    assert names["soup"].aggregate(min_contributors=3).report["round"] == 2
+
+
+def soup_of(base: Path, folder: Path, **options) -> DeltaSoup:
+    evaluate = options.pop("evaluate", scorer(base))
+    return DeltaSoup(DeltaSoupConfig(folder=str(folder), base_model=str(base), **options), evaluate=evaluate)
+
+
+def test_a_round_gates_merges_rewards_and_remembers(base, models, tmp_path):
+    soup = soup_of(base, tmp_path / "soup", reward_scheme="shapley")
+    for name, model in models.items():
+        soup.contribute(name, model)
+    soup.contribute("mallory", tuned(base, tmp_path / "mallory", 9, toward=-3.0))
+    soup.contribute("copycat", tuned(base, tmp_path / "copycat", 0, noise=0.0050001))
+    soup.contribute("idle", base)
+    found = soup.aggregate()
+    report = found.report
+    assert set(report["accepted"]) == set(models) and report["contributed"] == 7
+    assert "below 0.8" in report["refused"]["mallory"] and "changes nothing" in report["refused"]["idle"]
+    assert "copy of what alice" in report["refused"]["copycat"]
+    assert report["scores"]["after"] > report["scores"]["before"] == pytest.approx(0.5)
+    assert report["tolerated_byzantine"] == 1 and found.artifact.path.name == "model"
+    points = soup.calculate_rewards()
+    assert sum(points.values()) == 1000 and all(points[name] > 150 for name in models)
+    assert points["mallory"] == points["copycat"] == points["idle"] == 0
+    members = soup.community.ledger.members()
+    assert members["alice"].reputation == pytest.approx(0.1) and members["mallory"].reputation == 0
+    events = [*soup.community.ledger.every_event()]
+    assert not verify(soup.community.server, events).problems
+    assert not verify_files(tmp_path / "soup", events)
+    with pytest.raises(GymError, match="needs 2 contributors, and there are 0"):
+        soup.aggregate()
+    content = soup.community.contents.path(report["contributors"]["bob"]["content"])
+    content.write_bytes(content.read_bytes()[:-1] + b"\1")
+    assert verify_files(tmp_path / "soup", events) == ["the contribution of bob to round 1 is gone, or was changed"]
+
+
+def test_copies_earn_a_family_no_more(base, models, tmp_path):
+    """Splitting one contribution into copies, scaled or with a little noise, raises what its family earns by 5 % at most."""
+    totals = []
+    for number, copies in enumerate((0, 3)):
+        soup = soup_of(base, tmp_path / f"soup-{number}", reward_scheme="shapley")
+        for name, model in models.items():
+            soup.contribute(name, model)
+        for copy in range(copies):
+            other = tuned(base, tmp_path / f"copy-{copy}", 0, toward=1 + 1e-3 * copy, noise=0.005 + 1e-6 * copy + 1e-7)
+            soup.contribute(f"alice-{copy}", other)
+        soup.aggregate()
+        totals.append(sum(points for name, points in soup.calculate_rewards().items() if name.startswith("alice")))
+    assert totals[1] <= 1.05 * totals[0]
+
+
+def test_a_result_that_is_worse_than_the_base_is_not_published(base, models, tmp_path):
+    def odd(artifact: Artifact) -> float:
+        return 0.1 if "merge" in artifact.details and artifact.details["merge"]["inputs"] > 1 else 1.0
+
+    soup = soup_of(base, tmp_path / "soup", evaluate=odd)
+    for name in ("alice", "bob"):
+        soup.contribute(name, models[name])
+    found = soup.aggregate()
+    assert found.report["published"] == "base" and found.artifact.path == base
+
+
+def test_reputation_and_participation_follow_rounds(base, models, tmp_path):
+    soup = soup_of(base, tmp_path / "soup", method="weighted_mean")
+    for number in range(3):
+        for name in ("alice", "bob") if number == 1 else ("alice", "bob", "carol"):
+            path = tuned(base, tmp_path / f"{name}-{number}", 10 * number + ord(name[0]))
+            soup.contribute(name, path)
+        report = soup.aggregate().report
+    members = soup.community.ledger.members()
+    assert members["alice"].reputation == pytest.approx(1 - 0.9**3)
+    assert members["carol"].reputation == pytest.approx(0.1 * 0.99 * 0.9 + 0.1)
+    points = report["rewards"]["points"]
+    assert points["alice"] == points["bob"] > points["carol"] and sum(points.values()) == 1000
+
+
+def test_adapters_are_merged_and_those_of_other_layers_refused(base, tmp_path):
+    soup = soup_of(base, tmp_path / "soup", evaluate=None)
+    for seed in range(3):
+        soup.contribute(f"user-{seed}", adapter(base, tmp_path / f"adapter-{seed}", seed))
+    odd = adapter(base, tmp_path / "odd", 7)
+    weights = load_file(odd / "adapter_model.safetensors")
+    moved = {name.replace("q_proj", "o_proj"): weight for name, weight in weights.items()}
+    save_file(moved, odd / "adapter_model.safetensors", {"format": "pt"})
+    soup.contribute("odd", odd)
+    with pytest.raises(Refused, match="of kind model, and this community merges kind adapter"):
+        soup.contribute("whole", base)
+    report = soup.aggregate().report
+    assert len(report["accepted"]) == 3 and "other layers" in report["refused"]["odd"]
+    assert report["rewards"]["points"]["odd"] == 0 and report["scores"] == {"before": None, "after": None}
+
+
+def header(length: int, text: str = "") -> bytes:
+    return length.to_bytes(8, "little") + text.encode()
+
+
+def test_what_is_no_contribution_is_refused_and_written_down(base, bench, models, tmp_path):
+    soup = soup_of(base, tmp_path / "soup", evaluate=None)
+    sound = load_file(base / "model.safetensors")
+    name = "model.norm.weight"
+
+    def refused(match: str, model, user: str) -> None:
+        with pytest.raises(Refused, match=match):
+            soup.contribute(user, model)
+
+    refused("holds NaN", {**sound, name: torch.full_like(sound[name], torch.nan)}, "nan")
+    refused("infinite, or too large", {**sound, name: torch.full_like(sound[name], torch.inf)}, "inf")
+    refused("infinite, or too large", {**sound, name: torch.full_like(sound[name], 1e30)}, "large")
+    refused("the model has no weight model.norm.weight", {key: sound[key] for key in sound if key != name}, "less")
+    refused("the base has no weight extra", {**sound, "extra": torch.ones(1)}, "more")
+    refused("has the shape", {**sound, name: torch.ones(3)}, "shape")
+    refused("trained from another base", load_file(bench.model(7) / "model.safetensors"), "other")
+    text = json.dumps({name: {"dtype": "F32", "shape": [10**9], "data_offsets": [0, 4 * 10**9]}})
+    for number, bytes_ in enumerate((header(2**62), header(len(text), text) + b"1234", b"", b"1234567", header(8))):
+        path = tmp_path / f"lie-{number}"
+        path.mkdir()
+        (path / "config.json").write_text((base / "config.json").read_text())
+        (path / "model.safetensors").write_bytes(bytes_)
+        refused("header says|no sound file", path, f"liar-{number}")
+    with pytest.raises(GymError, match=r"trains from .* not"):
+        soup_of(bench.model(7), tmp_path / "soup", evaluate=None)
+    with pytest.raises(GymError, match="is no name of a user"):
+        soup.contribute("../alice", models["alice"])
+    soup.contribute("alice", models["alice"])
+    assert soup.contribute("alice", models["alice"]).content, "again changes nothing"
+    refused("alice contributed to round 1 already", models["bob"], "alice")
+    refused("these very bytes", models["alice"], "bob")
+    events = [*soup.community.ledger.every_event()]
+    assert sum(event.data["event"] == "refused" for event in events) == 12
+    assert [event.data["member"] for event in events if event.data["event"] == "accepted"] == ["alice"]
+    assert not [*(tmp_path / "soup").glob(".taken-*")]
+
+
+def test_reports_are_shown_and_obey_nobody(base, models, tmp_path):
+    soup = soup_of(base, tmp_path / "soup")
+    for name in ("alice", "bob"):
+        soup.contribute(name, models[name])
+    report = json.loads(json.dumps(dict(soup.aggregate().report)))
+    name = "<script>alert(1)</script>\x1b[31m"
+    for place in (report["contributors"], report["rewards"]["points"]):
+        place[name] = place.pop("bob")
+    report["refused"]["<b>"] = "<img src=x>"
+    report["refused_at_upload"].append({"member": "<i>", "why": "<u>"})
+    made = page(report)
+    assert made.count("<svg") == 6 and "&lt;script&gt;" in made
+    assert not any(each in made for each in ("<script", "<b>", "<img", "<i>", "<u>", "http:", "https:"))
+    assert "default-src 'none'" in made
+    told = "\n".join(lines(report))
+    assert "\x1b" not in told and "alice" in told and "score 0.5 before" in told
+
+
+def die(artifact: Artifact) -> float:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0.0
+
+
+def test_killed_at_the_end_of_a_round_it_is_ended_again(base, models, tmp_path):
+    soup = soup_of(base, tmp_path / "soup", evaluate=None)
+    for name in ("alice", "bob"):
+        soup.contribute(name, models[name])
+    pid = os.fork()
+    if pid == 0:
+        try:
+            soup_of(base, tmp_path / "soup", evaluate=die).aggregate()
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert soup.community.ledger.round().state == "closing"
+    with pytest.raises(Refused, match="round 1 is closing"):
+        soup.contribute("carol", models["carol"])
+    report = soup.aggregate().report
+    assert report["accepted"] == ["alice", "bob"] and soup.community.ledger.round().number == 2
+    assert not [*(tmp_path / "soup/rounds").glob(".work-*")] and not [*(tmp_path / "soup/rounds").glob(".1.*")]
+    assert not verify(soup.community.server, soup.community.ledger.every_event()).problems
