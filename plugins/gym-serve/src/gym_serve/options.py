@@ -49,6 +49,8 @@ class ServingOptions(Config):
     """Store of variants of the first model, each asked for as `model@user`."""
     adapters: Mapping[str, str] = {}
     """Directories of adapters of the first model by name, each asked for as `model@name`."""
+    tenant: str | None = None
+    """Adapter or variant that the plain name of the first model means."""
     max_batch: Positive = 64
     """Most replies that are decoded together."""
     queue: Annotated[int, Field(ge=0)] = 256

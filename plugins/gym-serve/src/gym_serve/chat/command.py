@@ -50,6 +50,8 @@ async def _chat(options: ChatOptions, tools: list[dict[str, Any]]) -> None:
         if screen:
             click.echo("\r\x1b[2K", nl=False)
     session = Session(engine, options.sampling(), options.system, tools)
+    if options.tenant is not None:
+        await session.switch(f"@{options.tenant}")
     session.options = options.template_options()
     terminal = Terminal(session, typed() if screen else piped(), colour=screen)
     others = len(session.names()) - 1

@@ -26,8 +26,6 @@ class InferenceOptions(AnswerOptions):
 
     at_once: Annotated[int, Field(ge=1)] = 256
     """Rows that are asked at the same time."""
-    tenant: str | None = None
-    """Adapter or variant that answers."""
     seed: int | None = 0
     """The same seed gives the same answers, also where the command is stopped and continued."""
 
