@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_bitdelta import evidence
+from gym_bitdelta import community, evidence
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta import file
 from gym_bitdelta.delta.layout import Zero
@@ -105,6 +105,8 @@ class BitDeltaQuantizer(DeltaCodec):
         say(
             f"wrote the delta to {into}: {told['file_bytes']:,} bytes, {told['bits_per_weight']:.2f} bits per coded weight"
         )
+        if self.config.enable_deltasoup:
+            community.contribute(run, replace(made, path=into))
         return replace(made, path=into)
 
     def changes(self, artifact: Artifact, base: Path) -> Iterator[tuple[str, Tensor]]:
