@@ -45,6 +45,7 @@ def main(measure: Measure, doc: str, **parts: Measure) -> None:
     parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the object alone")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, same checks")
+    parser.set_defaults(parts=None)
     for name, part in parts.items():
         parser.add_argument(
             f"--{name}", action="append_const", const=part, dest="parts", help=f"the part `{name}` alone"
