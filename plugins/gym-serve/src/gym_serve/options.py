@@ -139,6 +139,12 @@ def read(cls: type[Options], words: Sequence[str], fixed: Mapping[str, Any], bes
     return found
 
 
+def described(cls: type[Config]) -> str:
+    """Return the options of a command for its help, each with what it means."""
+    rows = [f"{name}: {field.description}" for name, field in cls.model_fields.items() if name != MODEL]
+    return "\b\nKEY=VALUE:\n" + "\n".join(f"  {row}" for row in rows)
+
+
 def report(findings: Findings) -> None:
     """Raise RecipeError with what was found wrong, if anything was."""
     if findings.problems:
