@@ -488,7 +488,7 @@ def test_a_thousand_at_once():
     ) as server:
         seen = asyncio.run(all_of(server.port))
         wait_for(lambda: server.engine.running == 0)
-    assert {status for status, _ in seen} == {200, 429} and sum(right for _, right in seen) > 40
+    assert {200} <= {status for status, _ in seen} <= {200, 429} and sum(right for _, right in seen) >= 40
     assert all(right == (status == 200) for status, right in seen)
 
 
