@@ -183,6 +183,14 @@ class Widens(Mean):
 class Average(Mean):
     middle = middle(lambda chunk: chunk.values.mean(0))
 
+    def sensitivity(self, inputs, hostile, clip):
+        return 2 * clip / inputs
+
+
+class ClaimsStill(Average):
+    def sensitivity(self, inputs, hostile, clip):
+        return clip / inputs
+
 
 @pytest.mark.parametrize(
     ("cls", "law"),
@@ -196,6 +204,7 @@ class Average(Mean):
         (ByChunk, mergers.chunks),
         (Consumes, mergers.again),
         (Widens, mergers.precision),
+        (ClaimsStill, mergers.sensitivity),
     ],
 )
 def test_merger(bench, cls, law):

@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "gym_deltasoup.config.mixing": "ARC Bucketing ByzantineRobust NNM",
+    "gym_deltasoup.config.privacy": "DifferentialPrivacy",
     "gym_deltasoup.config.robust": (
         "Bulyan CenteredClipping FLTrust GeometricMedian Krum Median MultiKrum NormBound SignMajority TrimmedMean"
     ),
@@ -19,6 +20,10 @@ _HOMES = {
     "gym_deltasoup.kinds": "Merger",
     "gym_deltasoup.artifacts": "MergedArtifact merge_artifacts",
     "gym_deltasoup.merge": "MergedVectors merge_vectors",
+    "gym_deltasoup.privacy.gaussian": "delta_of epsilon_of sigma_of",
+    "gym_deltasoup.privacy.ledger": "PrivacyLedger",
+    "gym_deltasoup.privacy.local": "privatize",
+    "gym_deltasoup.privacy.rounds": "CentralPrivacy",
     "gym_deltasoup.sources.inputs": "Input",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

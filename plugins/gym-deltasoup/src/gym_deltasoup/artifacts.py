@@ -55,6 +55,7 @@ def merge_artifacts(
     trusted: str | None = None,
     evaluate: Evaluation | None = None,
     rank: int | None = None,
+    announce: Callable[[str], None] | None = None,
     most: int = CHUNK,
 ) -> MergedArtifact:
     """Merge what lies in several directories, a few coordinates of each at a time.
@@ -69,6 +70,7 @@ def merge_artifacts(
         trusted: name of an input that is known to be honest.
         evaluate: says how good a candidate is; higher is better.
         rank: of the adapter that is written; by default the largest of the inputs.
+        announce: is told what has to be said before anything is merged, such as how much noise there will be.
         most: numbers of all inputs together that are in memory at a time.
 
     Raises GymError where inputs do not belong together, or do not suit the merger, and OSError where the disk does not take it.
@@ -106,7 +108,7 @@ def merge_artifacts(
         )
         if score is not None:
             score.updates = updates
-        ready = prepared(merger, updates, hostile)
+        ready = prepared(merger, updates, hostile, announce)
         lost = group.write(_merged(ready), building, rank)
         report = {
             "merger": {"name": name_of(merger), "options": merger.model_dump(mode="json"), "package": _package(merger)},

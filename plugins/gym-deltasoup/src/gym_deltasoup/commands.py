@@ -25,7 +25,7 @@ def merge(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     said = load_merge(recipe, overrides)
     from gym_deltasoup.python import merged
 
-    made = merged(said)
+    made = merged(said, lambda line: click.echo(line, err=True))
     if as_json:
         click.echo(json.dumps({"output": str(made.artifact.path), **made.report}))
         return

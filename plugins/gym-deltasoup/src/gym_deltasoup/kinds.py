@@ -51,6 +51,29 @@ class Merger(Held):
         """Return how many of so many inputs may be hostile, with the result still bounded by the honest ones (`bounded_by`)."""
         return 0
 
+    def sensitivity(self, inputs: int, hostile: int, clip: float) -> float | None:
+        """Return how far the result moves at most when one input of a norm up to `clip` becomes another: an L2 distance.
+
+        None where no bound is known that shrinks as inputs become more: then noise on the result makes nothing private.
+        """
+        return None
+
+    def under_privacy(self) -> Merger:
+        """Return what takes its place where the result shall be private: itself, or the nearest that has a `sensitivity`."""
+        return self
+
+    def is_random(self) -> bool:
+        """Return whether it draws what no option repeats, so that the same inputs give another result each time."""
+        return False
+
+    def counts_broken(self) -> bool:
+        """Return whether inputs that hold no finite numbers take part as zero; with other mergers they take no part."""
+        return False
+
+    def forecast(self, inputs: int, hostile: int, size: int) -> tuple[str, ...]:
+        """Return what has to be said before so many inputs of `size` numbers are merged."""
+        return ()
+
 
 def name_of(merger: Merger) -> str:
     """Return what messages call a merger: the name of its entry point, or of its class where it has none."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from gym_core import GymError
 from gym_deltasoup.kinds import Merger, name_of, require
 from gym_deltasoup.merging.rule import Plan, planned
-from gym_deltasoup.merging.updates import CHUNK, Chosen, Updates, Vectors
+from gym_deltasoup.merging.updates import CHUNK, Changed, Chosen, Updates, Vectors
 
 LARGEST = (
     1e12  #: norm from which a vector holds what is no weight, nor a change of one, and whose square is soon no fp32
@@ -59,6 +59,7 @@ def merge_vectors(
     weights: Sequence[float] | None = None,
     trusted: str | None = None,
     evaluate: Callable[[Tensor], float] | None = None,
+    announce: Callable[[str], None] | None = None,
     most: int = 4 * CHUNK,
 ) -> MergedVectors:
     """Merge the rows of a matrix: fp32 or fp64 `[inputs, coordinates]`.
@@ -72,6 +73,7 @@ def merge_vectors(
         weights: of the inputs.
         trusted: name of an input that is known to be honest.
         evaluate: says how good a vector is; higher is better.
+        announce: is told what has to be said before anything is merged, such as how much noise there will be.
         most: numbers of all inputs together that are looked at in a step.
 
     Raises GymError where the merger needs more, or other inputs, or some are not finite and it is not robust.
@@ -82,16 +84,23 @@ def merge_vectors(
     shares = weights_of(merger, weights)
     at = trusted_of(merger, names, trusted)
     updates = Vectors(values, names, has_base=has_base, weights=shares, trusted=at, evaluate=evaluate, most=most)
-    found = prepared(merger, updates, hostile)
+    found = prepared(merger, updates, hostile, announce)
     merged = torch.empty(values.shape[1], dtype=values.dtype)
     for chunk in found.updates.chunks(found.plan.whole_rows):
         merged[chunk.begin : chunk.begin + chunk.values.shape[1]] = found.plan.combine(chunk)
     return MergedVectors(merged, found.report())
 
 
-def prepared(merger: Merger, updates: Updates, hostile: int | None) -> Prepared:
+def prepared(
+    merger: Merger, updates: Updates, hostile: int | None, announce: Callable[[str], None] | None = None
+) -> Prepared:
     """Leave out what is not finite, see how many hostile inputs to expect, and plan. Raises GymError where it cannot be."""
+    for line in merger.forecast(len(updates.ids), expected(merger, len(updates.ids), hostile), updates.size):
+        if announce is not None:
+            announce(line)
     broken = not_finite(updates)
+    if broken and merger.counts_broken():
+        return _without_numbers(merger, updates, hostile, broken)
     if broken and merger.tolerates(len(updates.ids)) == 0:
         name, why = next(iter(broken.items()))
         raise GymError(
@@ -112,6 +121,14 @@ def prepared(merger: Merger, updates: Updates, hostile: int | None) -> Prepared:
     if broken:  # what was left out is hostile, so fewer hostile inputs are left than were expected
         tolerated = min(tolerated, merger.tolerates(len(accepted.ids)))
     return Prepared(accepted, planned(merger, accepted, tolerated), tolerated, broken)
+
+
+def _without_numbers(merger: Merger, updates: Updates, hostile: int | None, broken: dict[str, str]) -> Prepared:
+    """Let those inputs take part as zero."""
+    zero = torch.tensor([name in broken for name in updates.ids])[:, None]
+    tolerated = expected(merger, len(updates.ids), hostile)
+    kept = Changed(updates, lambda chunk: chunk.values.masked_fill(zero, 0.0))
+    return Prepared(kept, planned(merger, kept, tolerated), tolerated, broken)
 
 
 def expected(merger: Merger, inputs: int, hostile: int | None, threshold: float = THRESHOLD) -> int:

@@ -13,8 +13,11 @@ from gym_deltasoup.recipe import MergeRecipe
 from gym_deltasoup.sources.inputs import Input
 
 
-def merged(recipe: MergeRecipe) -> MergedArtifact:
-    """Merge what a recipe names. Raises what `merge_artifacts` does, and RecipeError where there is no such function."""
+def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -> MergedArtifact:
+    """Merge what a recipe names; `announce` is told what has to be said before.
+
+    Raises what `merge_artifacts` does, and RecipeError where there is no such function.
+    """
     inputs = [Input(Path(each.path), each.name, each.weight) for each in recipe.inputs]
     hostile = recipe.hostile
     if hostile is None:
@@ -28,6 +31,7 @@ def merged(recipe: MergeRecipe) -> MergedArtifact:
         trusted=recipe.trusted,
         evaluate=None if recipe.evaluate is None else _function(recipe.evaluate),
         rank=recipe.rank,
+        announce=announce,
     )
 
 

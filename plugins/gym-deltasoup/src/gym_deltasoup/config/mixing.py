@@ -101,3 +101,7 @@ class ByzantineRobust(Robust):
     def translates(self) -> bool:
         """Return False: norms count."""
         return False
+
+    def under_privacy(self) -> Merger:
+        """Return the trimmed mean: who is near to whom, and the median norm, change by steps when one input changes."""
+        return TrimmedMean()

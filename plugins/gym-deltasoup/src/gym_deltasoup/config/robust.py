@@ -58,6 +58,10 @@ class TrimmedMean(Robust):
 
     target: ClassVar[str] = "gym_deltasoup.robust.trimmed_mean:TrimmedMeanRule"
 
+    def sensitivity(self, inputs: int, hostile: int, clip: float) -> float | None:
+        """Return `2 clip / (n - 2f)`: its derivatives are 0 or `1 / (n - 2f)`, and of one input each moves one value."""
+        return 2 * clip / (inputs - 2 * hostile)
+
 
 class Median(Robust):
     """The median of each coordinate; of an even number of inputs the mean of the middle two (Yin et al. 2018, definition 1)."""
@@ -106,6 +110,12 @@ class CenteredClipping(Robust):
         """Return whether it begins at the inputs, or reaches them in a step."""
         return self.start != "base" or self.tau is None
 
+    def sensitivity(self, inputs: int, hostile: int, clip: float) -> float | None:
+        """Return that of a mean, for one step with a radius of its own from the base; else the centre depends on all."""
+        if self.start != "base" or self.tau is None or self.iterations != 1:
+            return None
+        return 2 * min(clip, self.tau) / inputs
+
 
 class NormBound(Robust):
     """The mean of changes that are cut to a norm: `mean_i x_i min(1, C / |x_i|)` (Sun et al. 2019).
@@ -131,6 +141,10 @@ class NormBound(Robust):
     def idempotent(self) -> bool:
         """Return whether equal inputs are within the bound."""
         return self.bound is None
+
+    def sensitivity(self, inputs: int, hostile: int, clip: float) -> float | None:
+        """Return that of a mean, where the bound does not follow the inputs."""
+        return None if self.bound is None else 2 * min(clip, self.bound) / inputs
 
 
 class FLTrust(Robust):

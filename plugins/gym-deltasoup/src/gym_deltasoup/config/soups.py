@@ -22,6 +22,10 @@ class UniformSoup(Linear):
 
     target: ClassVar[str] = "gym_deltasoup.merging.uniform_soup:UniformSoupRule"
 
+    def sensitivity(self, inputs: int, hostile: int, clip: float) -> float | None:
+        """Return `2 clip / n`."""
+        return 2 * clip / inputs
+
 
 class WeightedMean(Linear):
     """The mean with weights that are given with the inputs: `sum_i w_i x_i / sum_i w_i`."""

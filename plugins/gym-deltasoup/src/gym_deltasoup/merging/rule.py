@@ -71,6 +71,7 @@ def by_scope(updates: Updates, scope: str, weights: list[Tensor]) -> Plan:
 
 def after_mixing(rule: Merger, updates: Updates, matrix: Tensor, hostile: int, told: Mapping[str, Any]) -> Plan:
     """Return the plan of a rule behind combinations of the inputs: fp64 `[combinations, inputs]`."""
+    _not_random(rule)
     plan = planned(rule, updates.mixed(matrix), hostile)
     return Plan(
         lambda chunk: plan.combine(chunk._replace(values=combined(matrix, chunk.values))),
@@ -83,9 +84,17 @@ def after_change(
     rule: Merger, updates: Updates, change: Callable[[Chunk], Tensor], hostile: int, whole_rows: bool = False
 ) -> Plan:
     """Return the plan of a rule behind inputs of which numbers are replaced, chunk by chunk."""
+    _not_random(rule)
     plan = planned(rule, Changed(updates, change, whole_rows), hostile)
     return Plan(
         lambda chunk: plan.combine(chunk._replace(values=change(chunk))),
         plan.whole_rows or whole_rows,
         {"rule": {"name": name_of(rule), **plan.told}},
     )
+
+
+def _not_random(rule: Merger) -> None:
+    """Raise GymError for noise that something stands before: what it says of single inputs does not hold for mixtures."""
+    if rule.is_random():
+        why = f"{name_of(rule)} is measured for inputs as they are, and something else would change them before"
+        raise GymError(why, key="merger.rule", fix=f"put the other merger into the rule of {name_of(rule)}")

@@ -6,8 +6,11 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import click
 
 from gym_core import Artifact, GymError
 from gym_core.files import remove, replacing
@@ -121,6 +124,7 @@ def _made(
         hostile=hostile,
         evaluate=community.evaluate if merger.needs_evaluation else None,
         rank=config.rank,
+        announce=partial(click.echo, err=True),
     )
     spent = None if privacy is None else privacy.spend(f"{community.server}/{number}", members)
     after = gate.score(merged.artifact)

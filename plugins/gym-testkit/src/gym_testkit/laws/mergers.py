@@ -35,6 +35,11 @@ HOSTILE: dict[str, Callable[[Tensor], Tensor]] = {
 laws = laws_of("mergers", "merger")
 
 
+def _repeats(brought: Brought) -> bool:
+    """Return whether the same inputs give the same result."""
+    return not _of(brought).is_random()
+
+
 def _of(brought: Brought) -> Merger:
     return cast(Merger, brought.sample())
 
@@ -75,7 +80,7 @@ def scale(brought: Brought, bench: Bench) -> None:
     _close(merged(merger, 2.5 * values).vector, 2.5 * merged(merger, values).vector, 1e-7)
 
 
-@laws("how many coordinates are looked at in a step does not matter")
+@laws("how many coordinates are looked at in a step does not matter", _repeats)
 def chunks(brought: Brought, bench: Bench) -> None:
     """All at once and a few hundred at a time agree to rounding."""
     merger = _of(brought)
@@ -83,7 +88,7 @@ def chunks(brought: Brought, bench: Bench) -> None:
     _close(merged(merger, values, most=1).vector, merged(merger, values).vector, 1e-9)
 
 
-@laws("the same inputs give the same bits, and are untouched")
+@laws("the same inputs give the same bits, and are untouched", _repeats)
 def again(brought: Brought, bench: Bench) -> None:
     """Nothing is drawn that the options do not say, and no number of an input changes."""
     merger = _of(brought)
@@ -94,7 +99,7 @@ def again(brought: Brought, bench: Bench) -> None:
     assert torch.equal(merged(merger, values).vector, first), "the second time the result is another"
 
 
-@laws("fp32 agrees with fp64")
+@laws("fp32 agrees with fp64", _repeats)
 def precision(brought: Brought, bench: Bench) -> None:
     """The result is of the dtype of the inputs, and as exact as that."""
     merger = _of(brought)
@@ -119,7 +124,7 @@ def tolerated(brought: Brought, bench: Bench) -> None:
     raise AssertionError("more hostile inputs than it tolerates are not refused")
 
 
-@laws("hostile inputs cannot move it far", lambda brought: _of(brought).tolerates(INPUTS) > 0)
+@laws("hostile inputs cannot move it far", lambda brought: _repeats(brought) and _of(brought).tolerates(INPUTS) > 0)
 def bounded(brought: Brought, bench: Bench) -> None:
     """With as many hostile inputs as declared, the result stays near that without them: within a few honest spreads, or norms."""
     merger = _of(brought)
@@ -135,6 +140,28 @@ def bounded(brought: Brought, bench: Bench) -> None:
             away = float((found.vector - wanted).norm())
             assert away <= limit, f"{bad} of {INPUTS} inputs are {name}: moved by {away:.3g}, limit {limit:.3g}"
             assert found.tolerated_byzantine + len(found.report["excluded"]) >= bad
+
+
+@laws("one input moves the result by its sensitivity at most", lambda brought: bool(_sensitivity(_of(brought), 0)))
+def sensitivity(brought: Brought, bench: Bench) -> None:
+    """Of inputs of norm 1 one becomes another, however different: the result moves by no more than was declared."""
+    merger = _of(brought)
+    values = honest(merger)
+    values /= values.norm(dim=1, keepdim=True)
+    draw = torch.Generator().manual_seed(8)
+    for bad in {0, merger.tolerates(len(values))}:
+        limit = _sensitivity(merger, bad)
+        assert limit is not None and limit >= 0, f"with {bad} hostile inputs the sensitivity is {limit}"
+        before = merged(merger, values, bad).vector
+        for other in (-values[1], values[2], torch.randn(SIZE, generator=draw, dtype=torch.float64)):
+            changed = values.clone()
+            changed[0] = other / other.norm()
+            away = float((merged(merger, changed, bad).vector - before).norm())
+            assert away <= limit * (1 + 1e-9), f"{bad} hostile: moved by {away:.4g}, declared {limit:.4g}"
+
+
+def _sensitivity(merger: Merger, hostile: int) -> float | None:
+    return merger.sensitivity(min(merger.most_inputs or INPUTS, INPUTS), hostile, 1.0)
 
 
 def honest(merger: Merger) -> Tensor:

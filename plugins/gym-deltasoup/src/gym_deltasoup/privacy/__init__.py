@@ -1,0 +1,1 @@
+"""Differential privacy: exact accounting, noise, and what each contributor has spent. No torch is imported here."""
