@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gym_core import GymError
 from gym_deltasoup.ledger import merkle
-from gym_deltasoup.ledger.events import anchor, canonical, chained
+from gym_deltasoup.ledger.events import Event, anchor, canonical, chained
 from gym_deltasoup.ledger.ledger import Ledger
 from gym_deltasoup.ledger.signatures import holds, message, private_key, public, signed
 from gym_deltasoup.ledger.verify import exported, imported, verify
@@ -98,7 +98,7 @@ def rechained(server, events):
     made, before = [], "0" * 64
     for number, event in enumerate(events, 1):
         before = chained(before, number, event.round, event.body)
-        made.append(event._replace(number=number, hash=before))
+        made.append(Event(number, event.round, event.body, before))
     return [*exported(server, made)]
 
 
@@ -118,7 +118,8 @@ def test_a_liar_who_makes_all_hashes_anew_is_found_by_what_others_signed(told, n
     server, events = imported(told)
     body = events[number - 1].body
     assert old in body
-    events[number - 1] = events[number - 1]._replace(body=body.replace(old, new, 1))
+    changed = body.replace(old, new, 1)
+    events[number - 1] = Event(number, events[number - 1].round, changed, events[number - 1].hash)
     found = problems(rechained(server, events))
     assert any(part in each for part in said.split("|") for each in found), found
 
