@@ -20,8 +20,9 @@ from gym_bitdelta.commands import variants
 from gym_core import BusyError, DataError, GymError, RecipeError, load_recipe
 from gym_core.run import execute
 from gym_personalization.commands import personalize
+from gym_personalization.engine import Engine
 from gym_personalization.trainer import PersonalizedTrainer
-from gym_personalization.variants import Variant, Variants
+from gym_personalization.variants import STATE, Variant, Variants
 
 RECIPE: dict[str, Any] = {
     "adapter": {"name": "lora", "rank": 4},
@@ -82,12 +83,14 @@ def test_a_file_that_changed_under_its_name_is_no_variant_that_is_there(
 
     waiting = tmp_path / "dave.jsonl"
     waiting.write_text(lines[0])
-    each = trainer._waiting("dave", waiting, 1, {})
-    engine = trainer.engine(each.recipe())
-    each.check()
-    engine.join("dave", each.recipe(), each.output)
-    engine.step()
-    engine.leave("dave")
+
+    def stop(engine: Engine) -> None:
+        if engine.present["dave"].job.progress.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.create_variants({"dave": waiting}, told=stop, save_every=1)
+    assert (trainer.variants.folder("dave") / "1" / STATE).exists()
     waiting.write_text(lines[1])
     found = trainer.create_variants({"dave": waiting})["dave"]
     assert isinstance(found, BusyError) and "other rows" in str(found), found
