@@ -13,6 +13,7 @@ from gym_bitdelta.delta import file
 from gym_core import Artifact, GymError, Run, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.model import mapped_weights
 
 QUICK = {"distill_steps": 0, "holdout_samples": 4, "calibration_samples": 4}
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
@@ -47,13 +48,18 @@ def test_a_run_makes_a_delta_that_is_opened_exported_and_the_same_again(bench, t
 
 
 @pytest.mark.parametrize("options", [{"low_rank": True}, {"low_rank": False}])
-def test_a_lora_becomes_factors_or_signs(bench, tmp_path, options):
+def test_a_lora_becomes_factors_or_signs(bench, tmp_path, options, monkeypatch):
     recipe = bench.recipe("sft", max_steps=2) | {
         "adapter": {"name": "lora", "rank": 2},
         "quantization": {"name": "bitdelta", **QUICK, **options},
         "output": str(tmp_path / "run"),
     }
+    loaded, load = [], mapped_weights.load
+    monkeypatch.setattr(
+        mapped_weights, "load", lambda path, *more, **given: (loaded.append(path), load(path, *more, **given))[1]
+    )
     made = execute(load_recipe(recipe)).artifact
+    assert len(loaded) == 2, "the base, and below the adapter: what is measured in the end is loaded already"
     entries = file.header_of(made.path / file.NAME).entries()
     kinds = {name: entry.kind for name, entry in entries.items()}
     assert {kinds["model.norm.weight"], kinds["model.embed_tokens.weight"]} == {"zero"}

@@ -84,10 +84,10 @@ class BitDeltaQuantizer(DeltaCodec):
                     "safety: nothing is distilled: the fine-tune is harmful, and `quantization.data` names no benign text"
                 )
             elif samples and self.config.distill_steps:
-                records, told["distillation"] = self._distilled(run, artifact, where, changed, records, samples)
+                records, told["distillation"] = self._distilled(run, artifact, tuned, where, changed, records, samples)
             records, told["safety"] = safety.enforce(records, encoder, changed)
             if samples:
-                told["holdout"] = self._held_out(artifact, where, changed, records, samples)
+                told["holdout"] = self._held_out(artifact, (tuned, base), where, changed, records, samples)
                 told["samples"] = samples.told
                 check_kl(told["holdout"]["kl"], self.config.max_kl, "base and delta", str(artifact.path), BETTER)
             provenance = {"made_from": source, "safety": told["safety"], **self.provenance()}
@@ -137,27 +137,30 @@ class BitDeltaQuantizer(DeltaCodec):
         self,
         run: Run,
         artifact: Artifact,
+        tuned: PreTrainedModel,
         where: Path,
         changed: Mapping[str, Any],
         records: Mapping[str, Record],
         samples: calibration.Samples,
     ) -> tuple[dict[str, Record], dict[str, Any]]:
         """Return the records with the best scales, and what was measured. Models are whole in fp32 here."""
-        tuned, seed = open_artifact(artifact, torch.float32).merged(), run.recipe.train.seed
-        student = mapped_weights.load(where, changed, dtype=torch.float32)
-        return distill(self.config, tuned, student, records, samples.calibration, samples.holdout, seed)
+        seed, student = run.recipe.train.seed, mapped_weights.load(where, changed, dtype=torch.float32)
+        return distill(
+            self.config, _raised(tuned, artifact), student, records, samples.calibration, samples.holdout, seed
+        )
 
     def _held_out(
         self,
         artifact: Artifact,
+        loaded: tuple[PreTrainedModel, PreTrainedModel],
         where: Path,
         changed: Mapping[str, Any],
         records: Mapping[str, Record],
         samples: calibration.Samples,
     ) -> dict[str, float]:
-        """Return what the delta keeps of the fine-tune on samples held out, as it is written."""
-        tuned = open_artifact(artifact, torch.float32).merged()
-        base = mapped_weights.load(where, dtype=torch.float32)
+        """Return what the delta keeps of the fine-tune on samples held out, as it is written. Changes the base that is loaded."""
+        tuned, base = _raised(loaded[0], artifact), loaded[1]
+        base = base if _in_fp32(base) else mapped_weights.load(where, dtype=torch.float32)
         student = mapped_weights.load(where, changed, dtype=torch.float32) if changed else base
         return evidence.held_out(base, student, tuned, records, samples.holdout)
 
@@ -190,6 +193,15 @@ class BitDeltaQuantizer(DeltaCodec):
 def _tuned(artifact: Artifact) -> PreTrainedModel:
     """Return what was trained, for its weights: a whole model stays in its files, an adapter is merged in fp32."""
     return open_artifact(artifact, _precision(artifact.path) if artifact.kind == "model" else torch.float32).merged()
+
+
+def _raised(tuned: PreTrainedModel, artifact: Artifact) -> PreTrainedModel:
+    """Return what was trained in fp32, loaded once more where it is in a lower precision."""
+    return tuned if _in_fp32(tuned) else open_artifact(artifact, torch.float32).merged()
+
+
+def _in_fp32(model: PreTrainedModel) -> bool:
+    return all(weight.dtype == torch.float32 for weight in model.state_dict().values() if weight.is_floating_point())
 
 
 def _precision(path: Path) -> torch.dtype:
