@@ -12,7 +12,7 @@ from random_deltas import BASE, coded, low_rank
 
 from gym_bitdelta.config.sizes import PROVENANCE, file_bytes
 from gym_bitdelta.delta import file, records
-from gym_bitdelta.delta.layout import Dense, LowRank, Raw, data_bytes
+from gym_bitdelta.delta.layout import PARTS, Dense, Header, LowRank, Raw, Zero, data_bytes, grouped
 from gym_core import GymError
 
 ENTRIES = [
@@ -116,6 +116,7 @@ def entry_of(said, name):
     return next(entry for entry, names in said["table"] if name in names)
 
 
+ZERO = {"kind": "zero", "shape": [2]}
 LIES = {
     "shape": lambda header, said: entry_of(said, "w0").update(shape=[5, 27]),
     "huge": lambda header, said: entry_of(said, "w0").update(shape=[2**39, 2**39]),
@@ -127,7 +128,18 @@ LIES = {
     "twice": lambda header, said: said["table"].append(said["table"][0]),
     "lost": lambda header, said: said["table"].pop(),
     "base": lambda header, said: said.update(base="abc"),
-    "format": lambda header, said: said.update(format="gym-delta-9"),
+    "no rows": lambda header, said: said.update(table={}),
+    "no names": lambda header, said: said["table"][0].__setitem__(1, {}),
+    "names of another layout": lambda header, said: said["table"][0].__setitem__(1, ["w0"]),
+    "very many names": lambda header, said: said["table"].append([ZERO, {"a.#": "0-999999999"}]),
+    "many rows of names": lambda header, said: said["table"].append([ZERO, {f"a{i}.#": "0-99999" for i in range(20)}]),
+    "a layer twice": lambda header, said: said["table"].append([ZERO, {"a.#": "0-2,2"}]),
+    "layers that fall": lambda header, said: said["table"].append([ZERO, {"a.#": "2-0"}]),
+    "a layer that is none": lambda header, said: said["table"].append([ZERO, {"a.#": "\u0662"}]),
+    "layers of a name without any": lambda header, said: said["table"].append([ZERO, {"a": "0-2"}]),
+    "layers that are no text": lambda header, said: said["table"].append([ZERO, {"a.#": [0, 1]}]),
+    "too few numbers": lambda header, said: entry_of(said, "lora").update(rank=[2, 2]),
+    "numbers of text": lambda header, said: entry_of(said, "lora").update(kind=["zero"]),
     "number format": lambda header, said: header["codes"].update(dtype="I8"),
     "beyond": lambda header, said: header["codes"]["data_offsets"].__setitem__(1, 10**9),
     "another part": lambda header, said: header.update(code=header.pop("codes")),
@@ -141,6 +153,65 @@ def test_a_header_that_lies_is_refused(tmp_path, delta, lie):
     rewritten(path, LIES[lie])
     with pytest.raises(GymError, match="no sound delta"):
         file.read(path)
+
+
+@pytest.mark.parametrize("layout", ["gym-delta-1", "gym-delta-9", None, 2, ["gym-delta-2"]])
+def test_another_layout_is_refused_by_its_name(tmp_path, delta, layout):
+    path = tmp_path / file.NAME
+    file.write(path, delta)
+    rewritten(path, lambda header, said: said.update(format=layout))
+    with pytest.raises(GymError, match="has the layout") as caught:
+        file.read(path)
+    assert str(layout) in str(caught.value) and "gym-delta-2" in str(caught.value)
+
+
+def test_a_table_is_read_as_it_was_whatever_weights_are_called(tmp_path):
+    """Numbers in any place, names that look as patterns do, and entries that are alike but for a number."""
+    names = [
+        "a.0.w",
+        "a.1.w",
+        "a.10.w",
+        "a.2.w",
+        "a.01.w",
+        "a.#.w",
+        "a.#.0.w",
+        "#",
+        "0",
+        "7",
+        "a.1.b.2",
+        "a.1.b.3",
+        "b.-1",
+    ]
+    names += ["a.3.w.#", "b.9999999999", "b.\u0661", "b..1", ".", "b.4", "b.5", "b.6"]
+    entries = {name: Zero(shape=(place % 3 + 1, 4)) for place, name in enumerate(names)}
+    entries |= {f"l.{each}.w": LowRank(shape=(20, 30), rank=each + 1, leading=each // 2) for each in range(12)}
+    found = Header.model_validate_json(Header(base="0" * 64, table=grouped(entries)).text())
+    assert found.entries() == entries
+    assert list(found.entries()) == list(Header(base="0" * 64, table=grouped(entries)).entries())
+    backwards = Header(base="0" * 64, table=grouped(entries)[::-1])  # as another writer may have it
+    mine = {name: record_of(entry) for name, entry in entries.items()}
+    file.write(tmp_path / file.NAME, file.Delta(backwards, mine))
+    read = file.read(tmp_path / file.NAME)
+    for name, record in mine.items():
+        assert read.records[name].entry == record.entry
+        assert all(torch.equal(read.records[name].parts[part], tensor) for part, tensor in record.parts.items()), name
+
+
+def record_of(entry):
+    """Return a record of an entry with numbers of its own."""
+    parts = {}
+    for part, count in entry.counts().items():
+        width = file.DTYPES[PARTS[part]]
+        parts[part] = torch.randint(0, 100, (count,)).to(width)
+    return records.Record(entry, parts)
+
+
+def test_layers_cost_the_header_next_to_nothing():
+    def size(layers):
+        entries = {f"model.layers.{each}.mlp.up_proj.weight": Zero(shape=(4, 4)) for each in range(layers)}
+        return len(Header(base="0" * 64, table=grouped(entries)).text())
+
+    assert size(64) - size(1) < 8
 
 
 def test_numbers_that_cannot_be_are_refused_by_name(tmp_path, delta):

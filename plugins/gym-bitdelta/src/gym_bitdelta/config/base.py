@@ -73,7 +73,8 @@ class DeltaOptions(DeltaQuantizer, Sampling, SafetyOptions):
 
     def declared_bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Return the bytes of the file where every weight changed everywhere, its header included."""
-        return file_bytes(largest(shapes, self.coding, inside), self.said(), provenance=self.provenance())
+        names = sum(len(name) + 8 for name in shapes)  # each may have to be written by itself
+        return names + file_bytes(largest(shapes, self.coding, inside), self.said(), provenance=self.provenance())
 
     def provenance(self) -> dict[str, Any]:
         """Return what the header says of where a delta comes from, as far as its length goes: with room for what is measured."""

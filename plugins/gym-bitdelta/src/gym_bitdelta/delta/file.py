@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -15,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gym_bitdelta.delta.layout import KEY, PARTS, Dense, Entry, Header, grouped
+from gym_bitdelta.delta.layout import FORMAT, KEY, PARTS, Dense, Entry, Header, grouped
 from gym_bitdelta.delta.records import DTYPES, Record
 from gym_core import GymError
 from gym_core.files import replacing
@@ -67,7 +68,10 @@ def made(
 def write(path: Path, delta: Delta) -> None:
     """Write a delta, all or nothing. The same delta gives the same bytes. Raises OSError where the disk does not take it."""
     flat: dict[str, list[Tensor]] = {part: [] for part in PARTS}
-    for name in delta.header.entries():
+    header = delta.header.model_copy(
+        update={"table": grouped(delta.header.entries())}
+    )  # in the order that its text has
+    for name in header.entries():
         for part, count in delta.records[name].entry.counts().items():
             tensor = delta.records[name].parts[part]
             if tensor.dtype != DTYPES[PARTS[part]] or tensor.shape != (count,):
@@ -75,7 +79,7 @@ def write(path: Path, delta: Delta) -> None:
             flat[part].append(tensor.cpu())
     whole = {part: torch.cat(tensors) for part, tensors in flat.items() if sum(map(len, tensors))}
     with replacing(path) as building:
-        save_file(whole, building, {KEY: delta.header.text()})
+        save_file(whole, building, {KEY: header.text()})
 
 
 def read(path: Path) -> Delta:
@@ -103,8 +107,18 @@ def header_of(path: Path) -> Header:
     if said is None:
         raise _damaged(path, f"there is no `{KEY}` in its metadata")
     try:
-        return Header.model_validate_json(said)
-    except ValidationError as error:
+        parsed = json.loads(said)
+        layout = parsed.get("format") if isinstance(parsed, dict) else None
+        if layout != FORMAT:
+            raise GymError(
+                f"this delta has the layout {str(layout)[:40]!r}, and this version reads {FORMAT!r}",
+                where=str(path),
+                fix="make it again, or use the version of gym-bitdelta that wrote it",
+            )
+        return Header.model_validate(parsed, strict=False)
+    except (ValueError, RecursionError) as error:
+        if not isinstance(error, ValidationError):
+            raise _damaged(path, f"its header is no JSON: {str(error)[:100]}") from error
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"][:4])
         raise _damaged(path, f"its header says what cannot be: {place}: {first['msg'][:120]}") from error

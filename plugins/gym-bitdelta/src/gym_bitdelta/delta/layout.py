@@ -1,8 +1,7 @@
 """What stands in the header of a delta, and how many numbers each entry has in the file. Nothing here needs torch.
 
 A file of safetensors holds a few flat tensors (`PARTS`), each with what all entries have of it, one behind the other in the
-order of the table. Where an entry lies is not written down: it follows from the table. So a header cannot point anywhere else,
-and takes about as many bytes as the names do.
+order of the table. Where an entry lies is not written down: it follows from the table. So a header cannot point anywhere else.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
+from gym_bitdelta.delta import table as rows
 from gym_bitdelta.delta.packing_sizes import bit_bytes, trit_bytes
 from gym_core import Config
 
 KEY = "gym-delta"  #: of the metadata; the only one, for safetensors writes several in any order
-FORMAT: Literal["gym-delta-1"] = "gym-delta-1"
+FORMAT: Literal["gym-delta-2"] = "gym-delta-2"
 #: Flat tensors of a file, and their number formats; wider ones first, so that each begins where its numbers may.
 PARTS = {"gains": "F32", "exact": "F32", "rows": "I32", "scales": "F16", "raw": "F16", "codes": "U8", "zeros": "U8"}
 WIDTHS = {"F32": 4, "I32": 4, "F16": 2, "U8": 1}
@@ -197,18 +197,24 @@ class Group(NamedTuple):
 class Header(Config):
     """What a delta says of itself: the entry `KEY` in the metadata of its file."""
 
-    format: Literal["gym-delta-1"] = FORMAT
+    format: Literal["gym-delta-2"] = FORMAT
     """Version of the layout."""
 
     base: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """Fingerprint of the base (`gym_torch.checkpoints.base_fingerprint`)."""
     table: tuple[Group, ...]
+    """In a file as `gym_bitdelta.delta.table` has it."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Name and options of what made it."""
     changed: dict[str, Any] = Field(default_factory=dict)
     """What the configuration of the fine-tune says in other words than that of the base."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     """What it was made from, and what was measured."""
+
+    @field_validator("table", mode="before")
+    @classmethod
+    def _read(cls, said: object) -> object:
+        return rows.read(said) if isinstance(said, list) else said
 
     @model_validator(mode="after")
     def _once(self) -> Header:
@@ -242,19 +248,14 @@ class Header(Config):
     def text(self) -> str:
         """Return it as JSON, without what is default."""
         found = self.model_dump(mode="json", exclude_defaults=True) | {"format": self.format}
-        found["table"] = [[group.entry.said(), group.names] for group in self.table]
+        found["table"] = rows.written({name: entry.said() for name, entry in self.entries().items()})
         return json.dumps(found, separators=(",", ":"))
 
 
 def grouped(entries: Mapping[str, Entry]) -> tuple[Group, ...]:
-    """Return a table of these entries: those that are alike together, in the order of their first name."""
-    alike: dict[str, list[str]] = {}
-    first: dict[str, Entry] = {}
-    for name in sorted(entries):
-        key = entries[name].model_dump_json()
-        alike.setdefault(key, []).append(name)
-        first.setdefault(key, entries[name])
-    return tuple(Group(cast(AnyEntry, first[key]), tuple(names)) for key, names in alike.items())
+    """Return a table of these entries, in the order in which a file has them."""
+    told = rows.read(rows.written({name: entry.said() for name, entry in entries.items()}))
+    return tuple(Group(cast(AnyEntry, entries[names[0]]), tuple(names)) for _, names in told)
 
 
 def data_bytes(entries: Mapping[str, Entry]) -> int:
