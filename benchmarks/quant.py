@@ -1,6 +1,7 @@
 """Size, KL divergence, perplexity, tokens/s and step time of a model under each quantizer of finished models.
 
-Of the packaged model, and of one of 30M parameters that read tinyshakespeare and a part of Wikipedia for some minutes first.
+Of the packaged model, and of one of 30M parameters that has read tinyshakespeare and a part of Wikipedia (`peers/pretrained.py`);
+`--tiny` and `--large` take one of them.
 Calibration and samples held out are the same for all quantizers. Tokens/s are of a forward pass of plain transformers in the
 precision of the model: its compressed-tensors checkpoints are unpacked with the first answer, so fewer bits are no faster on a
 CPU. A step is one of LoRA over the quantized weights. The samples held out are dealt out in ten draws, on each of which two
@@ -22,13 +23,12 @@ from typing import Any
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from peers.material import DATA, write_model
+from peers.pretrained import pretrained, texts
 from peers.process import executed
-from peers.shape import SMALL
 from report import Report, main
 from transformers import AutoModelForCausalLM
 
-from gym_core import Artifact, Run, execute, load_recipe
+from gym_core import Artifact, Run, load_recipe
 from gym_core.loading import load_component
 from gym_core.record import RunRecord
 from gym_data.location import locate
@@ -52,7 +52,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SPEED = (8, 128)  #: rows and tokens of a batch whose time is taken
 DRAWS, STUDENT = 10, 2.262  #: of samples held out; quantile of Student's t at 97.5 % for one degree of freedom less
-STEPS = 5  #: of LoRA, of which the first is not counted
+STEPS = 4  #: of LoRA, of which the first is not counted
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,30 @@ class Subject:
 
 def measure(report: Report, quick: bool) -> None:
     """Quantize in every setting."""
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        subjects = [tiny(quick)] if quick else [tiny(quick), large(root / "30M")]
-        for subject in subjects:
-            found = report.figures[subject.name] = quantized(subject, root / f"{subject.name}-quantized")
-            for bits in (4, 3):
-                for name in ("gptq", "awq"):
-                    for grid in ("", " asym"):
-                        _better(report, subject.name, found, f"{name} {bits}{grid}", f"rtn {bits}{grid}")
+    measure_tiny(report, quick)
     if not quick:
+        measure_large(report, quick)
         _draw(report.figures)
+
+
+def measure_tiny(report: Report, quick: bool) -> None:
+    """Quantize the packaged model in every setting."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _compare(report, tiny(quick), Path(scratch))
+
+
+def measure_large(report: Report, quick: bool) -> None:
+    """Quantize the model of 30M parameters in every setting."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _compare(report, large(Path(scratch)), Path(scratch))
+
+
+def _compare(report: Report, subject: Subject, root: Path) -> None:
+    found = report.figures[subject.name] = quantized(subject, root / f"{subject.name}-quantized")
+    for bits in (4, 3):
+        for name in ("gptq", "awq"):
+            for grid in ("", " asym"):
+                _better(report, subject.name, found, f"{name} {bits}{grid}", f"rtn {bits}{grid}")
 
 
 def tiny(quick: bool) -> Subject:
@@ -88,24 +101,9 @@ def tiny(quick: bool) -> Subject:
 
 
 def large(folder: Path) -> Subject:
-    """Train a model of 30M parameters for some minutes."""
-    data = {
-        "sources": ["tinyshakespeare", "wiki_demo"],
-        "dataset_dir": str(DATA),
-        "cutoff": 256,
-        "validation": 0.05,
-    }
-    recipe = {
-        "model": str(write_model(folder / "random", SMALL, "tinyshakespeare")),
-        "data": data,
-        "algorithm": "pretrain",
-        "optimizer": {"name": "adamw", "beta2": 0.95, "weight_decay": 0.1},
-        "scheduler": "cosine",
-        "train": {"max_steps": 150, "batch_size": 4, "learning_rate": 1e-3, "warmup": 20, "plot": False},
-        "output": str(folder / "run"),
-    }
-    trained = execute(load_recipe(recipe)).artifact
-    return Subject("30M", trained.path, data, "pretrain", {"holdout_samples": 40, "calibration_samples": 32})
+    """Return the model of 30M parameters with the texts that it has read."""
+    samples = {"holdout_samples": 40, "calibration_samples": 32}
+    return Subject("30M", pretrained(folder), texts(), "pretrain", samples)
 
 
 def quantized(subject: Subject, root: Path) -> dict[str, Any]:
@@ -183,11 +181,11 @@ def _times(subject: Subject, path: Path, root: Path) -> dict[str, float]:
 
 @torch.no_grad()
 def _speed(path: Path) -> float:
-    """Return the tokens/s of a forward pass of plain transformers: the best of five."""
+    """Return the tokens/s of a forward pass of plain transformers: the best of three."""
     model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
     tokens = torch.arange(SPEED[0] * SPEED[1]).view(SPEED) % model.config.vocab_size
     seconds = []
-    for _ in range(6):
+    for _ in range(4):
         began = time.perf_counter()
         model(tokens, use_cache=False)
         seconds.append(time.perf_counter() - began)
@@ -213,4 +211,4 @@ def _draw(figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(measure, __doc__)
+    main(measure, __doc__ or "", tiny=measure_tiny, large=measure_large)

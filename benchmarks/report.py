@@ -37,13 +37,22 @@ def machine() -> dict[str, Any]:
     }
 
 
-def main(measure: Callable[[Report, bool], None], doc: str) -> None:
-    """Run a benchmark: `measure(report, quick)` fills the report."""
+Measure = Callable[[Report, bool], None]
+
+
+def main(measure: Measure, doc: str, **parts: Measure) -> None:
+    """Run a benchmark: `measure(report, quick)` fills the report. A part by name is run by itself with `--NAME`."""
     parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the object alone")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, same checks")
+    parser.set_defaults(parts=None)
+    for name, part in parts.items():
+        parser.add_argument(
+            f"--{name}", action="append_const", const=part, dest="parts", help=f"the part `{name}` alone"
+        )
     options = parser.parse_args()
     report = Report()
-    measure(report, options.quick)
+    for part in options.parts or [measure]:
+        part(report, options.quick)
     print(json.dumps({"machine": machine(), **asdict(report)}, indent=None if options.json else 2))
     sys.exit(0 if all(check["holds"] for check in report.checks) else 1)

@@ -53,7 +53,7 @@ def measure(out: report.Report, quick: bool) -> None:
 
 def _compare(out: report.Report, scratch: Path, name: str, task: Task, precision: str, quick: bool) -> None:
     steps, rows = WARM + 1, 16 if quick else ROWS
-    model, prompts = write_model(scratch / "model", SMALL, DATA, task.ends), scratch / "prompts.jsonl"
+    model, prompts = write_model(scratch / "model", SMALL, DATA, ends=task.ends), scratch / "prompts.jsonl"
     write_prompts(prompts, model, DATA, steps * rows // GROUP, task.prompt)
     spec = Rolling(
         model=str(model),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ DATA = Path(os.environ.get("GYM_DATA", ROOT.parent / "shared" / "data"))
 SPECIAL = json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
 
 
-def write_model(into: Path, vocabulary: int, data: str, ends: int = 1) -> Path:
-    """Write a model whose tokenizer was trained on a dataset; a large vocabulary has rows that no text uses.
+def write_model(into: Path, vocabulary: int, *data: str, ends: int = 1) -> Path:
+    """Write a model whose tokenizer was trained on datasets; a large vocabulary has rows that no text uses.
 
     `ends` tokens end an answer, the last ones of the vocabulary beside the usual one: random weights give all tokens
     about the same probability, so the lengths of answers are spread geometrically around `vocabulary / ends`.
     """
     into.mkdir(parents=True)
-    tokenizer = _tokenizer(data)
+    tokenizer = _tokenizer(*data)
     tokenizer.save(str(into / "tokenizer.json"))
     for name in ("tokenizer_config.json", "chat_template.jinja"):
         (into / name).write_bytes((TINY / name).read_bytes())
@@ -96,7 +97,7 @@ def _examples(model: Path, data: str, cutoff: int, algorithm: str) -> Any:
     return recipe.data.build(tokenizer=model, rows=recipe.algorithm.rows, seed=0).train
 
 
-def _tokenizer(data: str) -> Tokenizer:
+def _tokenizer(*data: str) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -105,7 +106,7 @@ def _tokenizer(data: str) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=SMALL, special_tokens=names, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(_texts(data), trainer)
+    tokenizer.train_from_iterator(chain.from_iterable(map(_texts, data)), trainer)
     return tokenizer
 
 
@@ -117,4 +118,6 @@ def _texts(data: str) -> Iterator[str]:
             for item in value.values() if isinstance(value, dict) else value:
                 yield from strings(item)
 
-    yield from strings(json.loads((DATA / f"{data}.json").read_text(encoding="utf-8")))
+    file = next(DATA.glob(f"{data}.*"))
+    text = file.read_text(encoding="utf-8")
+    yield from strings(json.loads(text) if file.suffix == ".json" else text.splitlines())

@@ -62,7 +62,7 @@ def test_killed_at_any_moment(bench: Bench, tmp_path: Path) -> None:
         killed(lambda: quantize(into), output, moment * seconds)
         left |= set(hidden(output))
         assert not into.exists() or fingerprint(into, "model.safetensors") == whole, "half of it has the final name"
-        assert len(hidden(output)) <= 3, "what earlier processes left stays"
+        assert len(hidden(output)) <= 4, "what earlier processes left stays"  # of two folders, each with its lock
     assert left, "no kill came in the middle"
     assert fingerprint(quantize(into).path, "model.safetensors") == whole
     assert not hidden(output) and fingerprint(found.trained.path) == before

@@ -19,6 +19,7 @@ from gym_core.discovery import entries
 from gym_core.loading import load, load_component
 from gym_plan.plan import plan
 from gym_quant import EETQ, HQQ, Bnb4bit, Bnb8bit, Quanto, TorchAO
+from gym_quant.config import quanto
 from gym_quant.load_time.eetq import EetqCodec
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
@@ -280,3 +281,31 @@ def test_a_gpu_computes_with_the_same_weights(quantizer: Quantizer) -> None:
     assert float((found - wanted).norm() / wanted.norm()) < 0.02
     (back,), (expected,) = (torch.autograd.grad(each.sum(), rows) for each in (found, wanted))
     assert float((back - expected).norm() / expected.norm()) < 0.02
+
+
+def test_a_lock_that_a_killed_compilation_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch would wait for ever for it; while somebody holds it there is something to wait for."""
+    lock = tmp_path / "library/extensions/cpp/build/lock"
+    lock.parent.mkdir(parents=True)
+    spec = importlib.util.spec_from_loader("optimum.quanto", None, is_package=True)
+    assert spec is not None and spec.submodule_search_locations is not None
+    spec.submodule_search_locations.append(str(tmp_path))
+    monkeypatch.setattr(quanto, "find_spec", lambda name: spec)
+    Quanto().check()
+    with lock.open("w"):
+        Quanto().check()
+    with pytest.raises(GymError, match=rf"(?s){lock}.*cut short.*remove that file"):
+        Quanto().check()
+
+
+@pytest.mark.parametrize("quantizer", ["bnb_4bit", "hqq", "quanto"])
+def test_adapters_in_bf16_learn_as_those_in_fp32(bench: Bench, quantizer: str) -> None:
+    """The adapters themselves stay in fp32 where the run computes in bf16: steps are smaller than bf16 can add."""
+    whole, half = (
+        trained(bench, {"name": "lora", "rank": 4}, quantizer, precision, max_steps=6, precision=precision)
+        for precision in ("fp32", "bf16")
+    )
+    first, last = (torch.tensor([found.series("loss")[at] for found in (whole, half)]) for at in (0, -1))
+    assert (last < first).all() and abs(last[0] - last[1]) < 0.1 * (first[0] - last[0])
+    pairs = load_file(half.outcome.artifact.path / "adapter_model.safetensors")
+    assert pairs and all(weight.dtype == torch.float32 for weight in pairs.values())

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact, GymError, execute, load_recipe
 from gym_core.cli import run as gym
-from gym_core.errors import OK
+from gym_core.errors import OK, BusyError
 from gym_core.record import RunRecord
 from gym_quant import AWQ, GPTQ, RTN, Mixed
 from gym_testkit.bench import fingerprint
@@ -105,6 +105,22 @@ def test_a_full_disk(bench, tmp_path, monkeypatch):
     refused(RTN(), run, bench.model(), tmp_path / "run/made", "No space left")
     monkeypatch.undo()
     assert RTN().build().quantize(run, Artifact(bench.model()), tmp_path / "run/made").path.exists()
+
+
+def test_two_that_write_the_same_target(bench, tmp_path, monkeypatch):
+    """The second one is refused, and takes nothing away from the first."""
+    run, put, said = bench.trained(bench.model()), weight_shards.put, []
+
+    def meanwhile(name, weight, left, into):
+        if not said:
+            with pytest.raises(BusyError, match="is in use") as caught:
+                RTN().build().quantize(run, Artifact(bench.model()), tmp_path / "run/made")
+            said.append(caught.value)
+        put(name, weight, left, into)
+
+    monkeypatch.setattr(weight_shards, "put", meanwhile)
+    made = RTN().build().quantize(run, Artifact(bench.model()), tmp_path / "run/made").path
+    assert said and (made / "model.safetensors").exists() and not list(made.parent.glob(".made*"))
 
 
 def test_a_budget_that_cannot_be_kept(bench, tmp_path):

@@ -469,6 +469,29 @@ async def storm(port: int, seconds: float, clients: int) -> dict[str, int]:
     return seen
 
 
+def test_a_thousand_at_once():
+    """Each gets its own reply, or is told to come back."""
+
+    async def one(port: int, number: int) -> tuple[int, bool]:
+        asked = json.dumps({**CHAT, "messages": [{"role": "user", "content": f"number {number}"}]}).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head(content_length=len(asked), connection="close") + asked)
+        answer = await reader.read(-1)
+        writer.close()
+        return int(answer.split()[1]), f'"content":"number {number}"'.encode() in answer
+
+    async def all_of(port: int) -> list[tuple[int, bool]]:
+        return await asyncio.gather(*(one(port, number) for number in range(1000)))
+
+    with served(
+        engine(pause=0.01), TOKENS, **LIMITS | {"max_connections": 1100, "header_seconds": 30, "request_seconds": 30}
+    ) as server:
+        seen = asyncio.run(all_of(server.port))
+        wait_for(lambda: server.engine.running == 0)
+    assert {200} <= {status for status, _ in seen} <= {200, 429} and sum(right for _, right in seen) >= 40
+    assert all(right == (status == 200) for status, right in seen)
+
+
 def weather(seconds: float, clients: int) -> None:
     import psutil
 

@@ -13,11 +13,12 @@ import pytest
 import torch
 from gym_torch_bench import make_run
 from safetensors.torch import load_file, save_file
-from transformers import PretrainedConfig
+from transformers import AutoModelForCausalLM, GptOssConfig, PretrainedConfig
 
 from gym_adapters import LoRA
 from gym_core import GymError
 from gym_torch import Transformers
+from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import adapt
 from gym_torch.model.empty_model import empty
 from gym_torch.model.loading import LoadedModel
@@ -168,6 +169,43 @@ def test_what_comes_quantized_is_decoded_exactly_and_trains_adapters(
 def test_a_format_that_is_not_read_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises(GymError, match="not read here"):
         format_of(PretrainedConfig(quantization_config=told))
+
+
+@pytest.mark.parametrize(
+    "method", ["higgs", "fbgemm_fp8", "fp_quant", "modelopt", "quanto", "torchao", "no such method"]
+)
+def test_a_method_that_is_not_read_is_refused_by_name(method: str) -> None:
+    """Also one that transformers would take for no quantization at all, or that needs a GPU to load."""
+    with pytest.raises(
+        GymError, match=f"quantized by `{method}` are not read here\\n.*use a copy in .*gptq.*`quantization`"
+    ):
+        format_of(PretrainedConfig(quantization_config={"quant_method": method}))
+
+
+def test_experts_in_mxfp4_are_loaded_in_bf16(tmp_path: Path) -> None:
+    """Two codes of E2M1 in a byte, the lower one first, and a power of two for each 32 columns (Open Compute Project, MX 1.0)."""
+    shape = GptOssConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=32, num_hidden_layers=1, num_local_experts=2, head_dim=16,
+        num_experts_per_tok=1, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=4096,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(shape).bfloat16().save_pretrained(tmp_path)
+    weights, wanted = load_file(tmp_path / "model.safetensors"), dict[str, torch.Tensor]()
+    draw, levels = torch.Generator().manual_seed(0), torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, columns, rows = weights.pop(name).shape
+        codes = torch.randint(16, (experts, rows, columns // 32, 32), generator=draw)
+        powers = torch.randint(115, 122, (experts, rows, columns // 32), generator=draw)
+        numbers = levels[codes % 8] * torch.where(codes < 8, 1, -1) * 2.0 ** (powers[..., None] - 127)
+        wanted[name] = numbers.view(experts, rows, columns).transpose(1, 2)
+        weights[f"{name}_blocks"] = (codes[..., ::2] + 16 * codes[..., 1::2]).to(torch.uint8)
+        weights[f"{name}_scales"] = powers.to(torch.uint8)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    told = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": told}))
+    model = mapped_weights.load(tmp_path, dtype=torch.bfloat16)
+    assert wanted and all(torch.equal(model.get_parameter(name).float(), weight) for name, weight in wanted.items())
+    assert "quantization_config" not in model.config.to_dict() and not hasattr(model, "hf_quantizer")
 
 
 @pytest.mark.gpu

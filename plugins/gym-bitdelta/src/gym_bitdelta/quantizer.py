@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_bitdelta import evidence
+from gym_bitdelta import community, evidence
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta import file
 from gym_bitdelta.delta.layout import Zero
@@ -30,7 +30,7 @@ from gym_data.location import locate
 from gym_quant.post_training import calibration
 from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
-from gym_torch.checkpoints.checkpoint import whole_or_gone
+from gym_torch.checkpoints.checkpoint import whole_by_one
 from gym_torch.checkpoints.deltas import DeltaCodec
 from gym_torch.checkpoints.largest_kl import check_kl
 from gym_torch.console import say, warn
@@ -74,7 +74,7 @@ class BitDeltaQuantizer(DeltaCodec):
         changed = changed_config(base.config, tuned.config)
         encoder = self._encoder(base, tuned, adapter)
         samples = calibration.draw(self.config, run, where)
-        with safety, whole_or_gone(into, "the delta", "the trained model") as building:
+        with safety, whole_by_one(into, "the delta", "the trained model") as building:
             safety.measure(artifact, samples.holdout if samples else None)
             wanted = samples.calibration if samples and self.config.calibrate else None
             records: Mapping[str, Record] = encoder.records(wanted)
@@ -105,6 +105,8 @@ class BitDeltaQuantizer(DeltaCodec):
         say(
             f"wrote the delta to {into}: {told['file_bytes']:,} bytes, {told['bits_per_weight']:.2f} bits per coded weight"
         )
+        if self.config.enable_deltasoup:
+            community.contribute(run, replace(made, path=into))
         return replace(made, path=into)
 
     def changes(self, artifact: Artifact, base: Path) -> Iterator[tuple[str, Tensor]]:

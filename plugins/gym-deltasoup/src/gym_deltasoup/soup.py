@@ -83,6 +83,13 @@ class DeltaSoup:
         """Merge what this round accepted, and begin the next. Raises GymError where too few contributions passed the gate."""
         return close_round(self.community, min_contributors)
 
+    def run_round(self) -> RoundResult | None:
+        """Merge the round where as many contributed as the configuration asks for; return None where it waits for others."""
+        ledger = self.community.ledger
+        if len(ledger.contributions(ledger.round().number)) < self.config.min_contributors:
+            return None
+        return self.aggregate()
+
     def calculate_rewards(self) -> dict[str, int]:
         """Return the points of each contributor of the last round that was merged. Raises GymError where there is none."""
         if not self.config.enable_rewards:

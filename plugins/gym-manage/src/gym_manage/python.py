@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gym_core.artifact import Artifact
 from gym_core.errors import GymError
+from gym_core.loading import find, load
 from gym_core.recipe import load_recipe
 from gym_core.run import Outcome, execute
 from gym_manage.recorded import recorded, reopened
@@ -23,14 +27,41 @@ class Trainer:
         """Take a `TrainingConfig` or any mapping of recipe keys; it is validated by `train`."""
         self.config = dict(config)
         self.outcome: Outcome | None = None
+        self._merged: Artifact | None = None
 
     def train(self, dataset: str | Sequence[str] | None = None) -> Outcome:
         """Run the recipe, on `dataset` where given. A run that was interrupted continues. Raises GymError."""
         if dataset is not None:
             data = self.config.get("data")
             self.config["data"] = {**data, "sources": dataset} if isinstance(data, Mapping) else dataset
-        self.outcome = execute(load_recipe(self.config))
+        self.outcome, self._merged = execute(load_recipe(self.config)), None
         return self.outcome
+
+    def apply_deltasoup(
+        self, config: Mapping[str, Any] | None = None, user_id: str = "", min_contributors: int = 1
+    ) -> Artifact:
+        """Contribute what was trained to a community in a folder of this machine, merge its round, and export what came of it.
+
+        Args:
+            config: options of `gym.quantization.DeltaSoupConfig`; by default the community lies in `$GYM_SOUP`, or in `soup`.
+            user_id: who contributes; by default the name of the output directory.
+            min_contributors: contributions, this one included, without which nothing is merged.
+
+        Raises GymError before `train`, where the contribution is refused or too few have come, and PluginError without
+        gym-deltasoup.
+
+        """
+        if self.outcome is None:
+            raise GymError("nothing has been trained yet", fix="call `train` first")
+        community = load(find("facade", "quantization.DeltaSoup"))
+        soup = community({"folder": os.environ.get("GYM_SOUP") or "soup", **(config or {})})
+        try:
+            soup.contribute(user_id or user_of(self.outcome.output), recorded(self.outcome.output).trained)
+            merged: Artifact = soup.aggregate(min_contributors).artifact
+        finally:
+            soup.close()
+        self._merged = merged
+        return merged
 
     def export(self, path: str | Path, quantization: str | Mapping[str, Any] | None = None, **options: Any) -> Path:
         """Write what was trained for another runtime; the suffix of `path` names the exporter (`safetensors`).
@@ -42,13 +73,18 @@ class Trainer:
             raise GymError("nothing has been trained yet", fix="call `train` first")
         name = Path(path).suffix.removeprefix(".") or "safetensors"
         wanted = {**self.config, "export": [{"name": name, **options}]}
-        artifact = self.outcome.artifact
+        artifact = self._merged or self.outcome.artifact
         if quantization is not None:
             wanted["quantization"] = quantization
         run, hook = reopened(wanted, self.outcome.output)
         if quantization is not None:
             label = quantization if isinstance(quantization, str) else str(quantization.get("name", "model"))
             into = self.outcome.output / f"quantized-{label.rpartition('/')[2]}"
-            trained = recorded(self.outcome.output).trained
+            trained = self._merged or recorded(self.outcome.output).trained
             artifact = hook.quantize(run=run, artifact=trained, into=into)
         return Path(hook.export(run=run, artifact=artifact, exporter=run.recipe.export[0], into=Path(path)))
+
+
+def user_of(output: Path) -> str:
+    """Return the name by which a run contributes to a community: that of its output directory, as far as it is one."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", output.absolute().name).strip("-._")[:64] or "run"

@@ -49,6 +49,8 @@ class ServingOptions(Config):
     """Store of variants of the first model, each asked for as `model@user`."""
     adapters: Mapping[str, str] = {}
     """Directories of adapters of the first model by name, each asked for as `model@name`."""
+    tenant: str | None = None
+    """Adapter or variant that the plain name of the first model means."""
     max_batch: Positive = 64
     """Most replies that are decoded together."""
     queue: Annotated[int, Field(ge=0)] = 256
@@ -135,6 +137,12 @@ def read(cls: type[Options], words: Sequence[str], fixed: Mapping[str, Any], bes
     report(findings)
     assert isinstance(found, cls)
     return found
+
+
+def described(cls: type[Config]) -> str:
+    """Return the options of a command for its help, each with what it means."""
+    rows = [f"{name}: {field.description}" for name, field in cls.model_fields.items() if name != MODEL]
+    return "\b\nKEY=VALUE:\n" + "\n".join(f"  {row}" for row in rows)
 
 
 def report(findings: Findings) -> None:

@@ -55,7 +55,8 @@ class DeltaOptions(DeltaQuantizer, Sampling, SafetyOptions):
     calibrate: bool = False
     """Whether codes are chosen for the outputs on samples of the data, not for the weights."""
     enable_deltasoup: bool = False
-    """Whether the delta says that it may become part of a soup of many."""
+    """Whether the delta is contributed to the community of gym-deltasoup in `$GYM_SOUP`, or in the folder `soup`, which merges a
+    round when enough have contributed. The delta itself stays as it is."""
 
     def coding(self, name: str) -> Coding | None:
         """Return how the matrix of this name inside a layer is coded; None: as it is, in fp16."""
@@ -85,6 +86,10 @@ class DeltaOptions(DeltaQuantizer, Sampling, SafetyOptions):
     def check(self) -> None:
         """Raise GymError where harmful prompts or their judge are not there, or the prompts are too few for the threshold."""
         self.check_safety()
+        if self.enable_deltasoup:
+            from gym_bitdelta import community
+
+            community.check()
 
     def without_components(self) -> dict[str, Any]:
         """Return the options that a delta is opened with, as plain data: none of those that only making it needed."""

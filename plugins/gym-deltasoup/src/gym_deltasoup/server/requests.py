@@ -6,7 +6,7 @@ import json
 import time
 from typing import Annotated, TypeVar
 
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import Field, ValidationError
 
 from gym_core.component import Config
 from gym_core.errors import printable
@@ -20,6 +20,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Server = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+Count = Annotated[int, Field(ge=1, lt=1 << 60)]
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -43,7 +44,7 @@ class Manifest(Config):
 
     server: Server
     """The server that this is for."""
-    round: PositiveInt
+    round: Count
     """The round."""
     base: Hash
     """Fingerprint of the model that was trained from."""
@@ -51,7 +52,7 @@ class Manifest(Config):
     """Who contributes."""
     content: Hash
     """SHA-256 of the file."""
-    size: PositiveInt
+    size: Count
     """Bytes of the file."""
     kind: Kind
     """Kind of the artifact."""

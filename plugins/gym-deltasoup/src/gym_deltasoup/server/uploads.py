@@ -71,7 +71,9 @@ class Uploads:
                 return before
             query = "SELECT token, content, size, received FROM uploads WHERE round = ? AND member = ?"
             held = rows.execute(query, (given.round, given.member)).fetchone()
-            if held is not None and held[1] == given.content:
+            text = json.dumps({"manifest": dict(manifest), "signature": signature})
+            if held is not None and held[1:3] == (given.content, given.size):
+                rows.execute("UPDATE uploads SET manifest = ? WHERE token = ?", (text, held[0]))
                 return Upload(held[0], held[2], held[3])
             if held is not None:  # the file changed after the first part was sent
                 rows.execute("DELETE FROM uploads WHERE token = ?", (held[0],))
@@ -82,7 +84,6 @@ class Uploads:
             if given.size > room - left:
                 raise FullError(f"there is no room for {given.size:,} bytes", key="size", fix="come again later")
             token = token_urlsafe(24)
-            text = json.dumps({"manifest": dict(manifest), "signature": signature})
             row = (token, given.round, given.member, given.content, given.size, 0, text, time.time())
             rows.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
         return Upload(token, given.size, 0)

@@ -26,7 +26,7 @@ from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read
 from gym_quant.post_training.layer_work import LayerWork
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.artifact import base_of, quantized_from
-from gym_torch.checkpoints.checkpoint import MANIFEST, whole_or_gone
+from gym_torch.checkpoints.checkpoint import MANIFEST, whole_by_one
 from gym_torch.checkpoints.largest_kl import check_kl
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.config import SafetensorsExporter
@@ -66,7 +66,7 @@ class PostTrainingQuantizer:
             raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
         meter, began = Meter(precision_probe.device()), time.monotonic()
         with (
-            whole_or_gone(into, "the quantized model", "the trained model") as building,
+            whole_by_one(into, "the quantized model", "the trained model") as building,
             _plain(artifact, into) as base,
         ):
             told = self._write(run, base, building)

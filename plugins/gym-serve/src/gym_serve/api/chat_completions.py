@@ -91,10 +91,16 @@ def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> J
     options = body.chat_template_kwargs.model_dump(exclude_none=True) if body.chat_template_kwargs else {}
     if options and not model.thinks:
         raise HTTPProblem(400, "the template of this model knows no such option", key="chat_template_kwargs")
+    usual = service.options
+    if not options and model.thinks and usual.enable_thinking is not None:
+        options = {"enable_thinking": usual.enable_thinking}
+    messages = [message.plain() for message in body.messages]
+    if usual.system and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": usual.system})
     request = Request(
         model=asked.model,
         tenant=asked.tenant,
-        messages=[message.plain() for message in body.messages],
+        messages=messages,
         tools=[tool.plain() for tool in offered] or None,
         tool_choice=None,
         template_options=options,

@@ -98,7 +98,7 @@ def sampling(service: Service, body: SamplingBody, max_tokens: int | None, field
     if body.n is not None and body.n > usual.max_n:
         raise HTTPProblem(400, f"{body.n} replies are more than the {usual.max_n} of one request", key="n")
     return Sampling(
-        max_tokens=max_tokens if max_tokens is not None else most,
+        max_tokens=next((each for each in (max_tokens, usual.max_tokens, most) if each is not None), None),
         temperature=0.0 if body.do_sample is False else _or(body.temperature, usual.temperature),
         top_p=_or(body.top_p, usual.top_p),
         top_k=usual.top_k if body.top_k is None else max(0, body.top_k),

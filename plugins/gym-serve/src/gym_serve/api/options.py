@@ -51,6 +51,14 @@ class ApiOptions(Config):
     """Time within which a reply ends, whatever it has by then."""
     shutdown_seconds: Seconds = 60.0
     """Time that replies under way are given when the server is stopped."""
+    tenant: str | None = None
+    """Adapter or variant that the plain name of the first model means."""
+    system: str = ""
+    """What conversations begin with that have no such message."""
+    enable_thinking: bool | None = None
+    """Whether models think before they answer, where their template can say so and a request does not."""
+    max_tokens: Positive | None = None
+    """Most tokens of replies to requests that name no number; by default what the context leaves."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     """Of requests that name none; 0 takes the likeliest token each time."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -32,6 +32,8 @@ class Service:
         if wanted is None or not access.allows(wanted) or wanted.model not in found:
             raise unknown_model(name)
         model = found[wanted.model]
+        if wanted.tenant is None and model.name == next(iter(found)):
+            wanted = Asked(model.name, self.options.tenant)
         if wanted.tenant is not None and not (model.tenants and wanted.tenant in self.engine.tenants(model.name)):
             raise unknown_model(name)
         return model, wanted

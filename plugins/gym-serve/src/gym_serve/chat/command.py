@@ -13,7 +13,7 @@ import click
 from gym_core.errors import RecipeError
 from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.options import ApiOptions
-from gym_serve.options import read
+from gym_serve.options import described, read
 
 
 class ChatOptions(AnswerOptions):
@@ -23,7 +23,7 @@ class ChatOptions(AnswerOptions):
     """JSON file with a list of tools, as OpenAI's API has them."""
 
 
-@click.command()
+@click.command(epilog=described(ChatOptions))
 @click.argument("words", nargs=-1, required=True, metavar="MODEL... [KEY=VALUE]...")
 @click.option("--system", help="What the model is told first.")
 def chat(words: tuple[str, ...], system: str | None) -> None:
@@ -50,6 +50,8 @@ async def _chat(options: ChatOptions, tools: list[dict[str, Any]]) -> None:
         if screen:
             click.echo("\r\x1b[2K", nl=False)
     session = Session(engine, options.sampling(), options.system, tools)
+    if options.tenant is not None:
+        await session.switch(f"@{options.tenant}")
     session.options = options.template_options()
     terminal = Terminal(session, typed() if screen else piped(), colour=screen)
     others = len(session.names()) - 1

@@ -15,7 +15,7 @@ from gym_core.errors import FAILED, RecipeError
 from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.options import ApiOptions
 from gym_serve.names import asked
-from gym_serve.options import read
+from gym_serve.options import described, read
 
 RUNNING = {"queue", "max_batch", "prefix_cache_bytes", "tenant_bytes", "tenant_cache_bytes", "at_once"}
 """Options that change no answer."""
@@ -26,13 +26,11 @@ class InferenceOptions(AnswerOptions):
 
     at_once: Annotated[int, Field(ge=1)] = 256
     """Rows that are asked at the same time."""
-    tenant: str | None = None
-    """Adapter or variant that answers."""
     seed: int | None = 0
     """The same seed gives the same answers, also where the command is stopped and continued."""
 
 
-@click.command()
+@click.command(epilog=described(InferenceOptions))
 @click.argument("words", nargs=-1, required=True, metavar="MODEL [KEY=VALUE]...")
 @click.option(
     "--input", "given", required=True, type=click.Path(path_type=Path, dir_okay=False), help="JSONL file of rows."

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 
 from gym_core import GymError, Run
 from gym_core.files import BUILDING, replacing, to_disk
+from gym_core.outputlock import OutputLock
 
 MANIFEST = "manifest.json"
 PREFIX = "step-"
@@ -111,6 +112,21 @@ def whole_or_gone(final: Path, what: str, left: str) -> Iterator[Path]:
             where=str(final),
             fix=f"make room, or see to what it says, and run the same command again; it continues from {left}",
         ) from error
+
+
+@contextmanager
+def whole_by_one(final: Path, what: str, left: str) -> Iterator[Path]:
+    """The same beside a run or after it, where no run holds the folder around: two processes may be told to write `final`.
+
+    What a killed process left there is cleared away. Raises BusyError while another process writes `final`.
+    """
+    place = final.with_name(f".{final.name}.building")
+    with OutputLock(place):
+        try:
+            with whole_or_gone(final, what, left) as building:
+                yield building
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def problem(path: Path) -> str:

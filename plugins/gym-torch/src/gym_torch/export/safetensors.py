@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gym_core import Artifact, GymError
-from gym_core.outputlock import OutputLock
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.artifact import Opened, base_of, opened, to_export
-from gym_torch.checkpoints.checkpoint import whole_or_gone
+from gym_torch.checkpoints.checkpoint import whole_by_one
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.console import say
 from gym_torch.model import fingerprint, mapped_weights
@@ -63,7 +60,7 @@ class Safetensors:
         whole = opened(artifact)
         base = Path(whole.adapted.model.name_or_path)
         dtype = DTYPES.get(self.config.dtype) or stored_dtype(whole.adapted.model, artifact)
-        with _building(into) as building:
+        with whole_by_one(into, "the export", "the finished model") as building:
             digests = self._write(whole, building, dtype)
             for holder in dict.fromkeys((base, artifact.path)):
                 copy_tokenizer(holder, building)
@@ -166,18 +163,3 @@ def _certified(into: Path, source: str) -> bool:
     certificate = json.loads(file.read_text(encoding="utf-8"))
     found = _hashes(into)
     return bool(found) and certificate.get("source") == source and certificate.get("files") == found
-
-
-@contextmanager
-def _building(into: Path) -> Iterator[Path]:
-    """Give a directory to fill beside the target; it takes the target's name only when nothing went wrong.
-
-    What a killed process left there is cleared away. Raises BusyError while another process exports to `into`.
-    """
-    place = into.with_name(f".{into.name}.building")
-    with OutputLock(place):
-        try:
-            with whole_or_gone(into, "the export", "the finished model") as building:
-                yield building
-        finally:
-            shutil.rmtree(place, ignore_errors=True)

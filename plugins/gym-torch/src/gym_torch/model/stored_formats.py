@@ -196,21 +196,30 @@ FORMATS: dict[str, type[StoredFormat]] = {
     "bitsandbytes": BitsAndBytes,
     GYM: Encoded,
 }
+WHOLE = "mxfp4"  #: what transformers decodes while it loads, so that the model has plain weights in bf16
 
 
 def format_of(shape: PretrainedConfig) -> StoredFormat | None:
-    """Return how the weights of a model are stored, and have its configuration say so no more; None where it is not known here.
+    """Return how the weights of a model are stored, and have its configuration say so no more; None where they are plain numbers
+    once they are loaded.
 
-    Raises GymError where the format is known, and this kind of it is not.
+    Raises GymError where the format, or this kind of it, is not read.
     """
     told = getattr(shape, "quantization_config", None)
     options = told if isinstance(told, dict) or told is None else told.to_dict()
     if options is None:
         return None
     method = options.get("quant_method") or options.get("format", "")
+    if method == WHOLE:  # else its kernels would take the codes as they are, and nothing can be trained
+        shape.quantization_config = {**options, "dequantize": True}
+        return None
     found = FORMATS.get(method)
     if found is None:
-        return None
+        raise GymError(
+            f"weights quantized by `{method}` are not read here",
+            key="model.path",
+            fix=f"use a copy in {', '.join(sorted(FORMATS))} or {WHOLE}, or the model it was made of with `quantization`",
+        )
     if wrong := found.unknown(options):
         raise GymError(
             f"weights of {method} with {wrong} are not read here",

@@ -1,0 +1,376 @@
+"""The community server on loopback: what it takes, what it refuses and why, and that a storm and kills lose nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from safetensors.torch import save_file
+from soup_models import LAYER, adapter, tuned
+from soup_storm import CHUNK, manifest_of, post, raw, request, storm
+
+from gym_core import GymError, RecipeError
+from gym_deltasoup.client.client import SoupClient
+from gym_deltasoup.config.server import ServerLimits, SoupServerConfig, load_server
+from gym_deltasoup.ledger.ledger import Contribution
+from gym_deltasoup.ledger.signatures import message, public, signed
+from gym_deltasoup.ledger.verify import verify
+from gym_deltasoup.server.enrolment import invite
+from gym_deltasoup.server.rate_limits import RateLimits
+from gym_deltasoup.server.serve import SoupServer
+from gym_deltasoup.server.uploads import Uploads
+from gym_deltasoup.soup_commands import soup
+
+SHAPE = {"rank": 2, "alpha": 4.0}
+
+
+class Running:
+    """A server in a thread, and a member of it."""
+
+    def __init__(self, base: Path, folder: Path, **options) -> None:
+        limits = {"chunk_bytes": CHUNK, "contribution_bytes": 1 << 20, "free_bytes": 0, "header_seconds": 0.5}
+        limits |= {"body_seconds": 0.5, "requests_per_second": 1e6, "burst": 10**6, **options.pop("limits", {})}
+        config = SoupServerConfig(
+            folder=str(folder), base_model=str(base), port=0, limits=ServerLimits(**limits), **options
+        )
+        self.server = SoupServer(config)
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        self.service, self.port = self.server.service, self.server.port
+        self.community = self.service.community
+        self.key = Ed25519PrivateKey.generate()
+        self.client = SoupClient(f"http://127.0.0.1:{self.port}", self.key, timeout=20, retries=0)
+
+    def stop(self) -> None:
+        self.server.stop()
+        self.thread.join()
+
+
+@pytest.fixture
+def base(bench) -> Path:
+    return bench.model()
+
+
+@pytest.fixture
+def running(base, tmp_path) -> Iterator[Running]:
+    made = Running(base, tmp_path / "soup")
+    made.client.join("anna")
+    yield made
+    made.stop()
+
+
+def file_of(path: Path, seed: int = 0, value: float | None = None) -> Path:
+    draw = torch.Generator().manual_seed(seed)
+    halves = {"A": torch.randn(2, 32, generator=draw), "B": torch.randn(32, 2, generator=draw)}
+    if value is not None:
+        halves["A"][0, 0] = value
+    save_file({f"base_model.model.{LAYER}.lora_{half}.weight": each for half, each in halves.items()}, path)
+    return path
+
+
+def contribute(running: Running, file: Path, member: str = "anna", client: SoupClient | None = None):
+    return (client or running.client).contribute(member, file, "adapter", SHAPE, running.community.base.fingerprint)
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer[9:12]) if answer else 0
+
+
+def refused(answer: dict | None) -> str:
+    return answer["problems"][0]["why"]
+
+
+def test_a_contribution_goes_on_where_it_broke_off_and_counts_once(running, tmp_path):
+    file = file_of(tmp_path / "a.safetensors")
+    signed_ = manifest_of(running.client, "anna", file, running.community.base.fingerprint)
+    begun = post(running.client, "/v1/contributions", signed_)
+    part = file.read_bytes()[:CHUNK]
+    digest = base64.b64encode(hashlib.sha256(part).digest()).decode()
+    line = f"PATCH /v1/uploads/{begun['upload']} HTTP/1.1"
+    header = f"Content-Digest: sha-256=:{digest}:"
+
+    def sent(body: bytes, *headers: str) -> int:
+        return status_of(raw(running.port, request(line, body, *headers)))
+
+    assert sent(part, "Upload-Offset: 0") == 400, "without its hash"
+    assert sent(part[::-1], header, "Upload-Offset: 0") == 400, "with the hash of other bytes"
+    assert sent(part * 2, header, "Upload-Offset: 0") == 413
+    half = request(line, part, header, "Upload-Offset: 0")[:-40]
+    assert status_of(raw(running.port, half)) in (0, 408), "a body that stays half"
+    assert running.service.uploads.find(begun["upload"]).received == 0
+    assert sent(part, header, "Upload-Offset: 0") == 202 and sent(part, header, "Upload-Offset: 0") == 409
+    finish = request(f"POST /v1/uploads/{begun['upload']}/finish HTTP/1.1")
+    assert status_of(raw(running.port, finish)) == 409, "before it is whole"
+    event = contribute(running, file)
+    assert contribute(running, file) == event and running.community.ledger.contributions(1)[0].member == "anna"
+    assert event.data["manifest"]["member"] == "anna" and not [*(tmp_path / "soup/uploads").iterdir()]
+    told = verify(*running.client.ledger())
+    assert not told.problems and told.signatures == 1
+
+
+def test_changed_bytes_are_refused_on_resume_and_at_the_end(running, tmp_path):
+    file = file_of(tmp_path / "a.safetensors")
+    fingerprint = running.community.base.fingerprint
+    begun = post(running.client, "/v1/contributions", manifest_of(running.client, "anna", file, fingerprint))
+    uploads = running.service.uploads
+    uploads.add(begun["upload"], 0, file.read_bytes()[:CHUNK])
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    uploads.add(begun["upload"], CHUNK, bytes(content[CHUNK:]))
+    with pytest.raises(GymError, match="not those that were signed"):
+        running.client.contribute("anna", file, "adapter", SHAPE, fingerprint)
+    assert running.client.member("anna")["refused"] and not [*(tmp_path / "soup/uploads").iterdir()]
+    begun = post(running.client, "/v1/contributions", manifest_of(running.client, "anna", file, fingerprint))
+    uploads.add(begun["upload"], 0, file.read_bytes()[:CHUNK])
+    file.write_bytes(bytes(content))  # another content: it is begun anew, and the parts of before are gone
+    other = post(running.client, "/v1/contributions", manifest_of(running.client, "anna", file, fingerprint))
+    assert other["received"] == 0 and other["upload"] != begun["upload"]
+    answer = raw(running.port, request(f"GET /v1/uploads/{begun['upload']} HTTP/1.1"))
+    assert status_of(answer) == 404
+
+
+def test_what_is_signed_holds_for_one_server_round_base_member_and_content(running, base, tmp_path):
+    file, print_of = file_of(tmp_path / "a.safetensors"), running.community.base.fingerprint
+    client = running.client
+
+    def said(**changed) -> str:
+        return refused(post(client, "/v1/contributions", manifest_of(client, "anna", file, print_of, **changed)))
+
+    assert "signed for another server" in said(server="0" * 32)
+    assert "for round 2, and round 1 is open" in said(round=2)
+    assert "trained from 000000000000" in said(base="0" * 64)
+    assert "bert is no member" in said(member="bert")
+    assert "your clock says" in said(time=time.time() - 4000) and "your clock says" in said(time=time.time() + 4000)
+    assert "more than 1,048,576" in said(size=1 << 21)
+    assert "not of their kinds" in said(size="600") and "not of their kinds" in said(
+        details={"rank": 2.0, "alpha": "4"}
+    )
+    assert "give `rank` and `alpha`" in said(details={"rank": 2}) and "of kind model, not adapter" in said(details={})
+    assert "Extra inputs" in said(more=1)
+    whole = manifest_of(client, "anna", file, print_of)
+    for place, value in (("content", "1" * 64), ("round", 3), ("time", 5.0)):
+        other = {**whole, "manifest": {**whole["manifest"], place: value}}
+        assert "signature does not hold" in refused(post(client, "/v1/contributions", other))
+    stranger = SoupClient(client.url, Ed25519PrivateKey.generate(), retries=0)
+    forged = manifest_of(stranger, "anna", file, print_of)
+    assert "signature does not hold" in refused(post(client, "/v1/contributions", forged))
+    told = {"server": client.server()["server"], "member": "eve", "key": public(running.key), "time": time.time()}
+    stolen = {"enrolment": told, "signature": signed(stranger.key, message("enrolment", told))}
+    assert "signature does not hold" in refused(post(client, "/v1/members", stolen))
+    for joins, match in ((stranger, "somebody else has this name"), (client, "another name")):
+        with pytest.raises(GymError, match=match):
+            joins.join("anna" if joins is stranger else "anne")
+    assert client.join("anna")["member"] == "anna", "again changes nothing"
+    contribute(running, file)
+    stranger.join("bert")
+    with pytest.raises(GymError, match="these very bytes"):
+        contribute(running, file, "bert", stranger)
+
+
+def test_files_that_lie_are_refused_and_a_member_has_five_tries(running, bench, tmp_path):
+    def lie(name: str, data: bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    body = file_of(tmp_path / "sound").read_bytes()
+    text = json.dumps({"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
+    lies = [
+        (lie("long", (1 << 60).to_bytes(8, "little") + body), "the header says that it has"),
+        (lie("cut", len(text).to_bytes(8, "little") + text), "no sound file"),
+        (file_of(tmp_path / "nan", value=float("nan")), "holds NaN"),
+        (file_of(tmp_path / "inf", value=float("inf")), r"holds (NaN|numbers that are infinite)"),
+    ]
+    for file, match in lies:
+        with pytest.raises(GymError, match=match):
+            contribute(running, file)
+    short = adapter(bench.model_of(48, 48), tmp_path / "short", 0)
+    with pytest.raises(GymError, match=r"is \[.*, not \["):
+        running.client.contribute(
+            "anna",
+            short / "adapter_model.safetensors",
+            "adapter",
+            {"rank": 4, "alpha": 4.0},
+            running.community.base.fingerprint,
+        )
+    with pytest.raises(GymError, match="5 files of anna were refused"):
+        contribute(running, file_of(tmp_path / "good", 5))
+    assert len(running.client.member("anna")["refused"]) == 5
+
+
+def test_slow_and_strange_requests_end(running):
+    began = time.monotonic()
+    for slow in (
+        b"GET /v1/server HTTP/1.1\r\nX: ",
+        b"POST /v1/members HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n{",
+    ):
+        with socket.create_connection(("127.0.0.1", running.port), timeout=20) as connection:
+            connection.sendall(slow)
+            assert status_of(connection.recv(100)) in (0, 408)
+    assert time.monotonic() - began < 15
+    for line, status in (
+        ("GET /v1/nothing HTTP/1.1", 404),
+        ("DELETE /v1/ledger HTTP/1.1", 405),
+        ("GET /v1/ledger?after=x HTTP/1.1", 400),
+        ("GET /v1/rounds/1/report HTTP/1.1", 404),
+        ("GET /v1/rounds/" + "9" * 40 + "/report HTTP/1.1", 404),
+        ("GET /" + "a" * 9_000 + " HTTP/1.1", 404),
+    ):
+        assert status_of(raw(running.port, request(line))) == status, line[:50]
+    for body in (b"[" * 60_000, b'{"a": NaN}', b'"\xff"', b'{"manifest": {"member": "\\ud800"}}', b"{}"):
+        assert status_of(raw(running.port, request("POST /v1/contributions HTTP/1.1", body))) == 400
+    huge = b"POST /v1/members HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n20000\r\n" + b"x" * 0x20000
+    assert status_of(raw(running.port, huge)) in (0, 413)
+
+
+def test_a_full_disk_keeps_what_is_there_and_loses_nothing(running, tmp_path):
+    """No file may grow: as on a full disk, writing fails in the middle."""
+    big = {
+        f"base_model.model.{LAYER}.lora_{half}.weight": torch.randn(shape)
+        for half, shape in (("A", (64, 32)), ("B", (32, 64)))
+    }
+    file = tmp_path / "big"
+    save_file(big, file)
+    fingerprint = running.community.base.fingerprint
+    before, most = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    begun = post(running.client, "/v1/contributions", manifest_of(running.client, "anna", file, fingerprint))
+    uploads = running.service.uploads
+    uploads.add(begun["upload"], 0, file.read_bytes()[:1000])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1200, most[1]))
+    try:
+        with pytest.raises(GymError, match="the disk does not take it"):
+            running.client.contribute("anna", file, "adapter", {"rank": 64, "alpha": 1.0}, fingerprint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        signal.signal(signal.SIGXFSZ, before)
+    assert uploads.find(begun["upload"]).received == 1000
+    with pytest.raises(GymError, match="no room"):
+        Uploads(running.community, ServerLimits(free_bytes=1 << 60)).begin(
+            Contribution(1, "bert", "0" * 64, 10, "adapter", SHAPE), {}, ""
+        )
+    event = running.client.contribute("anna", file, "adapter", {"rank": 64, "alpha": 1.0}, fingerprint)
+    assert running.community.contents.path(event.data["content"]).read_bytes() == file.read_bytes()
+
+
+def test_rounds_end_by_the_clock_and_reports_are_there_for_all(base, tmp_path):
+    running = Running(base, tmp_path / "soup", contribution_window=1e-3, min_contributors=2)
+    try:
+        for seed, name in enumerate(("anna", "bert", "carl")):
+            client = SoupClient(running.client.url, Ed25519PrivateKey.generate(), retries=0)
+            client.join(name)
+            if running.community.ledger.round().number == 1:
+                contribute(running, file_of(tmp_path / name, seed), name, client)
+        until = time.monotonic() + 30
+        while running.client.server()["round"]["number"] == 1 and time.monotonic() < until:
+            time.sleep(0.1)
+        report = running.client.report(1)
+        assert len(report["accepted"]) >= 2 and "Enrolment is open" in " ".join(report["remarks"])
+        answer = raw(running.port, request("GET /v1/rounds/1/report.html HTTP/1.1"))
+        assert status_of(answer) == 200
+        url = running.client.url
+        runner = CliRunner()
+        shown = runner.invoke(soup, ["report", url, "1"], catch_exceptions=False).output
+        assert "published: result" in shown and "anna" in shown
+        checked = runner.invoke(soup, ["verify", url, "--export", str(tmp_path / "ledger")], catch_exceptions=False)
+        assert checked.exit_code == 0 and "round 1: root" in checked.output
+        assert runner.invoke(soup, ["verify", str(tmp_path / "ledger")], catch_exceptions=False).exit_code == 0
+        (tmp_path / "ledger").write_text((tmp_path / "ledger").read_text().replace('\\"size\\":', '\\"size\\":1'))
+        assert runner.invoke(soup, ["verify", str(tmp_path / "ledger")], catch_exceptions=False).exit_code == 1
+        status = runner.invoke(soup, ["status", "--server", url, "--member", "anna", "--key", str(tmp_path / "k")])
+        assert "round 2 is open" in status.output and "anna: reputation" in status.output
+    finally:
+        running.stop()
+    checked = CliRunner().invoke(soup, ["verify", str(tmp_path / "soup"), "--json"], catch_exceptions=False)
+    assert json.loads(checked.output)["problems"] == []
+
+
+def test_members_join_and_contribute_by_command(running, base, tmp_path):
+    url, key = running.client.url, str(tmp_path / "key.pem")
+    options = ["--server", url, "--key", key, "--member", "bert"]
+    runner = CliRunner()
+    assert "bert is a member since round 1" in runner.invoke(soup, ["join", *options], catch_exceptions=False).output
+    trained = adapter(base, tmp_path / "trained", 3)
+    told = runner.invoke(soup, ["contribute", str(trained), *options], catch_exceptions=False)
+    assert "round 1 accepted it" in told.output
+    with pytest.raises(GymError, match="contributed to round 1 already"):
+        other = adapter(base, tmp_path / "other", 4)
+        runner.invoke(soup, ["contribute", str(other), *options], catch_exceptions=False)
+    with pytest.raises(GymError, match="trained from"):
+        strange = adapter(tuned(base, tmp_path / "strange", 1), tmp_path / "elsewhere", 5)
+        runner.invoke(soup, ["contribute", str(strange), *options], catch_exceptions=False)
+
+
+def whose(proof: str) -> str:
+    if not proof.startswith("card "):
+        raise ValueError("this is no card")
+    return proof.split()[1]
+
+
+def test_enrolment_is_open_by_invitation_or_by_proof(base, tmp_path, monkeypatch):
+    running = Running(base, tmp_path / "invited", enrolment="invited")
+    other = SoupClient(running.client.url, Ed25519PrivateKey.generate(), retries=0)
+    try:
+        code = invite(running.community.ledger)
+        with pytest.raises(GymError, match="no invitation"):
+            running.client.join("anna", "guess")
+        running.client.join("anna", code)
+        with pytest.raises(GymError, match="somebody used it"):
+            other.join("bert", code)
+    finally:
+        running.stop()
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    running = Running(base, tmp_path / "proof", enrolment="proof", verify_proof="test_server:whose")
+    other = SoupClient(running.client.url, Ed25519PrivateKey.generate(), retries=0)
+    try:
+        with pytest.raises(GymError, match="this is no card"):
+            running.client.join("anna", "word")
+        running.client.join("anna", "card 7 blue")
+        with pytest.raises(GymError, match="is a member already"):
+            other.join("bert", "card 7 red")
+        other.join("bert", "card 8")
+    finally:
+        running.stop()
+
+
+def test_limits_tokens_and_one_server_for_a_folder(base, tmp_path):
+    buckets = RateLimits(2.0, 3)
+    assert [buckets.wait("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5] and buckets.wait("b", 0.0) == 0
+    assert buckets.wait("a", 0.25) == pytest.approx(0.25) and buckets.wait("a", 0.5) == 0
+    (tmp_path / "token").write_text("a word that nobody guesses\n")
+    limits = {"requests_per_second": 0.01, "burst": 4}
+    running = Running(base, tmp_path / "soup", token_file=str(tmp_path / "token"), limits=limits)
+    try:
+        with pytest.raises(GymError, match="token is not that of this server"):
+            running.client.server()
+        client = SoupClient(running.client.url, running.key, "a word that nobody guesses", retries=0)
+        assert client.server()["enrolment"] == "open"
+        with pytest.raises(GymError, match="use by another run"):
+            Running(base, tmp_path / "soup")
+        client.server()
+        client.server()
+        answer = raw(running.port, request("GET /v1/server HTTP/1.1"))
+        assert status_of(answer) == 429 and b"retry-after" in answer.lower()
+    finally:
+        running.stop()
+    with pytest.raises(RecipeError, match="can be reached by others"):
+        load_server(None, ("host=0.0.0.0", "base_model=tiny"))
+    with pytest.raises(RecipeError, match="names its `base_model`"):
+        load_server(None, ())
+
+
+def test_a_storm_and_kills_lose_nothing(base, tmp_path):
+    """The whole form, 200 contributors and 20 kills, is `python soup_storm.py`."""
+    told = storm(base, tmp_path, contributors=10, kills=3, seconds=60)
+    assert told["accepted"] == told["receipts"] == 10 and told["kills"] == 3 and told["hostile requests"]

@@ -1,0 +1,116 @@
+"""What words of a command line mean, files included: the options of the three commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gym_core import GymError
+from gym_serve.answer_options import AnswerOptions
+from gym_serve.api.command import ApiServing
+from gym_serve.api.options import ApiOptions
+from gym_serve.options import read
+
+
+def test_models_are_asked_for_by_the_last_part_of_their_path():
+    found = read(
+        ApiServing, ["runs/demo", "runs/a/checkpoints/step-00000200", "mine=../x/model", "Org/Name", "top_k=3"], {}
+    )
+    assert [source.name for source in found.sources()] == ["demo", "a-step-00000200", "mine", "Name"]
+    assert [source.path for source in found.sources()][2] == "../x/model" and found.top_k == 3
+
+
+def test_adapters_are_of_the_first_model():
+    found = read(ApiServing, ["a", "b", "adapters.bob=runs/bob", "max_batch=3"], {"port": 1})
+    first, second = found.sources()
+    assert dict(first.adapters) == {"bob": "runs/bob"} and not second.adapters
+    assert found.limits().max_batch == 3 and found.port == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["a", "prot=1"], "did you mean `port`"),
+        (["port=1"], "no model is named"),
+        (["a", "x/a"], "two models have the name `a`"),
+        (["a", "adapters.../x=b"], "adapters"),
+        (["a", "port=99999"], "port"),
+        (["a", "prefix_cache_bytes=lots"], "prefix_cache_bytes"),
+    ],
+)
+def test_what_cannot_be_is_named(words, why):
+    with pytest.raises(GymError, match=why):
+        read(ApiServing, words, {}).sources()
+
+
+def test_the_section_of_a_file(tmp_path):
+    text = "model: runs/demo\nserving:\n  batch_size: 32\n  max_concurrent: 100\n  cache_size: 10GB\n"
+    (tmp_path / "s.yaml").write_text(text)
+    found = read(ApiServing, [str(tmp_path / "s.yaml")], {})
+    assert (found.models, found.max_batch, found.max_concurrent) == (("runs/demo",), 32, 100)
+    assert found.prefix_cache_bytes == 10**10 == found.limits().prefix_cache_bytes
+
+
+def test_a_file_is_for_several_commands(tmp_path):
+    (tmp_path / "s.yaml").write_text("model: a\nserving:\n  port: 9\n  temperature: 0.5\n")
+    assert read(AnswerOptions, [str(tmp_path / "s.yaml")], {}, beside=ApiOptions.model_fields).temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("model: a", "has no section `serving`"),
+        ("model: a\nserving: {quantization: int4}", "gym quantize RUN"),
+        ("model: a\nserving: {model_format: exotic}", "no engine is known for `exotic`"),
+        ("model: a\nserving:\n  batch_syze: 1", r"s\.yaml:3"),
+    ],
+)
+def test_a_file_that_says_what_cannot_be(tmp_path, text, why):
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(GymError, match=why):
+        read(ApiServing, [str(tmp_path / "s.yaml")], {})
+
+
+def test_a_file_of_llamafactory(tmp_path):
+    file = tmp_path / "lf.yaml"
+    file.write_text(
+        "model_name_or_path: base\nadapter_name_or_path: saves/qwen3-4b/lora/sft\ntemplate: qwen3_nothink\n"
+        "infer_backend: huggingface\ntrust_remote_code: false\ndefault_system: be kind\n"
+    )
+    found = read(ApiServing, [str(file), "port=9"], {})
+    (source,) = found.sources()
+    assert (source.path, dict(source.adapters), source.template) == (
+        "base",
+        {"sft": "saves/qwen3-4b/lora/sft"},
+        "qwen3_nothink",
+    )
+    assert (found.tenant, found.system, found.max_tokens, found.port) == ("sft", "be kind", 1024, 9)
+    assert (found.temperature, found.top_p, found.top_k) == (0.95, 0.7, 50)
+    talk = read(AnswerOptions, [str(file), "temperature=0"], {}, beside=ApiOptions.model_fields)
+    assert (talk.temperature, talk.system, talk.tenant) == (0, "be kind", "sft")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("infer_backend: exotic", r"lf\.yaml:2"),
+        ("trust_remote_code: true", "is not supported"),
+        ("temperatures: 1", "did you mean `temperature`"),
+        ("adapter_name_or_path: a,b", "several adapters"),
+        ("num_beams: 4", "set it to 1"),
+    ],
+)
+def test_a_file_of_llamafactory_that_says_what_nobody_does(tmp_path, line, why):
+    (tmp_path / "lf.yaml").write_text(f"model_name_or_path: base\n{line}\n")
+    with pytest.raises(GymError, match=why):
+        read(ApiServing, [str(tmp_path / "lf.yaml")], {})
+
+
+def test_defaults_are_those_that_pages_say():
+    said = (Path(__file__).parents[3] / "docs/serving.md").read_text()
+    usual = ApiOptions()
+    for name in ("max_concurrent", "max_connections", "max_messages"):
+        assert f"| `{name}` | {getattr(usual, name)} |" in said
+    assert usual.max_body_bytes == 2 * 2**20 and "| `max_body_bytes` | 2 MiB |" in said
+    assert f"| `request_seconds` | {usual.request_seconds:g} |" in said and usual.local

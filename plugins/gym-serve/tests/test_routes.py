@@ -1,0 +1,161 @@
+"""Routes that no official client has, and what is behind all of them: scores, ranks, figures, defaults of the server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+import urllib.error
+import urllib.request
+
+import pytest
+from api_server import served
+from parrot import Parrot, ParrotEngine
+
+from gym_serve import Limits, ModelSource
+
+
+@pytest.fixture(scope="module")
+def server():
+    engine = ParrotEngine(Parrot(), [ModelSource("parrot", "nowhere")], Limits())
+    options = {"tenant": "bob", "system": "be kind", "enable_thinking": False, "max_tokens": 3, "temperature": 0}
+    with served(engine, **options, max_messages=20, max_output_tokens=50) as found:
+        yield found
+
+
+def ask(server, path: str, **body):
+    """Return what a route answers."""
+    data = json.dumps({"model": "parrot", **body}).encode() if body else None
+    request = urllib.request.Request(server.url + path, data, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=20) as reply:
+        text = reply.read().decode()
+    return json.loads(text) if text.startswith("{") else text
+
+
+def refused(server, path: str, **body) -> str:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        ask(server, path, **body)
+    assert caught.value.code == 400
+    return json.load(caught.value)["error"]["param"]
+
+
+def test_scores_of_texts_pairs_and_conversations(server):
+    def scores(**body) -> list[float]:
+        return [row["score"] for row in ask(server, "/v1/score", **body)["data"]]
+
+    assert scores(input="abc") == [3] and scores(input=["a", "bcd"]) == [1, 3]
+    assert scores(text_1="ab", text_2=["c", "de"]) == [3, 4] and scores(text_1=["a", "b"], text_2=["cc", "d"]) == [3, 2]
+    assert scores(messages=[[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]]) == [2]
+    assert refused(server, "/v1/score", input="a", text_1="b", text_2="c") == "input"
+    assert refused(server, "/v1/score", text_1=["a", "b"], text_2=["c"]) == "text_2"
+    assert refused(server, "/v1/score", text_1="a") == "input"
+
+
+def test_documents_in_their_order(server):
+    found = ask(server, "/v1/rerank", query="q", documents=["aa", {"text": "a"}, "aaa", "bb"], top_n=3)["results"]
+    assert [(row["index"], row["relevance_score"]) for row in found] == [(2, 4), (0, 3), (3, 3)]
+    assert found[0]["document"] == {"text": "aaa"}
+
+
+def test_scores_as_llamafactory_has_them(server):
+    found = ask(server, "/v1/score/evaluation", messages=["a", "bb"])
+    assert found["object"] == "score.evaluation" and found["scores"] == [1, 2] and found["model"] == "parrot"
+    assert refused(server, "/v1/score/evaluation", messages=["a"], max_length=4) == "max_length"
+
+
+def test_embeddings_as_numbers_and_as_bytes(server):
+    plain = ask(server, "/v1/embeddings", input="a", dimensions=5)["data"][0]["embedding"]
+    packed = ask(server, "/v1/embeddings", input="a", dimensions=5, encoding_format="base64")["data"][0]["embedding"]
+    assert struct.unpack("<5f", base64.b64decode(packed)) == pytest.approx(plain, abs=1e-6)
+    assert refused(server, "/v1/embeddings", input=["a", ""]) == "input"
+
+
+def test_what_the_server_says_where_a_request_says_nothing(server):
+    found = ask(server, "/v1/chat/completions", messages=[{"role": "user", "content": "a b c d e"}])
+    assert found["choices"][0]["message"]["content"] == "bob: a b" and found["choices"][0]["finish_reason"] == "length"
+    request = server.engine.seen[-1]
+    assert [message["role"] for message in request.messages] == ["system", "user"] and request.tenant == "bob"
+    assert request.template_options == {"enable_thinking": False} and request.sampling.temperature == 0
+    ask(
+        server,
+        "/v1/chat/completions",
+        messages=[{"role": "system", "content": "x"}, {"role": "user", "content": "a"}],
+        max_tokens=9,
+        chat_template_kwargs={"enable_thinking": True},
+    )
+    request = server.engine.seen[-1]
+    assert len(request.messages) == 2 and request.sampling.max_tokens == 9
+    assert request.template_options == {"enable_thinking": True}
+    asked = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 51}
+    assert refused(server, "/v1/chat/completions", **asked) == "max_tokens"
+
+
+def test_going_on_with_the_last_message(server):
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b c"}]
+    ask(server, "/v1/chat/completions", messages=turns, continue_final_message=True, add_generation_prompt=False)
+    assert server.engine.seen[-1].continue_final_message
+    assert (
+        refused(server, "/v1/chat/completions", messages=turns[:1], continue_final_message=True)
+        == "continue_final_message"
+    )
+
+
+def test_one_call_where_several_are_not_wanted(server):
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    asked = {"messages": [{"role": "user", "content": "call f Rome Paris"}], "tools": tools, "max_tokens": 40}
+    both = ask(server, "/v1/chat/completions", **asked)
+    one = ask(server, "/v1/chat/completions", **asked, parallel_tool_calls=False)
+    assert [len(found["choices"][0]["message"]["tool_calls"]) for found in (both, one)] == [2, 1]
+    assert one["choices"][0]["finish_reason"] == "tool_calls" and 0 < one["usage"]["completion_tokens"] <= 7
+    assert server.engine.running == 0
+
+
+def test_arguments_of_calls_reach_templates_as_objects(server):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    ask(server, "/v1/chat/completions", messages=[*turns, {"role": "tool", "tool_call_id": "1", "content": "x"}])
+    told = server.engine.seen[-1].messages[2]
+    assert told["content"] == "" and told["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+
+
+def test_completions_of_texts_and_of_tokens(server):
+    def texts(**body) -> list[str]:
+        return [choice["text"] for choice in ask(server, "/v1/completions", max_tokens=9, **body)["choices"]]
+
+    assert texts(prompt=[5, 6]) == ["bob: 5 6"] and texts(prompt=[[5], [6, 7]]) == ["bob: 5", "bob: 6 7"]
+    assert texts(prompt=["a", "b"], n=2) == ["bob: a", "bob: a", "bob: b", "bob: b"]
+    assert ask(server, "/v1/completions", prompt=["a", "b c"], n=2)["usage"]["prompt_tokens"] == 3
+    assert refused(server, "/v1/completions", prompt=["a", ""]) == "prompt"
+    assert refused(server, "/v1/completions", prompt=["a"] * 9, n=2) == "prompt"
+    assert refused(server, "/v1/completions", prompt="a", echo=True) == "echo"
+    assert refused(server, "/v1/completions", prompt="a", suffix="b") == "suffix"
+
+
+def test_figures_tell_of_nobody(server):
+    before = ask(server, "/metrics")
+    ask(server, "/v1/chat/completions", messages=[{"role": "user", "content": "a b"}])
+    with pytest.raises(urllib.error.HTTPError):
+        ask(server, "/v1/models/secret-name")
+    after = ask(server, "/metrics")
+
+    def figure(text: str, name: str) -> float:
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    chats = 'gym_requests_total{path="/v1/chat/completions",status="200"}'
+    others = 'gym_requests_total{path="other",status="404"}'
+    grown = {
+        name: figure(after, name) - figure(before, name)
+        for name in (
+            chats,
+            others,
+            "gym_prompt_tokens_total",
+            "gym_completion_tokens_total",
+            "gym_time_to_first_token_seconds_count",
+        )
+    }
+    assert [*grown.values()] == [1, 1, 2, 3, 1]
+    assert figure(after, "gym_requests_in_work") == 0 and figure(after, "gym_engine_running") == 0
+    assert "secret-name" not in after and "bob" not in after
+    assert ask(server, "/health") == {"status": "ok"}
