@@ -197,16 +197,22 @@ def _bytes(path: Path) -> int:
 
 
 def _draw(figures: dict[str, Any]) -> None:
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    """Draw a line for each method and grid over its bits; methods have colours, grids with zero points broken lines."""
+    figure = Figure(figsize=(5.5 * len(figures), 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (subject, found) in zip(figure.subplots(1, len(figures), squeeze=False)[0], figures.items(), strict=True):
+        series: dict[tuple[str, bool], list[tuple[float, float]]] = {}
         for label, of in found.items():
             if "kl" in of:
-                place = (of["bits_per_weight"], of["kl"])
-                axes.plot(*place, "o")
-                axes.annotate(label, place, xytext=(5, 3), textcoords="offset points", fontsize=7)
+                series.setdefault((label.split()[0], "asym" in label), []).append((of["bits_per_weight"], of["kl"]))
+        colours = {name: f"C{place}" for place, name in enumerate(dict.fromkeys(name for name, _ in series))}
+        for (name, zero), places in series.items():
+            how = {"color": colours[name], "marker": "s" if zero else "o", "linestyle": "--" if zero else "-"}
+            label = f"{name}, zero points" if zero else name
+            axes.plot(*zip(*sorted(places), strict=True), **how, label=label)
         axes.set(title=subject, xlabel="bits per weight, quantized layers", yscale="log")
         axes.set_ylabel("KL divergence, nats per token")
+        axes.legend(fontsize=8)
     figure.savefig(PICTURE, dpi=120)
 
 
