@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # the tests share `merge_oracles` and `merge_attacks`
+sys.path.insert(0, str(Path(__file__).parent))  # the tests share `merge_oracles`
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from merge_attacks import sign_flip
 from scipy.stats import beta, kstest, norm
 from soup_models import tuned
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 import gym_deltasoup as soup
 from gym_core import GymError
 from gym_deltasoup import CentralPrivacy, DifferentialPrivacy, Input, PrivacyLedger, merge_artifacts, merge_vectors
+from gym_deltasoup.attacks.vectors import sign_flip
 from gym_deltasoup.merging.rule import planned
 from gym_deltasoup.merging.updates import Chunk, Vectors
 from gym_deltasoup.privacy.local import privatize

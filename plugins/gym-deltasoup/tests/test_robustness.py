@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from merge_attacks import ATTACKS, alie, gaussian, ipm, not_a_number, sign_flip, z_max
 from torch import Tensor
 
 import gym_deltasoup as soup
 from gym_core import GymError
 from gym_deltasoup import merge_vectors
+from gym_deltasoup.attacks.vectors import ATTACKS, alie, gaussian, ipm, not_a_number, sign_flip, z_max
 
 
 def kappa_of(name: str, n: int, f: int) -> float:
