@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,17 @@ REFUSING = "{% for m in messages if m.role != 'user' %}{{ raise_exception('no') 
 
 
 def test_the_tiny_model_writes_thoughts_and_calls_in_tags():
-    assert answer_format_of(Tokenizer(locate("tiny"))) == AnswerFormat(TAGGED, "<think>", "</think>")
+    tokenizer = Tokenizer(locate("tiny"))
+    found = answer_format_of(tokenizer)
+    assert _marks(found) == AnswerFormat(TAGGED, "<think>", "</think>")
+    marks = ("<tool_call>", "</tool_call>")
+    assert sorted(found.calls.tokens) == sorted((mark, tokenizer.token_id(mark)) for mark in marks)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_packaged_templates(name):
     text = (Path(gym_data.templates.__file__).parent / f"{name}.jinja").read_text()
-    assert answer_format_of(Tokenizer(locate("tiny"), template=text)) == EXPECTED[name]
+    assert _marks(answer_format_of(Tokenizer(locate("tiny"), template=text))) == EXPECTED[name]
 
 
 @pytest.mark.parametrize(
@@ -46,4 +51,9 @@ def test_packaged_templates(name):
     ids=["the prompt begins the thought", "calls in a list", "refuses answers"],
 )
 def test_shapes_of_others(template, expected):
-    assert answer_format_of(Tokenizer(locate("tiny"), template=template)) == expected
+    assert _marks(answer_format_of(Tokenizer(locate("tiny"), template=template))) == expected
+
+
+def _marks(found: AnswerFormat) -> AnswerFormat:
+    """Leave out which of the marks are tokens here, where the template is another model's."""
+    return found if found.calls is None else replace(found, calls=replace(found.calls, tokens=()))

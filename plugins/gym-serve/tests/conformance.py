@@ -247,7 +247,12 @@ def _(at):
 
 @case("JSON object", "langchain")
 def _(at):
-    assert at.langchain().bind(response_format={"type": "json_object"}).invoke("3 + 4?").content.lstrip()[0] == "{"
+    import openai
+
+    try:
+        assert at.langchain().bind(response_format={"type": "json_object"}).invoke("3 + 4?").content.lstrip()[0] == "{"
+    except openai.LengthFinishReasonError as cut:  # what the client makes of an object that is not whole
+        assert cut.completion.choices[0].message.content.lstrip()[0] == "{"
 
 
 @case("log-probabilities", "openai")
@@ -323,9 +328,9 @@ def _(at):
 
 @case("length and usage", "openai")
 def _(at):
-    reply = at.chat(max_completion_tokens=2, max_tokens=None)
-    assert reply.choices[0].finish_reason == "length" and reply.usage.completion_tokens == 2
-    assert reply.usage.total_tokens == reply.usage.prompt_tokens + 2
+    reply = at.chat(max_completion_tokens=1, max_tokens=None)
+    assert reply.choices[0].finish_reason == "length" and reply.usage.completion_tokens == 1
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + 1
 
 
 @case("length and usage", "langchain")
@@ -336,9 +341,9 @@ def _(at):
 
 @case("length and usage", "anthropic")
 def _(at):
-    reply = at.message(max_tokens=2)
+    reply = at.message(max_tokens=1)
     counted = at.anthropic().messages.count_tokens(model=at.model, messages=ASKED).input_tokens
-    assert reply.stop_reason == "max_tokens" and reply.usage.output_tokens == 2
+    assert reply.stop_reason == "max_tokens" and reply.usage.output_tokens == 1
     assert reply.usage.input_tokens + reply.usage.cache_read_input_tokens == counted
 
 

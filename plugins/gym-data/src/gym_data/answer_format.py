@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -33,6 +33,7 @@ class CallFormat:
     name: str = "name"  #: key of the function's name
     arguments: str = "arguments"  #: key of its arguments
     listed: bool = False  #: whether calls are items of a list
+    tokens: tuple[tuple[str, int], ...] = ()  #: added tokens that stand in the marks, with their ids
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,13 @@ def answer_format_of(tokenizer: Tokenizer) -> AnswerFormat:
         request = RenderRequest(messages, prompt=generation_prompt)
         return WORKERS.chat(tokenizer.template_spec, request).sequences[0].text
 
-    return answer_format(render)
+    found = answer_format(render)
+    if found.calls is None:
+        return found
+    marks = found.calls.start + found.calls.end
+    added = [*tokenizer.special, *tokenizer.template_spec.further]
+    ids = [(token, tokenizer.token_id(token)) for token in added if token in marks]
+    return replace(found, calls=replace(found.calls, tokens=tuple((token, id) for token, id in ids if id is not None)))
 
 
 def _thoughts(answer: str) -> tuple[str, str]:

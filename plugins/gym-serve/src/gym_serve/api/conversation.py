@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -169,9 +171,15 @@ def tool_grammar(
     definitions = [each.parameters["$defs"] for each in fitting if each.parameters and "$defs" in each.parameters]
     if definitions:
         whole = {**whole, "$defs": {name: schema for each in definitions for name, schema in dict(each).items()}}
-    parts = [json.dumps(calls.start)] * bool(calls.start) + [f"%json {json.dumps(whole)}"]
-    parts += [json.dumps(calls.end)] * bool(calls.end)
+    parts = [*_written(calls.start, calls.tokens), f"%json {json.dumps(whole)}", *_written(calls.end, calls.tokens)]
     return Grammar("lark", f"start: {' '.join(parts)}\n")
+
+
+def _written(mark: str, tokens: Sequence[tuple[str, int]]) -> list[str]:
+    """Return a mark in the words of a Lark grammar: added tokens by their ids, and the text between them."""
+    ids = dict(tokens)
+    parts = re.split("|".join(f"({re.escape(token)})" for token in ids), mark) if ids else [mark]
+    return [f"<[{ids[part]}]>" if part in ids else json.dumps(part) for part in parts if part]
 
 
 def _without_definitions(schema: dict[str, Any] | None) -> dict[str, Any]:
