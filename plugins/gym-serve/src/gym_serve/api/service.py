@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
@@ -13,6 +14,8 @@ from gym_serve.api.options import ApiOptions
 from gym_serve.contract import Engine, ServedModel
 from gym_serve.errors import BadRequest, Full, RequestError, Unknown
 from gym_serve.names import Asked, asked
+
+LOG = logging.getLogger(__name__)
 
 
 class Service:
@@ -76,6 +79,7 @@ def told(error: Exception, name: str) -> RequestError:
         return unknown_model(name)
     if isinstance(error, RequestError):
         return error
+    LOG.error("the engine failed on a request", exc_info=error)
     return RequestError("the server failed on this request")
 
 
