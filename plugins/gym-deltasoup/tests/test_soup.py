@@ -24,6 +24,7 @@ from gym.quantization import DeltaSoupConfig, AggregationMethod
 
 config = DeltaSoupConfig(
     method=AggregationMethod.BYZANTINE_ROBUST,
+    differential_privacy=True,
     enable_rewards=True
 )
 
@@ -39,6 +40,7 @@ from zoo.gym import DeltaSoup, DeltaSoupConfig, AggregationMethod
 # Configure DeltaSoup
 config = DeltaSoupConfig(
     method=AggregationMethod.BYZANTINE_ROBUST,
+    differential_privacy=True,
     enable_rewards=True
 )
 
@@ -76,6 +78,9 @@ def test_the_seeds_run_as_they_stand_with_two_contributors(base, models, tmp_pat
         model.load_state_dict(load_file(models[user] / "model.safetensors"), strict=False)
         names[f"model_{user}"] = model
     exec(SKILL, names)
+    private = names["aggregated_model"]
+    assert private.report["privacy"]["epsilon"] == 1.0 and private.tolerated_byzantine == 0
+    exec(SKILL.replace("differential_privacy=True", "folder='open'"), names)
     result = names["aggregated_model"]
     assert result.tolerated_byzantine == 0 and "no hostile one" in result.report["remarks"][0]
     mean = (flat(models["alice"]) + flat(models["bob"])) / 2
@@ -94,7 +99,7 @@ def soup_of(base: Path, folder: Path, **options) -> DeltaSoup:
 
 
 def test_a_round_gates_merges_rewards_and_remembers(base, models, tmp_path):
-    soup = soup_of(base, tmp_path / "soup", reward_scheme="shapley")
+    soup = soup_of(base, tmp_path / "soup", reward_scheme="leave_one_out")
     for name, model in models.items():
         soup.contribute(name, model)
     soup.contribute("mallory", tuned(base, tmp_path / "mallory", 9, toward=-3.0))
@@ -108,7 +113,7 @@ def test_a_round_gates_merges_rewards_and_remembers(base, models, tmp_path):
     assert report["scores"]["after"] > report["scores"]["before"] == pytest.approx(0.5)
     assert report["tolerated_byzantine"] == 1 and found.artifact.path.name == "model"
     points = soup.calculate_rewards()
-    assert sum(points.values()) == 1000 and all(points[name] > 150 for name in models)
+    assert sum(points.values()) == 1000 and all(points[name] > 50 for name in models)
     assert points["mallory"] == points["copycat"] == points["idle"] == 0
     members = soup.community.ledger.members()
     assert members["alice"].reputation == pytest.approx(0.1) and members["mallory"].reputation == 0
@@ -125,16 +130,32 @@ def test_a_round_gates_merges_rewards_and_remembers(base, models, tmp_path):
 def test_copies_earn_a_family_no_more(base, models, tmp_path):
     """Splitting one contribution into copies, scaled or with a little noise, raises what its family earns by 5 % at most."""
     totals = []
-    for number, copies in enumerate((0, 3)):
+    for number, copies in enumerate((0, 2)):
         soup = soup_of(base, tmp_path / f"soup-{number}", reward_scheme="shapley")
-        for name, model in models.items():
-            soup.contribute(name, model)
+        for name in ("alice", "bob", "carol"):
+            soup.contribute(name, models[name])
         for copy in range(copies):
             other = tuned(base, tmp_path / f"copy-{copy}", 0, toward=1 + 1e-3 * copy, noise=0.005 + 1e-6 * copy + 1e-7)
             soup.contribute(f"alice-{copy}", other)
         soup.aggregate()
         totals.append(sum(points for name, points in soup.calculate_rewards().items() if name.startswith("alice")))
     assert totals[1] <= 1.05 * totals[0]
+
+
+@pytest.mark.parametrize("kind", ["model", "adapter"])
+def test_with_privacy_who_is_refused_counts_as_no_change(kind, base, models, tmp_path):
+    """So the number of inputs, which decides the noise, does not tell who was refused."""
+    made = {"model": lambda number: tuned(base, tmp_path / f"m{number}", number)}
+    made["adapter"] = lambda number: adapter(base, tmp_path / f"a{number}", number)
+    soup = soup_of(base, tmp_path / "soup", evaluate=None, differential_privacy=True, method="trimmed_mean")
+    for number in range(3):
+        soup.contribute(f"user-{number}", made[kind](number))
+    nothing = {"model": base, "adapter": adapter(base, tmp_path / "nothing", 9, size=0.0)}
+    soup.contribute("idle", nothing[kind])
+    found = soup.aggregate()
+    assert "changes nothing" in found.report["refused"]["idle"] and len(found.report["accepted"]) == 3
+    assert found.artifact.details["merge"]["inputs"] == 4 and found.report["tolerated_byzantine"] == 1
+    assert "idle" not in found.report["privacy"]["spent"]
 
 
 def test_a_result_that_is_worse_than_the_base_is_not_published(base, models, tmp_path):

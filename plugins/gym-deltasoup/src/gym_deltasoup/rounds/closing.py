@@ -23,6 +23,7 @@ from gym_deltasoup.merge import expected
 from gym_deltasoup.reports.round_report import Merged, report
 from gym_deltasoup.rewards.schemes import Known, rewards
 from gym_deltasoup.rounds.community import Community
+from gym_deltasoup.rounds.contents import without_change
 from gym_deltasoup.rounds.gate import Gate, Gated, usable
 from gym_deltasoup.rounds.measures import BesideResult, beside_result
 from gym_deltasoup.rounds.reputation import reputations, weight
@@ -115,10 +116,13 @@ def _made(
         replace(each, weight=weight(held[each.name].reputation) if merger.takes_weights else None)
         for each in gated.inputs
     ]
-    hostile = expected(merger, len(inputs), None, config.byzantine_threshold)
+    everybody = (
+        inputs if privacy is None else [*inputs, *without_change(inputs[0], gated.refused, base, work / "zeros")]
+    )
+    hostile = expected(merger, len(everybody), None, config.byzantine_threshold)
     merged = merge_artifacts(
         merger,
-        inputs,
+        everybody,
         building / MODEL,
         base=base.name,
         hostile=hostile,
@@ -129,9 +133,9 @@ def _made(
     spent = None if privacy is None else privacy.spend(f"{community.server}/{number}", members)
     after = gate.score(merged.artifact)
     tolerated = merged.tolerated_byzantine
-    beside = beside_result(inputs, base.path, work / "beside", merged.artifact, tolerated)
+    beside = beside_result(everybody, base.path, work / "beside", merged.artifact, tolerated).first(len(members))
     quality = gated.quality if gated.quality is not None else _cosines(members, beside)
-    least_trimmed = (1 + 2 * tolerated / len(members)) / 2  #: half way between what chance trims and all
+    least_trimmed = (1 + 2 * tolerated / len(everybody)) / 2  #: half way between what chance trims and all
     trimmed = {
         name: share for name, share in zip(members, beside.trimmed.tolist(), strict=True) if share > least_trimmed
     }

@@ -116,6 +116,8 @@ class Community:
         kind = rows.execute("SELECT value FROM identity WHERE name = 'kind'").fetchone()
         if kind is not None and kind[0] != given.kind:
             raise Refused(f"it is of kind {given.kind}, and this community merges kind {kind[0]}", key="kind")
+        if self.privacy is not None and given.kind == "delta":
+            raise Refused("compressed deltas are not merged with privacy", key="kind", fix="export it: gym export")
         copies = "SELECT member FROM contributions WHERE round = ? AND content = ?"
         if rows.execute(copies, (given.round, given.content)).fetchone() is not None:
             raise Refused("somebody contributed these very bytes already", key="content")

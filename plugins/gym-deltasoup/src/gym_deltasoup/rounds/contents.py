@@ -6,11 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field, PositiveInt, model_validator
+from safetensors.torch import load_file, save_file
 
 from gym_adapters.lora_checkpoint import CONFIG, WEIGHTS
 from gym_core import Artifact, GymError
@@ -18,6 +20,7 @@ from gym_core.component import Config
 from gym_core.files import to_disk
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.base import Base
+from gym_deltasoup.sources.inputs import Input
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 
 FOLDER = "contents"
@@ -122,6 +125,25 @@ def lay_out(file: Path, kind: str, details: Mapping[str, Any], base: Base, into:
     made = Artifact(into, kind, base="" if kind == "model" else base.name, details=told)
     made.record()
     return made
+
+
+def without_change(like: Input, names: Iterable[str], base: Base, folder: Path) -> list[Input]:
+    """Return inputs that change nothing, of the kind and the layers of another, in the place of those that were refused.
+
+    With differential privacy the number of inputs must not tell who was refused.
+    """
+    found = []
+    for name in names:
+        place = base.path
+        if (like.path / WEIGHTS).is_file():
+            place = folder / name
+            place.mkdir(parents=True)
+            for file in (CONFIG, "artifact.json"):
+                shutil.copyfile(like.path / file, place / file)
+            zeros = {key: torch.zeros_like(weight) for key, weight in load_file(like.path / WEIGHTS).items()}
+            save_file(zeros, place / WEIGHTS, {"format": "pt"})
+        found.append(Input(place, name))
+    return found
 
 
 def hashed(file: Path) -> str:

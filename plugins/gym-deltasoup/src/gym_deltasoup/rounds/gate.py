@@ -21,6 +21,8 @@ from gym_deltasoup.rounds.contents import FILES
 from gym_deltasoup.rounds.measures import beside
 from gym_deltasoup.sources.inputs import Input
 
+NOTHING = 1e-6  #: norm of a change that is none, in medians of the norms
+
 
 @dataclass(frozen=True)
 class Gated:
@@ -69,10 +71,11 @@ class Gate:
             return given
         seen = beside(given.inputs, base.path, self.work / "seen")
         norms = dict(zip([each.name for each in given.inputs], seen.norms.tolist(), strict=True))
+        usual = float(seen.norms.median())
         kept: list[int] = []
         for row, each in enumerate(given.inputs):
             copied = next((at for at in kept if float(seen.cosines[row, at]) >= config.duplicate_cosine), None)
-            if norms[each.name] == 0:
+            if norms[each.name] <= NOTHING * usual:
                 refused[each.name] = "it changes nothing"
             elif copied is not None and not config.differential_privacy:
                 refused[each.name] = f"it is a copy of what {given.inputs[copied].name} contributed"

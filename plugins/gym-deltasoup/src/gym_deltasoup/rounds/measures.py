@@ -34,6 +34,10 @@ class BesideResult:
     cosines: Tensor  #: [inputs], to the result
     trimmed: Tensor  #: [inputs], share of the coordinates in which one is among the `hostile` largest or smallest
 
+    def first(self, count: int) -> BesideResult:
+        """Return the first so many."""
+        return BesideResult(self.distances[:count], self.cosines[:count], self.trimmed[:count])
+
 
 def beside(inputs: Sequence[Input], base: Path, scratch: Path) -> Beside:
     """Measure contributions that belong together. Raises what a merge of them does."""
