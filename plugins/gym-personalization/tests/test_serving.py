@@ -94,16 +94,16 @@ def test_a_request_goes_on_with_its_version(store: VariantStore, model_path: Pat
     """What is replaced, removed, collected and evicted while a batch has it stays what it was; the next batch sees the change."""
     opened = OpenedVariants(store, torch.float32, 1, 2**20, None)
     with ExitStack() as stack:
-        ready = opened.ready("ann", ASK, stack)
+        ready = opened.ready("ann", stack)
         assert ready.tenant is not None
         name, held = ready.tenant
-        tokens = torch.tensor([ready.tokens])
+        tokens = torch.tensor([ready.tokens(ASK)])
         with store.open("ann") as found:
             expected = open_artifact(found.artifact).model(tokens).logits
         store.update("ann", delta(model_path, tmp_path / "again", 7))
         store.gc()
         with ExitStack() as other:
-            newer = opened.ready("ann", ASK, other)  # lets go of the one before
+            newer = opened.ready("ann", other)  # lets go of the one before
             assert newer.tenant is not None and newer.tenant.name != name
             with Lease(opened.shared, {name: held, newer.tenant.name: newer.tenant.held}).serving(
                 [name, newer.tenant.name]
@@ -121,7 +121,7 @@ def test_users_who_do_not_fit_in_together_take_turns(store: VariantStore, model_
     """Memory for one delta at a time: a batch of three becomes three. Memory for none is told by its key."""
     whole = OpenedVariants(store, torch.float32, 2**20, 2**20, None)
     with ExitStack() as stack:
-        sizes = [whole.ready(user, ASK, stack).tenant.held.bytes for user in USERS]  # type: ignore[union-attr]
+        sizes = [whole.ready(user, stack).tenant.held.bytes for user in USERS]  # type: ignore[union-attr]
     whole.close()
     for room, fits in ((max(sizes) + 1, True), (1, False)):
         engine = ServingEngine(store, prepared_bytes=room)

@@ -47,22 +47,32 @@ class Tenant(NamedTuple):
 
 @dataclass(frozen=True)
 class Ready:
-    """A prompt, and all that answers it."""
+    """All that answers a prompt."""
 
     model: PreTrainedModel
     tokenizer: Tokenizer
-    tokens: list[int]
     stops: frozenset[int]
     tenant: Tenant | None  #: None: the model is the variant
+
+    def tokens(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt. Raises GymError where it cannot be laid out."""
+        return self.tokenizer.chat(messages_of(prompt), None, generation_prompt=True)[0].tolist()
 
 
 class OpenedVariants:
     """Opens the newest version of each user."""
 
     def __init__(
-        self, store: VariantStore, dtype: torch.dtype | str, packed_bytes: int, prepared_bytes: int, kernel: str | None
+        self,
+        store: VariantStore,
+        dtype: torch.dtype | str,
+        packed_bytes: int,
+        prepared_bytes: int,
+        kernel: str | None,
+        base: PreTrainedModel | None = None,
     ) -> None:
-        """Take a store; the base is loaded when a variant of it is first asked for."""
+        """Take a store, and the base where it is in memory already; else it is loaded when a variant is first asked for."""
+        self._given = base
         self._store, self._dtype = store, dtype
         self._options: dict[str, Any] = {
             "packed_bytes": packed_bytes,
@@ -82,16 +92,16 @@ class OpenedVariants:
         assert self._shared is not None, "no delta was asked for"
         return self._shared
 
-    def ready(self, user: str, prompt: Prompt, stack: ExitStack) -> Ready:
-        """Return what answers a prompt; its delta stays in memory until `stack` is closed.
+    def ready(self, user: str, stack: ExitStack) -> Ready:
+        """Return what answers the prompts of a user; the delta stays in memory until `stack` is closed.
 
-        Raises GymError where there is no variant, it is damaged or belongs to another base, or the prompt cannot be laid out; and
+        Raises GymError where there is no variant, it is damaged or belongs to another base; and
         `gym_bitdelta.runtime.tiers.NoRoomError` where those in use leave no memory for it.
         """
         for _ in range(TRIES):
             found = self._store.get(user)
             try:
-                return self._ready(found, prompt, stack)
+                return self._ready(found, stack)
             except _ReplacedError:
                 continue
         raise BusyError(f"the variant of `{user}` is replaced all the time", key="user_id", fix="try again")
@@ -112,7 +122,7 @@ class OpenedVariants:
             self._alone.clear()
             self._reading.close()
 
-    def _ready(self, found: Variant, prompt: Prompt, stack: ExitStack) -> Ready:
+    def _ready(self, found: Variant, stack: ExitStack) -> Ready:
         held: Tenant | None = None
         if found.artifact["task"] != "causal-lm":
             raise GymError(
@@ -127,14 +137,14 @@ class OpenedVariants:
         else:
             model = self._opened(found)
         tokenizer = self._tokenizer(found)
-        tokens, _ = tokenizer.chat(messages_of(prompt), None, generation_prompt=True)
         ends = {tokenizer.eos_id, *tokenizer.turn_ends, *stops(model)} - {None}
-        return Ready(model, tokenizer, tokens.tolist(), frozenset(end for end in ends if end is not None), held)
+        return Ready(model, tokenizer, frozenset(end for end in ends if end is not None), held)
 
     def _base(self, artifact: Artifact) -> TenantModel:
         with self._turn:
             if self._shared is None:
-                model = mapped_weights.load(base_of(artifact), dtype=self._dtype).requires_grad_(False)
+                model = self._given or mapped_weights.load(base_of(artifact), dtype=self._dtype)
+                model.requires_grad_(False)
                 self._shared = TenantModel(model.to(device()), self._locate, **self._options)  # type: ignore[arg-type]
             return self._shared
 

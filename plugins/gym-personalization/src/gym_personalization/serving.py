@@ -5,28 +5,38 @@ engine.load("alice")                                  # ahead of the first reque
 answer = engine.submit("alice", "What do I like?")    # a Future of the text
 engine.close()
 
-A request is answered by the version that is the newest in the store when its batch begins, and goes on with it to its end,
+A request is answered by the version that is the newest in the store when it is begun, and goes on with it to its end,
 whatever is stored or removed meanwhile. Nothing of it depends on who else is in the batch.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import ExitStack, suppress
+import time
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from gym_bitdelta.runtime.tenant_model import PACKED, PREPARED, Lease
+from gym_bitdelta.runtime import tenant
+from gym_bitdelta.runtime.mixture import computing
+from gym_bitdelta.runtime.tenant_model import PACKED, PREPARED
 from gym_bitdelta.runtime.tiers import NoRoomError
 from gym_bitdelta.store import VariantStore
 from gym_core import GymError
 from gym_personalization.opened_variants import OpenedVariants, Prompt, Ready, messages_of
-from gym_torch.generation.generator import Generator
+from gym_torch.generation.cache_support import way_of
+from gym_torch.generation.decoding import Row
+from gym_torch.generation.generator import decode_batch
+from gym_torch.generation.sampling import SamplingOptions
+from gym_torch.generation.scheduler import Job, Lane, Scheduler
 
+NO_END = 2**20  #: requests that may wait, and tokens of a model that names no limit
+AGAIN = 0.01  #: seconds until a variant is tried again that had no room beside those in use
 BATCH = 32  #: most rows in one forward pass
 
 
@@ -66,12 +76,13 @@ class ServingEngine:
 
         """
         self._variants = OpenedVariants(store, dtype, packed_bytes, prepared_bytes, kernel)
-        self._batch = max_batch
-        self._waiting: list[Request] = []
+        self._held: dict[Hashable, tenant.Tenant] = {}
+        self._uses: Counter[Hashable] = Counter()
+        self._lanes: dict[int, Lane] = {}
+        self._turn = threading.Lock()
         self._closed = False
-        self._wake = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
-        self._thread.start()
+        self._scheduler = Scheduler(max_batch, NO_END)
+        self._reader = ThreadPoolExecutor(1, "variants")
 
     def load(self, user: str) -> None:
         """Have a user's variant read in the background. Raises GymError where there is none; who asks is told of damage."""
@@ -88,87 +99,87 @@ class ServingEngine:
         """Return what will be the answers; the requests share batches where these have room."""
         for request in requests:
             messages_of(request.prompt)  # what is no prompt is told to who asks, at once
-        with self._wake:
+        with self._turn:
             if self._closed:
                 raise GymError("the engine is closed", where="ServingEngine", fix="make another one")
-            self._waiting += requests
-            self._wake.notify()
+            for request in requests:
+                self._reader.submit(self._start, request)
         return [request.answer for request in requests]
 
     def close(self) -> None:
-        """Answer what was asked, then end the thread and let go of the models."""
-        with self._wake:
+        """Answer what was asked, then end the threads and let go of the models."""
+        with self._turn:
             self._closed = True
-            self._wake.notify()
-        self._thread.join()
+        self._reader.shutdown()
+        self._scheduler.close()
         self._variants.close()
 
-    def _work(self) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return
-                taken, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
-            taken = [each for each in taken if not each.answer.cancelled()]
-            try:
-                later = self._answer(taken)
-            except BaseException as error:
-                _failed(taken, error)
-            else:
-                with self._wake:
-                    self._waiting = later + self._waiting
-
-    def _answer(self, requests: Sequence[Request]) -> list[Request]:
-        """Answer requests in as few batches as their options allow; return those whose variants had no room beside the others."""
-        later: list[Request] = []
-        groups: dict[tuple[Any, ...], list[tuple[Request, Ready]]] = {}
-        with ExitStack() as stack:
-            for request in requests:
-                try:
-                    ready = self._variants.ready(request.user, request.prompt, stack)
-                except NoRoomError as error:
-                    if groups:
-                        later.append(request)
-                    else:
-                        _failed([request], error)
-                except GymError as error:
-                    _failed([request], error)
-                else:
-                    way = (id(ready.model), request.temperature, request.seed, ready.stops)
-                    groups.setdefault(way, []).append((request, ready))
-            for group in groups.values():
-                try:
-                    self._generate(group)
-                except GymError as error:
-                    _failed([request for request, _ in group], error)
-        return later
-
-    def _generate(self, group: Sequence[tuple[Request, Ready]]) -> None:
-        """Answer requests that share a model, sampling and stop tokens, each with the random numbers that it has alone."""
-        group = [each for each in group if each[0].answer.set_running_or_notify_cancel()]
-        if not group:
+    def _start(self, request: Request) -> None:
+        """Read the variant of a request, and have it decoded beside the others."""
+        if not request.answer.set_running_or_notify_cancel():
             return
-        (first, ready), tenants = group[0], {each.tenant.name: each.tenant.held for _, each in group if each.tenant}
-        around = Lease(self._variants.shared, tenants).serving if tenants else None
-        found = Generator(ready.model, None, self._batch).generate(
-            [each.tokens for _, each in group],
-            [request.max_new_tokens for request, _ in group],
-            temperature=first.temperature,
-            seed=first.seed,
-            stop_ids=ready.stops,
-            streams=[0] * len(group),
-            keys=[each.tenant.name if each.tenant else None for _, each in group],
-            around=around,
-        )
-        for (request, each), made in zip(group, found, strict=True):
-            request.answer.set_result(each.tokenizer.decode(made.tokens[:-1] if made.finished else made.tokens))
+        with ExitStack() as stack:
+            try:
+                ready = self._ready(request, stack)
+                row = Row(
+                    tuple(ready.tokens(request.prompt)),
+                    request.max_new_tokens,
+                    ready.stops,
+                    SamplingOptions(request.temperature, seed=request.seed),
+                    key=ready.tenant.name if ready.tenant else request.user,
+                )
+            except BaseException as error:
+                request.answer.set_exception(error)
+                return
+            close = stack.pop_all().close
 
+        def ended(error: BaseException | None) -> None:
+            close()
+            made = row.completion
+            if error is not None:
+                request.answer.set_exception(error)
+            else:
+                tokens = made.tokens[:-1] if made.finished else made.tokens
+                request.answer.set_result(ready.tokenizer.decode(tokens))
 
-def _failed(requests: Sequence[Request], error: BaseException) -> None:
-    for request in requests:
-        with suppress(InvalidStateError):  # it was cancelled, or has its answer
-            request.answer.set_exception(error)
+        self._scheduler.add(Job(self._lane(ready), row, lambda row: True, ended))
+
+    def _ready(self, request: Request, stack: ExitStack) -> Ready:
+        """Return what answers a request; where its variant has no room beside the others, it waits for them."""
+        while True:
+            try:
+                ready = self._variants.ready(request.user, stack)
+                break
+            except NoRoomError:
+                if not self._scheduler.running + self._scheduler.waiting:
+                    raise
+                time.sleep(AGAIN)
+        if ready.tenant is not None:
+            name = ready.tenant.name
+            with self._turn:
+                self._held[name] = ready.tenant.held
+                self._uses[name] += 1
+            stack.callback(self._drop, name)
+        return ready
+
+    def _drop(self, name: str) -> None:
+        with self._turn:
+            self._uses[name] -= 1
+            if not self._uses[name]:
+                del self._uses[name], self._held[name]
+
+    def _lane(self, ready: Ready) -> Lane:
+        """Return where the rows of a model are decoded."""
+        key = id(ready.model)
+        if key not in self._lanes:
+            longest = getattr(ready.model.config.get_text_config(), "max_position_embeddings", None) or NO_END
+            self._lanes[key] = Lane(ready.model, way_of(ready.model, longest, decode_batch), longest, self._around)
+        return self._lanes[key]
+
+    def _around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
+        """Return the context of a pass whose rows are of these versions."""
+        held = [self._held.get(key) for key in keys]
+        return computing(self._variants.shared.mixture(held) if any(each is not None for each in held) else None)
 
 
 @dataclass(frozen=True)

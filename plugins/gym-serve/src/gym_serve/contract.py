@@ -94,9 +94,8 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     id: str = ""
     index: int = 0  #: which of `n` replies: the stream of its random numbers
-    echo: bool = (
-        False  #: whether the first piece begins with the prompt and, where they are asked for, its log-probabilities
-    )
+    owner: str | None = None  #: who asks: what is kept of a prompt serves no other; None keeps nothing
+    echo: bool = False  #: whether the first piece begins with the prompt
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The engine `local`: models in this process, decoded by continuous batching."""

@@ -1,0 +1,124 @@
+"""Low-rank adapters of many tenants in one pass: a row `x` is computed as `W x + scaling B A x` with the A and B of its own.
+
+The pairs of the rows are gathered when rows change, and stand ready for the steps between (arXiv:2310.18547 has a kernel for it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_core import Artifact, GymError
+from gym_torch.checkpoints.artifact import base_of, open_artifact
+from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+
+Gathered = dict[str, tuple[Tensor, Tensor]]  #: by layer, A `[rows, rank, in]` and B, scaled, `[rows, out, rank]`
+_ACTIVE: ContextVar[tuple[Any, Gathered] | None] = ContextVar("adapters", default=None)
+
+
+class AdapterBatch:
+    """The adapters beside one model, whose weights stay as they are."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Begin without adapters."""
+        self._model = model
+        self._slots: dict[Hashable, int] = {None: 0}
+        self._pairs: dict[str, tuple[list[Tensor | None], list[Tensor | None]]] = {}
+        self._stacks: Gathered | None = None
+        self._last: tuple[tuple[Hashable, ...], Gathered] | None = None
+        self._hooks: list[Any] = []
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the pairs."""
+        return sum(each.nbytes for pair in self._pairs.values() for half in pair for each in half if each is not None)
+
+    def add(self, name: str, artifact: Artifact, base: Artifact) -> None:
+        """Read an adapter. Raises GymError where it is of another base, or more than low-rank updates."""
+        own = base_of(artifact)
+        if artifact.kind != "adapter" or (
+            own.resolve() != base.path.resolve() and base_fingerprint(own) != base_fingerprint(base.path)
+        ):
+            raise GymError(
+                f"`{name}` is no adapter of this base",
+                where=str(artifact.path),
+                fix="serve it under a name of its own, or with the model that it was trained from",
+            )
+        pairs = open_artifact(artifact, self._model.dtype).low_rank()
+        if pairs is None:
+            raise GymError(
+                f"`{name}` changes more than low-rank updates do, and cannot share a batch",
+                where=str(artifact.path),
+                fix="serve it under a name of its own, or make a delta of it: `gym quantize RUN bitdelta`",
+            )
+        slot = self._slots[name] = len(self._slots)
+        for layer, pair in pairs.items():
+            if layer not in self._pairs:
+                self._pairs[layer] = ([], [])
+                hook = partial(self._added, layer)
+                self._hooks.append(self._model.get_submodule(layer).register_forward_hook(hook))
+            for half, value in zip(
+                self._pairs[layer], (pair.first.detach(), pair.second.detach() * pair.scaling), strict=True
+            ):
+                half += [None] * (slot - len(half))
+                half.append(value.to(self._model.device, self._model.dtype))
+        self._stacks = self._last = None
+
+    @contextmanager
+    def computing(self, keys: list[Hashable]) -> Iterator[None]:
+        """Compute row i of each pass in the block with the adapter `keys[i]`; None is the base."""
+        if not any(key is not None for key in keys):
+            yield
+            return
+        token = _ACTIVE.set((self, self._gathered(tuple(keys))))
+        try:
+            yield
+        finally:
+            _ACTIVE.reset(token)
+
+    def close(self) -> None:
+        """Give the model back as it was."""
+        for hook in self._hooks:
+            hook.remove()
+        self._pairs.clear()
+        self._stacks = self._last = None
+
+    def _gathered(self, keys: tuple[Hashable, ...]) -> Gathered:
+        if self._last is None or self._last[0] != keys:
+            if self._stacks is None:
+                self._stacks = {
+                    layer: (_stacked(first, len(self._slots), 0), _stacked(second, len(self._slots), 1))
+                    for layer, (first, second) in self._pairs.items()
+                }
+            rows = torch.tensor([self._slots[key] for key in keys], device=self._model.device)
+            self._last = keys, {layer: (first[rows], second[rows]) for layer, (first, second) in self._stacks.items()}
+        return self._last[1]
+
+    def _added(self, layer: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        active = _ACTIVE.get()
+        if active is None or active[0] is not self:
+            return None
+        first, second = active[1][layer]
+        states = inputs[0] if inputs[0].dim() == 3 else inputs[0].unflatten(0, (len(first), -1))
+        added = torch.bmm(torch.bmm(states, first.mT), second.mT)
+        return output + added.view_as(output)
+
+
+def _stacked(values: list[Tensor | None], slots: int, dim: int) -> Tensor:
+    """Return what each slot has, of the largest rank, filled up with zeros along `dim`; slots without anything are zero."""
+    there = [each for each in values if each is not None]
+    rank = max(each.shape[dim] for each in there)
+    shape = list(there[0].shape)
+    shape[dim] = rank
+    whole = there[0].new_zeros(slots, *shape)
+    for slot, each in enumerate(values):
+        if each is not None:
+            whole[slot].narrow(dim, 0, each.shape[dim]).copy_(each)
+    return whole

@@ -1,0 +1,57 @@
+"""What a request changes in logits before a token is chosen: bias, penalties, and the mask of a grammar, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gym_serve.contract import Sampling
+from gym_serve.errors import BadRequest
+from gym_serve.local.grammar import Mask
+from gym_torch.generation.decoding import Row
+
+Step = Callable[[Tensor], Tensor]
+
+
+def processors(sampling: Sampling, row: Row, mask: Mask | None, vocabulary: int) -> Step | None:
+    """Return what changes the logits `[vocabulary]` of a row; None where nothing does. Raises BadRequest for unknown tokens."""
+    steps: list[Step] = []
+    if sampling.logit_bias:
+        if not all(0 <= token < vocabulary for token in sampling.logit_bias):
+            raise BadRequest(f"tokens are numbers from 0 to {vocabulary - 1}", key="logit_bias")
+        tokens = torch.tensor(list(sampling.logit_bias))
+        values = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32)
+        steps.append(lambda logits: logits.index_add(0, tokens.to(logits.device), values.to(logits.device)))
+    if sampling.repetition_penalty != 1.0:
+        steps.append(lambda logits: _repeated(logits, row, sampling.repetition_penalty))
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        steps.append(lambda logits: _penalized(logits, row, sampling.presence_penalty, sampling.frequency_penalty))
+    if mask is not None:
+        steps.append(mask)
+    if not steps:
+        return None
+
+    def adjust(logits: Tensor) -> Tensor:
+        for step in steps:
+            logits = step(logits)
+        return logits
+
+    return adjust
+
+
+def _repeated(logits: Tensor, row: Row, factor: float) -> Tensor:
+    """Make tokens of prompt and reply less likely (arXiv:1909.05858, section 4.1)."""
+    seen = torch.tensor([*row.prompt, *row.completion.tokens], device=logits.device).unique()
+    found = logits[seen]
+    return logits.index_copy(0, seen, torch.where(found > 0, found / factor, found * factor))
+
+
+def _penalized(logits: Tensor, row: Row, presence: float, frequency: float) -> Tensor:
+    """Subtract from tokens of the reply, as the OpenAI API says."""
+    if not row.completion.tokens:
+        return logits
+    made = torch.tensor(row.completion.tokens, device=logits.device)
+    tokens, counts = made.unique(return_counts=True)
+    return logits.index_add(0, tokens, -(presence + frequency * counts.to(logits.dtype)))

@@ -1,0 +1,116 @@
+"""Opens what is to be served: a run, a checkpoint, an artifact, a model directory, a family or a Hub id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from gym_core import Artifact, GymError
+from gym_data.answer_format import answer_format_of
+from gym_data.location import locate
+from gym_data.template_hash import template_hash
+from gym_data.tokenizer import Tokenizer
+from gym_manage.recorded import recorded
+from gym_serve.contract import Limits, ModelSource, ServedModel, Task
+from gym_serve.local.grammar import Grammars
+from gym_torch.checkpoints.artifact import base_of, opened
+from gym_torch.model.precision_probe import device
+from gym_torch.model.stop_tokens import stops
+from gym_torch.model.value_head import ScalarHead
+
+UNBOUNDED = 2**20  #: tokens of context, where a model names none
+
+
+@dataclass(eq=False)
+class Served:
+    """A model in memory, and what its replies need."""
+
+    source: ModelSource
+    artifact: Artifact
+    model: PreTrainedModel
+    tokenizer: Tokenizer
+    head: ScalarHead | None
+    context: int  #: tokens of prompt and reply
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Number of logits."""
+        ends = self.model.get_output_embeddings()
+        return int(ends.weight.shape[0]) if ends is not None else self.model.config.get_text_config().vocab_size
+
+    @cached_property
+    def stops(self) -> frozenset[int]:
+        """The tokens that end a reply."""
+        return ends_of(self.model, self.tokenizer)
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Compiles grammars for its vocabulary."""
+        return Grammars(self.tokenizer, self.vocabulary, self.stops)
+
+    @property
+    def tasks(self) -> frozenset[Task]:
+        """What it can be asked."""
+        return frozenset({"generate", "embed"} if self.head is None else {"score"})  # type: ignore[arg-type]
+
+    def listed(self) -> ServedModel:
+        """Return it as a front lists it."""
+        template = self.tokenizer.templates.get("default")
+        return ServedModel(
+            self.source.name,
+            self.artifact.kind,
+            self.tasks,
+            self.created,
+            self.context,
+            bool(self.source.tenants or self.source.adapters),
+            template_hash(template) if template is not None else None,
+            "enable_thinking" in (template or ""),
+            answer_format_of(self.tokenizer),
+        )
+
+
+def ends_of(model: PreTrainedModel, tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the tokens that end a reply: those of the model, of its tokenizer, and of its template."""
+    return frozenset(token for token in (tokenizer.eos_id, *tokenizer.turn_ends, *stops(model)) if token is not None)
+
+
+def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
+    """Return a model in memory. Raises GymError where it cannot be opened, or its template is not the one it was trained with."""
+    artifact = artifact_in(source.path)
+    found = opened(artifact)
+    model = found.adapted.model.requires_grad_(False).eval().to(device())  # type: ignore[arg-type]
+    model = model if dtype == "auto" else model.to(dtype=dtype)
+    own = artifact.path if (artifact.path / "tokenizer.json").is_file() else base_of(artifact)
+    tokenizer = Tokenizer(own, template=source.template)
+    check_template(artifact.details, tokenizer, source.name)
+    said = getattr(model.config.get_text_config(), "max_position_embeddings", None) or UNBOUNDED
+    return Served(source, artifact, model, tokenizer, found.head, min(said, limits.max_context or said))
+
+
+def artifact_in(path: str) -> Artifact:
+    """Return what a path or a name means. Raises GymError where there is nothing to serve."""
+    folder = Path(path).expanduser()
+    if (folder / "run.json").is_file() or folder.parent.name == "checkpoints":
+        return recorded(folder).artifact
+    if (folder / "artifact.json").is_file():
+        return Artifact.read(folder)
+    return Artifact(locate(path))
+
+
+def check_template(details: Mapping[str, object], tokenizer: Tokenizer, name: str) -> None:
+    """Raise GymError where the template that is there is another than the one that trained the model."""
+    said, template = details.get("template_sha256"), tokenizer.templates.get("default")
+    if said is None or template is None or said == template_hash(template):
+        return
+    raise GymError(
+        f"`{name}` was trained with another chat template: {str(said)[:12]}, and {template_hash(template)[:12]} is there",
+        where=str(tokenizer.path),
+        key="template",
+        fix="put back the template it was trained with, beside its weights as chat_template.jinja",
+    )

@@ -1,0 +1,91 @@
+"""Numbers for whole texts: scores of reward models, and embeddings from the last state of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gym_core import DataError
+from gym_data.tokenizer import Tokenizer
+from gym_serve.contract import ScoreInput
+from gym_serve.errors import BadRequest, TooLong
+from gym_serve.local.opening import Served
+from gym_serve.local.tenants import Answering, Tenants
+from gym_torch.batch import Piece
+from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.layout_support import in_small
+
+TOGETHER = 16  #: texts in one pass
+
+
+def scores(served: Served, inputs: Sequence[ScoreInput]) -> list[float]:
+    """Return the score of each input at the token that ends it, as a reward model is trained. Raises BadRequest, TooLong."""
+    assert served.head is not None
+    texts = [_scored(each, served.tokenizer) for each in inputs]
+    found: list[float] = []
+    for start in range(0, len(texts), TOGETHER):
+        found += served.head(_last(served, texts[start : start + TOGETHER])).tolist()
+    return found
+
+
+def embeddings(
+    served: Served, answering: Answering, tenants: Tenants, texts: Sequence[str], dimensions: int | None
+) -> list[list[float]]:
+    """Return the last state of each text, cut to so many dimensions and brought to length 1. Raises BadRequest, TooLong."""
+    width = served.model.config.get_text_config().hidden_size
+    if dimensions is not None and not 0 < dimensions <= width:
+        raise BadRequest(f"there are {width} dimensions", key="dimensions")
+    tokens = [[*answering.tokenizer.document_start, *answering.tokenizer.encode(text)] for text in texts]
+    if not all(tokens):
+        raise BadRequest("a text has no tokens", key="input")
+    found: list[list[float]] = []
+    for row in tokens:  # one at a time, for a pass of a tenant may not be packed
+        with tenants.around([answering.key]) if answering.key is not None else nullcontext():
+            states = _last(served, [row])[:, :dimensions]
+        found += torch.nn.functional.normalize(states.float(), dim=-1).tolist()
+    return found
+
+
+@torch.no_grad()
+def _last(served: Served, texts: Sequence[Sequence[int]]) -> Tensor:
+    """Return the last states `[texts, width]`."""
+    longest = max(map(len, texts))
+    if longest > served.context:
+        raise TooLong(f"a text has {longest} tokens, and may have {served.context}", key="input")
+    none = np.zeros(longest, dtype=np.bool_)
+    pieces = [Piece("text", np.array(text, dtype=np.int32), none[: len(text)]) for text in texts]
+    layout = in_small(served.model, served.context, packs=False).layout
+    batch = layout.lay_out(pieces, ()).to(served.model.device)
+    return hidden_states(served.model, batch, batch.ends)
+
+
+def _scored(given: ScoreInput, tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens of an input, up to the one that ends it."""
+    if isinstance(given, str):
+        found = [*tokenizer.document_start, *tokenizer.encode(given)]
+    else:
+        messages = _messages(given)
+        try:
+            rendered = tokenizer.learnable(messages, (), [len(messages) - 1])
+            tokens, trained = tokenizer.encode_rendered(rendered)[-1]
+        except (ValueError, DataError) as error:
+            raise BadRequest(str(error).splitlines()[0][:300], key="messages") from error
+        found = tokens[: int(np.flatnonzero(trained)[-1]) + 1].tolist()
+    if not found:
+        raise BadRequest("a text has no tokens", key="input")
+    return found
+
+
+def _messages(given: tuple[str, str] | Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    match given:
+        case (str() as question, str() as answer):
+            return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        case _:
+            messages = [dict(each) for each in given if isinstance(each, Mapping)]
+            if not messages or messages[-1].get("role") != "assistant":
+                raise BadRequest("a conversation that is scored ends with the assistant", key="messages")
+            return messages

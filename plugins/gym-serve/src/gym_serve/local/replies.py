@@ -1,0 +1,112 @@
+"""A reply under way: what the thread that decodes tells of it, and what its reader gets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gym_data.tokenizer import Tokenizer
+from gym_serve.contract import Alternative, FinishReason, Piece, Sampling, TokenLogprob, Usage
+from gym_serve.errors import Gone, RequestError
+from gym_serve.local.grammar import Mask
+from gym_serve.local.text_stream import UNKNOWN, TextStream
+from gym_torch.generation.decoding import Row
+from gym_torch.generation.sampling import Scores
+from gym_torch.generation.scheduler import ClosedError
+
+#: bytes of the characters with which byte-level vocabularies are written
+_BYTES = {
+    chr(byte if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174 else 256 + number): byte
+    for number, byte in enumerate(sorted(range(256), key=lambda b: (33 <= b <= 126 or 161 <= b <= 172 or b >= 174, b)))
+}
+
+
+class Reply:
+    """One reply. `told` and `ended` are called in the thread that decodes; everything else in that of the reader."""
+
+    def __init__(self, tokenizer: Tokenizer, sampling: Sampling, stops: frozenset[int], echo: str) -> None:
+        """Begin; `echo` is shown before anything else."""
+        self._tokenizer, self._sampling, self._stops, self._echo = tokenizer, sampling, stops, echo
+        self._text = TextStream(tokenizer, sampling.stop)
+        self.mask: Mask | None = None
+        self.close: Callable[[], None] = lambda: None  #: called once when it has ended
+        self._pieces: list[Piece] = []
+        self._error: BaseException | None = None
+        self.over = False
+        self._row: Row | None = None
+        self._ready = asyncio.Event()
+
+    def told(self, row: Row) -> bool:
+        """Take the newest token of a row; return whether the row goes on."""
+        self._row = row
+        token = row.completion.tokens[-1]
+        logprobs = (self._logprob(token, row.scores[-1]),) if row.alternatives is not None else ()
+        if token in self._stops and row.completion.finished:
+            self._pieces.append(Piece("", (token,), logprobs))
+            return False
+        if self.mask is not None:
+            self.mask.accept(token)
+        self._pieces.append(Piece(self._text.push(token), (token,), logprobs))
+        return not self._text.stopped and not (self.mask is not None and self.mask.over)
+
+    def ended(self, error: BaseException | None) -> None:
+        """Be told that nothing more comes."""
+        self.close()
+        row = self._row
+        if error is None and row is not None:
+            text = self._text.end()
+            made = row.completion
+            whole = made.finished or self._text.stopped or (self.mask is not None and self.mask.over)
+            reason: FinishReason = "stop" if whole else "length" if len(made.tokens) >= row.limit else "cancelled"
+            usage = Usage(len(row.prompt), len(made.tokens), row.reused)
+            self._pieces.append(Piece(text, (), (), reason, usage))
+        elif error is None or isinstance(error, ClosedError):
+            error = Gone("the engine closed, or the request was cancelled, before the reply was done")
+        self._error = error
+        self.over = True
+
+    def wake(self) -> None:
+        """Have the reader look at what came."""
+        self._ready.set()
+
+    async def next(self) -> Piece | None:
+        """Return what came since it was last asked, as one piece; None at the end. Raises what went wrong."""
+        while not self._pieces:
+            if self.over:
+                if self._error is not None:
+                    raise self._error if isinstance(self._error, RequestError) else _internal(self._error)
+                return None
+            self._ready.clear()
+            if not self._pieces and not self.over:
+                await self._ready.wait()
+        found: list[Piece] = []
+        while self._pieces:
+            found.append(self._pieces.pop(0))
+        echo, self._echo = self._echo, ""
+        return Piece(
+            echo + "".join(piece.text for piece in found),
+            tuple(token for piece in found for token in piece.tokens),
+            tuple(each for piece in found for each in piece.logprobs),
+            found[-1].finish_reason,
+            found[-1].usage,
+        )
+
+    def _logprob(self, token: int, scores: Scores) -> TokenLogprob:
+        top = tuple(Alternative(*self._written(other), logprob, self._bytes(other)) for other, logprob in scores.top)
+        return TokenLogprob(*self._written(token), scores.log_prob, self._bytes(token), top)
+
+    def _written(self, token: int) -> tuple[int, str]:
+        return token, self._tokenizer.decode([token])
+
+    def _bytes(self, token: int) -> bytes:
+        text = self._tokenizer.decode([token])
+        written = self._tokenizer.written(token) or ""
+        if UNKNOWN not in text:
+            return text.encode()
+        if written.startswith("<0x"):
+            return bytes([int(written[3:5], 16)])
+        return bytes(_BYTES[sign] for sign in written) if set(written) <= set(_BYTES) else text.encode()
+
+
+def _internal(error: BaseException) -> RequestError:
+    return RequestError(f"the reply could not be made: {type(error).__name__}")

@@ -1,0 +1,177 @@
+"""Who answers for a tenant: a compressed delta of a store beside the base, a low-rank adapter beside it, or a model of its own.
+
+Rows of all tenants share the batches of one base. What a request has stays in memory until it ends, whatever is replaced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from transformers import PreTrainedModel
+
+from gym_bitdelta.runtime.mixture import computing
+from gym_bitdelta.runtime.tenant import Tenant
+from gym_bitdelta.store import VariantStore
+from gym_core import GymError
+from gym_data.tokenizer import Tokenizer
+from gym_personalization.opened_variants import OpenedVariants
+from gym_serve.contract import Limits
+from gym_serve.errors import Unknown
+from gym_serve.local.adapter_batch import AdapterBatch
+from gym_serve.local.opening import Served, artifact_in
+
+
+@dataclass(frozen=True)
+class Answering:
+    """What answers for a tenant."""
+
+    model: PreTrainedModel
+    tokenizer: Tokenizer
+    stops: frozenset[int]
+    key: Hashable  #: names it, version included, among the rows of the model
+
+
+class Tenants(Protocol):
+    """The tenants of one model."""
+
+    def names(self) -> Sequence[str]:
+        """Return who there is, sorted."""
+        ...
+
+    def open(self, name: str | None, stack: ExitStack) -> Answering:
+        """Return what answers for a tenant, or for nobody in particular, until `stack` is closed. Raises Unknown, GymError."""
+        ...
+
+    def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
+        """Return the context of a pass whose rows have these keys."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class StoredTenants:
+    """The users of a variant store."""
+
+    def __init__(self, served: Served, limits: Limits) -> None:
+        """Lay the deltas of a store beside a model. Raises GymError where there is no store."""
+        assert served.source.tenants is not None
+        self._served, self._store = served, VariantStore(served.source.tenants, create=False)
+        self._variants = OpenedVariants(
+            self._store, served.model.dtype, limits.tenant_cache_bytes, limits.tenant_bytes, None, served.model
+        )
+        self._held: dict[Hashable, Tenant] = {}
+        self._uses: Counter[Hashable] = Counter()
+        self._turn = threading.Lock()
+
+    def names(self) -> Sequence[str]:
+        """Return the users."""
+        return sorted({variant.user for variant in self._store.listing().variants})
+
+    def open(self, name: str | None, stack: ExitStack) -> Answering:
+        """Return what answers for the newest version of a user."""
+        if name is None:
+            return Answering(self._served.model, self._served.tokenizer, self._served.stops, None)
+        if name not in self.names():
+            raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
+        ready = self._variants.ready(name, stack)
+        key: Hashable = None
+        if ready.tenant is not None:
+            key = ready.tenant.name
+            with self._turn:
+                self._held[key] = ready.tenant.held
+                self._uses[key] += 1
+            stack.callback(self._drop, key)
+        return Answering(ready.model, ready.tokenizer, ready.stops, key or name)
+
+    def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
+        """Return the context of a pass whose rows are of these versions."""
+        held = [self._held.get(key) for key in keys]
+        return computing(self._variants.shared.mixture(held) if any(each is not None for each in held) else None)
+
+    def close(self) -> None:
+        """Close the store."""
+        self._variants.close()
+        self._store.close()
+
+    def _drop(self, key: Hashable) -> None:
+        with self._turn:
+            self._uses[key] -= 1
+            if not self._uses[key]:
+                del self._uses[key], self._held[key]
+
+
+class AdapterTenants:
+    """Low-rank adapters by name, all beside one base."""
+
+    def __init__(self, served: Served, limits: Limits) -> None:
+        """Read the adapters. Raises GymError where one of them is more than a low-rank update of this very base."""
+        self._served = served
+        self._batch = AdapterBatch(served.model)
+        for name, path in served.source.adapters.items():
+            self._batch.add(name, artifact_in(path), served.artifact)
+        if self._batch.bytes > limits.tenant_bytes:
+            raise GymError(
+                f"the adapters take {self._batch.bytes / 1e6:.0f} MB, and may take {limits.tenant_bytes / 1e6:.0f}",
+                key="limits.tenant_bytes",
+                fix="serve fewer of them, or set it higher",
+            )
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the adapters."""
+        return sorted(self._served.source.adapters)
+
+    def open(self, name: str | None, stack: ExitStack) -> Answering:
+        """Return the base with an adapter."""
+        if name is not None and name not in self._served.source.adapters:
+            raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
+        return Answering(self._served.model, self._served.tokenizer, self._served.stops, name)
+
+    def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
+        """Return the context of a pass whose rows have these adapters."""
+        return self._batch.computing(keys)
+
+    def close(self) -> None:
+        """Give the model back as it was."""
+        self._batch.close()
+
+
+class NoTenants:
+    """A model that everybody shares."""
+
+    def __init__(self, served: Served) -> None:
+        """Take the model."""
+        self._served = served
+
+    def names(self) -> Sequence[str]:
+        """Return nobody."""
+        return ()
+
+    def open(self, name: str | None, stack: ExitStack) -> Answering:
+        """Return the model."""
+        if name is not None:
+            raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
+        return Answering(self._served.model, self._served.tokenizer, self._served.stops, None)
+
+    @contextmanager
+    def around(self, keys: list[Hashable]) -> Iterator[None]:
+        """Change nothing."""
+        yield
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+
+def tenants_of(served: Served, limits: Limits) -> Tenants:
+    """Return the tenants of a source. Raises GymError where it names both a store and adapters."""
+    if served.source.tenants and served.source.adapters:
+        raise GymError("a model has tenants from a store or adapters by name, not both", key=served.source.name)
+    if served.source.tenants:
+        return StoredTenants(served, limits)
+    return AdapterTenants(served, limits) if served.source.adapters else NoTenants(served)

@@ -1,0 +1,203 @@
+"""The engine `local`: in fp32 a reply is the generator's own text, whatever is asked beside it and however it is read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+
+from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
+from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
+from gym_serve.local.config import Local
+from gym_serve.local.engine import LocalEngine
+from gym_testkit.bench import Bench
+from gym_testkit.distribution import Brought
+from gym_testkit.laws import servers
+from gym_torch.generation.generator import complete
+
+LONGEST = 16
+ASKS = ["3 + 4?", "Who are you?", "Say the alphabet backwards, please.", "a", "3 + 4?"]
+GREEDY = Sampling(max_tokens=LONGEST, temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    made = Local(dtype="float32").build(artifacts=[ModelSource("tiny", "tiny")], limits=Limits(queue=8, grammar_bytes=10_000))
+    yield made
+    asyncio.run(made.close())
+
+
+def asking(text: str = ASKS[0], **sampling: Any) -> Request:
+    return Request("tiny", messages=[{"role": "user", "content": text}], sampling=replace(GREEDY, **sampling))
+
+
+async def pieces(engine: LocalEngine, request: Request) -> list[Piece]:
+    return [piece async for piece in engine.submit(request)]
+
+
+async def text(engine: LocalEngine, request: Request) -> str:
+    return "".join(piece.text for piece in await pieces(engine, request))
+
+
+@pytest.mark.parametrize("law", servers.laws.laws, ids=lambda law: law.text)
+def test_it_holds_to_the_laws_of_servers(law: Any, tmp_path: Path) -> None:
+    law.check(Brought("servers", "local", Local), Bench(tmp_path))
+
+
+def test_replies_are_the_generators_own_text(engine: LocalEngine) -> None:
+    """Alone, together, and entering while others are decoded."""
+    served = engine._models["tiny"]
+    rows = [{"messages": [{"role": "user", "content": ask}]} for ask in ASKS]
+    expected = complete(served.model, served.tokenizer, rows, LONGEST)
+
+    async def use() -> None:
+        assert [await text(engine, asking(ask)) for ask in ASKS] == expected
+        tasks = []
+        for ask in ASKS * 3:
+            tasks.append(asyncio.create_task(text(engine, asking(ask))))
+            await asyncio.sleep(0.003)
+        assert await asyncio.gather(*tasks) == expected * 3
+        options = [{"temperature": 4.0, "top_p": 0.99, "seed": 3}, {"temperature": 4.0, "top_k": 9, "seed": 4}, {}]
+        alone = [await text(engine, asking(ASKS[2], **each)) for each in options]
+        mixed = await asyncio.gather(*(text(engine, asking(ASKS[2], **each)) for each in options))
+        assert mixed == alone and len(set(alone)) > 1
+
+    asyncio.run(use())
+
+
+def test_a_prefix_that_was_kept_changes_nothing_and_is_the_owners_alone(engine: LocalEngine) -> None:
+    async def use() -> None:
+        request = asking("What is it that I asked? " * 4)
+        plain = await pieces(engine, request)
+        cached = []
+        for owner in ("ann", "ann", "ben", None):
+            found = await pieces(engine, replace(request, owner=owner))
+            assert "".join(piece.text for piece in found) == "".join(piece.text for piece in plain)
+            assert found[-1].usage is not None
+            cached.append(found[-1].usage.cached_tokens)
+        assert cached[0] == cached[2] == cached[3] == 0 and cached[1] > 16
+
+    asyncio.run(use())
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["ann", "ben"]}, "ages": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}},
+    "required": ["name", "ages"],
+    "additionalProperties": False,
+}  # fmt: skip
+
+
+def test_grammars_hold_and_their_neighbours_are_free(engine: LocalEngine) -> None:
+    async def use() -> None:
+        free = await text(engine, asking(temperature=0.0))
+        schema, number = Grammar("json_schema", json.dumps(SCHEMA)), Grammar("regex", "[a-f]{3}-[0-9]{2}")
+        hot = {"temperature": 1.5, "max_tokens": 200}
+        requests = [asking(grammar=schema, seed=seed, **hot) for seed in range(4)]
+        requests += [asking(grammar=number, seed=seed, **hot) for seed in range(3)]
+        *found, beside = await asyncio.gather(*(text(engine, each) for each in [*requests, asking(temperature=0.0)]))
+        assert beside == free
+        for written in found[:4]:
+            jsonschema.validate(json.loads(written), SCHEMA)
+        assert all(len(written) == 6 and written[3] == "-" for written in found[4:]) and len(set(found[4:])) > 1
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("regex", "(a|aa)+" * 2000),
+        Grammar("regex", "(((((a{1,500}){1,500}){1,500}){1,500}){1,500})b"),
+        Grammar("regex", "("),
+        Grammar("json_schema", "[" * 2000 + "]" * 2000),
+        Grammar("json_schema", '{"type": "no such type"}'),
+        Grammar("json_schema", json.dumps({"type": "string", "pattern": "(x+x+)+y" * 500})),
+        Grammar("json_schema", '{"$ref": "http://localhost/schema"}'),
+        Grammar("lark", "start: start start | start"),
+    ],
+    ids=range(8),
+)
+def test_a_hostile_grammar_costs_little_and_hurts_nobody(engine: LocalEngine, grammar: Grammar) -> None:
+    async def use() -> None:
+        beside = asyncio.create_task(text(engine, asking()))
+        try:
+            async with asyncio.timeout(20):
+                await text(engine, asking(grammar=grammar, temperature=1.0, seed=1))
+        except RequestError as error:
+            assert isinstance(error, BadRequest)
+        assert await beside == await text(engine, asking())
+
+    asyncio.run(use())
+
+
+def test_what_a_request_changes_in_logits(engine: LocalEngine) -> None:
+    async def use() -> None:
+        (first, *_) = (await pieces(engine, asking(max_tokens=1, logprobs=3)))[0].logprobs
+        assert len(first.top) == 3 and first.top[0].token == first.token and first.logprob == first.top[0].logprob
+        assert first.utf8.decode(errors="replace") == first.text
+        banned = await pieces(engine, asking(max_tokens=1, logit_bias={first.token: -100.0}))
+        assert banned[0].tokens == (first.top[1].token,)
+        forced = await pieces(engine, asking(max_tokens=6, logit_bias={50: 100.0}, ignore_eos=True))
+        assert {token for piece in forced for token in piece.tokens} == {50}
+        spread = await pieces(engine, asking(max_tokens=6, logit_bias={50: 100.0}, presence_penalty=200.0))
+        assert [token for piece in spread for token in piece.tokens].count(50) == 1
+
+    asyncio.run(use())
+
+
+def test_each_error_is_told_to_its_request(engine: LocalEngine) -> None:
+    wrong: list[tuple[Request, type[RequestError]]] = [
+        (replace(asking(), model="other"), Unknown),
+        (replace(asking(), tenant="ann"), Unknown),
+        (replace(asking(), prompt="and this"), BadRequest),
+        (replace(asking(), messages=None, tokens=[10**9]), BadRequest),
+        (replace(asking(), messages=None, tokens=[5] * 10**6), TooLong),
+        (replace(asking(), messages=[{"role": "no such role", "content": 1}]), BadRequest),
+        (asking(logprobs=10**6), BadRequest),
+        (asking(logit_bias={10**9: 1.0}), BadRequest),
+        (asking(grammar=Grammar("regex", "a" * 20_000)), BadRequest),
+    ]
+
+    async def use() -> None:
+        for request, error in wrong:
+            with pytest.raises(error):
+                await pieces(engine, request)
+
+    asyncio.run(use())
+
+
+def test_a_full_queue_refuses_and_those_in_it_are_answered() -> None:
+    async def use() -> None:
+        small = Local().build(artifacts=[ModelSource("tiny", "tiny")], limits=Limits(max_batch=1, queue=2))
+        long = asking(max_tokens=40, ignore_eos=True)
+        found = await asyncio.gather(*(text(small, long) for _ in range(12)), return_exceptions=True)
+        answered = [each for each in found if isinstance(each, str)]
+        assert len(set(answered)) == 1 and len(answered) >= 3
+        assert all(isinstance(each, str | Full) for each in found) and len(answered) < 12
+        stream = small.submit(asking(max_tokens=10_000, ignore_eos=True))
+        await anext(stream)
+        await small.close(0.2)
+        with pytest.raises(Gone):
+            async for _ in stream:
+                pass
+
+    asyncio.run(use())
+
+
+def test_embeddings_are_last_states_of_length_one(engine: LocalEngine) -> None:
+    vectors = asyncio.run(engine.embed("tiny", ["hello", "a longer text", "hello"], 5))
+    assert [len(vector) for vector in vectors] == [5] * 3 and vectors[0] == pytest.approx(vectors[2])
+    assert torch.tensor(vectors).norm(dim=1).tolist() == pytest.approx([1.0] * 3)
+    served = engine._models["tiny"]
+    tokens = torch.tensor([[*served.tokenizer.document_start, *served.tokenizer.encode("hello")]])
+    with torch.no_grad():
+        state = served.model.base_model(tokens).last_hidden_state[0, -1, :5]
+    assert vectors[0] == pytest.approx((state / state.norm()).tolist(), abs=1e-4)

@@ -1,0 +1,203 @@
+"""Decodes jobs in a thread of its own as they come: who enters when, who is told what, and what happens to a job that fails.
+
+Jobs of one lane share batches; a lane is a model with what its passes run within. What goes wrong with a job is told to it alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from transformers import PreTrainedModel
+
+from gym_torch.generation.cache_support import Way
+from gym_torch.generation.decoding import Around, Decoding, Row
+from gym_torch.generation.prefix_cache import PrefixCache
+
+PATIENCE = 8  #: steps after which a job enters, also where fewer than a quarter of the rows are free
+PROMPT_TOKENS = 8192  #: of the prompts that enter together, unless a single one has more
+
+
+class QueueFullError(Exception):
+    """As many jobs wait as may."""
+
+
+class ClosedError(Exception):
+    """The scheduler takes no more jobs, or ended before a job was done."""
+
+
+@dataclass(eq=False)
+class Lane:
+    """Where jobs are decoded together."""
+
+    model: PreTrainedModel
+    way: Way
+    longest: int  #: most tokens of a prompt and what continues it
+    around: Around | None = None
+    prefixes: PrefixCache | None = None
+    decoding: Decoding | None = None
+    jobs: dict[Row, Job] = field(default_factory=dict)
+
+    def session(self) -> Decoding:
+        """Return the rows in flight."""
+        if self.decoding is None:
+            self.model.eval()
+            self.decoding = Decoding(self.model, self.way, self.longest, around=self.around, prefixes=self.prefixes)
+        return self.decoding
+
+
+@dataclass(eq=False)
+class Job:
+    """A row to decode, and who is told of it; both functions are called in the thread of the scheduler."""
+
+    lane: Lane
+    row: Row
+    told: Callable[[Row], bool]  #: called for each token; returns whether the row goes on
+    ended: Callable[[BaseException | None], None]  #: called once, with the error where there was one
+    cancelled: bool = False
+    waited: int = 0  #: steps
+
+
+class Scheduler:
+    """The thread, and who waits for it. Any thread may call it."""
+
+    def __init__(self, max_batch: int, queue: int, flush: Callable[[], None] = lambda: None) -> None:
+        """Start. `max_batch` rows of a lane are decoded together, `queue` jobs may wait; `flush` is called after each turn."""
+        self.max_batch, self.queue, self._flush = max_batch, queue, flush
+        self._waiting: deque[Job] = deque()
+        self._lanes: dict[Lane, None] = {}
+        self._wake = threading.Condition()
+        self._closed = False
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._work, name="decoding", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that are not decoded yet."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Jobs that are decoded."""
+        return sum(len(lane.jobs) for lane in list(self._lanes))
+
+    def add(self, *jobs: Job) -> None:
+        """Have jobs decoded. Raises QueueFullError, and ClosedError after `close`."""
+        with self._wake:
+            if self._closed:
+                raise ClosedError
+            free = sum(self.max_batch - len(lane.jobs) for lane in {job.lane for job in jobs})
+            if len(self._waiting) + len(jobs) > self.queue + max(free, 0):
+                raise QueueFullError
+            self._waiting += jobs
+            self._wake.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Let a job go at the next step; it is told that it ended."""
+        with self._wake:
+            job.cancelled = True
+            self._wake.notify()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more jobs, and wait until those there are have ended; those left after so many seconds fail."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._abandoned = True
+            self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._waiting or self.running or self._closed)
+                if self._abandoned:
+                    self._abandon()
+                if not self._waiting and not self.running:
+                    self._flush()
+                    return
+                entering = self._entering()
+            for lane in list(self._lanes):
+                self._turn(lane, entering.get(lane, []))
+            self._flush()
+
+    def _entering(self) -> dict[Lane, list[Job]]:
+        """Take from those who wait who enters now, in their order."""
+        found: dict[Lane, list[Job]] = {}
+        tokens: dict[Lane, int] = {}
+        left: deque[Job] = deque()
+        for job in self._waiting:
+            lane = job.lane
+            self._lanes.setdefault(lane)
+            own = found.setdefault(lane, [])
+            free = self.max_batch - len(lane.jobs)
+            # A pass for one new row costs about as much as for many, so wait a little for a quarter of the rows.
+            enters = free * 4 >= self.max_batch or (free > 0 and job.waited >= PATIENCE) or bool(own)
+            size = tokens.get(lane, 0) + len(job.row.prompt)
+            if job.cancelled:
+                job.ended(None)
+            elif enters and len(own) < free and (not own or size <= PROMPT_TOKENS):
+                own.append(job)
+                tokens[lane] = size
+            else:
+                job.waited += 1
+                left.append(job)
+        self._waiting = left
+        return found
+
+    def _turn(self, lane: Lane, entering: list[Job]) -> None:
+        """Let jobs of a lane leave and enter, and choose a token for each."""
+        decoding = lane.session()
+        self._leave(lane, [job for job in lane.jobs.values() if job.cancelled])
+        if entering:
+            lane.jobs |= {job.row: job for job in entering}
+            try:
+                rows = decoding.admit([job.row for job in entering])
+            except Exception as error:  # of the model, or of its memory
+                self._leave(lane, entering, error)
+            else:
+                self._deliver(lane, rows)
+        if decoding.rows:
+            try:
+                rows = decoding.step()
+            except Exception as error:
+                lane.decoding = None
+                self._leave(lane, list(lane.jobs.values()), error)
+            else:
+                self._deliver(lane, rows)
+
+    def _deliver(self, lane: Lane, rows: Sequence[Row]) -> None:
+        """Tell jobs of their new tokens; those that are over leave."""
+        over: list[Job] = []
+        for row in rows:
+            job = lane.jobs[row]
+            try:
+                going = job.told(row)
+            except Exception as error:
+                self._leave(lane, [job], error)
+                continue
+            if not going or row.completion.finished or len(row.completion.tokens) >= row.limit:
+                over.append(job)
+        self._leave(lane, over)
+
+    def _leave(self, lane: Lane, jobs: list[Job], error: BaseException | None = None) -> None:
+        """Let jobs go, and tell them."""
+        if not jobs:
+            return
+        if lane.decoding is not None:
+            lane.decoding.drop([job.row for job in jobs])
+        for job in jobs:
+            lane.jobs.pop(job.row, None)
+            job.ended(error)
+
+    def _abandon(self) -> None:
+        """End everything that is not done."""
+        for job in self._waiting:
+            job.ended(ClosedError())
+        self._waiting.clear()
+        for lane in self._lanes:
+            self._leave(lane, list(lane.jobs.values()), ClosedError())
