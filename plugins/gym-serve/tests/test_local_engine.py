@@ -29,7 +29,9 @@ GREEDY = Sampling(max_tokens=LONGEST, temperature=0.0)
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[LocalEngine]:
-    made = Local(dtype="float32").build(artifacts=[ModelSource("tiny", "tiny")], limits=Limits(queue=8, grammar_bytes=10_000))
+    made = Local(dtype="float32").build(
+        artifacts=[ModelSource("tiny", "tiny")], limits=Limits(queue=8, grammar_bytes=10_000)
+    )
     yield made
     asyncio.run(made.close())
 
@@ -53,7 +55,7 @@ def test_it_holds_to_the_laws_of_servers(law: Any, tmp_path: Path) -> None:
 
 def test_replies_are_the_generators_own_text(engine: LocalEngine) -> None:
     """Alone, together, and entering while others are decoded."""
-    served = engine._models["tiny"]
+    served = engine.served["tiny"]
     rows = [{"messages": [{"role": "user", "content": ask}]} for ask in ASKS]
     expected = complete(served.model, served.tokenizer, rows, LONGEST)
 
@@ -196,7 +198,7 @@ def test_embeddings_are_last_states_of_length_one(engine: LocalEngine) -> None:
     vectors = asyncio.run(engine.embed("tiny", ["hello", "a longer text", "hello"], 5))
     assert [len(vector) for vector in vectors] == [5] * 3 and vectors[0] == pytest.approx(vectors[2])
     assert torch.tensor(vectors).norm(dim=1).tolist() == pytest.approx([1.0] * 3)
-    served = engine._models["tiny"]
+    served = engine.served["tiny"]
     tokens = torch.tensor([[*served.tokenizer.document_start, *served.tokenizer.encode("hello")]])
     with torch.no_grad():
         state = served.model.base_model(tokens).last_hidden_state[0, -1, :5]

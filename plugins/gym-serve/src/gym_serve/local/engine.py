@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
@@ -48,14 +48,14 @@ class LocalEngine:
         if config.threads:
             torch.set_num_threads(config.threads)
         self._limits = limits
-        self._models: dict[str, Served] = {}
+        self.served: dict[str, Served] = {}
         self._tenants: dict[str, Tenants] = {}
         for source in artifacts:
-            if source.name in self._models:
+            if source.name in self.served:
                 raise GymError(f"two models are called `{source.name}`", key="name")
-            self._models[source.name] = served = open_source(source, limits, config.dtype)
+            self.served[source.name] = served = open_source(source, limits, config.dtype)
             self._tenants[source.name] = tenants_of(served, limits)
-        self._listed = [served.listed() for served in self._models.values()]
+        self._listed = [served.listed() for served in self.served.values()]
         self._prefixes = PrefixCache(limits.prefix_cache_bytes)
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._touched: set[Reply] = set()
@@ -170,9 +170,9 @@ class LocalEngine:
             raise Gone("the engine is closed")
 
     def _served(self, model: str) -> Served:
-        if model not in self._models:
+        if model not in self.served:
             raise Unknown(f"there is no model `{model}`")
-        return self._models[model]
+        return self.served[model]
 
     def _asked(self, model: str, tenant: str | None, task: str) -> Served:
         served = self._served(model)
@@ -265,4 +265,9 @@ class LocalEngine:
         """Wake those whose replies grew; called in the thread that decodes."""
         touched, self._touched = self._touched, set()
         if touched and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(lambda: [reply.wake() for reply in touched])
+            self._loop.call_soon_threadsafe(_wake, touched)
+
+
+def _wake(replies: Iterable[Reply]) -> None:
+    for reply in replies:
+        reply.wake()

@@ -6,18 +6,21 @@ import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, PluginError, Run
 from gym_data.kinds import Data
 from gym_data.location import is_hub_id, lasting
+from gym_data.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
+from gym_data.tokenizer_files import read_tokenizer
 from gym_optim.promises import named
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
+from gym_torch.config import torch_algorithm
 from gym_torch.distributed.optimizer_state import NotPlainError
 from gym_torch.kinds import part
 from gym_torch.loop.job import Job, keeps_best
@@ -101,12 +104,25 @@ class Results:
     def _told(self, made: Artifact, job: Job, step: int) -> Artifact:
         """Return an artifact that says all there is to say: what it is for, of which step, and what it was made from."""
         details = {**made.details, "step": step}
+        if self._template is not None:
+            details["template_sha256"] = template_hash(self._template)
         if made.kind == "adapter":
             details |= self.model.described
             if self.adapted.starts_from_weights:
                 details |= told_of(self.model.quantization)
             made = replace(made, base=lasting(self.model.name))
         return replace(made, details=details, task=job.objective.task)
+
+    @cached_property
+    def _template(self) -> str | None:
+        """Return the chat template that was trained on; None where rows are no chats, or there is none."""
+        data = part(self.run.recipe, Data)
+        if data is None or torch_algorithm(self.run.recipe).rows == "text":
+            return None
+        own = data.chat_template()
+        if own is not None or not (self.model.path / "tokenizer.json").is_file():
+            return own
+        return read_tokenizer(self.model.path).templates.get("default")
 
     def _copy_tokenizer(self, into: Path) -> None:
         """Lay the tokenizer beside the weights, with the chat template that was trained on and where its turns end."""

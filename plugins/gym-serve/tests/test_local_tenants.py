@@ -1,0 +1,124 @@
+"""Tenants over one base: each is answered as alone, and a model is served with the template that trained it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from gym_bitdelta.delta import file, records
+from gym_bitdelta.store import VariantStore
+from gym_core import Artifact, GymError, execute, load_recipe
+from gym_serve.contract import Limits, ModelSource, Request, Sampling
+from gym_serve.errors import Unknown
+from gym_serve.local.config import Local
+from gym_serve.local.engine import LocalEngine
+from gym_serve.local.opening import artifact_in
+from gym_testkit.bench import Bench
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+from gym_torch.generation.generator import Generator
+
+PROMPT, LONGEST = "3 + 4", 10
+
+
+async def tokens(engine: LocalEngine, request: Request) -> list[int]:
+    return [token async for piece in engine.submit(request) for token in piece.tokens]
+
+
+def asking(tenant: str | None, prompt: str = PROMPT) -> Request:
+    sampling = Sampling(max_tokens=LONGEST, temperature=0.0, ignore_eos=True)
+    return Request("base", tenant, prompt=prompt, sampling=sampling, owner="one")
+
+
+def delta(base: Path, into: Path, seed: int) -> Artifact:
+    """Write a delta that changes every matrix of the layers at random, so that each seed answers otherwise."""
+    draws, found = torch.Generator().manual_seed(seed), {}
+    with safe_open(next(base.glob("*.safetensors")), "pt") as weights:
+        for name in weights.keys():  # noqa: SIM118 - it is no mapping
+            shape = weights.get_tensor(name).shape
+            if "layers" in name and len(shape) == 2:
+                found[name] = records.raw(torch.randn(shape, generator=draws) * 0.3)
+    into.mkdir(parents=True)
+    file.write(into / file.NAME, file.made(base_fingerprint(base), found, {}, {}))
+    return Artifact(into, "delta", str(base), {"delta": "gym_bitdelta:BitDelta"})
+
+
+def expected(engine: LocalEngine, artifact: Artifact, prompt: str = PROMPT) -> list[int]:
+    served = engine.served["base"]
+    text = [*served.tokenizer.document_start, *served.tokenizer.encode(prompt)]
+    return Generator(open_artifact(artifact).model, None).generate([text], LONGEST, stop_ids=())[0].tokens
+
+
+def test_deltas_of_many_share_batches_with_their_base_and_each_is_answered_as_alone(tmp_path: Path) -> None:
+    base, users = Bench(tmp_path).model(), ("ann", "ben", "cleo")
+    with VariantStore(tmp_path / "store") as store:
+        deltas = {user: delta(base, tmp_path / user, seed) for seed, user in enumerate(users)}
+        for user, artifact in deltas.items():
+            store.create(user, artifact)
+    source = ModelSource("base", str(base), tenants=tmp_path / "store")
+    engine = Local().build(artifacts=[source], limits=Limits())
+    alone = {user: expected(engine, artifact) for user, artifact in deltas.items()} | {
+        None: expected(engine, Artifact(base))
+    }
+
+    async def use() -> None:
+        assert list(engine.tenants("base")) == [*users] and engine.models()[0].tenants
+        order = [*users, None, *users, None]
+        for _ in range(2):  # the second time with what was kept of prompts
+            assert await asyncio.gather(*(tokens(engine, asking(user)) for user in order)) == [
+                alone[user] for user in order
+            ]
+        with pytest.raises(Unknown):
+            await tokens(engine, asking("../ann"))
+        with VariantStore(tmp_path / "store") as store:
+            store.update("ann", delta(base, tmp_path / "again", 7))
+        assert await tokens(engine, asking("ann")) == expected(engine, Artifact(tmp_path / "again", **_rest(base)))
+        await engine.close()
+
+    asyncio.run(use())
+    assert len(set(map(tuple, alone.values()))) == len(alone)
+
+
+def _rest(base: Path) -> dict[str, object]:
+    return {"kind": "delta", "base": str(base), "details": {"delta": "gym_bitdelta:BitDelta"}}
+
+
+def test_adapters_of_many_share_batches_and_the_template_that_trained_serves(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    base = bench.model()
+    paths = {}
+    for rank, name, answer in ((2, "ann", "bbbb"), (4, "ben", "zzzz")):
+        row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]}
+        (tmp_path / f"{name}.jsonl").write_text((json.dumps(row) + "\n") * 4)
+        recipe = {
+            "model": str(base),
+            "data": str(tmp_path / f"{name}.jsonl"),
+            "algorithm": "sft",
+            "adapter": {"name": "lora", "rank": rank},
+            "train": {"max_steps": 3, "learning_rate": 0.5, "precision": "fp32", "seed": rank, "plot": False},
+            "output": str(tmp_path / name),
+        }
+        execute(load_recipe(recipe))
+        paths[name] = str(tmp_path / name)
+    engine = Local().build(artifacts=[ModelSource("base", str(base), adapters=paths)], limits=Limits())
+
+    async def use() -> None:
+        order = ["ann", None, "ben", "ann", "ben"]
+        found = await asyncio.gather(*(tokens(engine, asking(user)) for user in order))
+        alone = [expected(engine, artifact_in(paths[user]) if user else Artifact(base)) for user in order]
+        assert found == alone and len(set(map(tuple, alone))) == 3
+        await engine.close()
+
+    asyncio.run(use())
+    model = tmp_path / "ann" / "model"
+    record = json.loads((tmp_path / "ann" / "run.json").read_text())
+    assert len(record["artifact"]["details"]["template_sha256"]) == 64
+    (model / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    with pytest.raises(GymError, match="another chat template"):
+        Local().build(artifacts=[replace(ModelSource("ann", ""), path=paths["ann"])], limits=Limits())
