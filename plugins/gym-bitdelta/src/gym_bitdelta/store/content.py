@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
+import shutil
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from gym_bitdelta.store.record import StoredFile
+from gym_bitdelta.store.record import StoredFile, wrong_name
 from gym_core import GymError
 from gym_core.errors import printable
 from gym_core.files import BUILDING, to_disk
@@ -15,6 +19,9 @@ from gym_core.files import BUILDING, to_disk
 FOLDER = "files"
 CHUNK = 1 << 20
 MOST_FILES = 1000
+SHA256 = re.compile("[0-9a-f]{64}")
+#: Why a file cannot be linked, and can be copied: it is of another owner, has as many links as may be, or the system knows none.
+NO_LINK = (errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.ENOTSUP)
 
 
 class Content:
@@ -41,18 +48,27 @@ class Content:
         for folder in sorted(folders, reverse=True):
             sync(folder)
 
-    def link(self, files: Iterable[StoredFile], into: Path) -> StoredFile | None:
-        """Link files into a folder under their names; return the first one that is gone. Raises OSError where no links are."""
+    def link(self, files: Iterable[StoredFile], into: Path, user: str) -> StoredFile | None:
+        """Link files into a folder under their names, or copy what cannot be linked; return the first one that is gone.
+
+        Raises GymError for one that is no plain file: what it names could change. Raises OSError where the disk does not take it.
+        """
         for each in files:
-            target = into / each.name
+            target, path = into / each.name, self.path(each.sha256)
             target.parent.mkdir(parents=True, exist_ok=True)
-            if not (path := self.path(each.sha256)).exists():
-                return each
             try:
-                target.hardlink_to(path)
-            except FileNotFoundError:  # it went in this moment
+                if not stat.S_ISREG(path.lstat().st_mode):
+                    raise self.damaged(each, user, "is no plain file")
+                _link_or_copy(path, target)
+            except FileNotFoundError:
                 return each
+            if target.is_symlink():  # it became one in this moment
+                raise self.damaged(each, user, "is no plain file")
         return None
+
+    def has(self, file: StoredFile) -> bool:
+        """Whether a file is there."""
+        return self.path(file.sha256).exists()
 
     def check(self, files: Iterable[StoredFile], folder: Path, user: str) -> None:
         """Read linked files in full. Raises GymError for one that is not what was written."""
@@ -69,9 +85,11 @@ class Content:
         )
 
     def hashes(self) -> Iterator[str]:
-        """Yield the names of all files."""
-        for path in self.root.glob("??/*"):
-            yield path.parent.name + path.name
+        """Yield the names of all files; what is called otherwise, or lies behind a symbolic link, is not of this store."""
+        for folder in self.root.glob("??"):
+            if not folder.is_symlink():
+                found = (folder.name + path.name for path in folder.iterdir() if not path.is_dir())
+                yield from (name for name in found if SHA256.fullmatch(name))
 
     def remove(self, hashes: Iterable[str]) -> tuple[int, int]:
         """Remove files that are there; return how many, and their bytes. What is open elsewhere may stay until the next time."""
@@ -103,8 +121,11 @@ def staged(source: Path, into: Path) -> Sequence[StoredFile]:
             where=str(source),
             fix="name the directory of an artifact",
         )
-    if strange := next((name for name in names if not name.isprintable()), None):
-        raise GymError(f"the name {printable(repr(strange), 80)} cannot be printed", where=str(source), fix="rename it")
+    for name in names:
+        if why := wrong_name(name):
+            raise GymError(
+                f"the name {printable(repr(name), 80)} cannot be kept: {why}", where=str(source), fix="rename it"
+            )
     found = [_staged(source / name, name, into) for name in names]
     to_disk(into)
     return found
@@ -124,6 +145,15 @@ def sync(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(path)
+    except OSError as error:
+        if error.errno not in NO_LINK:
+            raise
+        shutil.copyfile(path, target)
 
 
 def _staged(source: Path, name: str, into: Path) -> StoredFile:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from gym_bitdelta.store import record
 from gym_bitdelta.store.record import Variant
 from gym_core import BusyError, GymError
-from gym_core.errors import Problem
+from gym_core.errors import Problem, printable
 from gym_core.files import BUILDING, remove, to_disk
 
 NAME = "index.sqlite"
@@ -172,7 +172,11 @@ class Index:
 
     def _damaged(self, user: str) -> GymError:
         fix = "put back a copy of the index, or remove this variant and create it again"
-        return GymError(f"what the index holds of `{user}` is not what was written", where=str(self.path), fix=fix)
+        return GymError(
+            f"what the index holds of `{printable(str(user), 80)}` is not what was written",
+            where=str(self.path),
+            fix=fix,
+        )
 
     def _connection(self) -> sqlite3.Connection:
         """Return the connection of this process; that of the process it was forked from is never touched."""
@@ -208,6 +212,8 @@ class Index:
             with suppress(FileExistsError):  # another process was first, and may have written to it
                 self.path.hardlink_to(building)
         except (OSError, sqlite3.Error) as error:
+            if self.path.exists():  # another process was first, and its `gc` took away what was made here
+                return
             fix = "choose a folder on a local disk that has hard links"
             raise GymError(f"no store can be made here: {error}", where=str(root), fix=fix) from error
         finally:
@@ -225,4 +231,5 @@ class Index:
             )
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
             return GymError(f"the index is damaged: {error}", where=where, fix="put back a copy of it")
-        return GymError(f"the index cannot be used: {error}", where=where)
+        fix = "let this user write to the folder: whoever reads the index, or opens a variant, writes there"
+        return GymError(f"the index cannot be used: {error}", where=where, fix=fix)

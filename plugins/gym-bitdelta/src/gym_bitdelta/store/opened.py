@@ -56,7 +56,7 @@ class OpenFolders:
     def collect(self) -> int:
         """Take away what dead processes left; return how many. The caller alone may write to the index."""
         found = 0
-        for folder in [path for path in self._root.glob("*") if path.is_dir()]:
+        for folder in [path for path in self._root.glob("*") if path.is_dir() and not path.is_symlink()]:
             lock = OutputLock(folder)
             try:
                 lock.__enter__()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, PositiveInt, TypeAdapter, ValidationError
 
+from gym_bitdelta.store.user_id import check_user_id
 from gym_core import Artifact, Config, GymError
 
 NOT_EVALUATED: Literal["not evaluated"] = "not evaluated"
 MOST_EVIDENCE, MOST_DETAILS = 64 * 1024, 1024 * 1024  #: bytes, as JSON
+LONGEST_NAME = 1024  #: characters of the name of a file, with its folders
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 #: What was measured, as plain data; where nothing was, that is what stands here.
@@ -21,11 +23,35 @@ Evidence = Literal["not evaluated"] | Annotated[dict[str, JsonValue], Field(min_
 _EVIDENCE: TypeAdapter[Evidence] = TypeAdapter(Evidence)
 
 
-def _inside(name: str) -> str:
+def wrong_name(name: str) -> str:
+    """Return why a file may not be called so; empty where it may. It is opened under this name in a folder, on any system."""
     path = PurePosixPath(name)
-    if path.is_absolute() or not path.parts or ".." in path.parts:
-        raise ValueError("it leads out of the artifact")
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\\" in name or PureWindowsPath(name).drive:
+        return "it leads out of the artifact on some system"
+    if not name.isprintable():
+        return "it cannot be printed"
+    return f"it has more than {LONGEST_NAME} characters" if len(name) > LONGEST_NAME else ""
+
+
+def _inside(name: str) -> str:
+    if why := wrong_name(name):
+        raise ValueError(why)
     return name
+
+
+def _of_artifact(said: dict[str, Any]) -> dict[str, Any]:
+    """Return what a record says of its artifact. Raises ValueError where no artifact says so."""
+    wanted = {"path": str, "kind": str, "base": str, "details": dict, "task": str}
+    if said.keys() != wanted.keys() or not all(isinstance(said[key], kind) for key, kind in wanted.items()):
+        raise ValueError("it is no artifact")
+    return said
+
+
+def _of_user(user: str) -> str:
+    try:
+        return check_user_id(user)
+    except GymError as error:
+        raise ValueError(error.problems[0].why) from None
 
 
 class StoredFile(Config):
@@ -41,14 +67,14 @@ class Variant(Config):
     """A version of a user's variant."""
 
     format: Literal["gym-variant-1"] = "gym-variant-1"
-    user: str
+    user: Annotated[str, AfterValidator(_of_user)]
     number: PositiveInt
     """1 for the first version of a user, and so on."""
     parent: Sha256 | None
     """The version before it; None for the first."""
     created: str
     """When it was stored, in UTC."""
-    artifact: dict[str, Any]
+    artifact: Annotated[dict[str, Any], AfterValidator(_of_artifact)]
     """Kind, base and details of the artifact."""
     files: Annotated[tuple[StoredFile, ...], Field(min_length=1)]
     quality: Evidence = NOT_EVALUATED

@@ -194,7 +194,10 @@ class VariantStore:
             processes = self._folders.collect()
             for left in self.root.glob(f".*{BUILDING}"):
                 remove(left)
-            files, size = self._content.remove([each for each in self._content.hashes() if each not in used])
+            try:
+                files, size = self._content.remove([each for each in self._content.hashes() if each not in used])
+            except OSError as error:
+                raise GymError(f"the disk does not let go of a file: {error}", where=str(self.root)) from error
         return Collected(files, size, processes)
 
     def _linked(self, user: str, folder: Path) -> Variant:
@@ -202,15 +205,15 @@ class VariantStore:
         while True:
             found = self.get(user)
             try:
-                gone = self._content.link(found.files, folder)
+                gone = self._content.link(found.files, folder, user)
                 if gone is None:
                     self._content.check(found.files, folder, user)
                     return found
             except OSError as error:
                 raise GymError(f"the variant of `{user}` cannot be opened: {error}", where=str(folder)) from error
-            if self.get(user).id == found.id:
+            if self.get(user).id == found.id and not self._content.has(gone):
                 raise self._content.damaged(gone, user, "is gone")
-            for left in folder.iterdir():  # another version took its place meanwhile
+            for left in folder.iterdir():  # another version, or the same again, took its place meanwhile
                 remove(left)
 
     def _publish(
