@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
 
@@ -14,6 +14,7 @@ class Asked:
 
     model: str
     tenant: str | None = None
+    owner: str | None = field(default=None, compare=False)  #: who asks; see `gym_serve.contract.Request.owner`
 
     def __str__(self) -> str:
         """Return the name that means it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ class Access:
     """Which models may be used: `base`, `base@user_1`, `base@*` for all its tenants, `*` for everything."""
 
     patterns: tuple[str, ...] = ("*",)
+    owner: str = field(
+        default="", compare=False
+    )  #: tells tokens apart: what is kept of a prompt serves the same one alone
 
     def allows(self, name: Asked) -> bool:
         """Whether this model may be used."""
@@ -89,10 +92,10 @@ def _read(path: Path, number: int, row: Any) -> tuple[bytes, Access]:
         )
     text, hashed = row.get("token"), row.get("sha256")
     if isinstance(text, str) and hashed is None and len(text) >= SHORTEST:
-        return digest(text), Access(tuple(models))
+        return digest(text), Access(tuple(models), digest(text).hex())
     if isinstance(hashed, str) and text is None and len(hashed) == 64:
         try:
-            return bytes.fromhex(hashed), Access(tuple(models))
+            return bytes.fromhex(hashed), Access(tuple(models), hashed.lower())
         except ValueError:
             pass
     why = f"needs `token` of {SHORTEST} characters or more, or `sha256` of 64 hexadecimal digits"

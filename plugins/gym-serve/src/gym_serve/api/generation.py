@@ -96,7 +96,7 @@ async def _read(service: Service, job: Job, index: int, request: Request) -> Asy
     """Yield the events of one reply."""
     parser, called, made = AnswerParser(job.format, job.calls), False, 0
     said: list[str] = []
-    async with aclosing(service.engine.submit(request)) as pieces:
+    async with aclosing(service.engine.submit(replace(request, owner=job.asked.owner))) as pieces:
         async for piece in pieces:
             if piece.finish_reason == "cancelled":
                 break

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 from gym_serve.api.auth import Access
 from gym_serve.api.errors import ONCE, HTTPProblem, unknown_model
@@ -39,7 +40,7 @@ class Service:
             wanted = Asked(model.name, self.options.tenant)
         if wanted.tenant is not None and not (model.tenants and wanted.tenant in self.engine.tenants(model.name)):
             raise unknown_model(name)
-        return model, wanted
+        return model, replace(wanted, owner=access.owner)
 
     def listed(self, access: Access) -> Sequence[tuple[Asked, ServedModel]]:
         """Return the names that may be asked, models before their tenants."""

@@ -126,6 +126,7 @@ class Session:
         request = Request(
             self.whom.model,
             self.whom.tenant,
+            owner="chat",
             messages=[*system, *self.messages],
             tools=self.tools or None,
             template_options=self.options if model.thinks else {},

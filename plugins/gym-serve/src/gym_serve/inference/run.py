@@ -39,7 +39,15 @@ class Asking:
             given["messages"] = [{"role": "system", "content": self.system}, *messages]
         options = self.options if messages and self.model.thinks else {}
         name, tenant = self.whom.model, self.whom.tenant
-        return Request(name, tenant, **given, template_options=options, sampling=self.sampling, index=row.number)
+        return Request(
+            name,
+            tenant,
+            **given,
+            template_options=options,
+            sampling=self.sampling,
+            index=row.number,
+            owner="inference",
+        )
 
     @property
     def model(self) -> ServedModel:
