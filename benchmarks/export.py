@@ -23,8 +23,8 @@ CHILD = """
 import json, sys, time
 from pathlib import Path
 from gym_core import Artifact
-from gym_torch import SafetensorsExporter
-import gym_adapters.tuners.lora, gym_torch.export.safetensors
+from gym_export import SafetensorsExporter
+import gym_adapters.tuners.lora, gym_export.formats.safetensors
 told, into = json.loads(sys.argv[1]), Path(sys.argv[2])
 def peak():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))

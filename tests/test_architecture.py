@@ -25,7 +25,6 @@ ROOMS = (
     "generation",
     "loop",
     "checkpoints",
-    "export",
 )  #: of gym_torch, from the lowest to the highest
 
 

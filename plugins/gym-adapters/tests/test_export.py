@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from gym_adapters import Freeze, LoRA
-from gym_torch import SafetensorsExporter
+from gym_export import SafetensorsExporter
 from gym_torch.kinds import Adapter
 
 

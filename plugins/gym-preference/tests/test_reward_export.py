@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from gym_core import Artifact, GymError
+from gym_export import SafetensorsExporter
+from gym_export.formats.safetensors import Safetensors
 from gym_manage.export import export
 from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
-from gym_torch import SafetensorsExporter
 from gym_torch.checkpoints.artifact import opened
-from gym_torch.export.safetensors import Safetensors
 from gym_torch.model.value_head import FILE, PREFIX
 
 torch.set_num_threads(1)

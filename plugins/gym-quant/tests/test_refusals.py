@@ -15,10 +15,10 @@ from gym_core import Artifact, GymError, execute, load_recipe
 from gym_core.cli import run as gym
 from gym_core.errors import OK, BusyError
 from gym_core.record import RunRecord
+from gym_export import SafetensorsExporter
 from gym_quant import AWQ, GPTQ, RTN, Mixed
 from gym_testkit.bench import fingerprint
 from gym_torch.checkpoints import weight_shards
-from gym_torch.config import SafetensorsExporter
 
 
 def rows(path: Path, count: int, text: str = "two and two") -> Path:

@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import Artifact, DataError, GymError
+from gym_export import SafetensorsExporter
 from gym_optim.config import Constant, ScheduleFreeAdamW
-from gym_torch import EarlyStopping, SafetensorsExporter
+from gym_torch import EarlyStopping
 from gym_torch.model.value_head import FILE
 
 CONSTANT: dict[str, Any] = {"scheduler": Constant()}

@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, PreTraine
 from gym_adapters import LoRA
 from gym_core import GymError, Run, load_recipe
 from gym_core.record import RunRecord
-from gym_torch import SafetensorsExporter, Transformers
+from gym_export import SafetensorsExporter
+from gym_torch import Transformers
 from gym_torch.batch import Piece, alone, packed, padded
 from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.config import Further, RopeScaling

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from gym_adapters import LoRA
 from gym_data import DatasetConfig, File
 from gym_data.templates import ChatML, Default
+from gym_export import SafetensorsExporter
 from gym_sft import SFT
-from gym_torch import SafetensorsExporter
 from gym_torch.generation.generator import stop_ids
 from gym_torch.model import stop_tokens
 

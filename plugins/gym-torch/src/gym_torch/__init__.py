@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 keep_back()  # before anything below imports transformers, which imports torchao where it is installed
 
 _HOMES = {
-    "gym_torch.config": "EarlyStopping SafetensorsExporter TorchAlgorithm Transformers",
+    "gym_torch.config": "EarlyStopping TorchAlgorithm Transformers",
     "gym_torch.distributed.strategies": "DDP FSDP",
     "gym_torch.kinds": "Adapter LoadTimeQuantizer TorchBackend TorchStrategy",
     "gym_torch.planners": "Planner",

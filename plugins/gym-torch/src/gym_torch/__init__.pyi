@@ -1,6 +1,5 @@
 # The public names with their types, for type checkers; `__init__.py` imports them on first use.
 from gym_torch.config import EarlyStopping as EarlyStopping
-from gym_torch.config import SafetensorsExporter as SafetensorsExporter
 from gym_torch.config import TorchAlgorithm as TorchAlgorithm
 from gym_torch.config import Transformers as Transformers
 from gym_torch.distributed.strategies import DDP as DDP

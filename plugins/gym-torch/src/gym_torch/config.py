@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
-from gym_core import Callback, Config, Exporter, GymError, Recipe, RecipeError, Slot
+from gym_core import Callback, Config, GymError, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import DataAlgorithm
 from gym_data.location import package_of
@@ -179,16 +179,3 @@ class EarlyStopping(Callback):
     """Early stopping patience: evaluations in a row without improvement after which to stop."""
     threshold: Annotated[float, Field(ge=0)] = 0.0
     """Early stopping threshold: how much better than the best so far an evaluation must be to count as an improvement."""
-
-
-class SafetensorsExporter(Exporter):
-    """A plain Hugging Face model directory: adapters and deltas merged in, weights in safetensors shards."""
-
-    target: ClassVar[str] = "gym_torch.export.safetensors:Safetensors"
-    artifacts: ClassVar[tuple[str, ...]] = ("model", "adapter", "delta")
-    tasks: ClassVar[tuple[str, ...]] = ("causal-lm", "sequence-classification", "token-classification")
-
-    shard_gigabytes: Annotated[float, Field(gt=0)] = 5.0
-    """Largest size of one file of weights."""
-    dtype: Literal["keep", "fp32", "bf16", "fp16"] = "keep"
-    """Number format of the weights; `keep` is that of the base model."""

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from gym_core import Artifact, GymError, Run
 from gym_core.component import load_object
 from gym_core.files import remove
+from gym_export import SafetensorsExporter
 from gym_quant.config.base import PostTraining
 from gym_quant.config.stored import Scheme, fitted, linear
 from gym_quant.post_training import calibration, evidence
@@ -29,7 +30,6 @@ from gym_torch.checkpoints.artifact import base_of, quantized_from
 from gym_torch.checkpoints.checkpoint import MANIFEST, whole_by_one
 from gym_torch.checkpoints.largest_kl import check_kl
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
-from gym_torch.config import SafetensorsExporter
 from gym_torch.console import say
 from gym_torch.model import fingerprint, mapped_weights, precision_probe
 from gym_torch.model.memory_meter import Meter

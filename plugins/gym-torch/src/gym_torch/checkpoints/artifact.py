@@ -22,6 +22,7 @@ from gym_torch.model.quantized_loading import maker_of, quantizer_of
 from gym_torch.model.tasks import Task, built, headed, task_of
 from gym_torch.model.value_head import ScalarHead
 
+CERTIFICATE = "certificate.json"  #: lies beside what an exporter wrote, and says how well that agrees with the artifact
 FROM = "quantized_from"  #: in the details of a quantized model: the artifact that it was made from, with its path from there
 
 

@@ -17,7 +17,7 @@ import torch
 
 from gym_core import Artifact, GymError
 from gym_torch.checkpoints import weight_shards
-from gym_torch.checkpoints.artifact import Opened, base_of, opened, to_export
+from gym_torch.checkpoints.artifact import CERTIFICATE, Opened, base_of, opened, to_export
 from gym_torch.checkpoints.checkpoint import whole_by_one
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.console import say
@@ -26,9 +26,8 @@ from gym_torch.model.adapted import skeleton, stored_dtype
 from gym_torch.model.tasks import ROUNDING, Task, answers, built, probe, task_of
 
 if TYPE_CHECKING:
-    from gym_torch.config import SafetensorsExporter
+    from gym_export.config import SafetensorsExporter
 
-CERTIFICATE = "certificate.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from gym_core import Artifact, BusyError, GymError, PluginError
 from gym_core.outputlock import OutputLock
-from gym_torch import SafetensorsExporter
-from gym_torch.export.safetensors import Safetensors
+from gym_export import SafetensorsExporter
+from gym_export.formats.safetensors import Safetensors
 from gym_torch.model.adapted import Full, Plain
 from gym_torch.model.model_files import INDEX
 

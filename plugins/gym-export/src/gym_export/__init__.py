@@ -1,0 +1,13 @@
+"""gym-export: what was trained, carried into other runtimes, with proof that it is still the same model.
+
+The public names below are imported on first use; nothing heavy is imported until an exporter is built.
+"""
+
+from __future__ import annotations
+
+from gym_core.lazy import lazily
+
+__version__ = "0.1.0"
+
+_HOMES = {"gym_export.config": "SafetensorsExporter"}
+__all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,0 +1,1 @@
+"""The formats that artifacts are written in, a module each."""

@@ -1,1 +1,0 @@
-"""Exporters: artifacts as plain model directories."""
