@@ -25,6 +25,8 @@ from gym_core.sections import SECTION_OF, SLOTS
 from gym_data.kinds import DataAlgorithm, Rows
 from gym_deltasoup.merging.rule import MergeRule, Plan
 from gym_deltasoup.merging.updates import Chunk, Updates
+from gym_export.format import Format, Loaded
+from gym_export.kinds import CertifiedExporter
 from gym_llamafactory.markdown import markdown
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
@@ -50,13 +52,14 @@ HANDED = (
     RewardInput, Score, Logging, Selective,
     PlannedRun, Plans, Prepared,
     MergeRule, Plan, Updates, Chunk,
+    Format, Loaded,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine, RolloutRequest,
     ChatModel, ChatRequest, ChatReply,
     Engine, ModelSource, Limits, Request, Sampling, Piece, TokenLogprob, ServedModel,
 )  # fmt: skip
 #: What packages ask of components of the kernel's kinds beyond what it does itself.
 FURTHER: tuple[type[Component], ...] = (
-    TorchBackend, ChatBackend, DataAlgorithm, TorchAlgorithm, LoadTimeQuantizer, TorchStrategy,
+    TorchBackend, ChatBackend, DataAlgorithm, TorchAlgorithm, LoadTimeQuantizer, TorchStrategy, CertifiedExporter,
 )  # fmt: skip
 KIND_OF_ONES_OWN = [
     "A package adds a kind by an entry point in `gym.kinds`: its name is the name of the kind, and it leads to the base class, a",

@@ -51,7 +51,8 @@ class Quantizer(Component):
 class Exporter(Component):
     """Writes an artifact for somebody else's runtime. Section `export`.
 
-    `build()` returns an object with `export(artifact, into) -> Path` and `reload(path) -> mapping of name to array`.
+    `build()` returns an object with `export(artifact, into) -> Path`, `verify(artifact, path) -> mapping` and, by what it
+    compares, `reload(path) -> array by name` or `answers(artifact, path, tokens) -> array [tokens, vocabulary]`.
     """
 
     kind: ClassVar[str] = "exporters"
@@ -59,20 +60,20 @@ class Exporter(Component):
     """Kinds of artifact it can write, of `model`, `adapter` and `delta`; any other is refused by name."""
     tasks: ClassVar[tuple[str, ...]] = ("causal-lm",)
     """What the models may be for (`Artifact.task`); one for anything else is refused by name."""
-    error_bound: ClassVar[float] = 0.0
-    """Largest relative Frobenius error of what `reload` returns, for fp32 weights."""
+    compares: ClassVar[str] = "weights"
+    """What of an artifact is compared with its source: `weights`, read back by name, or the `logits` of its runtime."""
+
+    def error_bound(self) -> float:
+        """Return how far that may be off for these options, relative (Frobenius), for weights in fp32."""
+        return 0.0
 
     def carries(self, artifact: Artifact) -> None:
         """Raise GymError where this exporter does not say that it can write such an artifact."""
-        name = type(self).__name__
         for what, found, able in (("kind", artifact.kind, self.artifacts), ("task", artifact.task, self.tasks)):
             if found not in able:
-                raise GymError(
-                    f"{name} cannot write an artifact of {what} `{found}`, only: {', '.join(able)}",
-                    where=str(artifact.path),
-                    key="export",
-                    fix="export it with `safetensors`, which merges adapters and keeps heads",
-                )
+                why = f"{type(self).__name__} cannot write an artifact of {what} `{found}`, only: {', '.join(able)}"
+                fix = "export it with `safetensors`, which merges adapters and keeps heads"
+                raise GymError(why, where=str(artifact.path), key="export", fix=fix)
 
 
 class Callback(Component):

@@ -102,10 +102,11 @@ def _phases(run: Run, hook: Any) -> Outcome:
     run.record.update(trained=artifact.to_json())  # whatever is refused from here on, this can be exported
     if run.recipe.quantization:
         artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized")
-    names = [item.name for item in run.recipe.resolved if item.path[0] == "export"]
+    names = [item.name for item in run.recipe.resolved if item.path[0] == "export" and len(item.path) == 2]
+    folders = [f"{name}-{names[:at].count(name) + 1}" * (name in names[:at]) or name for at, name in enumerate(names)]
     exports = tuple(
-        hook.export(run=run, artifact=artifact, exporter=exporter, into=run.output / "export" / name)
-        for name, exporter in zip(names, run.recipe.export, strict=True)
+        hook.export(run=run, artifact=artifact, exporter=exporter, into=run.output / "export" / folder)
+        for folder, exporter in zip(folders, run.recipe.export, strict=True)
     )
     return Outcome(run.output, artifact, exports)
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from gym_core import Artifact, BusyError, GymError, PluginError
 from gym_core.outputlock import OutputLock
 from gym_export import SafetensorsExporter
+from gym_export.certified import Certified
 from gym_export.formats.safetensors import Safetensors
+from gym_export.source import Source
 from gym_torch.model.adapted import Full, Plain
 from gym_torch.model.model_files import INDEX
 
@@ -34,8 +39,12 @@ def artifact(tmp_path: Path) -> Artifact:
     )  # fmt: skip
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "tokenizer.json").write_text("{}")
-    (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages }}")
+    tokenizer = Tokenizer(WordLevel({f"w{number}": number for number in range(60)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0"}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(told))
+    (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     return Artifact(tmp_path / "model")
 
 
@@ -170,13 +179,14 @@ def test_whatever_is_wrong_with_what_was_written_is_noticed(
     artifact: Artifact, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     class Damaging(Safetensors):
-        def _write(self, whole: Any, building: Path, dtype: torch.dtype) -> dict[str, str]:
-            digests = super()._write(whole, building, dtype)
-            damage(building)
-            return digests
+        def write(self, source: Source, into: Path) -> Mapping[str, Any]:
+            told = super().write(source, into)
+            damage(into)
+            return told
 
+    exporter = Certified(SafetensorsExporter(), Damaging(SafetensorsExporter()))
     with pytest.raises(GymError, match=r"read back|missing"):
-        Damaging(SafetensorsExporter()).export(artifact, tmp_path / "export")
+        exporter.export(artifact, tmp_path / "export")
     assert not (tmp_path / "export").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from gym_core import Artifact, GymError
 from gym_export import SafetensorsExporter
+from gym_export.certified import Certified
 from gym_export.formats.safetensors import Safetensors
+from gym_export.source import Source
 from gym_manage.export import export
 from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
@@ -94,15 +97,16 @@ def test_a_head_that_is_missing_is_no_language_model(bench: Bench) -> None:
 )
 def test_a_head_that_is_lost_on_the_way_is_noticed(bench: Bench, change: Any) -> None:
     class Losing(Safetensors):
-        def _write(self, whole: Any, building: Path, dtype: torch.dtype) -> dict[str, str]:
-            digests = super()._write(whole, building, dtype)
-            held = load_file(building / "model.safetensors")
+        def write(self, source: Source, into: Path) -> Mapping[str, Any]:
+            told = super().write(source, into)
+            held = load_file(into / "model.safetensors")
             change(held)
-            save_file(held, building / "model.safetensors", {"format": "pt"})
-            return digests
+            save_file(held, into / "model.safetensors", {"format": "pt"})
+            return told
 
+    exporter = Certified(SafetensorsExporter(), Losing(SafetensorsExporter()))
     with pytest.raises(GymError, match=r"missing weights: score|score\.weight does not read back"):
-        Losing(SafetensorsExporter()).export(trained(bench, "reward_model"), bench.path("export"))
+        exporter.export(trained(bench, "reward_model"), bench.path("export"))
 
 
 def test_an_adapter_is_opened_and_its_best_exported_from_anywhere(

@@ -6,8 +6,13 @@ The public names below are imported on first use; nothing heavy is imported unti
 from __future__ import annotations
 
 from gym_core.lazy import lazily
+from gym_torch.quiet import keep_back
 
 __version__ = "0.1.0"
+keep_back()  # before anything below imports transformers, which imports torchao where it is installed
 
-_HOMES = {"gym_export.config": "SafetensorsExporter"}
+_HOMES = {
+    "gym_export.config": "GGUF ONNX Ollama OpenVINO SafetensorsExporter TorchScript",
+    "gym_export.kinds": "CertifiedExporter",
+}
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

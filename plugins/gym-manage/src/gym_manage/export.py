@@ -1,34 +1,106 @@
-"""`gym export`: what a run or one of its checkpoints holds, for another runtime."""
+"""`gym export`: what a run or one of its checkpoints holds, for another runtime, and whether an export still agrees with it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from gym_core import GymError
-from gym_manage.recorded import options, recorded, reopened
+from gym_core import Component, GymError
+from gym_core.discovery import entries
+from gym_core.loading import load_component
+from gym_manage.recorded import Recorded, options, recorded, reopened
+
+CERTIFICATE = (
+    "certificate.json"  #: lies beside what an exporter wrote: by which, with which options, and how well it agreed
+)
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--to", "name", default="safetensors", show_default=True, help="Exporter.")
+@click.option("--to", "name", help="Exporter, by default safetensors; with --verify, all that lie in RUN/export.")
 @click.option("--into", type=click.Path(path_type=Path), help="Where to write; default RUN/export/NAME.")
+@click.option("--verify", is_flag=True, help="Compare what was exported with the run again, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def export(run: Path, overrides: tuple[str, ...], name: str, into: Path | None, as_json: bool) -> None:
+def export(
+    run: Path, overrides: tuple[str, ...], name: str | None, into: Path | None, verify: bool, as_json: bool
+) -> None:
     """Export what a finished RUN made, or RUN/checkpoints/step-...; `best` is the best one. KEY=VALUE sets an option."""
     found = recorded(run)
+    if verify:
+        if overrides:
+            raise GymError("options are those of the certificate", key=overrides[0], fix="leave them out with --verify")
+        places = [into] if into else list(_exports(found, name))
+        if not places:
+            raise GymError(
+                "there is no export to verify", where=str(found.output / "export"), fix="name one: --into FOLDER"
+            )
+        checked = {str(place): _verified(found, place) for place in places}
+        if as_json:
+            click.echo(json.dumps({"verified": checked}))
+        for place, figures in {} if as_json else checked.items():
+            click.echo(f"{place}: {_said(figures)}")
+        return
+    name = name or "safetensors"
     target = name.rpartition("/")[2] + found.label
+    path = _exported(found, options(name, overrides), into or found.output / "export" / target)
+    click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
+
+
+def _exported(found: Recorded, exporter: Mapping[str, Any], into: Path) -> Path:
     try:
-        again, hook = reopened({**found.recipe, "export": [options(name, overrides)]}, found.output)
-        path = hook.export(
-            run=again,
-            artifact=found.artifact,
-            exporter=again.recipe.export[0],
-            into=into or found.output / "export" / target,
-        )
+        again, hook = reopened({**found.recipe, "export": [exporter]}, found.output)
+        path: Path = hook.export(run=again, artifact=found.artifact, exporter=again.recipe.export[0], into=into)
     except SystemExit as error:  # nobody may pass for success
         raise GymError(f"something called sys.exit({error.code!r}) before the export was done") from None
-    click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
+    return path
+
+
+def _exports(found: Recorded, name: str | None) -> Iterator[Path]:
+    """Yield the exports of a run, or of a checkpoint of it, that lie where they are written by default."""
+    for place in sorted((found.output / "export").glob("*")):
+        of_checkpoint = "-step-" in place.name
+        mine = place.name.endswith(found.label) if found.label else not of_checkpoint
+        if (
+            mine
+            and (place / CERTIFICATE).is_file()
+            and (name is None or place.name.startswith(name.rpartition("/")[2]))
+        ):
+            yield place
+
+
+def _verified(found: Recorded, place: Path) -> Mapping[str, Any]:
+    """Have the exporter that wrote an export compare it again. Raises GymError where its certificate does not say which."""
+    file = place / CERTIFICATE
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        value, settings = str(told["exporter"]), dict(told["options"])
+    except FileNotFoundError:
+        raise GymError(f"there is no {CERTIFICATE}, so this is no certified export", where=str(place)) from None
+    except (ValueError, KeyError, TypeError):
+        raise GymError(f"{CERTIFICATE} is damaged", where=str(place), fix="export again, to another folder") from None
+    names = [entry.qualified for entry in entries("exporters") if _package(entry.value) == _package(value)]
+    names = [name for name in names if _written(load_component("exporters", name)[1]) == value]
+    if not names:
+        raise GymError(f"it was written by {value}, which is not installed", where=str(place))
+    again, _ = reopened({**found.recipe, "export": [{"name": names[0], **settings}]}, found.output)
+    checked: Mapping[str, Any] = again.recipe.export[0].build().verify(found.artifact, place)
+    return checked
+
+
+def _package(value: str) -> str:
+    return value.partition(":")[0].partition(".")[0]
+
+
+def _written(cls: type[Component]) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _said(figures: Mapping[str, Any]) -> str:
+    off = figures.get("relative_difference", figures.get("weights_relative_difference"))
+    what = figures.get("compared", "weights")
+    return f"verified, {what} {off:.2g} off (relative)" if off is not None else "verified"

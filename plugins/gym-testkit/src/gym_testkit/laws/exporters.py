@@ -21,6 +21,7 @@ from gym_testkit.law import laws_of
 laws = laws_of("exporters", "exporter")
 
 RANK, ALPHA = 4, 8
+TOKENS = (72, 101, 108, 108, 111, 257, 10, 33)
 HEAD = "value_head.safetensors"
 
 
@@ -28,18 +29,59 @@ def _class(brought: Brought) -> type[Exporter]:
     return cast(type[Exporter], brought.cls)
 
 
-@laws("reloads and agrees")
+def _by_weights(brought: Brought) -> bool:
+    return _class(brought).compares == "weights"
+
+
+@laws("reloads and agrees", _by_weights)
 def reloads(brought: Brought, bench: Bench) -> None:
     """What `reload` returns has the names, the shapes and, within the declared bound, the numbers of the model."""
     model = bench.model()
     _agree(brought, _exported(brought, bench, Artifact(model)), weights.read(model))
 
 
-@laws("an adapter is merged", lambda brought: "adapter" in _class(brought).artifacts)
+@laws("an adapter is merged", lambda brought: _by_weights(brought) and "adapter" in _class(brought).artifacts)
 def merges(brought: Brought, bench: Bench) -> None:
     """Of a LoRA beside its base comes the base with the update in it, and none of the factors."""
     artifact, merged = _lora(bench)
     _agree(brought, _exported(brought, bench, artifact), merged, rounding=1e-6)
+
+
+@laws("what it answers agrees, adapters merged", lambda brought: not _by_weights(brought))
+def answers(brought: Brought, bench: Bench) -> None:
+    """What the runtime answers are the logits of the model, within the declared bound; of a LoRA, of base and update."""
+    sources = [(Artifact(bench.model()), bench.model())]
+    if "adapter" in _class(brought).artifacts:
+        lora, merged = _lora(bench)
+        sources.append((lora, bench.model_with(merged, "merged")))
+    for number, (artifact, plain) in enumerate(sources):
+        exporter = brought.sample().build()
+        written = exporter.export(artifact, bench.root / f"answers-{number}")
+        wanted, found = _logits(plain), weights.from_array(exporter.answers(artifact, written, TOKENS))
+        error = weights.distance({"": wanted}, {"": found}) / weights.size({"": wanted})
+        bound = cast(Exporter, brought.sample()).error_bound()
+        assert error <= bound, f"relative error {error:.4g}, declared at most {bound:.4g}"
+
+
+@laws("verifies again, and notices what changed")
+def verifies(brought: Brought, bench: Bench) -> None:
+    """`verify` returns what it measured; a flipped byte, a truncated file, one too many and another model raise an error."""
+    model, into = bench.model(), bench.path("export")
+    exporter = brought.sample().build()
+    written = exporter.export(Artifact(model), into)
+    assert exporter.verify(Artifact(model), written), "`verify` says nothing of what it found"
+    for file in [file for file in written.rglob("*") if file.is_file()] if written.is_dir() else [written]:
+        before = file.read_bytes()
+        flipped = bytearray(before)
+        flipped[len(before) // 2] ^= 1
+        for changed in (bytes(flipped), before[: len(before) // 2]):
+            file.write_bytes(changed)
+            with pytest.raises(GymError):
+                exporter.verify(Artifact(model), written)
+        file.write_bytes(before)
+    exporter.verify(Artifact(model), written)
+    with pytest.raises(GymError):
+        exporter.verify(Artifact(bench.model(7)), written)
 
 
 @laws("a head of numbers is kept", lambda brought: {*_class(brought).tasks} != {"causal-lm"})
@@ -49,7 +91,7 @@ def keeps_heads(brought: Brought, bench: Bench) -> None:
         artifact, head = _scoring(bench, task)
         found = _exported(brought, bench, artifact, f"export-{task}")
         kept = [tensor for tensor in found.values() if tensor.shape == head.shape]
-        bound = max(_class(brought).error_bound, 1e-6)
+        bound = max(cast(Exporter, brought.sample()).error_bound(), 1e-6)
         near = [weights.distance({"": head}, {"": tensor}) / weights.size({"": head}) for tensor in kept]
         assert min(near, default=1.0) <= bound, f"the head of {task} is not in what was written"
 
@@ -106,8 +148,18 @@ def _agree(
 ) -> None:
     """Hold what was read back to a model; `rounding` is what even an exporter may be off that declares no error."""
     error = weights.distance(wanted, found) / weights.size(wanted)
-    bound = max(_class(brought).error_bound, rounding)
+    bound = max(cast(Exporter, brought.sample()).error_bound(), rounding)
     assert error <= bound, f"relative error {error:.4g}, declared at most {bound:.4g}"
+
+
+def _logits(model: Path) -> weights.Tensor:
+    """Return the logits `[tokens, vocabulary]` of a model, as plain transformers computes them in fp32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.no_grad():
+        found = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)(torch.tensor([TOKENS])).logits[0]
+    return weights.from_array(found.numpy())
 
 
 def _lora(bench: Bench) -> tuple[Artifact, dict[str, weights.Tensor]]:

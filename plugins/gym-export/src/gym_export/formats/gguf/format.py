@@ -1,0 +1,139 @@
+"""The format GGUF as an exporter sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from gym_core import GymError
+from gym_export.config import KQUANTS, LOGITS_OFF
+from gym_export.format import Format, Loaded
+from gym_export.formats.gguf import architectures, llama_cpp, names, reading, writing
+from gym_export.formats.gguf.architectures import Architecture
+from gym_export.formats.gguf.names import Place
+from gym_export.formats.gguf.numbers import type_for
+from gym_export.formats.gguf.vocabulary import Vocabulary, vocabulary_of
+from gym_export.source import Source
+
+FILE = "model.gguf"
+
+
+class GGUFFormat(Format):
+    """Writes one file; `gguf` reads it back, and llama.cpp answers where it is installed."""
+
+    def missing(self) -> str:
+        """Return which of its libraries is not there."""
+        if find_spec("gguf") is None:
+            return "gguf"
+        wanted = self.config.runtime == "llama.cpp" or self.config.type in KQUANTS
+        return llama_cpp.PACKAGE if wanted and not llama_cpp.installed() else ""
+
+    def versions(self) -> Mapping[str, str]:
+        """Return those of `gguf` and of the binding of llama.cpp."""
+        found = {"gguf": version("gguf")} if find_spec("gguf") else {}
+        return found | ({llama_cpp.PACKAGE: version("llama_cpp_python")} if self._answers() else {})
+
+    def bound(self, source: Source) -> float:
+        """Return what a type of few bits makes of logits."""
+        return LOGITS_OFF[self.config.type]
+
+    def check(self, source: Source) -> None:
+        """Refuse what llama.cpp computes otherwise, and what cannot be written here."""
+        there = {"gguf": find_spec("gguf") is not None}
+        if self.config.type in KQUANTS:
+            there[llama_cpp.PACKAGE] = llama_cpp.installed()
+        for package, found in there.items():
+            if not found:
+                why = f"{self.config.type} is written by {package}, which is not installed"
+                raise GymError(why, key="export.type", fix=f"pip install {package}")
+        self._words(source)
+        self._places(source)
+
+    def size(self, source: Source) -> int:
+        """Return the bytes of the weights; a file in fp32 comes before k-quants."""
+        wanted = self._first()
+        kept = {place.tensor: place for place in self._places(source).values()}
+        total = 0
+        for place in kept.values():
+            total += writing.bytes_of(place.shape, type_for(place.shape, wanted, place.keeps))
+        return 2 * total if wanted != self.config.type else total
+
+    def write(self, source: Source, into: Path) -> Mapping[str, Any]:
+        """Write the file."""
+        config, found, where = source.config, self._architecture(source), str(source.artifact.path)
+        places, wanted = self._places(source), self._first()
+        file = into / (FILE if wanted == self.config.type else f".{FILE}.f32")
+        name = source.base.name if source.artifact.kind == "model" else source.artifact.base
+        tensors = writing.lay_out(file, config, Path(name).name, found, self._words(source), places.values(), wanted)
+        writing.put(file, source.plain().weights, places, tensors, config, found, where)
+        if wanted != self.config.type:
+            llama_cpp.quantize(file, into / FILE, self.config.type, torch.get_num_threads())
+            file.unlink()
+        (into / "config.json").write_text(source.model.config.to_json_string(), encoding="utf-8")
+        return {}
+
+    def weights(self, source: Source, path: Path, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Compare tokenizer, template and every number, each within what its type rounds."""
+        reader = reading.opened(path / FILE)
+        where = str(path / FILE)
+        found = reading.compare_vocabulary(reader, self._words(source), where)
+        runtime = (
+            "llama.cpp" if self._answers() else f"gguf; {llama_cpp.PACKAGE} is not installed, so logits are unverified"
+        )
+        return (
+            found
+            | {"runtime": runtime}
+            | reading.compare_weights(
+                reader, source, self._places(source), source.config, self._architecture(source), where
+            )
+        )
+
+    def load(self, source: Source, path: Path) -> Loaded | None:
+        """Load it in llama.cpp, where that is installed and asked for."""
+        return llama_cpp.LlamaCpp(path / FILE, source.tokenizer) if self._answers() else None
+
+    def arrays(self, path: Path) -> Mapping[str, Any]:
+        """Return the weights, with the names and the order that they have in transformers."""
+        config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config()
+        found = architectures.architecture_of(config, str(path))
+        reader = reading.opened(path / FILE)
+        return reading.arrays(reader, _named(config, found), config, found)
+
+    def _answers(self) -> bool:
+        return self.config.runtime != "gguf" and llama_cpp.installed()
+
+    def _first(self) -> str:
+        """Return the type that is written here; k-quants are made of fp32."""
+        return "f32" if self.config.type in KQUANTS else str(self.config.type)
+
+    def _architecture(self, source: Source) -> Architecture:
+        return architectures.architecture_of(source.config, str(source.artifact.path))
+
+    def _words(self, source: Source) -> Vocabulary | None:
+        size = source.model.get_input_embeddings().weight.shape[0]
+        return vocabulary_of(source.tokenizer, source.tokenizer_files, size, str(source.base))
+
+    def _places(self, source: Source) -> dict[str, Place]:
+        config = source.config
+        experts = getattr(config, "num_experts", 0)
+        return names.places(source.shapes, self._architecture(source), config.num_hidden_layers, experts)
+
+
+def _named(config: Any, found: Architecture) -> dict[str, Place]:
+    """Return the places of all weights of a model of this configuration."""
+    from gym_torch.checkpoints import weight_shards
+    from gym_torch.model.adapted import skeleton
+    from gym_torch.model.tasks import TASKS, built
+
+    empty = skeleton(config, built(config, TASKS["causal-lm"]))
+    shapes = {
+        name: tuple(weight.shape)
+        for name, weight in weight_shards.on_disk(empty, weight_shards.own_weights(empty).items())
+    }
+    return names.places(shapes, found, config.num_hidden_layers, getattr(config, "num_experts", 0))

@@ -1,0 +1,135 @@
+"""The tokenizer of a model as a GGUF file has it: byte-level BPE, whose way of cutting texts up llama.cpp knows by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gym_core import GymError
+from gym_export.formats.gguf.architectures import refused
+
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  #: types of tokens, as GGUF numbers them
+
+_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_CONTRACTIONS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"'(?i:[sdmt]|ll|ve|re)")  #: two ways to write the same
+#: What llama.cpp calls the patterns that cut texts up; two patterns of one name match the same.
+PATTERNS = {
+    "": "gpt-2",  # the library's own, `use_regex`
+    **{f"{words}|{_WORDS}|\\p{{N}}|{_TAIL}": "qwen2" for words in _CONTRACTIONS},
+    **{f"{words}|{_WORDS}|\\p{{N}}{{1,3}}|{_TAIL}": "llama-bpe" for words in _CONTRACTIONS},
+}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a GGUF file says of a tokenizer."""
+
+    pre: str
+    tokens: list[str]
+    types: list[int]
+    merges: list[str]
+    ids: dict[str, int] = field(default_factory=dict)  #: of special tokens, by role
+    begins: bool = False  #: whether a text begins with the token for that
+    template: str = ""
+
+
+def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str) -> Vocabulary | None:
+    """Return what a file says of the tokenizer in a folder, for a model with embeddings for `size` tokens; None without one.
+
+    Raises GymError where llama.cpp would make other tokens of a text, or does not know how to.
+    """
+    if tokenizer is None:
+        return None
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise refused("a tokenizer without `tokenizer.json`", where, "convert it with transformers first")
+    told = json.loads(file.read_text(encoding="utf-8"))
+    model = told["model"]
+    if model.get("type") != "BPE" or model.get("byte_fallback"):
+        kind = "SentencePiece" if model.get("byte_fallback") else model.get("type")
+        raise refused(f"a tokenizer of type {kind}", where, "export with `safetensors`; GGUF takes byte-level BPE")
+    written = {number: text for text, number in model["vocab"].items()}
+    types = dict.fromkeys(written, NORMAL)
+    for token in told.get("added_tokens") or ():
+        written[token["id"]] = token["content"]
+        types[token["id"]] = CONTROL if token["special"] else USER_DEFINED
+    if written and max(written) >= size:
+        raise GymError(
+            f"the tokenizer has token {max(written)}, and the model embeddings for {size}",
+            where=where,
+            fix="train with `resize_vocab: true`, or put back the tokenizer of the model",
+        )
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    if any(pair.count(" ") != 1 for pair in merges):
+        raise refused("merges of tokens with spaces", where, "export with `safetensors`")
+    template = tokenizer.chat_template
+    if template and not isinstance(template, str):
+        template = template.get("default") if isinstance(template, dict) else None
+    begins = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    return Vocabulary(
+        _pre(told, merges, where),
+        [written.get(number, f"[PAD{number}]") for number in range(size)],
+        [types.get(number, UNUSED) for number in range(size)],
+        merges,
+        {
+            role: number
+            for role in ("bos", "eos", "pad")
+            if (number := getattr(tokenizer, f"{role}_token_id")) is not None
+        },
+        begins,
+        template or "",
+    )
+
+
+def _pre(told: dict[str, Any], merges: list[str], where: str) -> str:
+    """Return what llama.cpp calls the way in which texts are cut up before they are merged."""
+    normalizer = told.get("normalizer")
+    if normalizer not in (None, {"type": "NFC"}):
+        raise refused(f"a tokenizer with the normalizer {_short(normalizer)}", where, "export with `safetensors`")
+    steps = told.get("pre_tokenizer") or {}
+    steps = steps.get("pretokenizers", [steps])
+    last = steps[-1] if steps else {}
+    if last.get("type") == "ByteLevel" and not last.get("add_prefix_space"):
+        if len(steps) == 1 and (last.get("use_regex", True) or not merges):
+            return "gpt-2"  # without merges each byte is a token, wherever texts are cut
+        split = steps[0]
+        if (
+            len(steps) == 2
+            and split.get("type") == "Split"
+            and not split.get("invert")
+            and not last.get("use_regex", True)
+        ):
+            pattern = split.get("pattern", {}).get("Regex", "")
+            if split.get("behavior") == "Isolated" and pattern in PATTERNS:
+                return PATTERNS[pattern]
+    known = ", ".join(sorted({*PATTERNS.values()}))
+    raise refused(f"a tokenizer that cuts texts up by {_short(steps)}", where, f"known are those of {known}")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 160 else text[:157] + "..."
+
+
+def describe(writer: Any, vocabulary: Vocabulary) -> None:
+    """Write the tokenizer into a file."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(vocabulary.pre)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+    writer.add_token_merges(vocabulary.merges or NO_MERGES)
+    for role, number in vocabulary.ids.items():
+        writer.add_uint32(f"tokenizer.ggml.{_ROLES[role]}_token_id", number)
+    writer.add_add_bos_token(vocabulary.begins)
+    writer.add_add_eos_token(False)
+    if vocabulary.template:
+        writer.add_chat_template(vocabulary.template)
+
+
+#: The file must name merges, and an empty list has no place in it: a pair that no text has.
+NO_MERGES = ["\u0120\u0120\u0120\u0120\u0120 \u0120\u0120\u0120\u0120\u0120"]
+_ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
+SAID = ("model", "pre", "tokens", "token_type", "merges", "add_bos_token")
