@@ -197,6 +197,17 @@ def vllm(session: nox.Session) -> None:
     _beside(session, "benchmarks/served.py", "GYM_VLLM")
 
 
+@nox.session
+def llamacpp(session: nox.Session) -> None:
+    """Ask llama.cpp about GGUF files. It is built here, in about four minutes, without what the processor alone has.
+
+    A build for this very processor ends in a crash on some that have matrix registers.
+    """
+    install(session, closure("gym-export", "gym-tiny"), "gguf", "onnx", "onnxruntime")
+    session.install("-q", "llama-cpp-python==0.3.36", env={"CMAKE_ARGS": "-DGGML_NATIVE=OFF"})
+    session.run("python", "benchmarks/exports.py", *session.posargs, env={"GYM_LLAMACPP": "1"})
+
+
 def _beside(session: nox.Session, script: str, variable: str) -> None:
     """Run a script in the workshop, told of the Python of this session's environment by a variable."""
     python = Path(session.bin) / ("python.exe" if sys.platform == "win32" else "python")
