@@ -267,11 +267,10 @@ def test_a_full_disk_keeps_what_is_there_and_loses_nothing(running, tmp_path):
 def test_rounds_end_by_the_clock_and_reports_are_there_for_all(base, tmp_path):
     running = Running(base, tmp_path / "soup", contribution_window=1e-3, min_contributors=2)
     try:
-        for seed, name in enumerate(("anna", "bert", "carl")):
+        for seed, name in enumerate(("anna", "bert")):
             client = SoupClient(running.client.url, Ed25519PrivateKey.generate(), retries=0)
             client.join(name)
-            if running.community.ledger.round().number == 1:
-                contribute(running, file_of(tmp_path / name, seed), name, client)
+            contribute(running, file_of(tmp_path / name, seed), name, client)
         until = time.monotonic() + 30
         while running.client.server()["round"]["number"] == 1 and time.monotonic() < until:
             time.sleep(0.1)
