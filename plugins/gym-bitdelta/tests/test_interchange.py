@@ -37,8 +37,21 @@ def test_signs_and_the_mean_come_back(path):
 
 def test_bytes_are_where_the_rule_says(tmp_path):
     interchange.write(tmp_path / "x", {"w": records.raw(torch.tensor([[1.0, -3.0, 0.0]]), exact=True)})
-    wanted = b"BITDELTA" + struct.pack("<IIIcIQQfQI", 1, 1, 1, b"w", 2, 1, 3, 4 / 3, 1, 0b101)
+    wanted = b"BITDELTA" + struct.pack("<IIIcIQQfII", 1, 1, 1, b"w", 2, 1, 3, 4 / 3, 1, 0b101)
     assert (tmp_path / "x").read_bytes() == wanted
+
+
+def test_bytes_of_several_tensors_are_those_of_the_public_writer(tmp_path):
+    """By the layout that hanzoai/ml documents (`bitdelta.rs`): names in order, 33 numbers in two words, lengths in four bytes."""
+    change = torch.tensor([(-1.0) ** each * (each + 0.5) for each in range(33)])
+    made = {"z": records.raw(torch.tensor([-2.0]), exact=True), "a.0": records.raw(change, exact=True)}
+    interchange.write(tmp_path / "x", made)
+    first = struct.pack("<I3sIQfIII", 3, b"a.0", 1, 33, 16.5, 2, 0x55555555, 1)
+    second = struct.pack("<I1sIQfII", 1, b"z", 1, 1, 2.0, 1, 0)
+    assert (tmp_path / "x").read_bytes() == b"BITDELTA" + struct.pack("<II", 1, 2) + first + second
+    (tmp_path / "y").write_bytes(b"BITDELTA" + struct.pack("<II", 1, 2) + second + first)  # in another order
+    found = interchange.read(tmp_path / "y")
+    assert found["a.0"].values().tolist() == [16.5 * (-1) ** each for each in range(33)]
 
 
 def broken(data: bytes):
@@ -51,7 +64,7 @@ def broken(data: bytes):
     yield "dimensions", data[:name] + struct.pack("<I", 2**31) + data[name + 4 :]
     yield "shape", data[: name + 4] + struct.pack("<Q", 2**60) + data[name + 12 :]
     yield "scale", data[: name + 20] + struct.pack("<f", float("nan")) + data[name + 24 :]
-    yield "words", data[: name + 24] + struct.pack("<Q", 2**62) + data[name + 32 :]
+    yield "words", data[: name + 24] + struct.pack("<I", 2**31) + data[name + 28 :]
     yield "cut", data[:-1]
     yield "more", data + b"\0"
     yield "nothing", b""

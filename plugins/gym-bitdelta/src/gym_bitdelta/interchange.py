@@ -2,8 +2,8 @@
 
 All numbers are little-endian. Eight bytes `BITDELTA`, a version (u32, 1) and a number of tensors (u32); then for each tensor the
 length of its name (u32) and the name in UTF-8, the number of dimensions (u32) and each (u64), a scale (f32), the number of words
-(u64) and the words (u32). Numbers of a tensor are flattened row by row; bit i % 32 of word i / 32 is set where number i did not
-fall. The scale is the mean of |change|.
+(u32) and the words (u32). Numbers of a tensor are flattened row by row; bit i % 32 of word i / 32 is set where number i did not
+fall. The scale is the mean of |change|, summed in fp64; tensors are in the order of their names.
 """
 
 from __future__ import annotations
@@ -45,19 +45,21 @@ def flat(change: Tensor) -> Flat:
     """Return a change with one sign a number and one scale."""
     packed = packing.pack_bits(change.flatten() >= 0)
     padded = torch.nn.functional.pad(packed, (0, -len(packed) % 4))
-    return Flat(tuple(change.shape), float(change.abs().mean()) if change.numel() else 0.0, padded.view(torch.int32))
+    return Flat(
+        tuple(change.shape), float(change.abs().double().mean()) if change.numel() else 0.0, padded.view(torch.int32)
+    )
 
 
 def write(path: Path, records: Mapping[str, Record]) -> None:
     """Write what records stand for, all or nothing; of more than one bit the rest is lost. Unchanged weights are left out."""
-    changed = {name: record for name, record in records.items() if record.parts}
+    changed = {name: records[name] for name in sorted(records) if records[name].parts}
     with replacing(path) as building, building.open("wb") as made:
         made.write(MAGIC + HEAD.pack(VERSION, len(changed)))
         for name, record in changed.items():
             found, text = flat(record.values()), name.encode()
             made.write(struct.pack("<I", len(text)) + text + struct.pack("<I", len(found.shape)))
             made.write(struct.pack(f"<{len(found.shape)}Q", *found.shape))
-            made.write(struct.pack("<fQ", found.scale, len(found.words)) + found.words.numpy().tobytes())
+            made.write(struct.pack("<fI", found.scale, len(found.words)) + found.words.numpy().tobytes())
 
 
 def read(path: Path) -> dict[str, Flat]:
@@ -97,7 +99,7 @@ def _tensors(data: bytes) -> Iterator[tuple[str, Flat]]:
         length = number("<I", "name")
         name = bytes(take(f"<{length}s")[0]).decode()  # type: ignore[arg-type]
         shape = tuple(int(size) for size in take(f"<{number('<I', 'dimensions')}Q"))
-        scale, words = float(take("<f")[0]), number("<Q")
+        scale, words = float(take("<f")[0]), number("<I")
         if name in names or not (0 <= scale < float("inf")) or words != -(-prod(shape) // 32):
             raise _LieError(f"{name!r:.60} comes twice, has no finite scale, or its words do not fit its shape")
         end = place + 4 * words
