@@ -168,6 +168,7 @@ def tool_grammar(
     ]
     one = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     whole = {"type": "array", "items": one, "minItems": 1, "maxItems": 1} if calls.listed else one
+    whole = {**whole, "x-guidance": {"whitespace_flexible": False}}  # a model could write space for ever
     definitions = [each.parameters["$defs"] for each in fitting if each.parameters and "$defs" in each.parameters]
     if definitions:
         whole = {**whole, "$defs": {name: schema for each in definitions for name, schema in dict(each).items()}}
