@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError
@@ -23,6 +24,7 @@ from gym_torch.model.precision_probe import device
 from gym_torch.model.stop_tokens import stops
 from gym_torch.model.value_head import ScalarHead
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 UNBOUNDED = 2**20  #: tokens of context, where a model names none
 
 
@@ -85,7 +87,7 @@ def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     artifact = artifact_in(source.path)
     found = opened(artifact)
     model = found.adapted.model.requires_grad_(False).eval().to(device())  # type: ignore[arg-type]
-    model = model if dtype == "auto" else model.to(dtype=dtype)
+    model = model if dtype == "auto" else model.to(dtype=DTYPES[dtype])
     own = artifact.path if (artifact.path / "tokenizer.json").is_file() else base_of(artifact)
     tokenizer = Tokenizer(own, template=source.template)
     check_template(artifact.details, tokenizer, source.name)
