@@ -146,6 +146,7 @@ ATTACKS: dict[str, Attack] = {
     "alie": alie,
     "alie 1.5": lambda honest, bad: alie(honest, bad, 1.5),
     "ipm": ipm,
+    "ipm 2": lambda honest, bad: ipm(honest, bad, 2.0),
     "min-max": min_max,
     "min-sum": min_sum,
     "mimic": mimic,
