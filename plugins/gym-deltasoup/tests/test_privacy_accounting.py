@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gym_core import GymError
 from gym_deltasoup import CentralPrivacy, PrivacyLedger, delta_of, epsilon_of, sigma_of
-from gym_deltasoup.privacy.gaussian import composed, mu_of
+from gym_deltasoup.gaussian_mechanism import composed, mu_of
 
 DELTA = 1e-5
 

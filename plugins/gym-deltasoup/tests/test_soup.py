@@ -14,10 +14,11 @@ from soup_models import adapter, flat, scorer, tuned
 
 from gym_core import Artifact, GymError
 from gym_deltasoup import DeltaSoup, DeltaSoupConfig
-from gym_deltasoup.ledger.verify import verify, verify_files
+from gym_deltasoup.ledger.verify import verify
 from gym_deltasoup.reports.html import page
 from gym_deltasoup.reports.table import lines
 from gym_deltasoup.rounds.checks import Refused
+from gym_deltasoup.rounds.stored_files import verify_files
 
 FIRST_PAGE = """
 from gym.quantization import DeltaSoupConfig, AggregationMethod

@@ -6,7 +6,6 @@ import os
 
 from gym_core import Artifact, GymError, Run
 from gym_core.loading import find, load
-from gym_manage.python import user_of
 from gym_torch.console import say, warn
 
 
@@ -23,7 +22,7 @@ def contribute(run: Run, delta: Artifact) -> None:
     """
     community = load(find("facade", "quantization.DeltaSoup", key="quantization.enable_deltasoup"))
     soup = community({"folder": os.environ.get("GYM_SOUP") or "soup"})
-    user = user_of(run.output)
+    user = soup.user_of(run.output)
     try:
         soup.contribute(user, delta)
         made = soup.run_round()

@@ -20,7 +20,7 @@ _HOMES = {
     "gym_deltasoup.kinds": "Merger",
     "gym_deltasoup.artifacts": "MergedArtifact merge_artifacts",
     "gym_deltasoup.merge": "MergedVectors merge_vectors",
-    "gym_deltasoup.privacy.gaussian": "delta_of epsilon_of sigma_of",
+    "gym_deltasoup.gaussian_mechanism": "delta_of epsilon_of sigma_of",
     "gym_deltasoup.privacy.ledger": "PrivacyLedger",
     "gym_deltasoup.privacy.local": "privatize",
     "gym_deltasoup.privacy.rounds": "CentralPrivacy",

@@ -36,9 +36,9 @@ from gym_deltasoup.sources.inputs import Input as Input
 
 __version__: str
 from gym_deltasoup.config.privacy import DifferentialPrivacy as DifferentialPrivacy
-from gym_deltasoup.privacy.gaussian import delta_of as delta_of
-from gym_deltasoup.privacy.gaussian import epsilon_of as epsilon_of
-from gym_deltasoup.privacy.gaussian import sigma_of as sigma_of
+from gym_deltasoup.gaussian_mechanism import delta_of as delta_of
+from gym_deltasoup.gaussian_mechanism import epsilon_of as epsilon_of
+from gym_deltasoup.gaussian_mechanism import sigma_of as sigma_of
 from gym_deltasoup.privacy.ledger import PrivacyLedger as PrivacyLedger
 from gym_deltasoup.privacy.local import privatize as privatize
 from gym_deltasoup.privacy.rounds import CentralPrivacy as CentralPrivacy

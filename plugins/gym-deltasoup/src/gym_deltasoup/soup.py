@@ -79,6 +79,11 @@ class DeltaSoup:
             community.accept(contribution, found.file)
         return contribution
 
+    @staticmethod
+    def user_of(output: Path) -> str:
+        """Return the name by which a run contributes: that of its output directory, as far as it is one."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", output.absolute().name).strip("-._")[:64] or "run"
+
     def aggregate(self, min_contributors: int | None = None) -> RoundResult:
         """Merge what this round accepted, and begin the next. Raises GymError where too few contributions passed the gate."""
         return close_round(self.community, min_contributors)

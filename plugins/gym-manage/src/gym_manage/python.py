@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ class Trainer:
         community = load(find("facade", "quantization.DeltaSoup"))
         soup = community({"folder": os.environ.get("GYM_SOUP") or "soup", **(config or {})})
         try:
-            soup.contribute(user_id or user_of(self.outcome.output), recorded(self.outcome.output).trained)
+            soup.contribute(user_id or soup.user_of(self.outcome.output), recorded(self.outcome.output).trained)
             merged: Artifact = soup.aggregate(min_contributors).artifact
         finally:
             soup.close()
@@ -83,8 +82,3 @@ class Trainer:
             trained = self._merged or recorded(self.outcome.output).trained
             artifact = hook.quantize(run=run, artifact=trained, into=into)
         return Path(hook.export(run=run, artifact=artifact, exporter=run.recipe.export[0], into=Path(path)))
-
-
-def user_of(output: Path) -> str:
-    """Return the name by which a run contributes to a community: that of its output directory, as far as it is one."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", output.absolute().name).strip("-._")[:64] or "run"

@@ -68,7 +68,7 @@ class DifferentialPrivacy(Merger):
 
     def sigma(self, inputs: int, hostile: int) -> float:
         """Return the standard deviation of the noise on each coordinate."""
-        from gym_deltasoup.privacy.gaussian import sigma_of
+        from gym_deltasoup.gaussian_mechanism import sigma_of
 
         return sigma_of(self.epsilon, self.delta, self.moved_by(inputs, hostile))
 

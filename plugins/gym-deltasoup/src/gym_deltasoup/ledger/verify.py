@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from gym_deltasoup.ledger import merkle
@@ -133,24 +131,6 @@ class _Replay:
             text = anchor(self.found.server, number, data["root"])
             if not holds(self.server_key, text, data.get("signature", "")):
                 self._wrong(event, f"the server did not sign the root of round {number}")
-
-
-def verify_files(folder: Path, events: Iterable[Event]) -> list[str]:
-    """Return what is wrong with the files that events name: contributions, and reports of rounds."""
-    from gym_deltasoup.rounds.contents import Contents, hashed
-
-    contents, problems = Contents(folder), []
-    for event in events:
-        data = event.data
-        if data["event"] == "accepted":
-            file = contents.path(data["content"])
-            if not file.is_file() or hashed(file) != data["content"]:
-                problems.append(f"the contribution of {data['member']} to round {event.round} is gone, or was changed")
-        elif data["event"] == "round closed":
-            report = folder / "rounds" / str(event.round) / "report.json"
-            if not report.is_file() or hashlib.sha256(report.read_bytes()).hexdigest() != data["report"]:
-                problems.append(f"the report of round {event.round} is gone, or was changed")
-    return problems
 
 
 def exported(server: str, events: Iterable[Event]) -> Iterable[str]:

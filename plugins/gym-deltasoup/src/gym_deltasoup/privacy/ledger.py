@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 
 from gym_core import GymError
-from gym_deltasoup.privacy.gaussian import composed, epsilon_of
+from gym_deltasoup.gaussian_mechanism import composed, epsilon_of
 
 WAIT = 60.0  #: seconds that a writer waits for another one
 LAYOUT = 1
@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS spent (
 
 
 class PrivacyLedger:
-    """Accounts of contributors. Every release that one took part in has its `mu` (see `gym_deltasoup.privacy.gaussian`).
+    """Accounts of contributors. Every release that one took part in has its `mu` (see `gym_deltasoup.gaussian_mechanism`).
 
     Args:
         path: the file; it is made where there is none.

@@ -8,7 +8,7 @@ from pathlib import Path
 from gym_deltasoup.artifacts import MergedArtifact, merge_artifacts
 from gym_deltasoup.config.privacy import DifferentialPrivacy
 from gym_deltasoup.config.soups import UniformSoup
-from gym_deltasoup.privacy.gaussian import mu_of
+from gym_deltasoup.gaussian_mechanism import mu_of
 from gym_deltasoup.privacy.ledger import PrivacyLedger
 from gym_deltasoup.sources.inputs import Input
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from gym_deltasoup.config.community import DeltaSoupConfig
 from gym_deltasoup.config.privacy import DifferentialPrivacy
+from gym_deltasoup.gaussian_mechanism import mu_of
 from gym_deltasoup.kinds import Merger
-from gym_deltasoup.privacy.gaussian import mu_of
 from gym_deltasoup.privacy.ledger import PrivacyLedger
 
 NAME = "privacy.sqlite"

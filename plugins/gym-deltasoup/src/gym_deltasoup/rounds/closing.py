@@ -20,13 +20,13 @@ from gym_deltasoup.ledger import merkle
 from gym_deltasoup.ledger.events import anchor
 from gym_deltasoup.ledger.ledger import Ledger
 from gym_deltasoup.merge import expected
-from gym_deltasoup.reports.round_report import Merged, report
 from gym_deltasoup.rewards.schemes import Known, rewards
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contents import without_change
 from gym_deltasoup.rounds.gate import Gate, Gated, usable
 from gym_deltasoup.rounds.measures import BesideResult, beside_result
 from gym_deltasoup.rounds.reputation import reputations, weight
+from gym_deltasoup.rounds.round_report import Merged, report
 
 FOLDER, REPORT, MODEL = "rounds", "report.json", "model"
 
