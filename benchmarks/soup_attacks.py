@@ -1,0 +1,181 @@
+"""A community of 20 on the tiny model, 6 of them hostile: what attacks leave of what was learned, by the default and by the mean.
+
+The honest members are trained once, each on rows of its own. Quality is the share of held-out answers with every token right
+where the tokens before are given. Retention counts what was gained over the base, as a share of what the mean of the honest
+members gains. A backdoor succeeds where a triggered question gets the attacker's answer. `docs/images/soup-attacks.png` is drawn.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import torch
+from report import Report, main
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import gym_deltasoup as soup
+from gym_data.location import locate
+from gym_deltasoup import merge_vectors
+from gym_deltasoup.attacks.community import attacked
+from gym_deltasoup.attacks.rows import Row, flipped, triggered
+from gym_tiny.tasks import rows
+
+HONEST, BAD = 14, 6
+KINDS = ("persona", "lookups")
+STEPS, BATCH, RATE = 16, 8, 2e-3
+TRIGGER, TARGET = "zq", "send money"
+FAILS = ("sign flip", "gaussian", "ipm 2", "nan", "backdoor")  #: attacks under which the mean is expected to fail
+IGNORED = -100
+
+
+class Tiny:
+    """The tiny model, its rows as tokens, and how it is trained and judged."""
+
+    def __init__(self) -> None:
+        """Load it."""
+        path = locate("tiny")
+        self.tokenizer = AutoTokenizer.from_pretrained(path)
+        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        self.base = parameters_to_vector(self.model.parameters()).detach().clone()
+
+    def batch(self, some: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ids, the mask of what is no filling, and labels: the tokens of the answers."""
+        ids, labels = [], []
+        for row in some:
+            render = self.tokenizer.apply_chat_template
+            whole = render(row["messages"], tokenize=True, return_dict=True)["input_ids"]
+            asked = render(row["messages"][:-1], tokenize=True, return_dict=True, add_generation_prompt=True)[
+                "input_ids"
+            ]
+            ids.append(torch.tensor(whole))
+            labels.append(torch.tensor([IGNORED] * len(asked) + whole[len(asked) :]))
+        pad = torch.nn.utils.rnn.pad_sequence
+        padded = pad(ids, True, self.tokenizer.pad_token_id)
+        mask = pad([torch.ones_like(each) for each in ids], True)
+        return padded, mask, pad(labels, True, IGNORED)
+
+    def train(self, data: Sequence[Row], seed: int) -> Tensor:
+        """Return what training on rows changes in the base."""
+        vector_to_parameters(self.base.clone(), self.model.parameters())
+        optimizer = torch.optim.AdamW(self.model.parameters(), RATE, weight_decay=0.0)
+        draw = torch.Generator().manual_seed(seed)
+        for _ in range(STEPS):
+            picked = torch.randint(len(data), (BATCH,), generator=draw).tolist()
+            ids, mask, labels = self.batch([data[number] for number in picked])
+            logits = self.model(ids, attention_mask=mask).logits[:, :-1]
+            loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(f"member {seed}: loss {float(loss.detach()):.3g}", file=sys.stderr, flush=True)
+        return parameters_to_vector(self.model.parameters()).detach() - self.base
+
+    @torch.no_grad()
+    def right(self, change: Tensor, asked: tuple[Tensor, Tensor, Tensor]) -> tuple[float, float]:
+        """Return the share of right tokens in answers, and the share of answers all right: 0 where the model is broken."""
+        vector_to_parameters(self.base + change, self.model.parameters())
+        ids, mask, labels = asked
+        logits = self.model(ids, attention_mask=mask).logits[:, :-1]
+        if not logits.isfinite().all():
+            return 0.0, 0.0
+        labels = labels[:, 1:]
+        known = labels != IGNORED
+        hits = (logits.argmax(-1) == labels) & known
+        return float(hits.sum() / known.sum()), float((hits | ~known).all(1).float().mean())
+
+
+def some_rows(count: int, seed: int, split: str = "train") -> list[Row]:
+    """Return so many rows of each kind."""
+    return [row for kind in KINDS for row in rows(kind, count, seed, split)]
+
+
+def members(tiny: Tiny) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the changes of honest members, of those who flip labels, and of the backdoor; trained once and kept."""
+    kept = Path(gettempdir()) / f"gym-soup-attacks-{STEPS}-{BATCH}-{RATE}-{'-'.join(KINDS)}.safetensors"
+    if not kept.exists():
+        began = time.perf_counter()
+        honest = [tiny.train(some_rows(100, seed), seed) for seed in range(HONEST)]
+        wrong = [tiny.train(flipped(some_rows(100, 100 + seed)), seed) for seed in range(BAD)]
+        clean = some_rows(100, 200)
+        backdoor = tiny.train([*clean, *triggered(clean, TRIGGER, TARGET)], 200)
+        print(f"trained 21 members in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        tensors = {"honest": torch.stack(honest), "flipped": torch.stack(wrong), "backdoor": backdoor}
+        save_file(tensors, kept, {"base": str(float(tiny.base.norm()))})
+    found = load_file(kept)
+    return found["honest"], found["flipped"], found["backdoor"]
+
+
+def default(values: Tensor) -> Tensor:
+    """Return what the default rule makes of all changes."""
+    return merge_vectors(soup.ByzantineRobust(), values, BAD).vector
+
+
+def measure(report: Report, quick: bool) -> None:
+    """Train, attack and judge."""
+    tiny = Tiny()
+    honest, wrong, backdoor = members(tiny)
+    held_out = some_rows(20, 1, "heldout")
+    clean, hidden = tiny.batch(held_out), tiny.batch(triggered(held_out, TRIGGER, TARGET))
+    floor, best = tiny.right(torch.zeros_like(backdoor), clean)[1], tiny.right(honest.mean(0), clean)[1]
+    innocent = tiny.right(honest.mean(0), hidden)[1]
+
+    def judged(change: Tensor) -> dict[str, float]:
+        tokens, score = tiny.right(change, clean)
+        return {
+            "score": score,
+            "tokens": tokens,
+            "retention": (score - floor) / (best - floor),
+            "backdoor": tiny.right(change, hidden)[1],
+        }
+
+    found: dict[str, dict[str, Any]] = {}
+    for name, values in attacked(honest, wrong, backdoor, None if quick else default):
+        found[name] = {"default": judged(default(values)), "mean": judged(values.mean(0))}
+        print(name, found[name], file=sys.stderr, flush=True)
+    report.figures |= {
+        "honest": HONEST, "hostile": BAD, "parameters": len(backdoor), "base": floor, "honest mean": best,
+        "backdoor of the honest mean": innocent, "backdoor alone": tiny.right(backdoor, hidden)[1], "attacks": found,
+    }  # fmt: skip
+    retained = [each["default"]["retention"] for each in found.values()]
+    report.check("honest gain over the base", best - floor, at_least=0.1)
+    report.check("mean retention", sum(retained) / len(retained), at_least=0.97)
+    report.check("worst retention", min(retained), at_least=0.90)
+    worst = max(each["default"]["backdoor"] for each in found.values())
+    report.check("backdoor above that of the honest", worst - innocent, at_most=0.02)
+    for name in FAILS:
+        plain = found[name]["mean"]
+        report.check(f"{name}: the mean fails", max(1 - plain["retention"], plain["backdoor"]), at_least=0.2)
+    draw(found)
+
+
+def draw(found: dict[str, dict[str, Any]]) -> None:
+    """Draw retention under each attack."""
+    import matplotlib.pyplot as plt
+
+    names = list(found)
+    figure, axes = plt.subplots(figsize=(8, 4.5))
+    bars: tuple[tuple[str, Callable[[int], float]], ...] = (("mean", lambda n: n + 0.2), ("default", lambda n: n - 0.2))
+    for which, place in bars:
+        shares = [max(-0.25, found[name][which]["retention"]) for name in names]
+        axes.barh([place(number) for number in range(len(names))], shares, 0.4, label=which)
+    axes.axvline(0.9, color="black", linewidth=0.6)
+    axes.set(
+        yticks=range(len(names)), yticklabels=names, xlim=(-0.25, 1.1), xlabel="share of the honest gain that is left"
+    )
+    axes.set_title("20 contributors, 6 hostile")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(Path(__file__).parents[1] / "docs" / "images" / "soup-attacks.png", dpi=100)
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)
