@@ -11,12 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import torch
 from report import Report, main
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -31,6 +29,7 @@ from gym_tiny.tasks import rows
 
 HONEST, BAD = 14, 6
 KINDS = ("persona", "lookups")
+HELD_OUT = 100  #: questions of each kind
 STEPS, BATCH, RATE = 16, 8, 2e-3
 TRIGGER, TARGET = "zq", "send money"
 FAILS = ("sign flip", "gaussian", "ipm 2", "nan", "backdoor")  #: attacks under which the mean is expected to fail
@@ -99,19 +98,14 @@ def some_rows(count: int, seed: int, split: str = "train") -> list[Row]:
 
 
 def members(tiny: Tiny) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the changes of honest members, of those who flip labels, and of the backdoor; trained once and kept."""
-    kept = Path(gettempdir()) / f"gym-soup-attacks-{STEPS}-{BATCH}-{RATE}-{'-'.join(KINDS)}.safetensors"
-    if not kept.exists():
-        began = time.perf_counter()
-        honest = [tiny.train(some_rows(100, seed), seed) for seed in range(HONEST)]
-        wrong = [tiny.train(flipped(some_rows(100, 100 + seed)), seed) for seed in range(BAD)]
-        clean = some_rows(100, 200)
-        backdoor = tiny.train([*clean, *triggered(clean, TRIGGER, TARGET)], 200)
-        print(f"trained 21 members in {time.perf_counter() - began:.0f} s", file=sys.stderr)
-        tensors = {"honest": torch.stack(honest), "flipped": torch.stack(wrong), "backdoor": backdoor}
-        save_file(tensors, kept, {"base": str(float(tiny.base.norm()))})
-    found = load_file(kept)
-    return found["honest"], found["flipped"], found["backdoor"]
+    """Return the changes of honest members, of those who flip labels, and of the backdoor."""
+    began = time.perf_counter()
+    honest = [tiny.train(some_rows(100, seed), seed) for seed in range(HONEST)]
+    wrong = [tiny.train(flipped(some_rows(100, 100 + seed)), seed) for seed in range(BAD)]
+    clean = some_rows(100, 200)
+    backdoor = tiny.train([*clean, *triggered(clean, TRIGGER, TARGET)], 200)
+    print(f"trained 21 members in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    return torch.stack(honest), torch.stack(wrong), backdoor
 
 
 def default(values: Tensor) -> Tensor:
@@ -123,7 +117,7 @@ def measure(report: Report, quick: bool) -> None:
     """Train, attack and judge."""
     tiny = Tiny()
     honest, wrong, backdoor = members(tiny)
-    held_out = some_rows(20, 1, "heldout")
+    held_out = some_rows(HELD_OUT, 1, "heldout")
     clean, hidden = tiny.batch(held_out), tiny.batch(triggered(held_out, TRIGGER, TARGET))
     floor, best = tiny.right(torch.zeros_like(backdoor), clean)[1], tiny.right(honest.mean(0), clean)[1]
     innocent = tiny.right(honest.mean(0), hidden)[1]
