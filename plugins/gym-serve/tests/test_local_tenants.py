@@ -14,11 +14,13 @@ from safetensors import safe_open
 from gym_bitdelta.delta import file, records
 from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError, execute, load_recipe
+from gym_data.templates import ChatML
+from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Limits, ModelSource, Request, Sampling
 from gym_serve.errors import Unknown
 from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
-from gym_serve.local.opening import artifact_in
+from gym_serve.local.opening import artifact_in, tokenizer_of
 from gym_testkit.bench import Bench
 from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
@@ -122,3 +124,15 @@ def test_adapters_of_many_share_batches_and_the_template_that_trained_serves(tmp
     (model / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
     with pytest.raises(GymError, match="another chat template"):
         Local().build(artifacts=[replace(ModelSource("ann", ""), path=paths["ann"])], limits=Limits())
+
+
+def test_a_template_is_a_name_or_a_file_and_never_the_text_itself(tmp_path: Path) -> None:
+    base, written = Bench(tmp_path).model(), tmp_path / "own.jinja"
+    written.write_text("{{ messages[0].content }}")
+    named = ChatML().build()
+    assert tokenizer_of(base, "chatml").templates["default"] == named
+    assert tokenizer_of(base, str(written)).templates["default"] == written.read_text()
+    assert tokenizer_of(base, None).templates == Tokenizer(base).templates
+    for wrong in ("chatlm", str(tmp_path / "none.jinja")):
+        with pytest.raises(GymError):
+            tokenizer_of(base, wrong)

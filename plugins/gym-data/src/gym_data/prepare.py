@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from gym_data import cache_eviction, token_cache
 from gym_data.config import DatasetConfig
 from gym_data.encoders import ENCODERS
 from gym_data.examples import Example, Examples
+from gym_data.kinds import Template
 from gym_data.mixing import MIXES, hold_out, in_rounds
 from gym_data.progress import counted
 from gym_data.provenance import answering, called, identity, maker
@@ -86,7 +87,18 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -
 
     Raises DataError where it lacks tokens the template needs.
     """
-    template, text = config.template, None
+    told = {**config.template_options, DAY: (day or datetime.now(UTC).date()).isoformat()}
+    return tokenizer_with(config.template, path, told, config.split_special_tokens)
+
+
+def tokenizer_with(
+    template: Template | None, path: Path, values: Mapping[str, Any] | None = None, split_special_tokens: bool = True
+) -> Tokenizer:
+    """Return the tokenizer of a model with a template, or with the model's own; see `Tokenizer`.
+
+    Raises DataError where it lacks tokens the template needs.
+    """
+    text = None
     if template is not None:
         with answering(template, "`build`"):
             text = template.build()
@@ -96,8 +108,7 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -
                 key="data.template",
                 fix=f"let {type(template).__name__}.build return the text of a jinja template",
             )
-    told = {**config.template_options, DAY: (day or datetime.now(UTC).date()).isoformat()}
-    tokenizer = Tokenizer(path, text, told, config.split_special_tokens)
+    tokenizer = Tokenizer(path, text, values, split_special_tokens)
     if template is not None:
         roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
         lacking = [token for token in template.needs if roles.get(token, tokenizer.token_id(token)) is None]

@@ -11,20 +11,26 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from gym_core import Artifact, GymError
+from gym_core import Artifact, GymError, sections
+from gym_core.component import Slot
+from gym_core.sections import Findings
 from gym_data.answer_format import answer_format_of
+from gym_data.kinds import Template
 from gym_data.location import locate
+from gym_data.prepare import tokenizer_with
 from gym_data.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_manage.recorded import recorded
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
 from gym_serve.local.grammar import Grammars
+from gym_serve.options import report
 from gym_torch.checkpoints.artifact import base_of, opened
 from gym_torch.model.precision_probe import device
 from gym_torch.model.stop_tokens import stops
 from gym_torch.model.value_head import ScalarHead
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+JINJA = (".jinja", ".jinja2", ".j2")  #: endings of files that hold a template
 UNBOUNDED = 2**20  #: tokens of context, where a model names none
 
 
@@ -89,10 +95,26 @@ def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     model = found.adapted.model.requires_grad_(False).eval().to(device())  # type: ignore[arg-type]
     model = model if dtype == "auto" else model.to(dtype=DTYPES[dtype])
     own = artifact.path if (artifact.path / "tokenizer.json").is_file() else base_of(artifact)
-    tokenizer = Tokenizer(own, template=source.template)
+    tokenizer = tokenizer_of(own, source.template)
     check_template(artifact.details, tokenizer, source.name)
     said = getattr(model.config.get_text_config(), "max_position_embeddings", None) or UNBOUNDED
     return Served(source, artifact, model, tokenizer, found.head, min(said, limits.max_context or said))
+
+
+def tokenizer_of(path: Path, template: str | None) -> Tokenizer:
+    """Return the tokenizer of a model, with a template by name or by Jinja file where one is given. Raises GymError."""
+    if template is not None and Path(template).suffix in JINJA:
+        try:
+            return Tokenizer(path, Path(template).expanduser().read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise GymError(f"the template cannot be read: {error}", where=template, key="template") from None
+    named = None
+    if template is not None:
+        findings = Findings({})
+        named = sections.component(Slot("templates"), template, ("template",), findings)
+        report(findings)
+    assert named is None or isinstance(named, Template)
+    return tokenizer_with(named, path)
 
 
 def artifact_in(path: str) -> Artifact:
