@@ -128,7 +128,7 @@ class Storm:
         part = file.read_bytes()[told["received"] :][:CHUNK]
         head = [
             f"PATCH /v1/uploads/{told['upload']} HTTP/1.1",
-            "Host: here",
+            "Host: localhost",
             f"Upload-Offset: {told['received']}",
             f"Content-Length: {len(part)}",
             f"Content-Digest: sha-256=:{base64.b64encode(hashlib.sha256(part).digest()).decode()}:",
@@ -153,7 +153,7 @@ class Storm:
 
 
 def request(line: str, body: bytes = b"", *headers: str) -> bytes:
-    head = [line, "Host: here", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    head = [line, "Host: localhost", f"Content-Length: {len(body)}", "Connection: close", *headers]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
@@ -165,16 +165,16 @@ HOSTILE = [
     lambda draw: request(POST, b'{"manifest": {"member": "\\ud800"}, "signature": ""}'),
     lambda draw: request(POST, draw.randbytes(500)),
     lambda draw: request("POST /v1/members HTTP/1.1", b"x" * 100_000),
-    lambda draw: f"{POST}\r\nHost: here\r\nContent-Length: 99999999999999\r\n\r\n".encode(),
-    lambda draw: f"{POST}\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n".encode() + b"z" * 90_000,
-    lambda draw: f"{POST}\r\nHost: here\r\nContent-Length: 50\r\n\r\nhalf".encode(),
+    lambda draw: f"{POST}\r\nHost: localhost\r\nContent-Length: 99999999999999\r\n\r\n".encode(),
+    lambda draw: f"{POST}\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n".encode() + b"z" * 90_000,
+    lambda draw: f"{POST}\r\nHost: localhost\r\nContent-Length: 50\r\n\r\nhalf".encode(),
     lambda draw: request("PATCH /v1/uploads/none HTTP/1.1", b"x", "Upload-Offset: -1"),
     lambda draw: request("PATCH /v1/uploads/none HTTP/1.1", b"x" * 4096, "Upload-Offset: 0"),
     lambda draw: request("GET /v1/rounds/99999999999999999999999/report HTTP/1.1"),
     lambda draw: request("GET /v1/ledger?after=" + "9" * 30 + " HTTP/1.1"),
     lambda draw: request("GET /../../etc/passwd HTTP/1.1"),
     lambda draw: request("GET /" + "a" * 20_000 + " HTTP/1.1"),
-    lambda draw: b"GET /v1/server HTTP/1.1\r\nHost: here\r\nX: ",
+    lambda draw: b"GET /v1/server HTTP/1.1\r\nHost: localhost\r\nX: ",
 ]
 
 

@@ -214,7 +214,7 @@ def test_slow_and_strange_requests_end(running):
     began = time.monotonic()
     for slow in (
         b"GET /v1/server HTTP/1.1\r\nX: ",
-        b"POST /v1/members HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n{",
+        b"POST /v1/members HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
     ):
         with socket.create_connection(("127.0.0.1", running.port), timeout=20) as connection:
             connection.sendall(slow)
@@ -231,7 +231,9 @@ def test_slow_and_strange_requests_end(running):
         assert status_of(raw(running.port, request(line))) == status, line[:50]
     for body in (b"[" * 60_000, b'{"a": NaN}', b'"\xff"', b'{"manifest": {"member": "\\ud800"}}', b"{}"):
         assert status_of(raw(running.port, request("POST /v1/contributions HTTP/1.1", body))) == 400
-    huge = b"POST /v1/members HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n20000\r\n" + b"x" * 0x20000
+    huge = (
+        b"POST /v1/members HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n20000\r\n" + b"x" * 0x20000
+    )
     assert status_of(raw(running.port, huge)) in (0, 413)
 
 
@@ -367,6 +369,14 @@ def test_limits_tokens_and_one_server_for_a_folder(base, tmp_path):
         load_server(None, ("host=0.0.0.0", "base_model=tiny"))
     with pytest.raises(RecipeError, match="names its `base_model`"):
         load_server(None, ())
+
+
+def test_pages_in_a_browser_of_this_machine_may_not_ask(running):
+    head = "GET /v1/server HTTP/1.1"
+    assert status_of(raw(running.port, request(head))) == 200
+    assert status_of(raw(running.port, request(head, b"", "Origin: https://evil.example"))) == 403
+    renamed = request(head).replace(b"Host: localhost", b"Host: evil.example")
+    assert status_of(raw(running.port, renamed)) == 403
 
 
 def test_a_storm_and_kills_lose_nothing(base, tmp_path):

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from gym_core import GymError
 from gym_core.errors import Problem
-from gym_deltasoup.config.server import SoupServerConfig
+from gym_deltasoup.config.server import LOOPBACK, SoupServerConfig
 from gym_deltasoup.ledger.database import FullError
 from gym_deltasoup.ledger.events import Event
 from gym_deltasoup.reports.html import page
@@ -62,6 +62,9 @@ class SoupApp:
     def __init__(self, service: Service, config: SoupServerConfig, token: str) -> None:
         """Serve a community; an empty token lets everybody ask."""
         self.service, self.limits, self.token = service, config.limits, token
+        self.names = (
+            LOOPBACK if config.host in LOOPBACK else None
+        )  #: by which it is called; None where a token is asked for
         self.rates = RateLimits(config.limits.requests_per_second, config.limits.burst)
         self.workers = CapacityLimiter(WORKERS)
         routes: list[tuple[str, str, Handler]] = [
@@ -172,6 +175,9 @@ class SoupApp:
         wait = self.rates.wait("" if request.client is None else request.client.host)
         if wait:
             raise Answered(429, "too many requests", {"Retry-After": str(math.ceil(wait))})
+        # A page in a browser of this machine may send requests here, and under a name of its own read what is answered.
+        if "origin" in request.headers or (self.names and request.url.hostname not in self.names):
+            raise Answered(403, "pages of other servers may not ask here")
         shown = request.headers.get("authorization", "").removeprefix("Bearer ")
         if self.token and not hmac.compare_digest(shown.encode(), self.token.encode()):
             raise Answered(401, "the token is not that of this server", {"WWW-Authenticate": "Bearer"})
