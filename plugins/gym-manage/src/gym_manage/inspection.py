@@ -41,6 +41,7 @@ PLAIN = {
     "hooks",
     "kinds",
     "remarks",
+    "serving_dialects",
 }  #: groups whose objects are not components
 
 
