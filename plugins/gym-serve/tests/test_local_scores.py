@@ -1,0 +1,42 @@
+"""Reward models behind the engine `local`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from gym_core import execute, load_recipe
+from gym_serve.contract import Limits, ModelSource, Request
+from gym_serve.errors import RequestError
+from gym_serve.local.config import Local
+
+PAIR = ("3 + 4", "7")
+TALK = [{"role": "user", "content": PAIR[0]}, {"role": "assistant", "content": PAIR[1]}]
+
+
+def test_a_reward_model_scores_each_input_as_alone_and_answers_nothing(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n} + 4", "chosen": str(n + 4), "rejected": "0"} for n in range(4)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = {
+        "model": "tiny",
+        "data": {"sources": str(tmp_path / "rows.jsonl"), "format": "preference"},
+        "algorithm": "reward_model",
+        "train": {"max_steps": 2, "batch_size": 2, "plot": False, "precision": "fp32"},
+        "output": str(tmp_path / "run"),
+    }
+    execute(load_recipe(recipe))
+
+    async def asked() -> None:
+        engine = Local(dtype="float32").build(artifacts=[ModelSource("judge", str(tmp_path / "run"))], limits=Limits())
+        assert engine.models()[0].tasks == {"score"}
+        other, pair, talk = await engine.score("judge", ["a text of another length", PAIR, TALK])
+        assert pair == pytest.approx(talk) and pair != pytest.approx(other)
+        assert await engine.score("judge", [TALK]) == [pytest.approx(talk, abs=1e-5)]
+        with pytest.raises(RequestError):
+            await anext(engine.submit(Request("judge", messages=TALK[:1])))
+        await engine.close()
+
+    asyncio.run(asked())
