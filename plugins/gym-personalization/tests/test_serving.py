@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import torch
 from safetensors import safe_open
 
 from gym_bitdelta.delta import file, records
+from gym_bitdelta.runtime.tenant import Tenant
 from gym_bitdelta.runtime.tenant_model import Lease
+from gym_bitdelta.runtime.tiers import NoRoomError, Tiers
 from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError
 from gym_data.tokenizer import Tokenizer
@@ -131,6 +134,34 @@ def test_users_who_do_not_fit_in_together_take_turns(store: VariantStore, model_
         else:
             assert all("prepared_bytes" in str(each.exception()) for each in asked)
         engine.close()
+
+
+def test_the_last_of_the_others_may_end_during_a_try(
+    store: VariantStore, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that found no room, and then nobody in use any more, tries again."""
+    whole = OpenedVariants(store, torch.float32, 2**20, 2**20, None)
+    with ExitStack() as stack:
+        sizes = [whole.ready(user, stack).tenant.held.bytes for user in USERS]  # type: ignore[union-attr]
+    whole.close()
+    engine, refused = ServingEngine(store, prepared_bytes=max(sizes) + 1), 0
+    pin = Tiers.pin
+
+    def late(tiers: Tiers, names: Iterable[str]) -> dict[str, Tenant]:
+        """Tell of a refusal once nobody has anything in use."""
+        nonlocal refused
+        try:
+            return pin(tiers, names)
+        except NoRoomError:
+            refused += 1
+            first.result()
+            time.sleep(0.2)
+            raise
+
+    monkeypatch.setattr(Tiers, "pin", late)
+    first, second = engine.submit_all([Request(user, ASK, 48) for user in USERS[:2]])
+    assert second.result() and refused
+    engine.close()
 
 
 def test_what_is_wrong_with_one_disturbs_no_other(engine: ServingEngine, store: VariantStore, model_path: Path) -> None:

@@ -145,13 +145,17 @@ class ServingEngine:
         self._scheduler.add(Job(self._lane(ready), row, lambda row: True, ended))
 
     def _ready(self, request: Request, stack: ExitStack) -> Ready:
-        """Return what answers a request; where its variant has no room beside the others, it waits for them."""
+        """Return what answers a request; where its variant has no room beside the others, it waits for them.
+
+        Whether there are others is read before each try: one that ends during a try leaves room for the next.
+        """
         while True:
+            others = bool(self._uses)
             try:
                 ready = self._variants.ready(request.user, stack)
                 break
             except NoRoomError:
-                if not self._scheduler.running + self._scheduler.waiting:
+                if not others:
                     raise
                 time.sleep(AGAIN)
         if ready.tenant is not None:
@@ -159,7 +163,11 @@ class ServingEngine:
             with self._turn:
                 self._held[name] = ready.tenant.held
                 self._uses[name] += 1
+            leased = (
+                stack.pop_all()
+            )  # the memory is given back before the use ends: `others` must not be missed in between
             stack.callback(self._drop, name)
+            stack.push(leased)
         return ready
 
     def _drop(self, name: str) -> None:
