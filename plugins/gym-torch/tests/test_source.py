@@ -47,6 +47,20 @@ def test_every_sample_is_seen_epochs_times() -> None:
     assert len(ids(Dataset(samples(10), Train(batch_size=4, max_steps=7)))) == 7
 
 
+def test_the_last_step_of_an_epoch_may_end_with_it() -> None:
+    train = Train(batch_size=1, accumulate=8, epochs=3)
+    steps = ids(Dataset(samples(42), train, whole_epochs=True))
+    assert [len(step) for step in steps] == [8, 8, 8, 8, 8, 2] * 3
+    assert all(sorted(chain(*steps[first : first + 6])) == sorted(chain(*steps[:6])) for first in (6, 12))
+    assert len(ids(Dataset(samples(42), train.model_copy(update={"epochs": 1.5}), whole_epochs=True))) == 9
+    longer = Dataset(samples(42), train.model_copy(update={"max_steps": 20}), whole_epochs=True)
+    assert ids(longer)[:18] == steps
+    longer.extend(Dataset(samples(42), train, whole_epochs=True).state_dict(), 18)
+    assert longer.total == 20
+    with pytest.raises(DataError, match="do not end with an epoch"):
+        Dataset(samples(42), Train(batch_tokens=64), whole_epochs=True)
+
+
 def test_steps_can_be_entered_anywhere() -> None:
     dataset = Dataset(samples(37), Train(batch_size=3, epochs=4))
     assert ids(dataset, 11) == ids(dataset)[11:]

@@ -70,6 +70,8 @@ class DatasetConfig(Data):
     bad_rows: Literal["stop", "skip"] = "stop"
     """What happens at a row that cannot be trained on (no answer, two user turns in a row...): an error, or it is left
     out and counted."""
+    whole_epochs: bool = False
+    """Whether the last optimizer step of an epoch ends with it, and may be smaller; else the next epoch fills it up."""
     processes: PositiveInt | None = None
     """Processes that render chat templates, by default four; never more than there are processors. The result is the same."""
     rebuild: bool = False
@@ -130,6 +132,10 @@ class DatasetConfig(Data):
     def chat_template(self) -> str | None:
         """Return the text of the configured template."""
         return None if self.template is None else str(self.template.build())
+
+    def steps_end_with_epochs(self) -> bool:
+        """Return `whole_epochs`."""
+        return self.whole_epochs
 
     def longest(self) -> int:
         """Return `cutoff`."""

@@ -39,6 +39,10 @@ class Data(Component):
         """Return the text of that template, to lie beside what is trained; None where it is the model's own, or none."""
         return None
 
+    def steps_end_with_epochs(self) -> bool:
+        """Whether the last optimizer step of an epoch ends with it, and may be smaller; else the next epoch fills it up."""
+        return False
+
     def longest(self) -> int | None:
         """Return the most tokens that a sample can have; None where nobody knows."""
         return None

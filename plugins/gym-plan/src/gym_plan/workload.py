@@ -14,6 +14,7 @@ from gym_plan.made_examples import MadeExamples
 from gym_torch.batch import Batch
 from gym_torch.config import torch_algorithm
 from gym_torch.kinds import part
+from gym_torch.loop.prepared_data import steps_end_with_epochs
 from gym_torch.objective import Objective
 from gym_torch.packing import PACKED, Layout
 from gym_torch.source import Dataset, Examples, Source
@@ -64,7 +65,8 @@ def steps_over(recipe: Recipe, objective: Objective[Any, Any], examples: Example
     """Return the steps over samples; or, where samples are made during the run, steps as large as any, and what they are."""
     algorithm = torch_algorithm(recipe)
     if not algorithm.largest_steps:
-        return Dataset(examples, train, layout=objective.layout), ""
+        whole = steps_end_with_epochs(recipe)
+        return Dataset(examples, train, layout=objective.layout, whole_epochs=whole), ""
     source: Source = load_object(algorithm.largest_steps)(algorithm, examples, train, objective.layout)
     answers = f"answers of {algorithm.generated():,} tokens to the longest prompts"
     return source, f"at most: {answers}; what sampling needs comes on top"

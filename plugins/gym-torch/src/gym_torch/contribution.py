@@ -19,7 +19,7 @@ from gym_optim.promises import promised
 from gym_torch.config import TorchAlgorithm
 from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.job import Evaluation, Job
-from gym_torch.loop.prepared_data import Prepared
+from gym_torch.loop.prepared_data import Prepared, steps_end_with_epochs
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.objective import Objective
@@ -110,7 +110,8 @@ def prepared_data(parts: Parts[Any, Any, Any]) -> Contribution:
 
 def dataset(parts: Parts[Any, Any, Any, E]) -> Dataset[E]:
     """Return the steps over the prepared samples."""
-    return Dataset(parts.data.train, parts.train, parts.data.fingerprint, parts.layout)
+    whole = steps_end_with_epochs(parts.run.recipe)
+    return Dataset(parts.data.train, parts.train, parts.data.fingerprint, parts.layout, whole)
 
 
 def held_out_loss(parts: Parts[Any, Any, Any]) -> Evaluation | None:

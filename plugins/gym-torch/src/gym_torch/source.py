@@ -84,15 +84,32 @@ class Source(ABC):
 class Dataset(Source, Generic[E]):
     """Steps over a prepared dataset, epoch after epoch, each in an order of its own."""
 
-    def __init__(self, examples: Examples[E], train: Train, fingerprint: str = "", layout: Layout = PACKED) -> None:
-        """Plan the whole run. `fingerprint` names the data in error messages and in checkpoints."""
+    def __init__(
+        self,
+        examples: Examples[E],
+        train: Train,
+        fingerprint: str = "",
+        layout: Layout = PACKED,
+        whole_epochs: bool = False,
+    ) -> None:
+        """Plan the whole run. `fingerprint` names the data in error messages and in checkpoints.
+
+        With `whole_epochs` the last step of an epoch ends with it. Raises DataError where that cannot be.
+        """
         if not len(examples):
             raise DataError(
                 "there is no sample to train on",
                 key="data",
                 fix="`gym data preview` shows what became of the rows",
             )
+        if whole_epochs and train.batch_tokens is not None:
+            raise DataError(
+                "steps of so many tokens do not end with an epoch",
+                key="data.whole_epochs",
+                fix="leave it out, or give `train.batch_size` in place of `train.batch_tokens`",
+            )
         self.examples, self.train, self.fingerprint, self.layout = examples, train, fingerprint, layout
+        self.whole_epochs = whole_epochs
         self.lengths = np.asarray(examples.lengths, dtype=np.int64)
         self.bounds = self._bounds()
         self.total = len(self.bounds) - 1
@@ -145,6 +162,8 @@ class Dataset(Source, Generic[E]):
         `gone` samples went by in `taken` steps before the first of them.
         """
         train = self.train
+        if self.whole_epochs:
+            return self._epoch_bounds(train.batch_size * train.accumulate)[taken:]
         samples = max(1, round(train.epochs * len(self.examples))) - gone
         most = train.max_steps and train.max_steps - taken
         if isinstance(train.batch_tokens, int):
@@ -152,6 +171,13 @@ class Dataset(Source, Generic[E]):
         size = train.batch_size * train.accumulate
         ends = np.arange((most or ceil(samples / size)) + 1, dtype=np.int64) * size
         return gone + (ends if most else np.minimum(ends, samples))
+
+    def _epoch_bounds(self, size: int) -> Ints:
+        """Let each epoch end a step: of its steps the last alone may be smaller than `size` samples."""
+        samples, train = len(self.examples), self.train
+        each = ceil(samples / size)
+        epochs, within = np.divmod(np.arange((train.max_steps or ceil(train.epochs * each)) + 1, dtype=np.int64), each)
+        return epochs * samples + np.minimum(within * size, samples)
 
     def _token_bounds(self, budget: int, gone: int, samples: int, most: int | None) -> Ints:
         """Give each step as many samples in a row as fit into `budget` tokens, and at least one."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from gym_core import DataError, PluginError, Run
+from gym_core import DataError, PluginError, Recipe, Run
 from gym_core.record import RunRecord
 from gym_data.kinds import Data
 from gym_data.report import left_out
@@ -161,6 +161,12 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
     )
     validation = None if prepared.validation is None else check(prepared.validation)
     return CheckedData(check(prepared.train), validation, prepared.fingerprint, prepared.report)
+
+
+def steps_end_with_epochs(recipe: Recipe) -> bool:
+    """Whether the last step of an epoch ends with it, as the data section says."""
+    data = part(recipe, Data)
+    return data is not None and data.steps_end_with_epochs()
 
 
 def begun(record: RunRecord) -> date | None:
