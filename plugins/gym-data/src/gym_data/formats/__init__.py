@@ -35,6 +35,8 @@ class Alpaca(Format):
     """Column of the system message."""
     tools: str | None = None
     """Column of the tools on offer."""
+    media: tuple[str, ...] = ()
+    """Columns of images, video or audio beside those of the usual names; a row that has any is no row of text."""
 
 
 class ConversationFormat(Format):
@@ -65,6 +67,8 @@ class ConversationFormat(Format):
     """Role of a tool's result."""
     function: str = "function_call"
     """Role of a tool call written as JSON text: {"name": ..., "arguments": {...}}, or a list of them."""
+    media: tuple[str, ...] = ()
+    """Columns of images, video or audio beside those of the usual names; a row that has any is no row of text."""
 
     def for_messages(self, column: str) -> ConversationFormat:
         """Return the same format for another column."""

@@ -30,8 +30,8 @@ class AlpacaReader:
 
     def prompt(self, row: Mapping[str, Any]) -> Conversation:
         """Return what comes before the answer."""
-        no_media(row)
         config = self.config
+        no_media(row, config.media)
         messages: list[Message] = []
         system = column(row, config.system)
         if system:

@@ -50,7 +50,7 @@ def detect_prompt(rows: Sequence[Mapping[str, Any]], answered: bool = True) -> F
         keys = first[0] if isinstance(first, list) and first and isinstance(first[0], Mapping) else {}
         if name in columns and (keys or name != "prompt"):
             begun = {"system", "developer"} & {keys.get("role"), keys.get("from")}
-            extra = {} if begun else _named("system", SYSTEMS, texts)
+            extra: dict[str, Any] = {} if begun else _named("system", SYSTEMS, texts)
             # TRL keeps the messages that answer apart.
             extra |= {"completion": "completion"} if name == "prompt" and "completion" in columns else {}
             return (ShareGPT if "from" in keys else Messages)(messages=name, **extra)

@@ -65,8 +65,8 @@ class ConversationReader:
 
     def read(self, row: Mapping[str, Any]) -> Conversation:
         """Return the messages of a row as they are, in whatever order. Raises ValueError where they are no messages."""
-        no_media(row)
         config = self.config
+        no_media(row, config.media)
         messages: list[Message] = []
         muted: set[int] = set()
         system = column(row, config.system)

@@ -54,9 +54,9 @@ def filled(value: Any, what: str) -> str:
     return text
 
 
-def no_media(row: Mapping[str, Any]) -> None:
-    """Raise ValueError for a row that needs images, audio or video."""
-    for name in MEDIA:
+def no_media(row: Mapping[str, Any], further: tuple[str, ...] = ()) -> None:
+    """Raise ValueError for a row that needs images, audio or video, in columns of the usual names or in `further` ones."""
+    for name in (*MEDIA, *further):
         if row.get(name):
             raise ValueError(f"it has {name}, and only text is read")
 

@@ -153,6 +153,7 @@ def format_of(info: Info, where: str = "") -> Format | None:
     if not info.model_fields_set & {"formatting", "columns", "tags", "ranking"}:
         return None
     columns = info.columns or Columns()
+    media = tuple(name for name in (columns.images, columns.videos, columns.audios) if name)
     unknown = [tag for tag in info.tags if tag not in TAGS]
     if unknown:
         raise DataError("unknown tag", where=where, key=f"tags.{unknown[0]}", fix=f"known: {', '.join(TAGS)}")
@@ -161,11 +162,11 @@ def format_of(info: Info, where: str = "") -> Format | None:
         if said and columns.prompt and not (columns.response or info.ranking or columns.kto_tag):
             return Text(text=columns.prompt)
         base: Format = Alpaca.model_validate(
-            {"system": columns.system, "tools": columns.tools, "history": columns.history}
+            {"system": columns.system, "tools": columns.tools, "history": columns.history, "media": media}
             | ({"prompt": columns.prompt, "query": columns.query, "response": columns.response} if said else {})
         )
     elif info.formatting in ("sharegpt", "openai"):
-        options: dict[str, str | None] = {TAGS[tag]: value for tag, value in info.tags.items()}
+        options: dict[str, Any] = {TAGS[tag]: value for tag, value in info.tags.items()} | {"media": media}
         options |= {"messages": columns.messages} if columns.messages else {}
         options |= {"system": columns.system, "tools": columns.tools}
         base = (ShareGPT if info.formatting == "sharegpt" else Messages).model_validate(options)
