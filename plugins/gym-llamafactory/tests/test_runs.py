@@ -12,8 +12,9 @@ import yaml
 from click.testing import CliRunner
 
 from gym import hparams, train
-from gym_core import PluginError, RecipeError, execute, load_recipe
+from gym_core import PluginError, RecipeError, Train, execute, load_recipe
 from gym_core.cli import cli
+from gym_data import Data, DatasetConfig
 from gym_preference import KTO, RewardModel
 from gym_sft import SFT, Pretrain
 from gym_testkit.bench import Bench
@@ -106,6 +107,65 @@ def test_its_functions(bench: Bench) -> None:
     assert train.run_exp(keys, [f"output_dir={two}"]).output == two
     with pytest.raises(RecipeError, match="run_exp runs any recipe"):
         train.run_sft(*hparams.get_train_args(keys | {"stage": "pt"}))
+
+
+RUN = {"model_name_or_path": "tiny", "stage": "sft", "dataset": "identity", "output_dir": "runs/x"}
+
+
+def loop(**keys: Any) -> Train:
+    return load_recipe(RUN | keys).train
+
+
+def test_what_is_left_out_or_switched_off_means_what_it_means_there() -> None:
+    held = {"val_size": 0.1, "eval_steps": 5}
+    assert [loop(**held).eval_every, loop(**held, eval_strategy="no").eval_every] == [None, None]
+    assert loop(**held, eval_strategy=False).eval_every is None  # `no` of YAML 1.1
+    assert loop(**held, eval_strategy="steps").eval_every == 5
+    assert loop(val_size=0.1, eval_strategy="steps").eval_every == 500
+    assert loop(val_size=0.1, eval_strategy="steps", logging_steps=7).eval_every == 7
+    for strategy, steps, why in (("epoch", 5, "not by `epoch`"), ("steps", 0.2, "whole number of steps")):
+        with pytest.raises(RecipeError, match=why):
+            loop(eval_strategy=strategy, eval_steps=steps)
+
+
+def test_precision_is_the_files() -> None:
+    assert [loop(bf16=True).precision, loop(bf16=False).precision, loop().precision] == ["bf16", "fp32", "fp32"]
+    assert loop(bf16=True, fp16=False, pure_bf16=False).precision == "bf16"
+    for key, why in (("fp16", "scales its loss"), ("pure_bf16", "stay fp32 here: set `bf16: true`")):
+        with pytest.raises(RecipeError, match=why):
+            loop(**{key: True})
+
+
+def test_checkpoints_warm_up_and_epochs_are_counted_as_there() -> None:
+    assert loop().keep_last == loop(save_total_limit=0).keep_last >= 1_000_000
+    assert loop(save_total_limit=3).keep_last == 3
+    warm = {"warmup_ratio": 0.1}
+    assert (
+        loop(lr_scheduler_type="constant", **warm).warmup
+        == loop(lr_scheduler_type="constant", warmup_steps=5).warmup
+        == 0
+    )
+    assert loop(lr_scheduler_type="constant_with_warmup", **warm).warmup == loop(**warm).warmup == 0.1
+    assert loop(**warm, warmup_steps=5).warmup == 5
+    data = load_recipe(RUN).data
+    assert isinstance(data, Data) and data.steps_end_with_epochs()
+    assert isinstance(data, DatasetConfig) and data.bad_rows == "skip"
+
+
+def test_a_row_that_cannot_be_read_or_has_media_is_left_out_and_counted(bench: Bench) -> None:
+    good = {"conversations": [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "yes"}]}
+    call = {"from": "function_call", "value": "{'name': 'f'}"}
+    rows = [good, {"conversations": [good["conversations"][0], call]}, good | {"pictures": ["a.png"]}, good]
+    bench.path("shown.json").write_text(json.dumps(rows))
+    columns = {"messages": "conversations", "images": "pictures"}
+    info = {"shown": {"file_name": "shown.json", "formatting": "sharegpt", "columns": columns}}
+    bench.path("dataset_info.json").write_text(json.dumps(info))
+    keys = RUN | {"model_name_or_path": str(bench.model()), "dataset": "shown", "dataset_dir": str(bench.root)}
+    recipe = load_recipe(keys | {"template": "default"})
+    assert isinstance(recipe.data, DatasetConfig)
+    report = recipe.data.preview(recipe, 1)["report"]
+    assert report["examples"] == 2
+    assert sorted(why[:20] for why in report["sources"][0]["bad"]) == ["a tool call is not J", "it has pictures, and"]
 
 
 def test_what_is_not_installed_says_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,16 @@ def markdown(choices: Iterable[Choice], keys: Iterable[Key]) -> list[str]:
     ]
     for key in sorted(keys, key=lambda key: (key.key, key.option)):
         of = ", ".join(f"`{name}`" for name in key.of.split())
-        left = "" if key.default is None else f"`{key.default:.4g}`"
+        left = "" if key.default is None else f"`{_shown(key.default)}`"
         by = f"where `{key.chosen_by}` chooses" if key.chosen_by else ""
-        lines += [f"| `{key.key}` | `{key.option}` | {of} | {left} | {by} |"]
+        said = f"`{key.key}`" if key.key else "every file"
+        lines += [f"| {said} | `{key.option}` | {of} | {left} | {by} |"]
         lines += [f"| `{more}` | `{key.option}` | {of} |  | with `{key.key}` |" for more in key.together.split()]
     return lines
+
+
+def _shown(value: object) -> str:
+    """Write a default as a file would."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.4g}" if isinstance(value, int | float) else str(value)

@@ -21,6 +21,7 @@ class Key(NamedTuple):
     """A key that fills an option: `Key("lora_rank", "adapter.rank", "lora dora")`."""
 
     key: str
+    """Empty where no key says it: `default` is what every file means."""
     option: str
     """`section.option` that it fills."""
     of: str = ""
@@ -32,7 +33,8 @@ class Key(NamedTuple):
     chosen_by: str = ""
     """Key that must have chosen the component for this to count, where several can: `use_galore` or `optim`."""
     together: str = ""
-    """Further keys of which `convert` gets the values by name, where a file has them; they count with this one alone."""
+    """Further keys of which `convert` gets the values by name, where a file has them; they count with this one alone, unless
+    they have rows of their own or this one has a default."""
 
     @property
     def section(self) -> str:

@@ -45,6 +45,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         if row.chosen_by in ("", chosen.by.get(row.section, row.chosen_by)):
             rows.setdefault(row.key, []).append(row)
     flat |= {key: chosen.values[key] for key in chosen.by.values() if key in chosen.values and key in rows}
+    said = {**chosen.values, **flat}
     beside: dict[str, list[Key]] = {}
     for row in fitting:
         for key in row.together.split():
@@ -56,10 +57,10 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
             both = " and ".join(f"`{option}`" for option in options)
             found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
         elif value is not None and options:
-            _fill(sections, rows[key][0], value, found, flat)
+            _fill(sections, rows[key][0], value, found, said)
         elif value is not None and key not in beside:
             left[key] = value
-        elif value is not None and not any(flat.get(row.key) is not None for row in beside[key]):
+        elif value is not None and all(flat.get(row.key) is None and row.default is None for row in beside[key]):
             found.problems.append(_alone(key, beside[key][0], found))
     known = {*TOP, *STATED, *table.choosing(), *(key for row in table.keys for key in (row.key, *row.together.split()))}
     unknown = fill_own(sections, left, found, known)
@@ -71,7 +72,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         counts = row.chosen_by in ("", chosen.by.get(row.section))
         present = row.section in sections or row.section == "train" or SLOTS[row.section].implied
         if counts and present and row.name not in mapping_of(sections, row.section):
-            _fill(sections, row, row.default, found, flat)
+            _fill(sections, row, row.default, found, said)
     return sections
 
 
@@ -133,16 +134,18 @@ def _picked(key: str, rows: list[tuple[str, Choice]], value: str, found: Finding
     return next(iter(names)) if len(names) == 1 else ""
 
 
-def _fill(sections: dict[str, Any], row: Key, value: Any, found: Findings, flat: Mapping[str, Any]) -> None:
-    more = {key: flat[key] for key in row.together.split() if key in flat}
+def _fill(sections: dict[str, Any], row: Key, value: Any, found: Findings, said: Mapping[str, Any]) -> None:
+    more = {key: said[key] for key in row.together.split() if said.get(key) is not None}
     try:
         if row.convert:
             value = row.convert.get(value, value) if isinstance(row.convert, Mapping) else row.convert(value, **more)
     except (ValueError, TypeError) as error:
         found.problems.append(Problem(str(error), found.where((row.key,)), row.key))
         return
-    if value is not None:
+    if value is not None and row.key:
         put(sections, (row.section, row.name), value, row.key, found)
+    elif value is not None:
+        mapping_of(sections, row.section)[row.name] = value
 
 
 def _alone(key: str, row: Key, found: Findings) -> Problem:

@@ -27,6 +27,16 @@ def number(value: Any) -> float | None:
     return float(value) or None
 
 
+def refused(advice: str) -> Callable[[Any], None]:
+    """Return a conversion for a key that may say false, and nothing else; `advice` is why, and what to do."""
+
+    def said(value: Any) -> None:
+        if value not in (False, None, "false"):
+            raise ValueError(advice)
+
+    return said
+
+
 def names(value: Any) -> Any:
     """Split a comma list."""
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value

@@ -20,8 +20,6 @@ class DataKeys(Keys):
         Key("cutoff_len", "data.cutoff", _OF),
         Key("max_samples", "data.max_samples", _OF),
         Key("val_size", "data.validation", _OF),
-        Key("eval_strategy", "data.validation", _OF, {"steps": None, "no": None, False: None}),
-        Key("per_device_eval_batch_size", "data.validation", _OF, unread),
         Key("mix_strategy", "data.mix", _OF),
         Key("interleave_probs", "data.mix_weights", _OF, numbers),
         Key("train_on_prompt", "data.train_on", _OF, {True: "all", False: None}),
@@ -29,4 +27,6 @@ class DataKeys(Keys):
         Key("preprocessing_num_workers", "data.processes", _OF),
         Key("overwrite_cache", "data.rebuild", _OF),
         Key("dataloader_num_workers", "data.rebuild", _OF, unread),
+        Key("", "data.bad_rows", _OF, default="skip"),
+        Key("", "data.whole_epochs", _OF, default=True),
     )

@@ -2,8 +2,51 @@
 
 from __future__ import annotations
 
-from gym_llamafactory.keys.convert import NOT, number, positive
+from typing import Any
+
+from gym_llamafactory.keys.convert import NOT, number, positive, refused, unread
 from gym_llamafactory.table import Key, Keys
+
+KEEP_ALL = 1_000_000  #: checkpoints; more than any run writes
+_LOGGED = 500  #: what `logging_steps` means by being left out
+_FP16 = (
+    "fp16 scales its loss, which is not done here: set `bf16: true` where the device has it, or leave both out for fp32"
+)
+_PURE = "trained weights stay fp32 here: set `bf16: true`, which takes more memory and rounds less"
+
+
+def evaluations(strategy: Any, eval_steps: Any = None, logging_steps: Any = None) -> int | None:
+    """Return the steps between two evaluations; None for the one at the end. Without `eval_steps` it is every logged step."""
+    if strategy in (False, "no"):
+        return None
+    if strategy != "steps":
+        raise ValueError(
+            f"evaluation is by steps here, not by `{strategy}`: set `eval_strategy: steps` and `eval_steps`"
+        )
+    return whole(eval_steps or logging_steps or _LOGGED)
+
+
+def whole(steps: Any) -> int:
+    """Take a number of steps; a share of all steps is not known before the data is read."""
+    if float(steps) < 1 or float(steps) != int(float(steps)):
+        raise ValueError(f"give a whole number of steps, not {steps}")
+    return int(float(steps))
+
+
+def warmup(value: Any, lr_scheduler_type: Any = None, warmup_steps: Any = None) -> float | None:
+    """Return the warm-up; None where the scheduler has none, or where `warmup_steps` says it."""
+    constant = str(lr_scheduler_type).lower() == "constant"
+    return None if constant or (warmup_steps and float(warmup_steps)) else number(value)
+
+
+def warmup_steps(value: Any, lr_scheduler_type: Any = None) -> float | None:
+    """Return the warm-up; None where the scheduler has none."""
+    return warmup(value, lr_scheduler_type)
+
+
+def kept(limit: Any) -> int:
+    """Return how many checkpoints are kept: all, unless there is a limit."""
+    return int(limit) if int(limit) > 0 else KEEP_ALL
 
 
 class RunKeys(Keys):
@@ -15,19 +58,23 @@ class RunKeys(Keys):
         Key("per_device_train_batch_size", "train.batch_size", default=8),
         Key("gradient_accumulation_steps", "train.accumulate"),
         Key("learning_rate", "train.learning_rate", convert=float),
-        Key("warmup_ratio", "train.warmup", convert=number),
-        Key("warmup_steps", "train.warmup", convert=number),
+        Key("warmup_ratio", "train.warmup", convert=warmup, together="lr_scheduler_type warmup_steps"),
+        Key("warmup_steps", "train.warmup", convert=warmup_steps, together="lr_scheduler_type"),
         Key("max_grad_norm", "train.max_grad_norm"),
-        Key("bf16", "train.precision", convert={True: "bf16", False: None}),
-        Key("pure_bf16", "train.precision", convert={False: None}),
+        Key("bf16", "train.precision", convert={True: "bf16", False: "fp32"}, default=False),
+        Key("fp16", "train.precision", convert=refused(_FP16)),
+        Key("pure_bf16", "train.precision", convert=refused(_PURE)),
         Key("gradient_checkpointing", "train.gradient_checkpointing"),
         Key("disable_gradient_checkpointing", "train.gradient_checkpointing", convert=NOT),
         Key("seed", "train.seed", default=42),
         Key("disable_shuffling", "train.shuffle", convert=NOT),
-        Key("logging_steps", "train.log_every", default=500),
-        Key("eval_steps", "train.eval_every"),
-        Key("save_steps", "train.save_every", default=500),
-        Key("save_total_limit", "train.keep_last"),
+        Key("logging_steps", "train.log_every", convert=whole, default=_LOGGED),
+        Key(
+            "eval_strategy", "train.eval_every", convert=evaluations, default="no", together="eval_steps logging_steps"
+        ),
+        Key("per_device_eval_batch_size", "train.eval_every", convert=unread),
+        Key("save_steps", "train.save_every", convert=whole, default=500),
+        Key("save_total_limit", "train.keep_last", convert=kept, default=0),
         Key("load_best_model_at_end", "train.load_best_model_at_end"),
         Key("plot_loss", "train.plot"),
         Key("overwrite_output_dir", "train.overwrite"),
