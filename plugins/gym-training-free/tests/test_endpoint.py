@@ -204,7 +204,15 @@ def test_what_a_local_server_is_told_in_place_of_a_key_is_no_secret():
         assert model(server, "EMPTY").ask(request()).text == "The set is EMPTY."
 
 
-def test_ctrl_c_waits_for_no_reply(tmp_path):
+@pytest.fixture
+def interruptible():
+    """Have SIGINT raise, also where the tests were started in the background, for such processes ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_waits_for_no_reply(tmp_path, interruptible):
     journal = Journal(tmp_path / "j", {})
     with (
         ScriptedServer(lambda asked: "yes", lambda asked, attempt: "timeout") as server,
