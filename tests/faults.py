@@ -96,6 +96,13 @@ FAULTS = [
         "test_robustness.py",
         "common",
     ),
+    Fault(
+        "gym-deltasoup",
+        "if copies and len(found) > 2",
+        "if False and len(found) > 2",
+        "test_robustness.py",
+        "copies_of",
+    ),
     Fault("gym-deltasoup", "if not length <= LARGEST]", "if length > LARGEST]", "test_robustness.py", "broken"),
     Fault("gym-deltasoup", "lora.rank, lora.scaling\n", "lora.rank, 1.0\n", "test_artifacts.py", "as_products"),
     Fault("gym-deltasoup", "if said != print_of:", "if False:", "test_artifacts.py", "belong_together"),

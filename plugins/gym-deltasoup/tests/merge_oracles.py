@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from math import acos, ceil, sin
 
 import numpy as np
@@ -137,8 +138,18 @@ def norm_cap(x, times=2.0):
     return np.array([row * min(1, bound / np.linalg.norm(row)) for row in x])
 
 
+def copies_once(x, f, radius=0.5):
+    d = squared(x)
+    usual = np.sort(d[np.triu_indices(len(x), 1)])[(len(x) * (len(x) - 1) // 2 - 1) // 2]
+    groups = []
+    for number in range(len(x)):
+        joined = [group for group in groups if any(d[number, other] <= radius**2 * usual for other in group)]
+        groups = [group for group in groups if group not in joined] + [[*chain(*joined), number]]
+    return np.array([mean(x[group]) for group in groups]) if len(groups) > 2 * f else x
+
+
 def byzantine_robust(x, f):
-    return trimmed_mean(nnm(norm_cap(x), f), f) if f else mean(norm_cap(x))
+    return trimmed_mean(nnm(copies_once(norm_cap(x), f), f), f) if f else mean(norm_cap(x))
 
 
 def buckets(count, size):

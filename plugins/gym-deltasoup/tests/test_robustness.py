@@ -98,6 +98,35 @@ def test_the_default_is_near_the_honest_mean(honest, merger):
     assert worst <= 0.50, worst
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.2], ids=["equal", "near"])
+def test_copies_of_one_input_count_once(honest, noise):
+    """Also with a little noise each; without that rule they move the default further than the mean."""
+    few = honest[:14]
+    draw = torch.Generator().manual_seed(7)
+    copies = few[:1] + noise * torch.randn(6, 1000, generator=draw, dtype=torch.float64)
+    found = {
+        each.copy_radius: error(each, few, copies)
+        for each in (soup.ByzantineRobust(), soup.ByzantineRobust(copy_radius=0))
+    }
+    assert found[0.5] < 0.6 * error(soup.UniformSoup(), few, copies)
+    assert found[0] > 1.4 * found[0.5] if noise else found[0] == found[0.5]
+    values = torch.cat([few, copies])
+    told = merge_vectors(soup.ByzantineRobust(), values, 6).report
+    assert told["copies"] == [["0", *map(str, range(14, 20))]] and told["tolerated_byzantine"] == 6
+    crowded = merge_vectors(soup.ByzantineRobust(), values, 9).report
+    assert "copies" not in crowded, "too few would be left for 9 hostile ones"
+
+
+def test_where_honest_inputs_are_copies_as_many_hostile_ones_are_tolerated(honest):
+    """Nothing says whose the copies are, so all of `f` may be others."""
+    few = honest[:14].clone()
+    few[8:] = few[0]
+    for hostile in (sign_flip(few, 6), ipm(few, 6, 5.0), gaussian(few, 6)):
+        apart = hostile + torch.randn(6, 1000, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+        spread = float(((few - few.mean(0)) ** 2).sum(1).mean().sqrt() / few.mean(0).norm())
+        assert error(soup.ByzantineRobust(), few, apart) < spread
+
+
 def test_the_mean_fails_where_the_default_holds(honest):
     assert error(soup.UniformSoup(), honest, ipm(honest, 30, 50.0)) >= 15
     assert error(soup.UniformSoup(), honest, sign_flip(honest, 30)) > 3

@@ -83,6 +83,13 @@ def mimic(honest: Tensor, bad: int) -> Tensor:
     return honest[:1].repeat(bad, 1)
 
 
+def near_mimic(honest: Tensor, bad: int, share: float = 0.3, seed: int = 6) -> Tensor:
+    """Copies of one honest input with noise of a share of its norm each, so that no search for equal ones finds them."""
+    draw = torch.Generator().manual_seed(seed)
+    noise = torch.randn(bad, honest.shape[1], generator=draw, dtype=honest.dtype)
+    return honest[:1] + share * honest[0].norm() * noise / noise.norm(dim=1, keepdim=True)
+
+
 def not_a_number(honest: Tensor, bad: int) -> Tensor:
     """NaN in one coordinate, infinity and a number beyond any weight in others."""
     found = honest[:1].repeat(bad, 1)
@@ -150,6 +157,7 @@ ATTACKS: dict[str, Attack] = {
     "min-max": min_max,
     "min-sum": min_sum,
     "mimic": mimic,
+    "near mimic": near_mimic,
     "sybil": sybil,
 }
 """Attacks whose vectors are all finite, by name."""

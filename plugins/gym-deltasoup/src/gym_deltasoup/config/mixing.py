@@ -85,11 +85,15 @@ class ARC(PreAggregation):
 
 
 class ByzantineRobust(Robust):
-    """The default: norms are cut, near inputs mixed (NNM), and the rest of the hostile values trimmed away (CWTM).
+    """The default: norms are cut, copies counted once, near inputs mixed (NNM), and the rest of the hostile values trimmed away.
 
-    Changes longer than `norm_cap` times the median norm are cut to that; each then becomes the mean of the `n - f` nearest to
-    it, and of each coordinate the `f` largest and smallest are left out (Allouah et al. 2023). With `f = 0` it is the mean of
-    changes that are cut, and tolerates nobody.
+    Changes longer than `norm_cap` times the median norm are cut to that, and near copies become one, their mean; each then is
+    replaced by the mean of the `n - f` nearest to it, and of each coordinate the `f` largest and smallest are left out (NNM and
+    CWTM, Allouah et al. 2023). With `f = 0` it is the mean of changes that are cut, and tolerates nobody.
+
+    Mixing alone takes all copies of an input into each mixture, so that `f` of them move the result further than they move the
+    mean. `f` stays as it was where copies become one, as it is not known whose they are: the bounds then hold of the inputs that
+    are left. Where these are no more than `2 f`, copies stay.
     """
 
     target: ClassVar[str] = "gym_deltasoup.robust.byzantine_robust:ByzantineRobustRule"
@@ -97,6 +101,8 @@ class ByzantineRobust(Robust):
 
     norm_cap: Annotated[float, Field(ge=1)] = 2.0
     """Largest norm of a change, in medians of the norms."""
+    copy_radius: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Largest distance of near copies, in medians of the distances between changes."""
 
     def translates(self) -> bool:
         """Return False: norms count."""

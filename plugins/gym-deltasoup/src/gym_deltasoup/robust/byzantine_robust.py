@@ -1,4 +1,4 @@
-"""The default: norms are cut, then NNM (arXiv:2302.01772), then the trimmed mean."""
+"""The default: norms are cut, copies counted once, then NNM (arXiv:2302.01772), then the trimmed mean."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from gym_deltasoup.config.mixing import ByzantineRobust
 from gym_deltasoup.config.robust import TrimmedMean
 from gym_deltasoup.merging.rule import MergeRule, Plan, after_mixing, weighted
 from gym_deltasoup.merging.updates import Updates
+from gym_deltasoup.robust.copies import families, means
 from gym_deltasoup.robust.nnm import neighbours
 from gym_deltasoup.robust.norm_bound import cut
 
@@ -31,5 +32,11 @@ class ByzantineRobustRule(MergeRule):
         }
         if hostile == 0:  # everybody is a neighbour of everybody
             return weighted(cuts / len(cuts), told)
-        matrix = neighbours(distances.mixed(torch.diag(cuts)).between, hostile) @ torch.diag(cuts)
-        return after_mixing(TrimmedMean(), updates, matrix, hostile, told)
+        points = torch.diag(cuts)
+        shown = distances.mixed(points)
+        found = families(shown.between, self.config.copy_radius)
+        copies = [[updates.ids[number] for number in group] for group in found if len(group) > 1]
+        if copies and len(found) > 2 * hostile:
+            matrix = means(found, len(cuts))
+            points, shown, told = matrix @ points, shown.mixed(matrix), {**told, "copies": copies}
+        return after_mixing(TrimmedMean(), updates, neighbours(shown.between, hostile) @ points, hostile, told)
