@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import threading
+import time
 
 import pytest
 from scripted_server import ScriptedServer
@@ -17,6 +19,13 @@ from gym_training_free.endpoint.journal import Journal
 
 CONFIG = GRPOConfig(group_size=3, max_epochs=1, batch_size=4, max_new_tokens=32, critic_max_new_tokens=64)
 KILLS = 30
+
+
+@pytest.fixture(autouse=True)
+def no_disk(request, monkeypatch):
+    """A killed process loses nothing that it wrote: only the death of a machine needs the disk."""
+    if request.function is not test_what_is_acknowledged_is_on_the_disk:
+        monkeypatch.setattr("gym_training_free.endpoint.journal.os.fsync", lambda file: None)
 
 
 def train(server, output, config=CONFIG):
@@ -105,3 +114,55 @@ def test_a_damaged_journal_is_named(tmp_path, line):
         file.write(line + "\n")
     with pytest.raises(GymError, match="journal"):
         Journal(tmp_path / "j", {})
+
+
+def test_what_is_acknowledged_is_on_the_disk(tmp_path, monkeypatch):
+    """A call before it leaves, its reply before anybody acts on it: a power cut at any moment loses neither."""
+    held, world, file = [b""], World(), tmp_path / "run" / "journal.jsonl"
+    monkeypatch.setattr(
+        "gym_training_free.endpoint.journal.os.fsync", lambda descriptor: held.append(file.read_bytes())
+    )
+    asked = []
+
+    def answer(request):
+        asked.append((len(held) - 1, world.total))
+        said = world(request)
+        world.total += 1
+        return said
+
+    world.total = 0
+    with ScriptedServer(answer) as server:
+        whole = train(server, tmp_path / "run")
+        for cut, (disk, answered) in enumerate(asked[::17]):
+            left = [json.loads(line) for line in held[disk].splitlines()]
+            assert sum("sent" in line for line in left) > answered
+            folder = tmp_path / str(cut)
+            folder.mkdir()
+            (folder / "journal.jsonl").write_bytes(held[disk] + bytes(100) + b'{"done": [0, 0, 1\n')
+            assert train(server, folder) == whole
+    # Every reply that a later call follows from was there before that call: answers before summaries, summaries before lessons.
+    for disk, _ in asked:
+        left = [json.loads(line) for line in held[disk].splitlines()]
+        roles = {line["sent"][4] for line in left if "sent" in line}
+        done = [line["done"][4] for line in left if "done" in line]
+        assert "summary" not in roles or done.count("rollout") >= 12
+
+
+def test_lines_share_a_visit_to_the_disk(tmp_path, monkeypatch):
+    visits = []
+    monkeypatch.setattr(
+        "gym_training_free.endpoint.journal.os.fsync", lambda file: (visits.append(file), time.sleep(0.02))
+    )
+    from gym_training_free.endpoint.journal import Key
+    from gym_training_free.endpoint.ledger import Charge
+
+    journal = Journal(tmp_path / "j", {})
+    threads = [
+        threading.Thread(target=journal.sent, args=(Key(0, 0, n, 0, "rollout"), "d", Charge())) for n in range(50)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal.close()
+    assert len(visits) < 25 and len((tmp_path / "j").read_text().splitlines()) == 51

@@ -2,7 +2,7 @@
 
 A call is known by epoch, batch, question, sample and role, and each time that it is sent by its attempt. The line `sent` is
 written before a request leaves; one that no other line answers was under way when the run ended, and stays in the ledger.
-Lines survive the death of the process, not that of the machine.
+A line is on the disk before anything follows from it, so that it survives the death of the machine too.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Journal:
         self._attempts: dict[Key, int] = {}
         self._noted: dict[Key, Any] = {}
         self._lock, self._file = threading.Lock(), -1
+        self._syncing, self._written, self._synced = threading.Lock(), 0, 0
         lines = self._read()
         if lines and lines[0] != {"run": json.loads(json.dumps(run))}:
             raise BusyError(
@@ -56,6 +57,8 @@ class Journal:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         if not lines:
             self._write({"run": run})
+            if path is not None:
+                _sync_folder(path.parent)
 
     def reply(self, key: Key, digest: str) -> ChatReply | None:
         """Return the reply to this request, where it was given."""
@@ -91,7 +94,7 @@ class Journal:
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
+        with self._syncing, self._lock:
             if self._file >= 0:
                 os.close(self._file)
             self._file = -1
@@ -101,13 +104,29 @@ class Journal:
         with self._lock:
             while data and self._file >= 0:  # a call that nobody waits for any more may come back late
                 data = data[os.write(self._file, data) :]
+            self._written += 1
+            number = self._written
+        self._sync(number)
+
+    def _sync(self, number: int) -> None:
+        """Wait until so many lines are on the disk. Who comes first sees to it for all that are written by then."""
+        with self._syncing:
+            if self._synced >= number:
+                return
+            with self._lock:
+                written, file = self._written, self._file
+            if file >= 0:
+                os.fsync(file)
+            self._synced = written
 
     def _read(self) -> list[dict[str, Any]]:
         """Return the whole lines of the file; cut off one that a killed process did not finish."""
         if self.path is None or not self.path.exists():
             return []
         data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
+        # No line holds a zero byte: there a machine lost what it had not written, and nothing behind it was waited for.
+        sound = data.partition(b"\0")[0]
+        whole = sound[: sound.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.truncate(self.path, len(whole))
         found = []
@@ -144,3 +163,13 @@ class Journal:
             fix = "move the file away to begin again"
             raise GymError(f"holds a line that no journal has: {error!r:.60}", where=str(self.path), fix=fix) from None
         self.lost += sum(flying.values(), Charge())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the disk know that a file is there."""
+    if os.name == "posix":
+        file = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
