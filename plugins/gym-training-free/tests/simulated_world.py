@@ -100,6 +100,10 @@ class World:
         plan = [json.loads(line) for line in _blocks(messages[1]["content"], "PROPOSALS")[0].splitlines()]
         return "```json\n" + json.dumps(plan) + "\n```"
 
+    def judge(self, messages, request):
+        said, known = (_blocks(messages[1]["content"], name)[0] for name in ("ANSWER", "REFERENCE ANSWER"))
+        return f"It says {said!r}.\nGRADE: {10 if said == known else 0}"
+
     def accuracy(self, library, count=400):
         """Return the share of fresh tasks that the worker solves with a library, without a server."""
         told = Prompts.load("en")

@@ -27,7 +27,7 @@ class RewardInput:
 
 
 class Score(Protocol):
-    """What a reward builds. It is called with `state` and `deadline` too, where its reward declares that it takes them."""
+    """What a reward builds. It is called with `state`, `deadline` and `account` too, where its reward says so."""
 
     def __call__(self, inputs: Sequence[RewardInput]) -> Sequence[float | None]:
         """Return a number for each completion; None where this reward has nothing to say about it."""
@@ -39,6 +39,15 @@ class Logging(Protocol):
 
     metrics: dict[str, list[float]]
     """By name, what is to be logged of the calls since somebody took it."""
+
+
+class AsksModels(Protocol):
+    """A score that asks models."""
+
+    @property
+    def models(self) -> Sequence[Any]:
+        """Models that it asks, each a `gym_training_free.endpoint.chat.ChatModel`."""
+        ...
 
 
 class Selective(Protocol):
@@ -74,6 +83,10 @@ class Reward(Component):
 
     takes_state: ClassVar[bool] = False
     """Whether its score is called with `state`, how far training is: `global_step`, `max_steps` and `epoch`."""
+
+    takes_account: ClassVar[bool] = False
+    """Whether its score is called with `account`: where a run keeps a journal and a ledger of what it asks models, the score asks
+    through them; elsewhere it is None. Such a score has `models`: it is a `gym_rewards.reward.AsksModels`."""
 
     logs_metrics: ClassVar[bool] = False
     """Whether its score has `metrics`, what is to be logged: it is a `gym_rewards.reward.Logging`."""

@@ -55,6 +55,7 @@ class RewardManager:
         on_error: Literal["stop", "mask"] = "stop",
         metric: str | None = None,
         state: Callable[[], Mapping[str, Any]] = dict,
+        account: Callable[[str], Any] = lambda name: None,
     ) -> None:
         """Build rewards, by the names they are logged under.
 
@@ -64,6 +65,7 @@ class RewardManager:
             on_error: whether a failure is raised, or counted.
             metric: the reward by which completions are told apart; by default all that do not judge their length.
             state: how far training is: `global_step`, `max_steps` and `epoch`, for those who want to know.
+            account: through what the reward of a name asks models; None where no account is kept.
 
         Raises:
             GymError: a reward cannot be built.
@@ -73,7 +75,7 @@ class RewardManager:
         telling = [name for name, reward in rewards.items() if not reward.judges_length]
         self.metrics = [metric] if metric else telling or list(rewards)
         self._judging = telling or list(rewards)
-        self._state = state
+        self._state, self._account = state, account
         self._processes: dict[str, SeparateProcess] = {}
         self.scorers: dict[str, Callable[..., Any]] = {}
         try:
@@ -160,7 +162,9 @@ class RewardManager:
 
         def ask(name: str) -> None:
             reward = self.rewards[name]
-            score = partial(self.scorers[name], state=dict(self._state())) if reward.takes_state else self.scorers[name]
+            further = {"state": dict(self._state())} if reward.takes_state else {}
+            further |= {"account": self._account(name)} if reward.takes_account else {}
+            score = partial(self.scorers[name], **further)
             outcomes[name] = ask_reward(score, inputs, late, deadline if reward.takes_deadline else None)
 
         threads = {name: threading.Thread(target=ask, args=(name,), daemon=True) for name in self.rewards}

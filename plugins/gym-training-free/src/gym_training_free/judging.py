@@ -6,12 +6,14 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from gym_core.errors import GymError
-from gym_rewards.reward import Reward, RewardInput
+from gym_rewards.reward import AsksModels, Reward, RewardInput
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
+from gym_training_free.endpoint.account import Account
+from gym_training_free.endpoint.chat import ChatModel
 
 _log = logging.getLogger(__name__)
 RewardFunction = Callable[[str, Mapping[str, Any]], Any]
@@ -35,8 +37,13 @@ UNJUDGED = Judgement(None)
 class Judge(Protocol):
     """Says how good answers are."""
 
-    def __call__(self, answers: Sequence[RewardInput]) -> list[Judgement]:
-        """Return a judgement for each answer; it raises nothing."""
+    @property
+    def models(self) -> Sequence[ChatModel]:
+        """Models that it asks."""
+        ...
+
+    def __call__(self, answers: Sequence[RewardInput], account: Account, state: Mapping[str, int]) -> list[Judgement]:
+        """Return a judgement for each answer. Raises only what ends a run: CapReached, and GymError of a model that refuses."""
         ...
 
     def close(self) -> None:
@@ -49,14 +56,32 @@ class Rewards:
 
     def __init__(self, rewards: Sequence[Reward], timeout: float) -> None:
         """Build the rewards. Raises GymError where one cannot be built."""
-        self.manager = RewardManager(named(rewards), timeout, on_error="mask")
+        self._account: Account | None = None
+        self._state: Mapping[str, int] = {}
+        self.manager = RewardManager(
+            named(rewards),
+            timeout,
+            on_error="mask",
+            state=lambda: self._state,
+            account=lambda name: self._account.of(name) if self._account else None,
+        )
 
-    def __call__(self, answers: Sequence[RewardInput]) -> list[Judgement]:
-        """Return the weighted sums."""
+    @property
+    def models(self) -> Sequence[ChatModel]:
+        """The models of rewards that ask some."""
+        asking = [name for name, reward in self.manager.rewards.items() if reward.takes_account]
+        return [model for name in asking for model in cast(AsksModels, self.manager.scorers[name]).models]
+
+    def __call__(self, answers: Sequence[RewardInput], account: Account, state: Mapping[str, int]) -> list[Judgement]:
+        """Return the weighted sums, and what rewards said in words."""
+        self._account, self._state = account, state
         found = self.manager(answers)
+        if account.ends:
+            raise account.ends[0]
         for why in found.reasons.values():
             _log.warning("%s", why)
-        return [Judgement(total) for total in found.totals]
+        remarks = ["\n".join(account.said.get(id(one), ())) for one in answers]
+        return [Judgement(total, said) for total, said in zip(found.totals, remarks, strict=True)]
 
     def close(self) -> None:
         """End the processes of the rewards."""
@@ -70,7 +95,12 @@ class Function:
         """Take the function."""
         self.function = function
 
-    def __call__(self, answers: Sequence[RewardInput]) -> list[Judgement]:
+    @property
+    def models(self) -> Sequence[ChatModel]:
+        """None."""
+        return ()
+
+    def __call__(self, answers: Sequence[RewardInput], account: Account, state: Mapping[str, int]) -> list[Judgement]:
         """Return what the function says of each."""
         return [self._one(answer) for answer in answers]
 

@@ -24,6 +24,7 @@ TEXTS: dict[str, set[str]] = {
     "group_update": {"words"},
     "batch_update": {"words"},
     "repair": {"fault"},
+    "judge": {"rubric"},
 }
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,16 @@ class Models:
     def names(self) -> dict[str, Any]:
         """Return what they are called, by role; no keys."""
         listed = {"model": self.worker, "critic": self.critic, "embedding": self.embedding}
-        return {
-            role: {"name": one.name, "endpoint": one.where, "options": dict(one.options)}
-            for role, one in listed.items()
-            if one is not None
-        }
+        return {role: described(one) for role, one in listed.items() if one is not None}
 
     def all(self) -> list[ChatModel]:
         """Return all of them."""
         return [one for one in (self.worker, self.critic, self.embedding) if one is not None]
+
+
+def described(model: ChatModel) -> dict[str, Any]:
+    """Return what decides the answers of a model, as plain data; no keys."""
+    return {"name": model.name, "endpoint": model.where, "options": dict(model.options)}
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Setting:
         return {
             "gym-training-free": __version__,
             "models": self.models.names(),
+            "judges": [described(one) for one in (self.judge.models if self.judge else ())],
             "options": options,
             "prompts": Prompts.load(self.config.prompts).fingerprint(),
             "questions": self.questions.fingerprint(),
@@ -85,7 +88,8 @@ class Setting:
 def asking(setting: Setting, journal: Path | None) -> Iterator[Asking]:
     """Give what asks, with the journal of this setting; the block's end closes it. Raises what opening the journal does."""
     config, models = setting.config, setting.models
-    if config.max_cost is not None and (dear := [one.name for one in models.all() if not one.priced]):
+    every = [*models.all(), *(setting.judge.models if setting.judge else ())]
+    if config.max_cost is not None and (dear := [one.name for one in every if not one.priced]):
         fix = "write price: {input: ..., output: ...}, US dollars for a million tokens"
         raise GymError(f"nobody knows what `{dear[0]}` costs, and `max_cost` needs that", key="model.price", fix=fix)
     if config.tools:
@@ -93,9 +97,10 @@ def asking(setting: Setting, journal: Path | None) -> Iterator[Asking]:
     log = Journal(journal, setting.described())
     ledger = Ledger(config.max_cost, config.max_total_tokens, log.confirmed, log.lost)
     try:
-        with Caller(log, ledger, max(one.concurrency for one in models.all())) as caller:
+        with Caller(log, ledger, max(one.concurrency for one in every)) as caller:
             prompts = Prompts.load(config.prompts)
-            yield Asking(config, models.worker, models.embedding, caller, prompts, setting.judge, setting.seed)
+            batches = ceil(len(setting.questions.train) / config.batch_size)
+            yield Asking(config, models.worker, models.embedding, caller, prompts, setting.judge, setting.seed, batches)
     finally:
         log.close()
 

@@ -10,6 +10,7 @@ from functools import partial
 from gym_rewards.reward import RewardInput
 from gym_training_free import tools
 from gym_training_free.config import GRPOConfig
+from gym_training_free.endpoint.account import Account
 from gym_training_free.endpoint.caller import Caller
 from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest, Message
 from gym_training_free.endpoint.journal import Key
@@ -49,6 +50,12 @@ class Asking:
     prompts: Prompts
     judge: Judge | None
     seed: int
+    batches: int = 1  #: of an epoch
+
+    @property
+    def steps(self) -> int:
+        """Batches of the whole run."""
+        return self.batches * self.config.max_epochs
 
     def answers(
         self,
@@ -127,8 +134,12 @@ class Asking:
             if one.reply is not None
         ]
         digest = hashlib.sha256("\0".join(one.text for one in inputs).encode("utf-8", "replace")).hexdigest()[:12]
+        keys = [key._replace(question=one.number, sample=one.sample) for one in answered]
+        account = Account(self.caller, {id(asked): place for asked, place in zip(inputs, keys, strict=True)})
+        state = {"global_step": self.batches * key.epoch + key.batch, "max_steps": self.steps, "epoch": key.epoch}
         found = self.caller.journal.noted(
-            key._replace(role=f"{key.role}/{digest}"), lambda: [one.to_json() for one in judge(inputs)]
+            key._replace(role=f"{key.role}/{digest}"),
+            lambda: [one.to_json() for one in judge(inputs, account, state)],
         )
         judged = {id(one): Judgement(*said) for one, said in zip(answered, found, strict=True)}
         return [replace(one, judgement=judged.get(id(one), one.judgement)) for one in attempts]
