@@ -160,10 +160,27 @@ def test_the_forms_of_the_seeds_work(world, monkeypatch):
     from zoo.gym import GRPOConfig, TrainingFreeGRPO
 
     assert (gym.GRPOConfig, gym.TrainingFreeGRPO) == (GRPOConfig, TrainingFreeGRPO)
-    monkeypatch.setattr("gym_training_free.api.LOCAL", world.base_url)
+    monkeypatch.setattr("gym_training_free.config.LOCAL", world.base_url)
     config = GRPOConfig(group_size=5, max_epochs=3, temperature_train=0.7)
     trainer = TrainingFreeGRPO("deepseek/v3.1-terminus", config, api_key=KEY, backoff=0.001)
     dataset = rows(200)
     experiences = trainer.train(dataset[:10], lambda answer, row: float(answer == row["answer"]))
     assert len(experiences) > 3
     assert trainer.infer(rows(5)[4]["question"], experiences).startswith("result-")
+
+
+def test_a_folder_needs_gym_serve_and_says_so(tmp_path, monkeypatch):
+    """Without it the package is named before anything is done; a name that is no folder means a server that runs."""
+    from gym_core.errors import PluginError
+    from gym_training_free import OpenAI, TrainingFreeGRPO
+
+    def missing(kind, name):
+        raise PluginError(f"no installed plugin brings the command `{name}`")
+
+    monkeypatch.setattr("gym_training_free.endpoint.local_server.find", missing)
+    with pytest.raises(GymError, match="pip install gym-serve"):
+        TrainingFreeGRPO(str(tmp_path))
+    with pytest.raises(GymError, match="pip install gym-serve"):
+        load_recipe({"model": {"backend": "openai", "path": str(tmp_path)}, "algorithm": "training_free_grpo"}).check()
+    assert OpenAI(path="some/model").address == "http://127.0.0.1:8000/v1"
+    assert TrainingFreeGRPO(str(tmp_path), base_url="http://127.0.0.1:1/v1").model.server is None

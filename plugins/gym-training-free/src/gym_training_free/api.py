@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gym_core.errors import GymError
 from gym_core.outputlock import OutputLock
 from gym_training_free import questions
-from gym_training_free.config import LOCAL, GRPOConfig, OpenAI
-from gym_training_free.endpoint.chat import ChatModel
+from gym_training_free.config import GRPOConfig, OpenAI
+from gym_training_free.endpoint.chat import ChatEndpoint
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.judging import judge
 from gym_training_free.open_endpoint import endpoint
@@ -36,9 +36,10 @@ class TrainingFreeGRPO:
         """Name a model and how to learn.
 
         Args:
-            model: its name at the endpoint.
+            model: its name at the endpoint, or the folder of a model.
             config: how to learn; the defaults are those of the method.
-            base_url: address before `/chat/completions`; by default a server on this machine, `http://127.0.0.1:8000/v1`.
+            base_url: address before `/chat/completions`. By default gym-serve serves a folder, from the first question on until
+                the trainer is closed or gone; any other name is asked for at `http://127.0.0.1:8000/v1`.
             api_key: sent to this address alone, and written nowhere.
             output: folder of the journal and of what is learned. The same call goes on with what an earlier process left there.
             seed: of the order of questions, of what is held out and of each answer.
@@ -50,10 +51,22 @@ class TrainingFreeGRPO:
 
         """
         self.config = config or GRPOConfig()
-        self.backend = OpenAI(path=model, base_url=base_url or LOCAL, **options)
-        self.model: ChatModel = endpoint(self.backend, key=api_key or None)
+        self.backend = OpenAI(path=model, base_url=base_url, **options)
+        self.model: ChatEndpoint = endpoint(self.backend, key=api_key or None)
         self.output = None if output is None else Path(output).expanduser()
         self.seed = seed
+
+    def __enter__(self) -> Self:
+        """Use it for a block, whose end closes it."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server that was started for it, if one was; another question starts it again."""
+        if self.model.server is not None:
+            self.model.server.close()
 
     def train(
         self, dataset: Iterable[Any] | str | Path, reward_fn: Any = None, validation: Iterable[Any] = ()

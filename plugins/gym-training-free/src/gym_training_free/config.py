@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
@@ -13,6 +14,7 @@ from gym_core.errors import GymError, RecipeError
 from gym_core.kinds import Algorithm
 from gym_core.recipe import Recipe
 from gym_rewards.reward import Reward
+from gym_training_free.endpoint.local_server import LocalServer
 from gym_training_free.endpoint.price import Price
 from gym_training_free.kinds import ChatBackend
 
@@ -25,14 +27,15 @@ Temperature = Annotated[float, Field(ge=0, le=2)]
 
 
 class OpenAI(ChatBackend):
-    """A model behind a server that speaks OpenAI's chat completions: a provider, vLLM, SGLang, llama.cpp, Ollama."""
+    """A model behind a server that speaks OpenAI's chat completions: a provider, vLLM, SGLang, llama.cpp, Ollama, Gym's own."""
 
     target: ClassVar[str] = "gym_training_free.open_endpoint:endpoint"
 
     path: Annotated[str, Field(min_length=1, examples=["deepseek-chat"])]
     """Name of the model at the endpoint."""
-    base_url: Annotated[str, Field(pattern=r"^https?://[^/@?#\s]+[^@?#\s]*$")] = LOCAL
-    """Address before `/chat/completions`. Redirects are not followed, and a key is sent nowhere else."""
+    base_url: Annotated[str, Field(pattern=r"^https?://[^/@?#\s]+[^@?#\s]*$")] | None = None
+    """Address before `/chat/completions`. Redirects are not followed, and a key is sent nowhere else. Without it gym-serve serves
+    the folder that `path` names, as long as the run lasts; any other name is asked for at `http://127.0.0.1:8000/v1`."""
     api_key_env: str = ""
     """Name of the environment variable that holds the key; nothing is sent without."""
     timeout: Annotated[float, Field(gt=0, le=86400)] = 600.0
@@ -64,10 +67,23 @@ class OpenAI(ChatBackend):
     @property
     def local(self) -> bool:
         """Whether the server is on this machine."""
-        return bool(re.match(r"https?://(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?(/|$)", self.base_url))
+        return bool(re.match(r"https?://(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?(/|$)", self.address))
+
+    @property
+    def address(self) -> str:
+        """Where a server is asked that runs already."""
+        return (self.base_url or LOCAL).rstrip("/")
+
+    @property
+    def folder(self) -> Path | None:
+        """What gym-serve has to serve; None where a server is named, or no folder."""
+        path = Path(self.path).expanduser()
+        return path if self.base_url is None and path.is_dir() else None
 
     def check(self) -> None:
-        """Raise GymError where the variable with the key is not set."""
+        """Raise GymError where the variable with the key is not set, or nothing serves a folder."""
+        if self.folder is not None:
+            LocalServer.check(self.folder)
         if self.api_key_env and not os.environ.get(self.api_key_env):
             fix = f"export {self.api_key_env}, or leave `api_key_env` out"
             raise GymError(

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from gym_training_free.endpoint.chat import ChatEndpoint
+from gym_training_free.endpoint.local_server import LocalServer
 from gym_training_free.endpoint.price import Price, listed
 
 if TYPE_CHECKING:
@@ -13,21 +14,32 @@ if TYPE_CHECKING:
 
 
 def endpoint(config: OpenAI, run: Any = None, key: str | None = None) -> ChatEndpoint:
-    """Return the model behind an endpoint; `key` stands in for the environment. Raises GymError where there is no key."""
+    """Return the model behind an endpoint; `key` stands in for the environment. Raises GymError where there is no key.
+
+    A folder is served by gym-serve, from the first request on until nobody holds what is returned any more.
+    """
+    if config.folder is not None:
+        server = LocalServer(config.folder, config.timeout)
+        return _endpoint(config, str(server.model), server.where, server.token, server)
     if key is None:
         config.check()
         key = os.environ.get(config.api_key_env, "") if config.api_key_env else ""
+    return _endpoint(config, config.path, config.address, key.strip())
+
+
+def _endpoint(config: OpenAI, name: str, where: str, key: str, server: LocalServer | None = None) -> ChatEndpoint:
     return ChatEndpoint(
-        config.path,
-        config.base_url.rstrip("/"),
+        name,
+        where,
         price(config),
-        key.strip(),
+        key,
         config.timeout,
         config.concurrency,
         config.retries,
         config.backoff,
         config.length_key,
         config.extra_body,
+        server,
     )
 
 

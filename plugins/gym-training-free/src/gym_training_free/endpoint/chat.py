@@ -18,6 +18,7 @@ from urllib3.exceptions import InvalidHeader
 from gym_core.errors import GymError
 from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge
 from gym_training_free.endpoint.ledger import Charge, Usage
+from gym_training_free.endpoint.local_server import NAME, LocalServer
 from gym_training_free.endpoint.price import Price
 
 LARGEST = 64 * 2**20  #: bytes of a reply
@@ -153,6 +154,7 @@ class ChatEndpoint:
     backoff: float = 1.0
     length_key: str = "max_tokens"
     options: Mapping[str, Any] = field(default_factory=dict)
+    server: LocalServer | None = None  #: what serves the model, where `where` names a folder and no address
 
     def __post_init__(self) -> None:
         """Raise GymError for a key that no header can hold; the error does not show it."""
@@ -176,7 +178,7 @@ class ChatEndpoint:
 
     def ask(self, request: ChatRequest) -> ChatReply:
         """Return the reply of `POST /chat/completions`."""
-        asked = {**vars(request), "messages": list(request.messages), "model": self.name}
+        asked = {**vars(request), "messages": list(request.messages), "model": self._called}
         asked[self.length_key] = asked.pop("max_tokens")
         given = {name: value for name, value in asked.items() if value is not None and value != ()}
         found = self._post("/chat/completions", {**given, **self.options})
@@ -193,7 +195,7 @@ class ChatEndpoint:
 
     def embed(self, texts: Sequence[str]) -> tuple[list[list[float]], Usage]:
         """Return the vectors of `POST /embeddings`, in order."""
-        found = self._post("/embeddings", {"model": self.name, "input": list(texts), "encoding_format": "float"})
+        found = self._post("/embeddings", {"model": self._called, "input": list(texts), "encoding_format": "float"})
         try:
             rows = sorted(found["data"], key=lambda row: row["index"])
             vectors = [[float(value) for value in row["embedding"]] for row in rows]
@@ -203,8 +205,13 @@ class ChatEndpoint:
             raise Failed("replied with JSON that holds no embedding for each text", passing=True, counted=True)
         return vectors, _usage(found) or Usage(sum(len(text.encode()) for text in texts))
 
+    @property
+    def _called(self) -> str:
+        return NAME if self.server else self.name
+
     def _post(self, path: str, body: Mapping[str, Any]) -> Any:
-        client = HttpClient(self.where, self.key, self.timeout, 0, 0.0, (), LARGEST)
+        address = self.server.url() if self.server else self.where
+        client = HttpClient(address, self.key, self.timeout, 0, 0.0, (), LARGEST)
         try:
             reply = client.send("POST", path, json.dumps(body))
         except (NoReply, TooLarge) as error:
