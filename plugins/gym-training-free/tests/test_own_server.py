@@ -36,13 +36,14 @@ def test_a_tuned_model_behind_gym_serve_learns_from_its_own_answers(tmp_path):
         with TrainingFreeGRPO(str(model), config, output=tmp_path / "learned") as trainer:
             library = trainer.train(tasks(30, KINDS), reward)
             server = trainer.model.server
-            url, process = server.url(), server._process
+            url = server.url()
+            assert server.running
             stranger = TrainingFreeGRPO("model", config, url)
             with pytest.raises(Exception, match="does not accept the key"):
                 stranger.infer("Who is there?")
             single = config.model_copy(update={"group_size": 1})
             alone = TrainingFreeGRPO("model", single, url, server.token).train(tasks(24, KINDS), reward)
-        assert process.poll() is not None
+        assert not server.running
     held = library.evidence["held_out"]
     assert held["new"] >= held["old"] + 0.3 and 0.1 < held["old"] < 0.6 and len(library) > 1
     assert len(alone) == 0

@@ -52,12 +52,19 @@ class LocalServer:
         """Name of the folder and of what it holds: the same for the same weights, whatever the port."""
         return f"gym-serve:{self.model}#{_fingerprint(self.model)}"
 
+    @property
+    def running(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.poll() is None
+
     def url(self) -> str:
         """Return the address; start the server where nobody did. Raises GymError where it cannot, or has ended by itself."""
         with self._lock:
-            if self._url and self._process is not None and (code := self._process.poll()) is not None:
+            if self._url and self._process is not None and not self.running:
                 fix = "see whether there is memory for it; a run that has an `output` goes on where it stopped"
-                raise GymError(f"gym-serve ended with code {code}", where=str(self.model), key="model", fix=fix)
+                raise GymError(
+                    f"gym-serve ended with code {self._process.returncode}", where=str(self.model), key="model", fix=fix
+                )
             if not self._url:
                 self._url = self._start()
             return self._url
