@@ -19,7 +19,6 @@ from gym_core.discovery import entries
 from gym_core.loading import load, load_component
 from gym_plan.plan import plan
 from gym_quant import EETQ, HQQ, Bnb4bit, Bnb8bit, Quanto, TorchAO
-from gym_quant.config import quanto
 from gym_quant.load_time.eetq import EetqCodec
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
@@ -283,19 +282,31 @@ def test_a_gpu_computes_with_the_same_weights(quantizer: Quantizer) -> None:
     assert float((back - expected).norm() / expected.norm()) < 0.02
 
 
-def test_a_lock_that_a_killed_compilation_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch would wait for ever for it; while somebody holds it there is something to wait for."""
-    lock = tmp_path / "library/extensions/cpp/build/lock"
-    lock.parent.mkdir(parents=True)
-    spec = importlib.util.spec_from_loader("optimum.quanto", None, is_package=True)
-    assert spec is not None and spec.submodule_search_locations is not None
-    spec.submodule_search_locations.append(str(tmp_path))
-    monkeypatch.setattr(quanto, "find_spec", lambda name: spec)
-    Quanto().check()
-    with lock.open("w"):
-        Quanto().check()
-    with pytest.raises(GymError, match=rf"(?s){lock}.*cut short.*remove that file"):
-        Quanto().check()
+@pytest.mark.parametrize(("kind", "bits"), [("int2", 2), ("int4", 4)])
+def test_quanto_decodes_as_its_library_and_compiles_nothing(
+    kind: Any, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's own tensors give the same numbers, with what it would compile to unpack them written out here."""
+    library = pytest.importorskip("optimum.quanto")
+
+    def unpack(packed: Any) -> torch.Tensor:
+        rows = [
+            bytes(int(code) >> shift & 2**bits - 1 for code in row)
+            for shift in range(0, 8, bits)
+            for row in packed._data
+        ]
+        return torch.tensor([list(row) for row in rows], dtype=torch.uint8)[: packed.shape[0]]
+
+    monkeypatch.setattr("optimum.quanto.library.extensions.extension.load", None)
+    monkeypatch.setattr("optimum.quanto.tensor.packed.PackedTensor.unpack", unpack)
+    codec = Quanto(weights=kind).build()
+    for shape in ((24, 64), (37, 67), (8, 256)):
+        weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        layer = torch.nn.Linear(shape[1], shape[0], bias=False)
+        layer.weight = torch.nn.Parameter(weight)
+        theirs = library.QLinear.from_module(layer, weights=library.qtypes[f"q{kind}"])
+        theirs.freeze()
+        assert torch.equal(codec.decode(codec.encode(weight), weight.shape), theirs.weight.dequantize())
 
 
 @pytest.mark.parametrize("quantizer", ["bnb_4bit", "hqq", "quanto"])

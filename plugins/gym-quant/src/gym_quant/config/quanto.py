@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from importlib.util import find_spec
-from pathlib import Path
 from typing import ClassVar, Literal
 
-from gym_core import GymError
 from gym_quant.config.load_time import LoadTime, parts
 
 GROUP = 128  #: columns that share a scale, where they divide a row; else as many fewer, by 32, as do
@@ -36,20 +32,6 @@ class Quanto(LoadTime):
     weights: Literal["int2", "int4", "int8", "float8"] = "int4"
     """How a weight is stored; `float8` is E4M3."""
 
-    def check(self) -> None:
-        """Raise GymError where the library is missing, or would wait for ever for somebody who was to compile its kernels."""
-        super().check()
-        found = find_spec(self.library)
-        for place in (found and found.submodule_search_locations) or ():
-            for lock in Path(place).glob("library/extensions/*/build/lock"):
-                if not _held(lock):
-                    raise GymError(
-                        f"compiling the kernels of {self.library} was cut short, and its lock is still there",
-                        where=str(lock),
-                        key="model.quantization",
-                        fix="remove that file, unless a process of another user is compiling now",
-                    )
-
     def group_size(self, columns: int) -> int | None:
         """Return how many columns share a scale; None: the whole row."""
         if self.weights not in ("int2", "int4") or columns <= GROUP:
@@ -67,15 +49,3 @@ class Quanto(LoadTime):
     def error_bound(self) -> float | None:
         """Return the largest relative Frobenius error on a standard normal matrix; at 2 bits nothing is promised."""
         return {"int8": 0.015, "float8": 0.04, "int4": 0.13}.get(self.weights)
-
-
-def _held(lock: Path) -> bool:
-    """Whether a process that can be looked at has a file open, as torch has its lock while it compiles; elsewhere than on Linux
-    nobody can say, and it counts as held.
-    """
-    opened = list(Path("/proc").glob("[0-9]*/fd/*"))
-    for file in opened:
-        with suppress(OSError):
-            if file.readlink() == lock.resolve():
-                return True
-    return not opened

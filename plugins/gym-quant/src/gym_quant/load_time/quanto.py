@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from optimum.quanto import QLinear, WeightQBitsTensor, WeightQBytesTensor, qtypes
-from optimum.quanto.tensor.packed import PackedTensor
 from torch import Tensor, nn
 
 from gym_quant.config.quanto import Quanto
@@ -41,13 +40,16 @@ class QuantoCodec(WeightCodec):
     def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
         """Return the weights, fp32."""
         codes, scale = stored["codes"], stored["scale"]
-        stride = (shape[1], 1)
-        if self.config.weights not in BITS:
-            found = WeightQBytesTensor(self.type, 0, shape, stride, codes, scale, None)
-        else:
-            group = self.config.group_size(shape[1])
-            size = torch.Size((shape.numel() // group, group)) if group else shape
-            packed = PackedTensor(codes, BITS[self.config.weights], size, (size[1], 1))
-            found = WeightQBitsTensor(self.type, 0, group, shape, stride, packed, scale, stored["shift"])
-        made: Tensor = found.dequantize()
+        if self.config.weights in BITS:
+            numbers = _unpacked(codes, BITS[self.config.weights])[: len(scale)]  # the last rows may be nobody's
+            return (scale * numbers - stored["shift"]).reshape(shape)
+        made: Tensor = WeightQBytesTensor(self.type, 0, shape, (shape[1], 1), codes, scale, None).dequantize()
         return made
+
+
+def _unpacked(codes: Tensor, bits: int) -> Tensor:
+    """Return numbers that lie in bytes, the first rows in the lowest bits.
+
+    The library's own operation compiles C++ when it is first used, which takes half a minute and a compiler, and is no faster.
+    """
+    return torch.cat([(codes >> shift) & (2**bits - 1) for shift in range(0, 8, bits)])
