@@ -5,18 +5,31 @@ from __future__ import annotations
 import json
 
 from gym_core.cli import run
+from gym_core.discovery import installed
 from gym_core.errors import PLUGIN
+from gym_manage import check
 
 
 def test_each_distribution_is_reported(add, capsys, tmp_path):
     add("gym-toy")
     add("gym-toy-two")
     (tmp_path / "site/gym_toy_two.py").write_text("import os; os._exit(0)")
-    assert run(["plugins", "check", "--json"]) == PLUGIN
+    asked = ["gym-toy", "gym-toy-two", "gym-optim"]
+    assert run(["plugins", "check", *asked, "--json"]) == PLUGIN
     told = {
         item["dist"]: [problem["why"] for problem in item["problems"]]
         for item in json.loads(capsys.readouterr().out)["distributions"]
     }
     assert told["gym-toy-two"][0] == "importing it ended the process with status 0"
     assert told["gym-toy"] and all("have one name" in why for why in told["gym-toy"])
-    assert told["gym-optim"] == [] if "gym-optim" in told else True
+    assert told.keys() == set(asked) and told["gym-optim"] == []
+
+
+def test_all_are_reported_where_none_is_named(add, capsys, monkeypatch):
+    add("gym-toy")
+    asked = []
+    monkeypatch.setattr(check, "inspect_all", lambda wanted, timeout: asked.append(wanted) or {})
+    assert run(["plugins", "check"]) == 0
+    assert all(asked[0](entry) for group in installed().entries.values() for entry in group)
+    assert run(["plugins", "check", "gym-tuy"]) == PLUGIN
+    assert "did you mean `gym-toy`" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The recipe of a thousand users, with twelve: created together, verified, and answered from one base."""
+"""The recipe of a thousand users, with four: created together, verified, and answered from one base."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from gym_bitdelta.commands import variants
 from gym_personalization.commands import personalize
 
-COUNT = 12
+COUNT = 4
 RECIPES = Path(__file__).parents[3] / "recipes/users"
 
 
-def test_twelve_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(RECIPES))
     monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
     import thousand

@@ -8,15 +8,18 @@ from collections import Counter
 import click
 
 from gym_core import errors
-from gym_core.discovery import Entry, ambiguous, installed
+from gym_core.discovery import Entry, ambiguous, installed, nearest
 from gym_manage.inspection import inspect_all
 
 
 @click.command()
+@click.argument("distributions", nargs=-1, metavar="[DISTRIBUTION]...")
 @click.option("--timeout", default=20.0, show_default=True, help="Seconds that one distribution may take to import.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(timeout: float, as_json: bool) -> None:
+def check(distributions: tuple[str, ...], timeout: float, as_json: bool) -> None:
     """Import every component, each distribution in a process of its own, and say which ones cannot be used.
+
+    With names of distributions, such as `gym-grpo`, those alone.
 
     Exit code 3 when one cannot.
     """
@@ -24,12 +27,19 @@ def check(timeout: float, as_json: bool) -> None:
     problems: dict[str, list[errors.Problem]] = {}
     sizes = Counter(entry.dist for group in found.entries.values() for entry in group)
     versions = {entry.dist: entry.version for group in found.entries.values() for entry in group}
-    for dist, told in inspect_all(lambda entry: True, timeout).items():
+    for name in distributions:
+        if name not in versions:
+            near = nearest(name, sorted(versions))
+            fix = f"did you mean `{near}`?" if near else "`gym plugins list` shows all"
+            raise errors.PluginError(f"no distribution `{errors.printable(name)}` brings a plugin", fix=fix)
+    wanted = set(distributions or versions)
+    for dist, told in inspect_all(lambda entry: entry.dist in wanted, timeout).items():
         problems[dist] = list(dict.fromkeys(problem for about in told for problem in about.problems))
     for group in ambiguous():
         if group[0].kind != "facade":
             for entry in group:
-                problems[entry.dist].append(_unclear(entry, group))
+                if entry.dist in wanted:
+                    problems[entry.dist].append(_unclear(entry, group))
     results = [
         {"dist": dist, "version": versions[dist], "components": sizes[dist], "problems": [p.to_json() for p in own]}
         for dist, own in problems.items()
