@@ -98,7 +98,8 @@ def tests(session: nox.Session) -> None:
     """
     python = workshop(session)
     options = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--ignore", "tests/hostile"]
-    session.run(python, "-m", "pytest", *options, *session.posargs, external=True)
+    threads = {"OMP_NUM_THREADS": "1"}  # of processes that tests start too: there is a worker for each core
+    session.run(python, "-m", "pytest", *options, *session.posargs, env=threads, external=True)
 
 
 @nox.session(venv_backend="none")
