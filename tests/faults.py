@@ -294,7 +294,7 @@ FAULTS = [
     ),
     Fault("gym-training-free", "if found and found[0] == digest", "if found", "test_resume.py", "another_request"),
     Fault("gym-training-free", "if identity in self.deleted:", "if False:", "test_operations.py", "each_operation"),
-    Fault("gym-training-free", "if _holds(said, words(final)):", "if False:", "test_operations.py", "lessons"),
+    Fault("gym-training-free", "if _holds(said, _plain(final)):", "if False:", "test_operations.py", "lessons"),
     Fault("gym-training-free", "min(rewards) > DIFFERENT", "min(rewards) > 0.5", "test_learning.py", "graded"),
     Fault(
         "gym-training-free",

@@ -22,7 +22,7 @@ from gym_core.yamlfile import parse_scalar, read_yaml
 CHANGEABLE = {
     "output", "export", "callbacks", "distributed", "train.plot", "train.overwrite",
     "train.save_every", "train.keep_last", "train.keep_best", "train.load_best_model_at_end", "train.skip_steps",
-    "data.processes", "data.rebuild",
+    "data.processes", "data.rebuild", "algorithm.max_cost", "algorithm.max_total_tokens",
 }  # fmt: skip
 #: How long a run is; it may be made longer.
 LENGTH = ("train.epochs", "train.max_steps")

@@ -104,6 +104,21 @@ def test_a_run_that_stopped_goes_on_with_the_same_command(recipe, world, tmp_pat
     assert json.loads((tmp_path / "run/run.json").read_text())["resumed"] == 1
 
 
+def test_a_run_that_met_its_cap_goes_on_with_a_higher_one(recipe, world, tmp_path):
+    whole = execute(load_recipe({**recipe, "output": str(tmp_path / "whole")}))
+    once, capped = (
+        world.counted["replies"],
+        {**recipe, "algorithm": {**recipe["algorithm"], "max_total_tokens": 10_000}},
+    )
+    with pytest.raises(GymError, match="raise it and run this again") as stopped:
+        execute(load_recipe(capped))
+    assert "algorithm.max_total_tokens" in str(stopped.value) and world.counted["replies"] > once
+    assert "are spent" in ExperienceLibrary.read(tmp_path / "run").evidence["stopped"]
+    again = execute(load_recipe(recipe))
+    assert again.artifact.details["fingerprint"] == whole.artifact.details["fingerprint"]
+    assert world.counted["replies"] == 2 * once and not again.artifact.details["evidence"]["stopped"]
+
+
 def test_a_library_that_does_harm_is_an_error(recipe, tmp_path, capsys):
     from simulated_world import POISON
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
+from pydantic import Field, PositiveInt, SerializeAsAny, field_validator, model_validator
 
 from gym_core.component import Slot
 from gym_core.errors import GymError, RecipeError
@@ -19,6 +19,10 @@ from gym_training_free.endpoint.price import Price
 from gym_training_free.kinds import ChatBackend
 
 LOCAL = "http://127.0.0.1:8000/v1"  #: where a server on this machine usually is
+#: Keys of a request that this package writes, and those that have a server make more of a reply than was reserved.
+OWN = frozenset({"model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "tools"}) | {
+    "n", "best_of", "stream", "input", "encoding_format"
+}  # fmt: skip
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: Sections that shape weights, and keys of `train` that speak of them.
 WEIGHTS = ("adapter", "quantization", "export")
@@ -53,7 +57,7 @@ class OpenAI(ChatBackend):
     length_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """What the server calls the most tokens of a reply."""
     extra_body: dict[str, Any] = {}
-    """Further keys of each request, such as `{reasoning_effort: low}`."""
+    """Further keys of each request, such as `{reasoning_effort: low}`; none that the method itself writes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -63,6 +67,15 @@ class OpenAI(ChatBackend):
         if not isinstance(name, str) or (name and not _VARIABLE.fullmatch(name)):
             raise ValueError("`api_key_env` is the name of an environment variable; a key never stands in a recipe")
         return values
+
+    @field_validator("extra_body")
+    @classmethod
+    def _further(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(OWN & value.keys()):
+            raise ValueError(
+                f"`{taken[0]}` is not to be replaced: costs are reserved, and answers compared, by what the method asks"
+            )
+        return value
 
     @property
     def local(self) -> bool:

@@ -79,7 +79,10 @@ class Prompts:
             return list(messages)
         told = self.fill("worker", experiences=lines)
         if messages and messages[0]["role"] == "system":
-            return [{**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}, *messages[1:]]
+            before = messages[0].get("content") or ""
+            parts = isinstance(before, list | tuple)
+            both = [*before, {"type": "text", "text": told}] if parts else f"{before}\n\n{told}".lstrip("\n")
+            return [{**messages[0], "content": both}, *messages[1:]]
         return [{"role": "system", "content": told}, *messages]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gym_core.artifact import Artifact
+from gym_core.errors import GymError
 from gym_core.run import Run
 from gym_training_free import questions
 from gym_training_free.config import GRPOConfig
@@ -25,7 +26,10 @@ class RecipeTrainer:
         self.config, self.run, self.model = config, run, model
 
     def train(self) -> Artifact:
-        """Learn to the end, from where an earlier process stopped, and write the library to `experience`."""
+        """Learn to the end, from where an earlier process stopped, and write the library to `experience`.
+
+        Raises GymError where a cap was in the way: what was learned so far is written by then.
+        """
         judging = judge(self.config.rewards, self.config.reward_timeout)
         try:
             train = self.run.recipe.train
@@ -41,7 +45,13 @@ class RecipeTrainer:
         finally:
             if judging is not None:
                 judging.close()
-        return save(library, self.run.output / "experience")
+        made = save(library, self.run.output / "experience")
+        if stopped := library.evidence["stopped"]:
+            why = f"stopped before the end: {stopped}"
+            fix = f"raise it and run this again, which goes on; {len(library)} experiences are in {made.path}"
+            key = "algorithm.max_cost" if self.config.max_cost is not None else "algorithm.max_total_tokens"
+            raise GymError(why, where=str(self.run.output), key=key, fix=fix)
+        return made
 
 
 def _say(made: Round) -> None:

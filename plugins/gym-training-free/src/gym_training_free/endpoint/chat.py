@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Protocol
 
 from urllib3 import Retry
@@ -189,6 +190,8 @@ class ChatEndpoint:
             text = message.get("content") or ""
             if not isinstance(text, str):
                 raise TypeError
+            # Half a pair of surrogates is no text: no file takes it.
+            text = text.encode("utf-8", "replace").decode()
             return ChatReply(text, calls, choice.get("finish_reason") != "length", _usage(found))
         except (KeyError, IndexError, TypeError, AttributeError):
             raise Failed("replied with JSON that is no chat completion", passing=True, counted=True) from None
@@ -199,9 +202,10 @@ class ChatEndpoint:
         try:
             rows = sorted(found["data"], key=lambda row: row["index"])
             vectors = [[float(value) for value in row["embedding"]] for row in rows]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             vectors = []
-        if len(vectors) != len(texts):
+        sizes = {len(vector) if all(map(isfinite, vector)) else 0 for vector in vectors}
+        if len(vectors) != len(texts) or len(sizes) != 1 or 0 in sizes:
             raise Failed("replied with JSON that holds no embedding for each text", passing=True, counted=True)
         return vectors, _usage(found) or Usage(sum(len(text.encode()) for text in texts))
 
@@ -258,7 +262,7 @@ def _usage(found: Mapping[str, Any]) -> Usage | None:
         cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         prompt = int(used["prompt_tokens"])
         counted = Usage(prompt, int(used.get("completion_tokens") or 0), min(int(cached), prompt))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
     return counted if min(counted.input, counted.output, counted.cached) >= 0 else None
 

@@ -10,6 +10,8 @@ from gym_training_free.experience.similarity import words
 
 RUN = 8  #: most tokens in a row that an experience may share with a question
 _MARKUP = re.compile(r"<\|[^|>\n]{0,40}\|>|</?(?:s|think|tool_call|start_of_turn|end_of_turn)>|\[/?INST\]|\[\[")
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_DECIMALS = re.compile(r"\d+\.\d+")
 _BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
@@ -27,11 +29,11 @@ def final_answers(value: Any) -> list[str]:
 
 def leak(text: str, question: str, answer: Any) -> str:
     """Return what an experience gives away of a question, or nothing."""
-    said = words(text)
+    said = _plain(text)
     for final in final_answers(answer):
-        if _holds(said, words(final)):
+        if _holds(said, _plain(final)):
             return "it holds the answer of its question"
-    asked = words(question)
+    asked = _plain(question)
     if any(_holds(said, asked[start : start + RUN + 1]) for start in range(len(asked) - RUN)):
         return f"it repeats more than {RUN} words of its question"
     return ""
@@ -51,3 +53,14 @@ def leaks(text: str, rows: Sequence[tuple[str, Mapping[str, Any]]], column: str)
 
 def _holds(said: Sequence[str], part: Sequence[str]) -> bool:
     return bool(part) and any(list(said[i : i + len(part)]) == list(part) for i in range(len(said) - len(part) + 1))
+
+
+def _plain(text: str) -> list[str]:
+    """Return the words of a text, numbers without commas between thousands and without zeros that say nothing."""
+    return [_number(word) if word[0].isdecimal() else word for word in words(text)]
+
+
+def _number(word: str) -> str:
+    if _THOUSANDS.fullmatch(word):
+        word = word.replace(",", "")
+    return word.rstrip("0").rstrip(".") if _DECIMALS.fullmatch(word) else word

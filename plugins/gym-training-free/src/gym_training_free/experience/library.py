@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from gym_core.errors import GymError
 
 FILE = "experiences.json"
 FORMAT = 1
+_IDENTITY = re.compile(r"E[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class ExperienceLibrary:
                 Experience(**{**one, "tags": tuple(one["tags"]), "sources": tuple(one["sources"])})
                 for one in found["experiences"]
             )
+            if not all(map(_sound, listed)):
+                raise ValueError
             made = cls(listed, int(found["next_id"]), found.get("provenance", {}), found.get("evidence", {}))
             said = found["fingerprint"]
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -129,3 +133,12 @@ class ExperienceLibrary:
         except ValueError:
             found = None
         return cls.from_json(found, str(place))
+
+
+def _sound(one: Experience) -> bool:
+    """Whether a file may hold this as an experience: an id, plain lines, and numbers."""
+    texts = (one.text, *one.tags, *one.sources)
+    plain = all(isinstance(text, str) and text.isprintable() for text in texts) and isinstance(one.id, str)
+    whole = all(isinstance(number, int) for number in (one.created, one.updated, one.uses))
+    known = one.uplift is None or isinstance(one.uplift, int | float)
+    return plain and whole and known and _IDENTITY.fullmatch(one.id) is not None

@@ -56,7 +56,16 @@ class Operation(Config):
     @field_validator("content", mode="before")
     @classmethod
     def _line(cls, value: Any) -> Any:
-        return " ".join(value.split()) if isinstance(value, str) else "" if value is None else value
+        if not isinstance(value, str):
+            return "" if value is None else value
+        return " ".join(value.encode("utf-8", "replace").decode().split())  # half a pair of surrogates is no text
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return () if value is None else value
+        return [one for one in value if not isinstance(one, str) or (one.strip() and one.isprintable())]
 
 
 @dataclass(frozen=True)

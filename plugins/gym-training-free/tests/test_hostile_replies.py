@@ -1,0 +1,108 @@
+"""What servers, critics and files of strangers may hold: nothing of it ends a run, passes a cap or reaches a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+from scripted_server import ScriptedServer
+from simulated_world import World, exact, rows
+
+from gym_core.cli import run
+from gym_core.errors import GymError
+from gym_training_free import Experience, ExperienceLibrary, GRPOConfig, OpenAI, TrainingFreeGRPO
+from gym_training_free.endpoint.chat import ChatRequest, Failed
+from gym_training_free.experience.leak_guard import leak
+from gym_training_free.open_endpoint import endpoint
+from gym_training_free.prompting import Prompts
+
+HELLO = ChatRequest([{"role": "user", "content": "hello"}], 8)
+
+
+@pytest.mark.parametrize(
+    "key", ["max_tokens", "max_completion_tokens", "n", "best_of", "messages", "model", "stream", "seed"]
+)
+def test_further_keys_of_a_request_cannot_replace_what_is_reserved_and_recorded(key):
+    with pytest.raises(ValidationError, match=key):
+        OpenAI(path="m", extra_body={key: 5})
+
+
+@pytest.mark.parametrize("count", ["1e999", "-1e999", "NaN", "-5", '"many"', "[]", "null"])
+def test_a_count_that_is_none_leaves_the_largest_cost(count):
+    reply = f'{{"choices": [{{"message": {{"content": "yes"}}}}], "usage": {{"prompt_tokens": {count}}}}}'
+    with ScriptedServer(lambda request: "") as server:
+        handler = server.RequestHandlerClass
+        server.RequestHandlerClass = type("Odd", (handler,), {"complete": lambda self, *_: self.reply(200, reply)})
+        found = endpoint(OpenAI(path="m", base_url=server.base_url)).ask(HELLO)
+    assert found.text == "yes" and found.usage is None
+
+
+@pytest.mark.parametrize(
+    "vectors", ["[[1], [1, 2]]", "[[1], [1e999]]", f"[[1], [1{'0' * 400}]]", "[[1]]", "[[], []]", '["a", "b"]']
+)
+def test_embeddings_that_cannot_be_compared_are_no_reply(vectors):
+    rows = [f'{{"index": {n}, "embedding": {json.dumps(one)}}}' for n, one in enumerate(json.loads(vectors))]
+    reply = f'{{"data": [{", ".join(rows)}], "usage": {{"prompt_tokens": 1}}}}'
+    with ScriptedServer(lambda request: "") as server:
+        handler = server.RequestHandlerClass
+        server.RequestHandlerClass = type("Odd", (handler,), {"embeddings": lambda self, _: self.reply(200, reply)})
+        with pytest.raises(Failed, match="no embedding for each text"):
+            endpoint(OpenAI(path="m", base_url=server.base_url)).embed(["a", "b"])
+
+
+def test_letters_that_no_file_can_hold_end_no_run(tmp_path):
+    """Half a pair of surrogates, in what the worker says and in what the critic proposes; and tags that would move a cursor."""
+    world = World()
+
+    def answer(request):
+        said = world(request)
+        if World.role(request) == "batch_update":
+            odd = {"operation": "ADD", "content": "When \ud800 comes, wait.", "tags": ["a\x1b[2Jb", "sea"]}
+            return json.dumps([odd, odd | {"content": "When lost, look for the coast."}])
+        return said + "\ud800" if World.role(request) == "summary" else said
+
+    with ScriptedServer(answer) as server:
+        config = GRPOConfig(max_epochs=1, held_out=0)
+        library = TrainingFreeGRPO("m", config, server.base_url, output=tmp_path).train(rows(10), exact)
+    assert "When lost, look for the coast." in [one.text for one in library]
+    assert all(tag.isprintable() for one in library for tag in one.tags) and "sea" in library.experiences[-1].tags
+    assert ExperienceLibrary.read(tmp_path) == library
+
+
+@pytest.mark.parametrize(
+    "changes", [{"id": "x"}, {"id": 5}, {"text": 5}, {"text": "a\nb"}, {"id": "E1 \x1b[2J"}, {"uses": "9"}]
+)
+def test_a_library_of_a_stranger_is_checked(tmp_path, changes, capsys):
+    made = ExperienceLibrary((Experience("E1", "When lost, wait."),), 2).to_json()
+    made["experiences"][0] |= changes
+    one = made["experiences"][0]
+    loose = ExperienceLibrary((Experience(one["id"], one["text"]),), 2)
+    (tmp_path / "experiences.json").write_text(json.dumps(made | {"fingerprint": loose.fingerprint()}))
+    with pytest.raises(GymError, match="no library of experiences"):
+        ExperienceLibrary.read(tmp_path)
+    assert run(["experiences", "diff", str(tmp_path), str(tmp_path)]) == 1 and "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("When asked, say 1,000.", "1000"),
+        ("When asked, say 1000.", "1,000"),
+        ("Take 2.50 of it.", "2.5"),
+        ("Use 7.0.", "7"),
+    ],
+)
+def test_numbers_leak_however_they_are_written(text, answer):
+    assert leak(text, "How many?", answer) and not leak("Take 12 steps.", "How many?", answer)
+
+
+def test_a_system_message_of_parts_keeps_them():
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": "?"},
+    ]
+    told = Prompts.load("en").with_experiences(messages, ExperienceLibrary((Experience("E1", "Wait."),), 2))
+    assert (
+        told[0]["content"][0] == {"type": "text", "text": "Be brief."} and "[E1] Wait." in told[0]["content"][1]["text"]
+    )
