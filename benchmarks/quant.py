@@ -200,12 +200,13 @@ def _draw(figures: dict[str, Any]) -> None:
     """Draw a line for each method and grid over its bits; methods have colours, grids with zero points broken lines."""
     figure = Figure(figsize=(5.5 * len(figures), 4.5), layout="constrained")
     FigureCanvasAgg(figure)
+    names = dict.fromkeys(label.split()[0] for found in figures.values() for label, of in found.items() if "kl" in of)
+    colours = {name: f"C{place}" for place, name in enumerate(names)}  # the same in all panels
     for axes, (subject, found) in zip(figure.subplots(1, len(figures), squeeze=False)[0], figures.items(), strict=True):
         series: dict[tuple[str, bool], list[tuple[float, float]]] = {}
         for label, of in found.items():
             if "kl" in of:
                 series.setdefault((label.split()[0], "asym" in label), []).append((of["bits_per_weight"], of["kl"]))
-        colours = {name: f"C{place}" for place, name in enumerate(dict.fromkeys(name for name, _ in series))}
         for (name, zero), places in series.items():
             how = {"color": colours[name], "marker": "s" if zero else "o", "linestyle": "--" if zero else "-"}
             label = f"{name}, zero points" if zero else name

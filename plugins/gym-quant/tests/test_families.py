@@ -21,7 +21,7 @@ TOKENS = torch.arange(30)[None] * 7 % 256
 
 def write(bench, path: Path, name: str) -> Path:
     """Write a random model of a family, with the tokenizer of the tiny one."""
-    options = SHAPE | {"hidden_size": 48} | FAMILIES[name] | {"vocab_size": VOCABULARY}
+    options = SHAPE | {"hidden_size": 48} | FAMILIES.get(name, {"num_local_experts": 4}) | {"vocab_size": VOCABULARY}
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(options.pop("type", name), **options))
     for weight in model.parameters():
@@ -107,6 +107,7 @@ def test_an_expert_is_calibrated_on_the_tokens_that_reach_it():
     ("name", "quantizer", "match"),
     [
         ("gpt2", RTN(), "no linear layers"),
+        ("mixtral", RTN(), "another name in the files of MixtralForCausalLM"),
         ("qwen3_moe", RTN(sym=False), "zero points"),
         ("qwen3_moe", Mixed(bits_per_weight=10, choices=(4, 8), group_size=16), "different bits"),
     ],

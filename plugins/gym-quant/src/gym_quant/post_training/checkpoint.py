@@ -37,7 +37,11 @@ class Checkpoint:
         own = weight_shards.own_weights(model)
         whole = dict(weight_shards.on_disk(model, ((name, weight.to("meta")) for name, weight in own.items())))
         if moved := sorted(schemes.keys() - whole.keys()):
-            raise GymError(f"{moved[0]} has another name in the files of this family", key="quantization")
+            raise GymError(
+                f"{moved[0]} has another name in the files of {type(model).__name__}, and cannot be found there in a few bits",
+                key="quantization",
+                fix="quantize it as it is loaded instead: `model.quantization`",
+            )
         self.numbers = {name: weight.numel() for name, weight in whole.items()}  #: how many each weight has
         empty = {name: weight for name, weight in whole.items() if name not in schemes}
         for name, scheme in schemes.items():
