@@ -131,7 +131,10 @@ def test_a_redirect_is_not_followed_and_the_key_stays():
 
 
 def test_five_hundred_calls_at_once_with_faults():
-    """Every reply arrives in its place; the ledger is above the server's sum by the calls that brought no count alone."""
+    """Every reply arrives in its place; the ledger is above the server's sum by the calls that brought no count alone.
+
+    A machine without time to spare adds timeouts of its own to those of the script.
+    """
 
     def fault(asked, attempt):
         number = int(asked["messages"][1]["content"].split()[1])
@@ -143,16 +146,18 @@ def test_five_hundred_calls_at_once_with_faults():
         return asked["messages"][1]["content"].replace("Number", "Reply")
 
     with ScriptedServer(answer, fault) as server, caller(ledger, concurrency=500) as calls:
-        one = model(server, timeout=6, retries=6)
+        one = model(server, timeout=6, retries=20)
         replies = calls.map(lambda number: calls.call(one, key(number), request(number)), range(500))
         assert [reply.text for reply in replies] == [f"Reply {number}" for number in range(500)]
         assert server.most_at_once > 20
         least = ledger.confirmed.usage.total
         assert least <= server.total <= ledger.spent.usage.total
         assert ledger.confirmed.calls == 500
-        unheard = server.counted["replies"] - 500
-        assert ledger.lost.calls == unheard > 50
-        assert ledger.lost.usage.total == sum(one.most(request(n)).usage.total * (_lost(fault, n)) for n in range(500))
+        assert ledger.lost.calls >= server.counted["replies"] - 500 > 50
+        planned = [one.most(request(n)).usage.total * _lost(fault, n) for n in range(500)]
+        further = ledger.lost.calls - sum(_lost(fault, n) for n in range(500))
+        dearest = one.most(request(499)).usage.total
+        assert 0 <= ledger.lost.usage.total - sum(planned) <= further * dearest
 
 
 def _lost(fault, number):

@@ -294,3 +294,25 @@ def test_a_reward_that_fails_costs_its_answer_alone():
     with ScriptedServer(world) as server:
         library = trainer(server, GRPOConfig(max_epochs=1, held_out=0)).train(rows(10), moody)
     assert len(library) > 4 and not any("desert" in one.text for one in library)
+
+
+def test_a_library_that_the_model_cannot_be_asked_with_is_rolled_back():
+    """Such as one that leaves no room in the context: answers that never came are harm, not missing evidence."""
+    world = World()
+
+    def fault(request, attempt):
+        return "status 400" if World.role(request) == "worker" and "[E" in json.dumps(request["messages"]) else ""
+
+    with ScriptedServer(world, fault) as server:
+        library = trainer(server, GRPOConfig(max_epochs=1, batch_size=20, held_out=20)).train(rows(40), exact)
+    assert len(library) == 0 and library.evidence["rolled_back"] == 1
+
+
+def test_a_gate_that_can_measure_nothing_is_an_error():
+    def blind(answer, row):
+        return exact(answer, row) if int(row["question"].split()[1]) % 2 else None
+
+    with ScriptedServer(World()) as server:
+        odd, even = (rows(40)[start::2] for start in (1, 0))
+        with pytest.raises(GymError, match="no answer to the questions held out has a reward"):
+            trainer(server, GRPOConfig(max_epochs=1)).train(odd, blind, validation=even)

@@ -54,7 +54,9 @@ def conversations(count: int, kinds: int, prompts: Prompts, seed: int = 0) -> It
     for _ in range(count):
         kind = chance.choice(KINDS[:kinds])
         shown = chance.sample(KINDS[:kinds], chance.randrange(kinds + 1))
-        if shown and kind not in shown and chance.random() < 0.5:
+        if kind in shown and chance.random() < 0.4:
+            shown.remove(kind)  # so that a kind alone says little of its answer
+        elif shown and kind not in shown and chance.random() < 0.7:
             shown[0] = kind
         numbers = sorted(chance.sample(range(1, 31), len(shown)))
         listed = [Experience(f"E{n}", lesson(each, right(each))) for n, each in zip(numbers, shown, strict=True)]

@@ -33,16 +33,18 @@ class Comparison:
 
 
 def compare(old: Sequence[Sequence[Attempt]], new: Sequence[Sequence[Attempt]]) -> Comparison | None:
-    """Return how two libraries did on the same questions and samples; None where no pair has rewards."""
-    pairs = [
-        (one.reward, other.reward)
-        for first, second in zip(old, new, strict=True)
-        for one, other in zip(first, second, strict=True)
-        if one.reward is not None and other.reward is not None
-    ]
+    """Return how two libraries did on the same questions and samples; None where no pair has rewards.
+
+    Where the old one was answered and the new one was not, that is worse, and earns nothing: a library may leave a model no room.
+    """
+    both = [pair for first, second in zip(old, new, strict=True) for pair in zip(first, second, strict=True)]
+    judged = [(one.reward, other.reward) for one, other in both]
+    pairs = [(a, b) for a, b in judged if a is not None and b is not None]
+    lost = [one.reward for one, other in both if one.reward is not None and other.reply is None]
+    better, worse = sum(b > a for a, b in pairs), sum(b < a for a, b in pairs) + len(lost)
+    pairs += [(reward, min(0.0, reward)) for reward in lost]
     if not pairs:
         return None
-    better, worse = sum(b > a for a, b in pairs), sum(b < a for a, b in pairs)
     means = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
     return Comparison(len(pairs), better, worse, *means, sign_test(worse, better + worse))
 

@@ -149,6 +149,9 @@ class Learner:
         if not (self.asking.config.gate and self.questions.held_out and self._judged):
             return None
         first = self.measured(old, made.epoch, made.batch, "gate:old")
+        if not any(one.reward is not None for group in first for one in group):
+            fix = "see what the log says of the reward and of the endpoint, or write gate: false"
+            raise GymError("no answer to the questions held out has a reward", key="algorithm.gate", fix=fix)
         return compare(first, self.measured(new, made.epoch, made.batch, "gate:new"))
 
     def measured(self, library: ExperienceLibrary, epoch: int, batch: int, role: str) -> list[list[Attempt]]:
