@@ -131,7 +131,8 @@ class DatasetConfig(Data):
 
     def chat_template(self) -> str | None:
         """Return the text of the configured template."""
-        return None if self.template is None else str(self.template.build())
+        text = self.template.build() if self.template else None
+        return None if text is None else str(text)
 
     def steps_end_with_epochs(self) -> bool:
         """Return `whole_epochs`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
@@ -114,11 +114,28 @@ class Source(Component):
 
 
 class Template(Component):
-    """A named chat template, a jinja file. `build()` returns its text."""
+    """A named chat template, a jinja file. `build()` returns its text; None, with `encoders`, where that is the model's own."""
 
     kind: ClassVar[str] = "templates"
     needs: ClassVar[tuple[str, ...]] = ()
     """Special tokens that the tokenizer must have: as they are written, or by role (`bos_token`, `eos_token`)."""
+
+    @property
+    def title(self) -> str:
+        """What a preview calls it; empty: its name in recipes."""
+        return ""
+
+    def lacking(self, has: Callable[[str], bool]) -> list[str]:
+        """Return the tokens that it needs and a tokenizer does not have, which says so by `has(token)`."""
+        return [token for token in self.needs if not has(token)]
+
+    def encoders(self) -> Mapping[str, Callable[[Any, Any], Iterator[Any]]]:
+        """Return, by shape of the rows, what makes sequences of them where its text is not what does it.
+
+        Each is called with the reader of the rows and the tokenizer, as those of `gym_data.encoders` are, which stand in for the
+        shapes that are not here.
+        """
+        return {}
 
 
 class Family(Component):

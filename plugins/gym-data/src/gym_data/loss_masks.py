@@ -12,6 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+import numpy as np
+import numpy.typing as npt
+
 from gym_data.render import GENERATION_END, GENERATION_START
 from gym_data.rows import Message
 from gym_data.special_tokens import SpecialTokenQuoter
@@ -140,3 +143,14 @@ def _close(span: Span, whole: Rendered, quoter: SpecialTokenQuoter) -> Span:
     if ends_text and whole.text.startswith(closing, span[1]):
         return span[0], span[1] + len(closing)
     return span
+
+
+def tokens_within(offsets: Sequence[tuple[int, int]], spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
+    """Return whether each token holds a character of a span; never the first, before which nothing comes."""
+    trained = np.zeros(len(offsets), dtype=bool)
+    if spans:
+        edges = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+        for start, end in spans:
+            trained |= (edges[:, 0] < end) & (edges[:, 1] > start)
+        trained[:1] = False
+    return trained

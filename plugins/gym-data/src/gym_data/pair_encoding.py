@@ -38,7 +38,7 @@ def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
                     tally.dropped[TOO_LONG] += 1
                     continue
                 tally.truncated += 1
-            yield from _paired(record, _first(chosen, reader), _first(rejected, reader), reader)
+            yield from paired(record, _first(chosen, reader), _first(rejected, reader), reader)
 
 
 def _both(reader: Reader, batch: Sequence[Record]) -> Iterator[tuple[Record, None, list[RenderRequest]]]:
@@ -68,7 +68,7 @@ def _first(side: tuple[Tokens, Mask], reader: Reader) -> tuple[Tokens, Mask]:
     return side[0][: reader.config.cutoff], side[1][: reader.config.cutoff]
 
 
-def _paired(
+def paired(
     record: Record, chosen: tuple[Tokens, Mask], rejected: tuple[Tokens, Mask], reader: Reader
 ) -> Iterator[Piece]:
     """Yield the pair as one sequence, in which the beginning of both sides stands once."""

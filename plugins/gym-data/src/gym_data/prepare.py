@@ -102,7 +102,7 @@ def tokenizer_with(
     if template is not None:
         with answering(template, "`build`"):
             text = template.build()
-        if not isinstance(text, str):  # None would be the model's own
+        if not isinstance(text, str) and not (text is None and template.encoders()):
             raise PluginError(
                 f"the {called(template)} returned a {type(text).__name__} where its kind promises a text",
                 key="data.template",
@@ -111,7 +111,8 @@ def tokenizer_with(
     tokenizer = Tokenizer(path, text, values, split_special_tokens)
     if template is not None:
         roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
-        lacking = [token for token in template.needs if roles.get(token, tokenizer.token_id(token)) is None]
+        with answering(template, "`lacking`"):
+            lacking = template.lacking(lambda token: roles.get(token, tokenizer.token_id(token)) is not None)
         if lacking:
             raise DataError(
                 f"the {called(template)} needs {', '.join(lacking)}, which the tokenizer of this model does not have",
@@ -181,7 +182,9 @@ class _Read:
 def _write(reader: Reader, tokenizer: Tokenizer, into: Store) -> _Read:
     read = _Read([[] for _ in reader.opened])
     known: dict[bytes, int] = {}
-    for number, piece in enumerate(counted(ENCODERS[reader.shape](reader, tokenizer), "tokenising")):
+    template = reader.config.template
+    encoder = {**ENCODERS, **(template.encoders() if template else {})}[reader.shape]
+    for number, piece in enumerate(counted(encoder(reader, tokenizer), "tokenising")):
         read.duplicates += piece.part == 0 and piece.key in known
         if piece.part == 0:
             reader.tallies[piece.source].noticed.update(piece.remarks)

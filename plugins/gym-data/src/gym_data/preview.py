@@ -83,6 +83,7 @@ def _example(example: dict[str, Any]) -> RenderableType:
 
 def _counts(report: dict[str, Any]) -> Table:
     table = Table(box=None, show_header=False, title="rows", title_justify="left", title_style="bold")
+    table.add_row("template", Text(safe(report["template"])))
     for key in (
         "rows",
         "examples",

@@ -21,7 +21,9 @@ def report_of(
 ) -> dict[str, Any]:
     """Count rows, examples and tokens; `lengths[i]` and `learnt[i]` are the tokens of sequence `i` and those trained on."""
     sizes = np.asarray(lengths)[train]
+    template = reader.config.template
     return {
+        "template": (template.title or name_of(template)) if template else "the model's own",
         "rows": sum(tally.rows for tally in reader.tallies),
         "examples": len(train),
         "validation": len(validation),

@@ -157,6 +157,17 @@ class Tokenizer:
         """
         return self.encode_rendered([self._rendered(RenderRequest(messages, tools or (), prompt=generation_prompt))])[0]
 
+    def render(self, messages: Sequence[Message], generation_prompt: bool = False) -> str:
+        """Return the text that `chat` encodes. Raises ValueError where the template refuses the messages."""
+        return self._rendered(RenderRequest(messages, prompt=generation_prompt)).text
+
+    def quoted(self, value: Any, role: str) -> Any:
+        """Return what a role wrote, a text or plain data, with special tokens as text inside of what `encode_rendered` takes.
+
+        Raises ValueError for what cannot be encoded.
+        """
+        return self._quoter.quote_messages([{"role": role, "content": value}])[0]["content"]
+
     def steps(
         self,
         messages: Sequence[Message],
@@ -244,7 +255,7 @@ class Tokenizer:
     def _encode(self, tokenizer: tokenizers.Tokenizer, batch: Sequence[Rendered]) -> list[tuple[Tokens, Mask]]:
         encodings = tokenizer.encode_batch([rendered.text for rendered in batch], add_special_tokens=False)
         return [
-            (np.asarray(encoding.ids, dtype=np.int32), _mask(encoding.offsets, rendered.spans))
+            (np.asarray(encoding.ids, dtype=np.int32), loss_masks.tokens_within(encoding.offsets, rendered.spans))
             for encoding, rendered in zip(encodings, batch, strict=True)
         ]
 
@@ -287,13 +298,3 @@ def _named(rendered: Rendered, quoter: SpecialTokenQuoter) -> Rendered:
         length += len(piece)
         moved[end] = length
     return Rendered("".join(pieces), tuple((moved[start], moved[end]) for start, end in rendered.spans))
-
-
-def _mask(offsets: Sequence[tuple[int, int]], spans: Sequence[loss_masks.Span]) -> Mask:
-    trained = np.zeros(len(offsets), dtype=bool)
-    if spans:
-        edges = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
-        for start, end in spans:
-            trained |= (edges[:, 0] < end) & (edges[:, 1] > start)
-        trained[:1] = False
-    return trained

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gym_llamafactory.keys.convert import names, numbers, unread
 from gym_llamafactory.table import Key, Keys
 
 _OF = "dataset"
+
+
+def template(name: Any, **options: Any) -> dict[str, Any]:
+    """Return LLaMA-Factory's template of a name; without one, its reading of the model's own."""
+    return {"name": "llamafactory", "format": str(name) or None, **options} if not isinstance(name, dict) else name
 
 
 class DataKeys(Keys):
@@ -14,7 +21,14 @@ class DataKeys(Keys):
     keys = (
         Key("dataset", "data.sources", _OF, names),
         Key("dataset_dir", "data.dataset_dir", _OF),
-        Key("template", "data.template", _OF),
+        Key(
+            "template",
+            "data.template",
+            _OF,
+            template,
+            default="",
+            together="enable_thinking preserve_thinking tool_format",
+        ),
         Key("default_system", "data.system", _OF),
         Key("split_special_tokens", "data.split_special_tokens", _OF),
         Key("cutoff_len", "data.cutoff", _OF),

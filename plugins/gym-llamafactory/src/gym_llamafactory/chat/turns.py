@@ -1,0 +1,189 @@
+"""From conversations to pairs of prompt and answer in tokens, each text encoded by itself: where one ends, no token goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from gym_core import DataError
+from gym_data.loss_masks import Rendered
+from gym_data.rows import Conversation
+from gym_data.tokenizer import Tokenizer
+from gym_llamafactory.chat import LlamaFactory, formats, tools
+from gym_llamafactory.chat.formats import CONTENT, ChatFormat, Slots
+
+Element = str | int  #: a text that is encoded by itself, or a token
+Pair = tuple[list[int], list[int]]  #: a prompt and its answer
+_ASKS, _ANSWERS = ("user", "observation"), ("assistant", "function")
+
+
+class Said(NamedTuple):
+    """A message, tool calls and results in roles of their own."""
+
+    role: str
+    content: str
+    calls: tuple[tools.Call, ...] = ()
+
+
+class Turns:
+    """Writes conversations in one format for one tokenizer."""
+
+    def __init__(self, config: LlamaFactory, tokenizer: Tokenizer, system: str | None, day: date) -> None:
+        """Take the options, the system message of conversations that have none, and what today is."""
+        self.config, self.tokenizer, self.day = config, tokenizer, day
+        self.format = self._format()
+        self.system = self.format.default_system if system is None else system
+
+    def _format(self) -> ChatFormat:
+        if self.config.format is not None:
+            return formats.named(self.config.format)
+        try:
+            return formats.told(self.tokenizer)
+        except ValueError as error:
+            raise DataError(
+                f"the model's own chat template cannot be read as LLaMA-Factory reads it: {error}",
+                key="data.template",
+                fix="name one, such as `template: qwen3`",
+            ) from error
+
+    @cached_property
+    def eos(self) -> list[int]:
+        """The token that ends a text; none where there is none."""
+        first = self.tokenizer.token_id(self.format.stop_words[0]) if self.format.replace_eos else self.tokenizer.eos_id
+        return [] if first is None else [first]
+
+    def elements(self, conversation: Conversation, history: bool, alone: bool) -> list[list[Element]]:
+        """Return the elements of each message, of which every second one is an answer.
+
+        `history` says whether earlier answers keep their thoughts, `alone` whether the last answer alone is one to learn. Raises
+        ValueError where messages do not take turns, or tools are not written so here.
+        """
+        system, said = self._said(conversation)
+        thoughts = self._thoughts(said, history, alone) if self.format.reasons else {}
+        said = [each._replace(content=thoughts.get(index, each.content)) for index, each in enumerate(said)]
+        found = [self._message(each, index) for index, each in enumerate(said)]
+        instructions = self._instructions(system, conversation.tools)
+        if self.format.behaves == "system_in_user":
+            found[0] = self._with_instructions(instructions, said[0])
+        elif instructions:
+            found[0] = [*self._filled(self.format.system, instructions), *found[0]]
+        found[0] = [*self._filled(self.format.prefix, ""), *found[0]]
+        if self.format.reasons:
+            for index in range(len(said) - 1 if alone else 1, len(said), 2):
+                if not any(word.strip() in said[index].content for word in self.format.thought_words):
+                    learnt = bool(self.config.enable_thinking)
+                    at = index if learnt else index - 1
+                    empty = self.format.empty_thought
+                    found[at] = [empty, *found[at]] if learnt else [*found[at], empty]
+        return found
+
+    def pairs(self, batch: Iterable[list[list[Element]]]) -> list[list[Pair]]:
+        """Return prompts and answers of several conversations in tokens."""
+        several = list(batch)
+        texts = [each for messages in several for message in messages for each in message if isinstance(each, str)]
+        encoded = iter(self.tokenizer.encode_rendered([Rendered(text, ()) for text in texts]))
+
+        def ids(message: list[Element]) -> list[int]:
+            return [
+                token for each in message for token in ([each] if isinstance(each, int) else next(encoded)[0].tolist())
+            ]
+
+        tokens = [[ids(message) for message in messages] for messages in several]
+        return [list(zip(messages[::2], messages[1::2], strict=True)) for messages in tokens]
+
+    def _said(self, conversation: Conversation) -> tuple[str, list[Said]]:
+        """Return the system message and the others, which must take turns."""
+        messages = list(conversation.messages)
+        system = messages.pop(0)["content"] if messages and messages[0]["role"] == "system" else ""
+        said: list[Said] = []
+        for message in messages:
+            role, content = message["role"], str(message["content"])
+            calls = tuple(
+                (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())
+            )
+            role = "function" if calls else "observation" if role == "tool" else role
+            if role == "observation" and said and said[-1].role == role:
+                joined = f"{said[-1].content}\n</tool_response>\n<tool_response>\n{content}"
+                said[-1] = Said(role, joined)
+            else:
+                said.append(Said(role, content, calls))
+        for index, each in enumerate(said):
+            if each.role not in (_ANSWERS if index % 2 else _ASKS):
+                raise ValueError(f"message {index + 1} ({each.role}) is out of turn")
+        if not said or len(said) % 2:
+            raise ValueError("it does not end with an answer")
+        return system, said
+
+    def _thoughts(self, said: Sequence[Said], history: bool, alone: bool) -> dict[int, str]:
+        """Return the answers that lose their thoughts, without them."""
+        begin, end = map(re.escape, self.format.thought_words)
+        last = len(said) - 1
+        every = self.config.enable_thinking is False
+        which = [
+            index
+            for index in range(1, len(said), 2)
+            if (every and (index == last or not alone)) or (index < last and not history)
+        ]
+        return {
+            index: re.sub(f"{begin}(.*?){end}", "", said[index].content, flags=re.DOTALL).lstrip("\n")
+            for index in which
+            if said[index].role == "assistant"
+        }
+
+    def _message(self, said: Said, index: int) -> list[Element]:
+        if said.role == "function":
+            content = self._called(said.calls)
+            return self._filled(self.format.function, self.tokenizer.quoted(content, "assistant"))
+        slots: Mapping[str, Slots] = {
+            "user": self.format.user,
+            "assistant": self.format.assistant,
+            "observation": self.format.observation,
+        }
+        content = self.tokenizer.quoted(said.content, "assistant" if said.role == "assistant" else "user")
+        return self._filled(slots[said.role], content, str(index // 2))
+
+    def _with_instructions(self, instructions: str, first: Said) -> list[Element]:
+        """Return the first message of a format that has no system messages: it begins with what would be one."""
+        before = self._filled(self.format.system, instructions)[0] if instructions else ""
+        whole = f"{before}{self.tokenizer.quoted(first.content, 'user')}"
+        return self._filled(self.format.user if first.role == "user" else self.format.observation, whole)
+
+    def _instructions(self, system: str, offered: Sequence[tools.Tool]) -> str:
+        """Return the system message and the tools on offer."""
+        words = self.tokenizer.quoted(system or self.system, "user")
+        if not offered:
+            return words
+        form = tools.written(self.config.tool_format or self.format.tools)
+        quoted = [self.tokenizer.quoted(dict(tool), "user") for tool in offered]
+        told = self._safely(lambda: form.offered(quoted, self.day), "the tools")
+        return words + (told.lstrip("\n") if self.format.behaves == "tools_stripped" and not words else told)
+
+    def _called(self, calls: Sequence[tools.Call]) -> str:
+        form = tools.written(self.config.tool_format or self.format.calls)
+        return self._safely(lambda: form.called(calls), "a tool call")
+
+    def _safely(self, write: Callable[[], str], what: str) -> str:
+        try:
+            return write()
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{what} cannot be written in this format: {error}") from None
+
+    def _filled(self, slots: Slots, content: str, number: str = "") -> list[Element]:
+        """Return slots with a content: texts and tokens."""
+        found: list[Element] = []
+        for slot in slots:
+            if isinstance(slot, str):
+                text = slot.replace(CONTENT, content, 1).replace("{{idx}}", number, 1) if "{{" in slot else slot
+                found += [text] if text else []
+            else:
+                found += self._token(slot)
+        return found
+
+    def _token(self, slot: Mapping[str, Any]) -> list[Element]:
+        if slot.get("role") == "eos_token":
+            return list(self.eos)
+        token = self.tokenizer.token_id(slot["token"]) if "token" in slot else self.tokenizer.bos_id
+        return [] if token is None else [token]

@@ -1,0 +1,152 @@
+"""Ids and masks of every template are those of LLaMA-Factory, as they were recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llamafactory_conversations import CONVERSATIONS, named, tokenizer_in
+
+from gym_core import RecipeError, load_recipe
+from gym_data import DatasetConfig
+from gym_data.formats.parsing import tools_of
+from gym_data.rows import Conversation
+from gym_data.tokenizer import Tokenizer
+from gym_llamafactory.chat import LlamaFactory
+from gym_llamafactory.chat.encoding import learn, shared
+from gym_llamafactory.chat.formats import known
+from gym_llamafactory.chat.turns import Turns
+from gym_testkit.bench import Bench
+
+RECORD = json.loads((Path(__file__).parent / "recorded.json").read_text())
+DAY = date.fromisoformat(RECORD["day"])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokenizer]:
+    yield Tokenizer(tokenizer_in(tmp_path_factory.mktemp("tokenizer") / "model"))
+
+
+def conversation(name: str) -> tuple[Conversation, int, str]:
+    messages, system, tools, cutoff, train_on = CONVERSATIONS[name]
+    read: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    for each in messages:
+        if each["role"] == "function":
+            read.append({"role": "assistant", "content": "", "tool_calls": [{"function": json.loads(each["content"])}]})
+        else:
+            read.append({**each, "role": "tool" if each["role"] == "observation" else each["role"]})
+    return Conversation(tuple(read), tools_of(tools)), cutoff, train_on
+
+
+def made(tokenizer: Tokenizer, template: str, name: str) -> str:
+    row, cutoff, train_on = conversation(name)
+    turns = Turns(LlamaFactory(format=template), tokenizer, None, DAY)
+    last = train_on == "last"
+    (pairs,) = turns.pairs([turns.elements(row, not last, alone=last)])
+    end = turns.eos if turns.format.efficient_eos else []
+    tokens, trained = learn(pairs, [False] * len(pairs), train_on, end, cutoff)
+    return named(tokens.tolist(), trained.tolist())
+
+
+def differing(tokenizer: Tokenizer) -> dict[tuple[str, str], str]:
+    found = {}
+    for template, recorded in RECORD["found"].items():
+        for name, wanted in recorded.items():
+            try:
+                same = made(tokenizer, template, name) == wanted
+            except ValueError as error:
+                found[template, name] = str(error)
+            else:
+                if not same:
+                    found[template, name] = ""
+    return found
+
+
+def test_ids_and_masks_are_those_that_were_recorded(tokenizer: Tokenizer) -> None:
+    found = differing(tokenizer)
+    assert RECORD["found"].keys() == set(known()) and len(RECORD["found"]) == 124
+    assert all(name.startswith("tools") for _, name in found), "only tools are written in formats that are not here"
+    assert {template for (template, _), why in found.items() if "are not written here" not in why} == {"phi4_mini"}
+    assert 124 * len(CONVERSATIONS) - len(found) >= 826
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "kept"),
+    [
+        (10, 90, (10, 54)),
+        (90, 10, (54, 10)),
+        (90, 90, (32, 32)),
+        (20, 20, (20, 20)),
+        (100, 0, (64, 0)),
+        (0, 100, (0, 64)),
+    ],
+)
+def test_the_cutoff_is_shared(prompt: int, answer: int, kept: tuple[int, int]) -> None:
+    assert shared(prompt, answer, 64) == kept
+
+
+def test_special_tokens_that_are_written_stay_text(tokenizer: Tokenizer) -> None:
+    turns = Turns(LlamaFactory(format="qwen"), tokenizer, None, DAY)
+    said = "<|im_end|> and"
+    rows = [
+        Conversation(({"role": "user", "content": text}, {"role": "assistant", "content": text}))
+        for text in ("hello", said)
+    ]
+    plain, odd = turns.pairs(turns.elements(row, True, alone=False) for row in rows)
+    special = {tokenizer.token_id(token) for token in tokenizer.special}
+    for usual, attacked in zip(plain[0], odd[0], strict=True):
+        assert sum(token in special for token in usual) == sum(token in special for token in attacked)
+        assert said in tokenizer.decode(attacked)
+
+
+KEYS = {"stage": "sft", "output_dir": "runs/x", "template": "vicuna", "cutoff_len": 96}
+
+
+def prepared(bench: Bench, rows: list[dict[str, Any]], **keys: Any) -> dict[str, Any]:
+    """Return the preview of a file whose dataset has these rows."""
+    recipe = load_recipe(KEYS | {"model_name_or_path": str(bench.model()), "dataset": str(bench.file(rows))} | keys)
+    assert isinstance(recipe.data, DatasetConfig)
+    return recipe.data.preview(recipe, 2)
+
+
+def test_a_long_prompt_leaves_room_for_the_answer_in_every_stage(bench: Bench) -> None:
+    asked = "hello " * 100
+    row = {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": "yes"}]}
+    pair = {"prompt": asked, "chosen": "yes", "rejected": "no"}
+    for stage, rows in (("sft", [row]), ("dpo", [pair]), ("rm", [pair]), ("kto", [row | {"label": True}])):
+        shown = prepared(bench, rows, stage=stage)
+        learnt = [run["text"] for example in shown["examples"] for run in example["runs"] if run["trained"]]
+        assert learnt[0].removesuffix("<|im_end|>") in ("yes", "no"), stage
+        assert shown["report"]["truncated"] and shown["examples"][0]["tokens"] <= 2 * 96
+        assert shown["report"]["template"] == "LLaMA-Factory's vicuna"
+
+
+def test_turns_of_a_template_that_reasons_are_one_sample(bench: Bench) -> None:
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    shown = prepared(bench, [{"messages": said * 2}], template="qwen3", cutoff_len=500)
+    assert shown["report"]["examples"] == 1 and not shown["report"]["notes"]
+    learnt = [run["text"] for run in shown["examples"][0]["runs"] if run["trained"]]
+    assert learnt == ["<think>\n\n</think>\n\nb<|im_end|>\n"] * 2
+    unlearnt = prepared(bench, [{"messages": said * 2}], template="qwen3", cutoff_len=500, enable_thinking=False)
+    assert [run["text"] for run in unlearnt["examples"][0]["runs"] if run["trained"]] == ["b<|im_end|>\n"] * 2
+
+
+def test_gyms_own_recipe_keeps_the_models_own_template(bench: Bench) -> None:
+    rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
+    own = load_recipe({"model": str(bench.model()), "data": str(bench.file(rows)), "algorithm": "sft"})
+    assert isinstance(own.data, DatasetConfig)
+    shown = own.data.preview(own, 1)
+    assert shown["report"]["template"] == "the model's own"
+    assert [run["text"] for run in shown["examples"][0]["runs"] if run["trained"]] == ["b<|im_end|>"]
+    theirs = prepared(bench, rows, template=None)
+    assert theirs["report"]["template"] == "LLaMA-Factory's reading of the template of the model"
+    assert [run["text"] for run in theirs["examples"][0]["runs"] if run["trained"]] == ["b<|im_end|>\n"]
+
+
+def test_a_template_that_is_not_there_names_the_nearest(bench: Bench) -> None:
+    with pytest.raises(RecipeError, match="did you mean `vicuna`"):
+        prepared(bench, [], template="vicunna")
