@@ -17,6 +17,7 @@ from gym_export.kinds import CertifiedExporter
 from gym_export.process import in_fresh_process
 from gym_export.source import Source
 from gym_torch.checkpoints.artifact import base_of, to_export
+from gym_torch.checkpoints.base_fingerprint import check_base
 from gym_torch.checkpoints.checkpoint import whole_by_one
 from gym_torch.console import say
 
@@ -44,6 +45,7 @@ class Certified:
         """
         artifact = to_export(artifact)
         self.config.carries(artifact)
+        check_base(artifact, base_of(artifact))
         identity = certificates.identity(artifact)
         if _taken(artifact, into):
             if self._there(into, identity):

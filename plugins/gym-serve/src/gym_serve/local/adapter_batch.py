@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError
 from gym_torch.checkpoints.artifact import base_of, open_artifact
-from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+from gym_torch.checkpoints.base_fingerprint import base_fingerprint, check_base
 
 Gathered = dict[str, tuple[Tensor, Tensor]]  #: by layer, A `[rows, rank, in]` and B, scaled, `[rows, out, rank]`
 _ACTIVE: ContextVar[tuple[Any, Gathered] | None] = ContextVar("adapters", default=None)
@@ -42,6 +42,7 @@ class AdapterBatch:
 
     def add(self, name: str, artifact: Artifact, base: Artifact) -> None:
         """Read an adapter. Raises GymError where it is of another base, or more than low-rank updates."""
+        check_base(artifact, base.path)
         own = base_of(artifact)
         if artifact.kind != "adapter" or (
             own.resolve() != base.path.resolve() and base_fingerprint(own) != base_fingerprint(base.path)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from gym_core import GymError
+from gym_core import Artifact, GymError
 from gym_core.files import cache_dir, write_atomically
 from gym_torch.checkpoints.weight_shards import CODES, digest
 from gym_torch.model import fingerprint
 from gym_torch.model.mapped_weights import release
 from gym_torch.model.model_files import check_weights
+
+SAID = "base_fingerprint"  #: in the details of an adapter: that of the model that it was trained from
 
 
 def base_fingerprint(path: Path) -> str:
@@ -29,6 +31,19 @@ def base_fingerprint(path: Path) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
+def check_base(artifact: Artifact, base: Path) -> None:
+    """Raise GymError where an artifact says which weights it belongs to, and those of a base are others."""
+    said = artifact.details.get(SAID)
+    if said is None or said == (found := base_fingerprint(base)):
+        return
+    raise GymError(
+        f"it belongs to another base: fingerprint {said[:12]}, and that of {base} is {found[:12]}",
+        where=str(artifact.path),
+        key="base",
+        fix="put back the weights that it was trained from",
+    )
+
+
 def _weights(file: Path) -> list[list[object]]:
     memory = cache_dir() / "hashes" / f"weights-{fingerprint.of_file(file)[:32]}.json"
     if memory.is_file():
@@ -38,7 +53,7 @@ def _weights(file: Path) -> list[list[object]]:
     with safe_open(file, "pt") as weights:
         for name in weights.keys():  # noqa: SIM118 - it is no mapping
             tensor = weights.get_tensor(name)
-            found.append([name, list(tensor.shape), CODES[tensor.dtype], digest(tensor)])
+            found.append([name, list(tensor.shape), CODES.get(tensor.dtype, str(tensor.dtype)), digest(tensor)])
             release(tensor)
     memory.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(memory, json.dumps(found))

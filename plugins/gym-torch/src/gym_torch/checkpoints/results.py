@@ -18,6 +18,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_data.tokenizer_files import read_tokenizer
 from gym_optim.promises import named
 from gym_torch.checkpoints import resume
+from gym_torch.checkpoints.base_fingerprint import SAID, base_fingerprint
 from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.config import torch_algorithm
@@ -107,7 +108,7 @@ class Results:
         if self._template is not None:
             details["template_sha256"] = template_hash(self._template)
         if made.kind == "adapter":
-            details |= self.model.described
+            details |= {**self.model.described, SAID: base_fingerprint(self.model.path)}
             if self.adapted.starts_from_weights:
                 details |= told_of(self.model.quantization)
             made = replace(made, base=lasting(self.model.name))
