@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,18 @@ def site(tmp_path_factory) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.4\nName: gym-parrot\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[gym.servers]\nparrot = parrot:Parrot\n")
     return folder
+
+
+@pytest.fixture
+def strange(site, monkeypatch) -> Iterator[None]:
+    """That package, installed for this process."""
+    from gym_core import discovery
+
+    monkeypatch.syspath_prepend(str(site))
+    discovery.installed.cache_clear()
+    yield
+    monkeypatch.undo()
+    discovery.installed.cache_clear()
 
 
 @pytest.fixture(scope="session")
