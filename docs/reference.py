@@ -245,6 +245,20 @@ def glossary() -> str:
     return "\n".join([*lines, ""])
 
 
+#: What is asked for by name and nobody brings: why, and what leads there.
+ABSENT = {
+    "gym-export": {
+        "exporters/coreml": "it runs on macOS alone, nothing could be compared: --to torchscript, and coremltools.convert there",
+        "exporters/executorch": "it pins a torch of its own: --to safetensors, and its `export_llm` in another environment",
+        "exporters/mlx": "it loads what transformers does: --to safetensors, and `mlx_lm.generate --model FOLDER` on a Mac",
+        "exporters/tensorrt": "an engine fits the one GPU it was built on: --to onnx, and `trtexec --onnx=model.onnx` there",
+    },
+    "gym-serve": {
+        "servers/tgi": "TGI is in maintenance mode, and its authors advise vLLM or SGLang: engine=vllm, or engine=sglang",
+    },
+}
+
+
 def catalogue() -> str:
     """Return the distribution of every first-party component and flat selector, from the packages' own metadata."""
     lines = []
@@ -252,6 +266,7 @@ def catalogue() -> str:
         for group, found in project.get("entry-points", {}).items():
             if group.startswith(PREFIX):
                 lines += [f"{group.removeprefix(PREFIX)}/{name} {project['name']}" for name in found]
+        lines += [f"absent/{name} {advice}" for name, advice in ABSENT.get(project["name"], {}).items()]
     head = "# kind/name distribution: where the first-party components live. Written by `nox -s reference`, held by a test."
     return "\n".join([head, *sorted(lines), ""])
 

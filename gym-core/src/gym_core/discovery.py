@@ -81,9 +81,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @cache
 def catalogue() -> dict[str, str]:
-    """Return the package that brings each known component, by `kind/name`; for error messages alone."""
+    """Return the package that brings each known component, by `kind/name`; of one that none brings advice. For messages alone."""
     text = read_file(os.path.join(os.path.dirname(__file__), "catalogue.txt")).decode("utf-8")
-    return dict(line.split() for line in text.splitlines() if line and not line.startswith("#"))
+    return dict(line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#"))
 
 
 @cache

@@ -66,8 +66,8 @@ def find(kind: str, name: str, key: str = "", where: str = "") -> Entry:
 
 def _advice(kind: str, name: str) -> str:
     """Say what to do about a name that nothing brings."""
-    if package := catalogue().get(f"{kind}/{name}"):
-        return f"pip install {package}"
+    if package := catalogue().get(f"{kind}/{name}") or catalogue().get(f"absent/{kind}/{name}"):
+        return package if " " in package else f"pip install {package}"
     if near := nearest(name, (entry.name for entry in entries(kind))):
         return f"did you mean `{near}`?"
     known = sorted({entry.name for entry in entries(kind)}) or ["none"]
