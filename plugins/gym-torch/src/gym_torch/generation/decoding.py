@@ -18,6 +18,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from gym_core import GymError
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.kv_cache import RowCache, fill
+from gym_torch.generation.prefill import Begun, parts
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.sampling import GREEDY, Adjust, SamplingOptions, Scores, choose_rows, scores_of
 from gym_torch.generation.shared_prefixes import Shared
@@ -118,7 +119,28 @@ class Decoding:
             self._lengths += [0] * len(rows)
             self._last = torch.cat([self._last, self._last.new_zeros(len(rows))])
             return self._chosen(self._whole(self.rows[len(self.rows) - len(rows) :]))
-        return self._chosen(torch.cat([self._enter(part) for part in self._parts(rows)]))
+        return self._chosen(torch.cat([self._enter(part) for part in parts(rows, self._left)]))
+
+    @torch.no_grad()
+    def begin(self, rows: Sequence[Row]) -> Begun:
+        """Begin with the prompt of rows that have the same, with what a prefix cache has of it; nothing is computed yet."""
+        done = len(rows[0].prompt) - self._left(rows)
+        cache = self._beginnings([rows[0].text], done, len(rows[0].prompt) - done)
+        return Begun(rows, cache, done)
+
+    @torch.no_grad()
+    def advance(self, begun: Begun, count: int) -> None:
+        """Compute so many more tokens of a prompt, fewer than are left, beside the rows in flight."""
+        key, _, text = begun.rows[0].text
+        tokens = torch.tensor([text[begun.done : begun.done + count]], device=self.model.device)
+        with self._around([key]):
+            self._forward(tokens, [begun.done + count], begun.cache)
+        begun.done += count
+
+    @torch.no_grad()
+    def finish(self, begun: Begun) -> Sequence[Row]:
+        """Compute the rest of a prompt, add its rows, and choose a token for each."""
+        return self._chosen(self._enter(begun.rows, begun))
 
     @torch.no_grad()
     def step(self) -> Sequence[Row]:
@@ -185,24 +207,14 @@ class Decoding:
         with self._around([row.key for row in rows]):
             return self._following([[*row.prompt, *row.completion.tokens] for row in rows])
 
-    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
-        """Look prompts up in the prefix cache, and put those together that have about as many tokens left to compute."""
-        if self._prefixes is None:
-            return [list(rows)]
-        parts: dict[int, list[Row]] = {}
-        for row in rows:
-            left = len(row.prompt) - self._prefixes.length(row.scope, row.prompt)
-            parts.setdefault(left.bit_length(), []).append(row)
-        return list(parts.values())
-
-    def _enter(self, rows: Sequence[Row]) -> Tensor:
+    def _enter(self, rows: Sequence[Row], begun: Begun | None = None) -> Tensor:
         """Run what is not cached of prompts, each distinct one once, add the rows, and return the logits that follow."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(row.text for row in rows))}
         keys, texts = [key for key, *_ in numbers], [text for *_, text in numbers]
-        width = self._left(rows)
+        width = begun.left if begun else self._left(rows)
         device = self.model.device
         tokens = torch.tensor([(0,) * (width - len(text)) + text[-width:] for text in texts], device=device)
-        cache = self._beginnings(numbers, max(map(len, texts)) - width, width)
+        cache = begun.cache if begun else self._beginnings(numbers, max(map(len, texts)) - width, width)
         with self._around(keys):
             logits, routed = self._forward(tokens, list(map(len, texts)), cache)
         if routed is not None:

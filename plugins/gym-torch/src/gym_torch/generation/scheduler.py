@@ -14,10 +14,12 @@ from transformers import PreTrainedModel
 
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.decoding import Around, Decoding, Row
+from gym_torch.generation.prefill import Begun
 from gym_torch.generation.prefix_cache import PrefixCache
 
 PATIENCE = 8  #: steps after which a job enters, also where fewer than a quarter of the rows are free
-PROMPT_TOKENS = 8192  #: of the prompts that enter together, unless a single one has more
+PROMPT_TOKENS = 8192  #: of the prompts that enter together where nothing is decoded meanwhile
+CHUNK = 1024  #: of them while others are decoded; of a longer prompt so many at a time, so that no reply stands still
 
 
 class QueueFullError(Exception):
@@ -39,6 +41,12 @@ class Lane:
     prefixes: PrefixCache | None = None
     decoding: Decoding | None = None
     jobs: dict[Row, Job] = field(default_factory=dict)
+    begun: Begun | None = None  #: a long prompt that is computed a part at a time; its jobs are among `jobs`
+
+    @property
+    def decoded(self) -> bool:
+        """Whether any reply grows."""
+        return self.decoding is not None and bool(self.decoding.rows)
 
     def session(self) -> Decoding:
         """Return the rows in flight."""
@@ -138,9 +146,18 @@ class Scheduler:
             # A pass for one new row costs about as much as for many, so wait a little for a quarter of the rows.
             enters = free * 4 >= self.max_batch or (free > 0 and job.waited >= PATIENCE) or bool(own)
             size = tokens.get(lane, 0) + len(job.row.prompt)
+            most = CHUNK if lane.decoded or lane.begun else PROMPT_TOKENS
             if job.cancelled:
                 job.ended(None)
-            elif enters and len(own) < free and (not own or size <= PROMPT_TOKENS):
+            elif lane.way.cached and len(job.row.prompt) > CHUNK:
+                # One at a time; replies to the same prompt enter with it.
+                beside = own and own[0].row.text == job.row.text
+                if not lane.begun and len(own) < free and (beside or not own):
+                    own.append(job)
+                    tokens[lane] = PROMPT_TOKENS
+                else:
+                    left.append(job)
+            elif enters and len(own) < free and (not own or size <= most):
                 own.append(job)
                 tokens[lane] = size
             else:
@@ -153,14 +170,15 @@ class Scheduler:
         """Let jobs of a lane leave and enter, and choose a token for each."""
         decoding = lane.session()
         self._leave(lane, [job for job in lane.jobs.values() if job.cancelled])
-        if entering:
-            lane.jobs |= {job.row: job for job in entering}
-            try:
-                rows = decoding.admit([job.row for job in entering])
-            except Exception as error:  # of the model, or of its memory
-                self._leave(lane, entering, error)
-            else:
-                self._deliver(lane, rows)
+        lane.jobs |= {job.row: job for job in entering}
+        new = [job.row for job in entering]
+        if new and lane.way.cached and len(new[0].prompt) > CHUNK:
+            self._admit(lane, entering, lambda: self._begin(lane, new))
+        elif new:
+            self._admit(lane, entering, lambda: decoding.admit(new))
+        if lane.begun:
+            lane.begun.rows = [row for row in lane.begun.rows if row in lane.jobs]
+            self._admit(lane, [lane.jobs[row] for row in lane.begun.rows], lambda: self._go_on(lane))
         if decoding.rows:
             try:
                 rows = decoding.step()
@@ -169,6 +187,32 @@ class Scheduler:
                 self._leave(lane, list(lane.jobs.values()), error)
             else:
                 self._deliver(lane, rows)
+
+    def _admit(self, lane: Lane, jobs: list[Job], work: Callable[[], Sequence[Row]]) -> None:
+        """Do work for jobs that enter, and tell those that have a token."""
+        try:
+            rows = work()
+        except Exception as error:  # of the model, or of its memory
+            lane.begun = None if lane.begun and lane.begun.rows[0] in {job.row for job in jobs} else lane.begun
+            self._leave(lane, jobs, error)
+        else:
+            self._deliver(lane, rows)
+
+    def _begin(self, lane: Lane, rows: Sequence[Row]) -> Sequence[Row]:
+        lane.begun = lane.session().begin(rows)
+        return ()
+
+    def _go_on(self, lane: Lane) -> Sequence[Row]:
+        """Compute a part of the long prompt; return its rows when it is the last one."""
+        begun = lane.begun
+        if begun is None or not begun.rows:
+            lane.begun = None
+        elif begun.left > CHUNK:
+            lane.session().advance(begun, CHUNK)
+        else:
+            lane.begun = None
+            return lane.session().finish(begun)
+        return ()
 
     def _deliver(self, lane: Lane, rows: Sequence[Row]) -> None:
         """Tell jobs of their new tokens; those that are over leave."""

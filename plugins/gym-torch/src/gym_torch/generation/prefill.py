@@ -1,0 +1,49 @@
+"""Prompts before they are decoded: which are computed together, and how far a long one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transformers import DynamicCache
+
+if TYPE_CHECKING:
+    from gym_torch.generation.decoding import Row
+
+PADDING = 128  #: tokens of padding in a pass over prompts that cost less than another pass
+
+
+@dataclass
+class Begun:
+    """A prompt whose first tokens are computed, and the rows that are to continue it."""
+
+    rows: Sequence[Row]  #: all of one text
+    cache: DynamicCache  #: keys and values of the tokens that are done
+    done: int  #: how many these are
+
+    @property
+    def left(self) -> int:
+        """How many tokens are not computed yet."""
+        return len(self.rows[0].prompt) - self.done
+
+
+def parts(rows: Sequence[Row], left_of: Callable[[Sequence[Row]], int]) -> list[list[Row]]:
+    """Put those together that have about as many tokens left to compute, so that little of a pass is padding.
+
+    Rows of one text stay together; what a cache has of some is not computed again beside others that have much left.
+    """
+    alike: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        alike.setdefault(row.text, []).append(row)
+    left = {text: left_of(same[:1]) for text, same in alike.items()}
+    known = any(left[text] < len(same[0].prompt) for text, same in alike.items())
+    found: list[list[Row]] = []
+    longest = padding = 0
+    for text in sorted(alike, key=lambda text: -left[text]):
+        padding += longest - left[text]
+        if not found or padding > PADDING or (known and left[text].bit_length() != longest.bit_length()):
+            found.append([])
+            longest, padding = left[text], 0
+        found[-1] += alike[text]
+    return found
