@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,16 @@ import torch
 
 from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
+from gym_serve.local import grammar
 from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import servers
+from gym_torch.generation import scheduler
+from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.generator import complete
+from gym_torch.generation.prefill import Begun
 
 LONGEST = 16
 ASKS = ["3 + 4?", "Who are you?", "Say the alphabet backwards, please.", "a", "3 + 4?"]
@@ -203,3 +208,52 @@ def test_embeddings_are_last_states_of_length_one(engine: LocalEngine) -> None:
     with torch.no_grad():
         state = served.model.base_model(tokens).last_hidden_state[0, -1, :5]
     assert vectors[0] == pytest.approx((state / state.norm()).tolist(), abs=1e-4)
+
+
+def test_a_long_prompt_enters_in_parts_and_nobody_waits_for_it(engine: LocalEngine, monkeypatch: Any) -> None:
+    """What continues it is what continues it at once, and streams beside it go on between its parts."""
+    served, long = engine.served["tiny"], "Say all of this again, word by word. " * 12
+    rows = [{"messages": [{"role": "user", "content": ask}]} for ask in (long, ASKS[1])]
+    expected, beside = complete(served.model, served.tokenizer, rows, LONGEST)
+    monkeypatch.setattr(scheduler, "CHUNK", 16)
+    entered, advance = [], Decoding.advance
+
+    def advanced(self: Decoding, begun: Begun, count: int) -> None:
+        entered.append((begun.done, len(self.rows), count))
+        advance(self, begun, count)
+
+    monkeypatch.setattr(Decoding, "advance", advanced)
+
+    async def use() -> None:
+        first = engine.submit(asking(ASKS[1], max_tokens=400, ignore_eos=True))
+        await anext(first)
+        found = await asyncio.gather(*(text(engine, asking(long)) for _ in range(3)), text(engine, asking(ASKS[1])))
+        assert found == [expected] * 3 + [beside]
+        await first.aclose()
+
+    asyncio.run(use())
+    assert len(entered) >= 5 and all(count == 16 and rows >= 1 for _, rows, count in entered)
+
+
+def test_a_prompt_is_echoed_with_how_likely_it_was(engine: LocalEngine) -> None:
+    served = engine.served["tiny"]
+    prompt = served.tokenizer.encode("The alphabet is")
+    request = Request("tiny", tokens=prompt, echo=True, sampling=replace(GREEDY, logprobs=2, max_tokens=3))
+    found = asyncio.run(pieces(engine, request))
+    told = [each for piece in found for each in piece.logprobs]
+    logits = served.model(torch.tensor([prompt])).logits[0].float().log_softmax(-1)
+    assert "".join(piece.text for piece in found).startswith("The alphabet is")
+    assert [each.token for each in told[: len(prompt)]] == list(prompt) and len(told) == len(prompt) + 3
+    assert told[0].logprob is None and not told[0].top
+    for place, (token, each) in enumerate(zip(prompt[1:], told[1:], strict=False)):
+        assert each.logprob == pytest.approx(float(logits[place, token]), abs=1e-4) and len(each.top) == 2
+
+
+def test_a_grammar_that_takes_too_long_is_an_error_of_its_request(engine: LocalEngine, monkeypatch: Any) -> None:
+    go_on = threading.Event()
+    monkeypatch.setitem(grammar.WRITTEN, "regex", lambda text: str(go_on.wait(20)))
+    try:
+        with pytest.raises(BadRequest, match="not compiled within"):
+            engine.served["tiny"].grammars.compile(Grammar("regex", "a"), 100, 0.05)
+    finally:
+        go_on.set()

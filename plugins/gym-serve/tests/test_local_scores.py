@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from gym_core import execute, load_recipe
+from gym_core import GymError, execute, load_recipe
 from gym_serve.contract import Limits, ModelSource, Request
 from gym_serve.errors import RequestError
 from gym_serve.local.config import Local
+from gym_testkit.bench import Bench
 
 PAIR = ("3 + 4", "7")
 TALK = [{"role": "user", "content": PAIR[0]}, {"role": "assistant", "content": PAIR[1]}]
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_classifier_of_transformers_scores_as_it_does_there(tmp_path: Path, labels: int) -> None:
+    """One with several labels has no one score, and is refused."""
+    base = Bench(tmp_path).model()
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(base, num_labels=labels)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    model.save_pretrained(tmp_path / "judge")
+    shutil.copy(base / "tokenizer.json", tmp_path / "judge")
+    shutil.copy(base / "tokenizer_config.json", tmp_path / "judge")
+    source = ModelSource("judge", str(tmp_path / "judge"))
+    if labels > 1:
+        with pytest.raises(GymError, match="gives 3 numbers"):
+            Local().build(artifacts=[source], limits=Limits())
+        return
+    engine = Local().build(artifacts=[source], limits=Limits())
+    texts = ["a text", "another, longer one"]
+    encoded = [torch.tensor([engine.served["judge"].tokenizer.encode(text)]) for text in texts]
+    wanted = [model(tokens).logits.item() for tokens in encoded]
+    assert asyncio.run(engine.score("judge", texts)) == pytest.approx(wanted, abs=1e-5)
+    asyncio.run(engine.close())
 
 
 def test_a_reward_model_scores_each_input_as_alone_and_answers_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
+from transformers import AutoModelForCausalLM
 
 from gym_bitdelta.delta import file, records
 from gym_bitdelta.store import VariantStore
@@ -124,6 +126,46 @@ def test_adapters_of_many_share_batches_and_the_template_that_trained_serves(tmp
     (model / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
     with pytest.raises(GymError, match="another chat template"):
         Local().build(artifacts=[replace(ModelSource("ann", ""), path=paths["ann"])], limits=Limits())
+
+
+def test_a_folder_that_peft_wrote_is_an_adapter_of_the_base_it_is_served_with(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    base, folder = bench.model(), tmp_path / "theirs"
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    options = LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    theirs = get_peft_model(plain, options)
+    torch.manual_seed(0)
+    for name, weight in theirs.named_parameters():
+        if "lora_B" in name:
+            weight.data.normal_(std=0.5)
+    theirs.save_pretrained(str(folder))
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "somewhere/else"}))
+    source = ModelSource("base", str(base), adapters={"them": str(folder)})
+    engine = Local().build(artifacts=[source], limits=Limits())
+    text = [*engine.served["base"].tokenizer.encode(PROMPT)]
+    alone = theirs.generate(
+        torch.tensor([text]), max_new_tokens=LONGEST, min_new_tokens=LONGEST, do_sample=False, pad_token_id=0
+    )[0, len(text) :].tolist()
+
+    async def use() -> None:
+        assert await asyncio.gather(*(tokens(engine, asking(user)) for user in ("them", None))) == [
+            alone, expected(engine, Artifact(base))
+        ]  # fmt: skip
+        await engine.close()
+
+    asyncio.run(use())
+    other = bench.model_of(hidden=16, middle=32)
+    with pytest.raises(GymError, match="weights"):
+        Local().build(artifacts=[replace(source, path=str(other))], limits=Limits())
+    for more, why in (
+        ({"bias": "all"}, "`bias`"),
+        ({"peft_type": "LOHA"}, "`LOHA`"),
+        ({"use_rslora": True, "use_dora": True}, "use_dora"),
+    ):
+        (folder / "adapter_config.json").write_text(json.dumps({**config, **more}))
+        with pytest.raises(GymError, match=why):
+            Local().build(artifacts=[source], limits=Limits())
 
 
 def test_a_template_is_a_name_or_a_file_and_never_the_text_itself(tmp_path: Path) -> None:

@@ -109,9 +109,13 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class TokenLogprob(Alternative):
+class TokenLogprob:
     """The token that was chosen: its log-probability at temperature 1, before penalties and masks, and the likeliest ones."""
 
+    token: int
+    text: str
+    logprob: float | None  #: None of the first token of a prompt that is echoed
+    utf8: bytes = b""
     top: tuple[Alternative, ...] = ()
 
 
@@ -129,7 +133,9 @@ class Piece:
     """What was added to a reply. The last piece has a `finish_reason` and the usage; joined, the texts are the reply."""
 
     text: str = ""  #: never half a character, never a part of a stop string
-    tokens: tuple[int, ...] = ()  #: what was decoded since the piece before, the token that ended it included
+    tokens: tuple[int, ...] = ()
+    """What was decoded since the piece before, the token that ended it included; before it the prompt, where that is echoed with
+    log-probabilities."""
     logprobs: tuple[TokenLogprob, ...] = ()  #: one for each of `tokens`, where they are asked for
     finish_reason: FinishReason | None = None
     usage: Usage | None = None

@@ -65,6 +65,8 @@ class ServingOptions(Config):
     """Memory for adapters and deltas in use."""
     tenant_cache_bytes: Bytes = 2**28
     """Memory for packed deltas read from the disk."""
+    grammar_seconds: Annotated[float, Field(gt=0)] = 2.0
+    """Seconds that the schema or the pattern of a request may take to compile."""
 
     def sources(self) -> list[ModelSource]:
         """Return the models to serve. Raises RecipeError for names that cannot be asked for."""

@@ -205,8 +205,8 @@ def logprobs_of(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def _logprob(token: Alternative) -> dict[str, Any]:
-    return {"token": token.text, "logprob": max(token.logprob, -9999.0), "bytes": list(token.utf8)}
+def _logprob(token: Alternative | TokenLogprob) -> dict[str, Any]:
+    return {"token": token.text, "logprob": max(token.logprob or 0.0, -9999.0), "bytes": list(token.utf8)}
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:

@@ -128,7 +128,10 @@ def _logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
         offset += len(token.text)
     return {
         "tokens": [token.text for token in tokens],
-        "token_logprobs": [max(token.logprob, -9999.0) for token in tokens],
-        "top_logprobs": [{other.text: max(other.logprob, -9999.0) for other in token.top} for token in tokens],
+        "token_logprobs": [None if token.logprob is None else max(token.logprob, -9999.0) for token in tokens],
+        "top_logprobs": [
+            None if token.logprob is None else {other.text: max(other.logprob, -9999.0) for other in token.top}
+            for token in tokens
+        ],
         "text_offset": offsets,
     }

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from gym_core import Artifact, GymError
 from gym_torch.checkpoints.artifact import base_of, open_artifact
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint, check_base
+from gym_torch.model.adapted import LowRank
 
 Gathered = dict[str, tuple[Tensor, Tensor]]  #: by layer, A `[rows, rank, in]` and B, scaled, `[rows, out, rank]`
 _ACTIVE: ContextVar[tuple[Any, Gathered] | None] = ContextVar("adapters", default=None)
@@ -59,6 +60,8 @@ class AdapterBatch:
                 where=str(artifact.path),
                 fix="serve it under a name of its own, or make a delta of it: `gym quantize RUN bitdelta`",
             )
+        for layer, pair in pairs.items():
+            self._fits(artifact, layer, pair)
         slot = self._slots[name] = len(self._slots)
         for layer, pair in pairs.items():
             if layer not in self._pairs:
@@ -71,6 +74,19 @@ class AdapterBatch:
                 half += [None] * (slot - len(half))
                 half.append(value.to(self._model.device, self._model.dtype))
         self._stacks = self._last = None
+
+    def _fits(self, artifact: Artifact, layer: str, pair: LowRank) -> None:
+        """Raise GymError where a pair has other sizes than its layer: one of peft does not say which weights it belongs to."""
+        weight = self._model.get_submodule(layer).weight
+        found = (pair.second.shape[0], pair.first.shape[1])
+        if (
+            isinstance(weight, Tensor)
+            and weight.is_floating_point()
+            and weight.dim() == 2
+            and tuple(weight.shape) != found
+        ):
+            why = f"its update of `{layer}` is for weights of {list(found)}, and those have {list(weight.shape)}"
+            raise GymError(why, where=str(artifact.path), fix="serve it with the model that it was trained from")
 
     @contextmanager
     def computing(self, keys: list[Hashable]) -> Iterator[None]:

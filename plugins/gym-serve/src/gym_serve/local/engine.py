@@ -203,8 +203,6 @@ class LocalEngine:
 
     def _prepare(self, request: Request) -> tuple[Job, Reply]:
         served, sampling = self._asked(request.model, None, "generate"), request.sampling
-        if request.echo and sampling.logprobs is not None:
-            raise BadRequest("log-probabilities of the prompt are not given", key="echo")
         if sampling.logprobs is not None and not 0 <= sampling.logprobs <= self._limits.max_logprobs:
             raise BadRequest(f"from 0 to {self._limits.max_logprobs} alternatives are given", key="top_logprobs")
         with ExitStack() as stack:
@@ -224,8 +222,13 @@ class LocalEngine:
             )
             echo = answering.tokenizer.decode(prompt) if request.echo else ""
             reply = Reply(answering.tokenizer, sampling, stops, echo)
+            if request.echo and sampling.logprobs is not None:
+                tenants = self._tenants[request.model]
+                reply.tell(prompt, pooling.prompt_scores(answering, served.context, tenants, prompt, sampling.logprobs))
             if sampling.grammar is not None:
-                reply.mask = served.grammars.compile(sampling.grammar, self._limits.grammar_bytes)
+                reply.mask = served.grammars.compile(
+                    sampling.grammar, self._limits.grammar_bytes, self._limits.grammar_seconds
+                )
             row.adjust = processors(sampling, row, reply.mask, served.vocabulary)
             lane = self._lane(served, answering)
             reply.close = stack.pop_all().close

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as LateError
 
 import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -28,6 +30,7 @@ LIMITS = {
 }
 COMPACT = {"whitespace_flexible": False}  #: else a model may write space until its limit
 DEEPEST = 64  #: levels of a schema
+COMPILING = ThreadPoolExecutor(2, "compiling")  #: what outlasts its time is waited for here, by nobody else
 WRITTEN: dict[str, Callable[[str], str]] = {
     "json_schema": lambda text: LLMatcher.grammar_from_json_schema(_schema(text), overrides=COMPACT),
     "json_object": lambda text: LLMatcher.grammar_from_json_schema('{"type": "object"}', overrides=COMPACT),
@@ -44,11 +47,19 @@ class Grammars:
         text = (tokenizer.path / "tokenizer.json").read_text(encoding="utf-8")
         self._tokenizer = LLTokenizer(text, n_vocab=vocabulary, eos_token=sorted(ends) or None)
 
-    def compile(self, grammar: Grammar, most_bytes: int) -> Mask:
-        """Return the mask of a reply. Raises BadRequest where the grammar is too large, or cannot be compiled."""
+    def compile(self, grammar: Grammar, most_bytes: int, seconds: float) -> Mask:
+        """Return the mask of a reply. Raises BadRequest where the grammar is too large, takes too long, or cannot be compiled."""
         size = len(grammar.text.encode())
         if size > most_bytes:
             raise BadRequest(f"a grammar of {size} bytes; {most_bytes} are taken", key="response_format")
+        compiling: Future[Mask] = COMPILING.submit(self._compiled, grammar)
+        try:
+            return compiling.result(seconds)
+        except LateError:
+            compiling.cancel()
+            raise BadRequest(f"the grammar was not compiled within {seconds:g} s", key="response_format") from None
+
+    def _compiled(self, grammar: Grammar) -> Mask:
         try:
             written = WRITTEN[grammar.kind](grammar.text)
         except (ValueError, RecursionError) as error:

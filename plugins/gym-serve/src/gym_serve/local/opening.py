@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,8 +25,10 @@ from gym_serve.contract import Limits, ModelSource, ServedModel, Task
 from gym_serve.local.grammar import Grammars
 from gym_serve.options import report
 from gym_torch.checkpoints.artifact import base_of, opened
+from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
 from gym_torch.model.precision_probe import device
 from gym_torch.model.stop_tokens import stops
+from gym_torch.model.tasks import task_in
 from gym_torch.model.value_head import ScalarHead
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -117,14 +119,20 @@ def tokenizer_of(path: Path, template: str | None) -> Tokenizer:
     return tokenizer_with(named, path)
 
 
-def artifact_in(path: str) -> Artifact:
-    """Return what a path or a name means. Raises GymError where there is nothing to serve."""
+def artifact_in(path: str, base: Path | None = None) -> Artifact:
+    """Return what a path or a name means; an adapter that peft wrote elsewhere belongs to `base`, where one is given.
+
+    Raises GymError where there is nothing to serve.
+    """
     folder = Path(path).expanduser()
     if (folder / "run.json").is_file() or folder.parent.name == "checkpoints":
         return recorded(folder).artifact
     if (folder / "artifact.json").is_file():
         return Artifact.read(folder)
-    return Artifact(locate(path))
+    if is_peft(folder):
+        return peft_artifact(folder, None if base is None else str(base))
+    found = Artifact(locate(path))
+    return replace(found, task=task_in(found.path))
 
 
 def check_template(details: Mapping[str, object], tokenizer: Tokenizer, name: str) -> None:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from gym_core import DataError
 from gym_data.tokenizer import Tokenizer
@@ -16,8 +17,10 @@ from gym_serve.errors import BadRequest, TooLong
 from gym_serve.local.opening import Served
 from gym_serve.local.tenants import Answering, Tenants
 from gym_torch.batch import Piece
+from gym_torch.generation.sampling import Scores, scores_of
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import in_small
+from gym_torch.model.log_probs import head_of
 
 TOGETHER = 16  #: texts in one pass
 
@@ -51,16 +54,35 @@ def embeddings(
 
 
 @torch.no_grad()
+def prompt_scores(
+    answering: Answering, context: int, tenants: Tenants, tokens: Sequence[int], count: int
+) -> list[Scores]:
+    """Return how likely each token of a prompt but the first was, and the `count` likeliest in its place."""
+    if len(tokens) < 2:
+        return []
+    with tenants.around([answering.key]) if answering.key is not None else nullcontext():
+        states = _states(answering.model, context, [tokens], whole=True)
+    head = head_of(answering.model)
+    return [scores_of(head(states[at : at + 1])[0], token, count) for at, token in enumerate(tokens[1:])]
+
+
+@torch.no_grad()
 def _last(served: Served, texts: Sequence[Sequence[int]]) -> Tensor:
     """Return the last states `[texts, width]`."""
     longest = max(map(len, texts))
     if longest > served.context:
         raise TooLong(f"a text has {longest} tokens, and may have {served.context}", key="input")
-    none = np.zeros(longest, dtype=np.bool_)
+    return _states(served.model, served.context, texts)
+
+
+def _states(model: PreTrainedModel, context: int, texts: Sequence[Sequence[int]], whole: bool = False) -> Tensor:
+    """Return the last states of texts `[texts, width]`, or those of all of their tokens, one text after another."""
+    none = np.zeros(max(map(len, texts)), dtype=np.bool_)
     pieces = [Piece("text", np.array(text, dtype=np.int32), none[: len(text)]) for text in texts]
-    layout = in_small(served.model, served.context, packs=False).layout
-    batch = layout.lay_out(pieces, ()).to(served.model.device)
-    return hidden_states(served.model, batch, batch.ends)
+    layout = in_small(model, context, packs=False).layout
+    batch = layout.lay_out(pieces, ()).to(model.device)
+    places = batch.places([range(len(text)) for text in texts]) if whole else batch.ends
+    return hidden_states(model, batch, places)
 
 
 def _scored(given: ScoreInput, tokenizer: Tokenizer) -> list[int]:

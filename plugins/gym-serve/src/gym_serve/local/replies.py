@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Alternative, FinishReason, Piece, Sampling, TokenLogprob, Usage
@@ -35,6 +35,13 @@ class Reply:
         self.over = False
         self._row: Row | None = None
         self._ready = asyncio.Event()
+
+    def tell(self, prompt: Sequence[int], scores: Sequence[Scores]) -> None:
+        """Show the prompt, and how likely each of its tokens was but the first, of which nothing is said."""
+        first = TokenLogprob(*self._written(prompt[0]), None, self._bytes(prompt[0]))
+        rest = [self._logprob(token, each) for token, each in zip(prompt[1:], scores, strict=True)]
+        echo, self._echo = self._echo, ""
+        self._pieces.append(Piece(echo, tuple(prompt), (first, *rest)))
 
     def told(self, row: Row) -> bool:
         """Take the newest token of a row; return whether the row goes on."""

@@ -115,7 +115,7 @@ class AdapterTenants:
         self._served = served
         self._batch = AdapterBatch(served.model)
         for name, path in served.source.adapters.items():
-            self._batch.add(name, artifact_in(path), served.artifact)
+            self._batch.add(name, artifact_in(path, served.artifact.path), served.artifact)
         if self._batch.bytes > limits.tenant_bytes:
             raise GymError(
                 f"the adapters take {self._batch.bytes / 1e6:.0f} MB, and may take {limits.tenant_bytes / 1e6:.0f}",

@@ -20,6 +20,7 @@ from gym_torch.model import fingerprint, mapped_weights
 from gym_torch.model.adapted import AdaptedModel, Full, Plain, build_adapter, skeleton
 from gym_torch.model.quantized_loading import maker_of, quantizer_of
 from gym_torch.model.tasks import Task, built, headed, task_of
+from gym_torch.model.value_head import FILE as HEAD
 from gym_torch.model.value_head import ScalarHead
 
 CERTIFICATE = "certificate.json"  #: lies beside what an exporter wrote, and says how well that agrees with the artifact
@@ -72,8 +73,30 @@ def opened(artifact: Artifact) -> Opened:
     Raises what `open_artifact` does, and GymError where it is for a task that nobody knows, or its head is missing.
     """
     task = task_of(artifact.task)
+    if artifact.kind == "model" and task.scores and not (artifact.path / HEAD).is_file():
+        return _classifier(artifact, task)
     head = ScalarHead.read(artifact.path) if task.scores else None
     return Opened(open_artifact(artifact, "auto"), task, head)
+
+
+def _classifier(artifact: Artifact, task: Task) -> Opened:
+    """Open a classifier of transformers whose head looks at the last token, and gives one number."""
+    model = mapped_weights.load(artifact.path, kind=task.kind)
+    score: Any = getattr(model, "score", None)
+    weight = score.weight if isinstance(score, torch.nn.Linear) else None
+    if weight is None or weight.shape[0] != 1:
+        why = (
+            f"{type(model).__name__} gives {model.config.num_labels} numbers"
+            if weight is not None
+            else "its head is no `score`"
+        )
+        fix = "name a reward model: a decoder with `num_labels: 1`, or a run that trained one"
+        raise GymError(f"one score for each text is wanted: {why}", where=str(artifact.path), fix=fix)
+    head = ScalarHead(weight.shape[1])
+    head.weight.data.copy_(weight.detach())
+    if score.bias is not None:
+        head.bias.data.copy_(score.bias.detach())
+    return Opened(Full(None, model, trained=lambda name: False), task, head)
 
 
 def open_artifact(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,6 +82,16 @@ def task_of(name: str) -> Task:
     if name not in TASKS:
         raise GymError(f"nothing is known of models for `{name}`", fix=f"known are: {', '.join(TASKS)}")
     return TASKS[name]
+
+
+def task_in(path: Path) -> str:
+    """Return what a directory of transformers is for, as its configuration says: to score, or else to write."""
+    try:
+        named = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
+    except (OSError, ValueError, AttributeError):  # whoever opens it says what is wrong with it
+        named = ()
+    scores = any(str(name).endswith("ForSequenceClassification") for name in named)
+    return "sequence-classification" if scores else "causal-lm"
 
 
 def probe(model: PreTrainedModel) -> Tensor:
