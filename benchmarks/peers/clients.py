@@ -54,8 +54,8 @@ def engine_of(source: ModelSource, clients: int) -> Iterator[Engine]:
         asyncio.run(engine.close())
 
 
-def submitted(engine: Engine, requests: Sequence[Request]) -> Answers:
-    """Ask an engine itself."""
+def submitted(engine: Engine, requests: Sequence[Request], clients: int) -> Answers:
+    """Ask an engine itself; each client asks when it has its last reply."""
 
     async def one(request: Request, answers: Answers, at: int) -> None:
         began = time.perf_counter()
@@ -65,11 +65,11 @@ def submitted(engine: Engine, requests: Sequence[Request]) -> Answers:
             answers.tokens[at] += piece.tokens
         answers.counts[at] = len(answers.tokens[at])
 
-    return _at_once(requests, one)
+    return _at_once(requests, one, clients)
 
 
-def streamed(engine: Engine, requests: Sequence[Request]) -> Answers:
-    """Ask a server over the engine, each client over a connection of its own."""
+def streamed(engine: Engine, requests: Sequence[Request], clients: int) -> Answers:
+    """Ask a server over the engine, each request over a connection of its own."""
     import uvicorn
 
     options = ApiOptions(port=0, max_concurrent=len(requests))
@@ -104,19 +104,25 @@ def streamed(engine: Engine, requests: Sequence[Request]) -> Answers:
         await writer.wait_closed()
 
     try:
-        return _at_once(requests, one)
+        return _at_once(requests, one, clients)
     finally:
         server.should_exit = True
         thread.join()
         opened.close()
 
 
-def _at_once(requests: Sequence[Request], one: Callable[[Request, Answers, int], Awaitable[None]]) -> Answers:
+def _at_once(
+    requests: Sequence[Request], one: Callable[[Request, Answers, int], Awaitable[None]], clients: int
+) -> Answers:
     count = len(requests)
     answers = Answers((0.0, 0.0), [0.0] * count, [[] for _ in range(count)], [0] * count)
 
+    async def client(number: int) -> None:
+        for at in range(number, count, clients):
+            await one(requests[at], answers, at)
+
     async def all_of() -> None:
-        await asyncio.gather(*(one(request, answers, at) for at, request in enumerate(requests)))
+        await asyncio.gather(*(client(number) for number in range(min(clients, count))))
 
     clock = Clock()
     asyncio.run(all_of())
