@@ -45,7 +45,7 @@ def test_grades_are_calls_of_the_run(server, tmp_path):
     assert trainer(server, tmp_path).train(rows(10)) == library and len(server.requests) == asked
     told = [one["messages"][1]["content"] for one in server.requests if World.role(one) == "summary"]
     assert any("1: It says 'result-" in text for text in told) and any("0: It says 'no idea'" in text for text in told)
-    assert library.provenance["judges"] == [{"name": "j", "endpoint": server.base_url, "options": {}}]
+    assert library.provenance["rewards"]["models"] == [{"name": "j", "endpoint": server.base_url, "options": {}}]
     assert not any(KEY in file.read_text() for file in tmp_path.rglob("*") if file.is_file())
 
 

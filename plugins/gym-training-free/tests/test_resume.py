@@ -14,6 +14,7 @@ from scripted_server import ScriptedServer
 from simulated_world import World, exact, rows
 
 from gym_core import BusyError, GymError
+from gym_rewards.builtin.exact_match import Exact
 from gym_training_free import GRPOConfig, TrainingFreeGRPO
 from gym_training_free.endpoint.journal import Journal
 
@@ -85,8 +86,23 @@ def test_a_finished_run_asks_nothing_again(tmp_path):
         assert train(server, tmp_path) == first and len(server.requests) == asked
         further = CONFIG.model_copy(update={"max_total_tokens": 10**9})
         assert train(server, tmp_path, further) == first and len(server.requests) == asked
-        with pytest.raises(BusyError, match="other questions, options"):
+        with pytest.raises(BusyError, match="other questions, rewards, options"):
             train(server, tmp_path, CONFIG.model_copy(update={"temperature_train": 0.9}))
+
+
+def test_scores_of_another_function_are_not_taken_up(tmp_path):
+    """The journal holds what a reward said; another function, or other rewards, make it another run."""
+
+    def trained(reward):
+        options = {"timeout": 20, "backoff": 0.001, "concurrency": 4}
+        return TrainingFreeGRPO("m", CONFIG, server.base_url, output=tmp_path, **options).train(rows(9), reward)
+
+    with ScriptedServer(World()) as server:
+        first = trained(exact)
+        assert trained(exact) == first
+        for other in (lambda answer, row: 0.0, Exact(weight=-1.0), None):
+            with pytest.raises(BusyError, match="rewards"):
+                trained(other)
 
 
 def test_equal_rollouts_stay_apart_and_another_request_is_asked(tmp_path):

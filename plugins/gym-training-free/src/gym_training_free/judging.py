@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +15,7 @@ from gym_rewards.reward import AsksModels, Reward, RewardInput
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
 from gym_training_free.endpoint.account import Account
-from gym_training_free.endpoint.chat import ChatModel
+from gym_training_free.endpoint.chat import ChatModel, described
 
 _log = logging.getLogger(__name__)
 RewardFunction = Callable[[str, Mapping[str, Any]], Any]
@@ -40,6 +42,10 @@ class Judge(Protocol):
     @property
     def models(self) -> Sequence[ChatModel]:
         """Models that it asks."""
+        ...
+
+    def described(self) -> Any:
+        """Return, as plain data, what decides its judgements; no keys."""
         ...
 
     def __call__(self, answers: Sequence[RewardInput], account: Account, state: Mapping[str, int]) -> list[Judgement]:
@@ -72,6 +78,13 @@ class Rewards:
         asking = [name for name, reward in self.manager.rewards.items() if reward.takes_account]
         return [model for name in asking for model in cast(AsksModels, self.manager.scorers[name]).models]
 
+    def described(self) -> Any:
+        """Return the rewards with their options, and the models that they ask."""
+        rewards = self.manager.rewards.items()
+        return {name: reward.model_dump(mode="json", serialize_as_any=True) for name, reward in rewards} | {
+            "models": [described(one) for one in self.models]
+        }
+
     def __call__(self, answers: Sequence[RewardInput], account: Account, state: Mapping[str, int]) -> list[Judgement]:
         """Return the weighted sums, and what rewards said in words."""
         self._account, self._state = account, state
@@ -99,6 +112,16 @@ class Function:
     def models(self) -> Sequence[ChatModel]:
         """None."""
         return ()
+
+    def described(self) -> Any:
+        """Return its name and a hash of its source, or of its code where there is no source; what it calls is not in it."""
+        function = self.function
+        plain = function if inspect.isroutine(function) else type(function)
+        try:
+            text = inspect.getsource(plain).encode()
+        except (OSError, TypeError):
+            text = function.__code__.co_code if inspect.isfunction(function) else b""
+        return {"function": f"{plain.__module__}.{plain.__qualname__}", "source": hashlib.sha256(text).hexdigest()[:16]}
 
     def __call__(self, answers: Sequence[RewardInput], account: Account, state: Mapping[str, int]) -> list[Judgement]:
         """Return what the function says of each."""

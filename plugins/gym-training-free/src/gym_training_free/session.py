@@ -17,7 +17,7 @@ from gym_rewards import sandbox
 from gym_training_free import __version__
 from gym_training_free.config import GRPOConfig
 from gym_training_free.endpoint.caller import Caller
-from gym_training_free.endpoint.chat import ChatModel
+from gym_training_free.endpoint.chat import ChatModel, described
 from gym_training_free.endpoint.journal import Journal
 from gym_training_free.endpoint.ledger import Ledger
 from gym_training_free.experience.library import FILE, ExperienceLibrary
@@ -53,11 +53,6 @@ class Models:
         return [one for one in (self.worker, self.critic, self.embedding) if one is not None]
 
 
-def described(model: ChatModel) -> dict[str, Any]:
-    """Return what decides the answers of a model, as plain data; no keys."""
-    return {"name": model.name, "endpoint": model.where, "options": dict(model.options)}
-
-
 @dataclass(frozen=True)
 class Setting:
     """What a run is about."""
@@ -75,7 +70,7 @@ class Setting:
         return {
             "gym-training-free": __version__,
             "models": self.models.names(),
-            "judges": [described(one) for one in (self.judge.models if self.judge else ())],
+            "rewards": self.judge.described() if self.judge else None,
             "options": options,
             "prompts": Prompts.load(self.config.prompts).fingerprint(),
             "questions": self.questions.fingerprint(),

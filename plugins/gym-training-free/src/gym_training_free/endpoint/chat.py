@@ -141,6 +141,11 @@ class ChatModel(Protocol):
         ...
 
 
+def described(model: ChatModel) -> dict[str, Any]:
+    """Return what decides the answers of a model, as plain data; no keys."""
+    return {"name": model.name, "endpoint": model.where, "options": dict(model.options)}
+
+
 @dataclass(frozen=True)
 class ChatEndpoint:
     """A model behind a server. Threads share it."""

@@ -47,7 +47,7 @@ class Journal:
         lines = self._read()
         if lines and lines[0] != {"run": json.loads(json.dumps(run))}:
             raise BusyError(
-                "the journal is of a run with other questions, options, prompts or another model",
+                "the journal is of a run with other questions, rewards, options, prompts or another model",
                 where=str(path),
                 fix="choose another `output`, or the options of that run",
             )
