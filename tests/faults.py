@@ -292,6 +292,8 @@ FAULTS = [
         "test_resume.py",
         "killed_at_any_line",
     ),
+    Fault("gym-training-free", "self._sync(number)", "pass", "test_resume.py", "acknowledged"),
+    Fault("gym-training-free", " + len(lost)", "", "test_learning.py", "cannot_be_asked_with"),
     Fault("gym-training-free", "if found and found[0] == digest", "if found", "test_resume.py", "another_request"),
     Fault("gym-training-free", "if identity in self.deleted:", "if False:", "test_operations.py", "each_operation"),
     Fault("gym-training-free", "if _holds(said, _plain(final)):", "if False:", "test_operations.py", "lessons"),

@@ -20,7 +20,7 @@ def reward(answer, row):
 def test_a_tuned_model_behind_gym_serve_learns_from_its_own_answers(tmp_path):
     """It rises by 30 points and more, with groups of one by none; the server needs a token and ends with the trainer."""
     prompts = short_prompts(tmp_path)
-    model = tuned(small(tmp_path), tmp_path, 70 * 16, KINDS, prompts, batch_size=16, learning_rate=6e-3)
+    model = tuned(small(tmp_path), tmp_path, 180 * 16, KINDS, prompts, batch_size=16, learning_rate=6e-3)
     with ScriptedServer(Critic()) as critic:
         config = GRPOConfig(
             group_size=4,
