@@ -16,7 +16,6 @@ import yaml
 
 from gym_core import GymError, Recipe, load_recipe
 from gym_core.errors import FAILED
-from gym_drill.run_phases import Course
 from gym_torch.console import say
 
 if TYPE_CHECKING:
@@ -91,7 +90,8 @@ def shortened(recipe: Recipe, overrides: tuple[str, ...], steps: int) -> dict[st
 
 def prepare(recipe: Recipe, settings: dict[str, Any], scratch: Path, seed: int) -> Drill:
     """Write the recipe of the drill and return the drill, ready to run."""
-    from gym_drill.drill import Drill  # where there is no SIGKILL it cannot be imported
+    from gym_drill.drill import Drill  # where there is no SIGKILL it cannot be imported; and both import torch
+    from gym_drill.run_phases import Course
 
     canonical = recipe.canonical()
     canonical["train"] = canonical.get("train", {}) | settings

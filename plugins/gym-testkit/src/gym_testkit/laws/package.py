@@ -25,6 +25,8 @@ HEAVY = ("torch", "numpy", "transformers", "datasets", "accelerate", "peft", "ri
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")
 #: Groups whose objects are code to run rather than configuration to read.
 CODE = ("gym.facade", "gym.commands")
+#: Groups whose objects are no components: whoever reads the group says what it takes.
+PLAIN = (*CODE, "gym.advice", "gym.dialects", "gym.hooks", "gym.kinds", "gym.remarks", "gym.serving_dialects")
 #: What a kind may ask a component to say of itself, as it is annotated there.
 ANSWERS = {"bool": bool, "int": int, "int | None": int | None, "float": float, "float | None": float | None, "str": str}
 
@@ -54,7 +56,7 @@ laws = Laws("package", _subjects)
 def resolves(entry: EntryPoint, bench: Bench) -> None:
     """Components are classes of their kind, and their targets can be imported."""
     loaded = entry.load()
-    if entry.group in (*CODE, "gym.advice", "gym.dialects", "gym.hooks", "gym.kinds", "gym.remarks"):
+    if entry.group in PLAIN:
         return
     base = base_class(entry.group.removeprefix("gym."))
     assert isinstance(loaded, type) and issubclass(loaded, base), f"{entry.value} is not a subclass of {base}"
