@@ -158,6 +158,23 @@ def test_what_makes_no_sense_is_refused_before_anything_is_asked(recipe, world, 
     assert key in {problem.key for problem in refused.value.problems} and not world.requests
 
 
+def test_a_folder_that_cannot_be_served_is_tried_once(tmp_path, monkeypatch):
+    """However many ask at the same time, what the server said last is the error of them all."""
+    from gym_training_free import GRPOConfig, TrainingFreeGRPO
+
+    real, started = subprocess.Popen, []
+
+    def fails(command, **options):
+        started.append(command)
+        return real([sys.executable, "-c", "import sys; sys.exit('error: there is no model')"], **options)
+
+    monkeypatch.setattr("gym_training_free.endpoint.local_server.find", lambda kind, name: None)
+    monkeypatch.setattr("gym_training_free.endpoint.local_server.subprocess.Popen", fails)
+    with pytest.raises(GymError, match="error: there is no model"):
+        TrainingFreeGRPO(str(tmp_path), GRPOConfig()).train(rows(20), lambda answer, row: 1.0)
+    assert len(started) == 1 and started[0][2] == "gym_training_free.endpoint.local_process"
+
+
 def test_it_needs_no_torch():
     probe = (
         "import sys, pkgutil, importlib, gym_training_free as package\n"

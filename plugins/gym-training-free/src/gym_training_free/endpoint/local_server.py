@@ -35,6 +35,7 @@ class LocalServer:
         self.check(model)
         self.model, self.timeout, self.token = model.expanduser().resolve(), timeout, secrets.token_urlsafe(32)
         self._url, self._lock = "", threading.Lock()
+        self._failed: GymError | None = None
         self._process: subprocess.Popen[str] | None = None
         self._end: Callable[[], object] = lambda: None
 
@@ -65,15 +66,21 @@ class LocalServer:
                 raise GymError(
                     f"gym-serve ended with code {self._process.returncode}", where=str(self.model), key="model", fix=fix
                 )
+            if self._failed is not None:  # threads that waited for it do not try again, each on its own
+                raise self._failed
             if not self._url:
-                self._url = self._start()
+                try:
+                    self._url = self._start()
+                except GymError as error:
+                    self._failed = error
+                    raise
             return self._url
 
     def close(self) -> None:
         """End the server; whoever asks again has another one started."""
         with self._lock:
             self._end()
-            self._url = ""
+            self._url, self._failed = "", None
 
     def _start(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
