@@ -9,9 +9,12 @@ from typing import Any
 
 import click
 
-from gym_core import Component, GymError
+from gym_core import Artifact, Component, GymError, RecipeError, sections
+from gym_core.component import Slot
 from gym_core.discovery import entries
-from gym_core.loading import load_component
+from gym_core.loading import load, load_component
+from gym_core.sections import Findings
+from gym_core.yamlfile import read_yaml
 from gym_manage.recorded import Recorded, options, recorded, reopened
 
 CERTIFICATE = (
@@ -20,7 +23,7 @@ CERTIFICATE = (
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("run", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--to", "name", help="Exporter, by default safetensors; with --verify, all that lie in RUN/export.")
 @click.option("--into", type=click.Path(path_type=Path), help="Where to write; default RUN/export/NAME.")
@@ -29,7 +32,18 @@ CERTIFICATE = (
 def export(
     run: Path, overrides: tuple[str, ...], name: str | None, into: Path | None, verify: bool, as_json: bool
 ) -> None:
-    """Export what a finished RUN made, or RUN/checkpoints/step-...; `best` is the best one. KEY=VALUE sets an option."""
+    """Export what a finished RUN made, or RUN/checkpoints/step-...; `best` is the best one. KEY=VALUE sets an option.
+
+    RUN may be a file of another dialect that says what to export, such as one of LLaMA-Factory.
+    """
+    if run.suffix in (".yaml", ".yml"):
+        if overrides or name or verify:
+            raise GymError(
+                "a file says all there is to say", where=str(run), fix="leave options out, or set them in it"
+            )
+        path = _of_file(run, into)
+        click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
+        return
     found = recorded(run)
     if verify:
         if overrides:
@@ -49,6 +63,32 @@ def export(
     target = name.rpartition("/")[2] + found.label
     path = _exported(found, options(name, overrides), into or found.output / "export" / target)
     click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
+
+
+def _of_file(file: Path, into: Path | None) -> Path:
+    """Write what a file says. Raises GymError where nobody reads such files, or with all that is wrong in it."""
+    document = read_yaml(file)
+    readers = [entry for entry in entries("export_dialects") if entry.name in document.data]
+    if not readers:
+        raise GymError("it does not say what to export", where=str(file), fix="name the output directory of a run")
+    findings = Findings(dict(document.marks), folder=file.parent)
+    told = load(readers[0])(document.data, findings)
+    exporter = sections.component(Slot("exporters"), told["exporter"], ("export",), findings)
+    if findings.problems:
+        raise RecipeError(list(dict.fromkeys(findings.problems)))
+    assert exporter is not None
+    path: Path = exporter.build().export(_artifact(told["model"], told["adapter"]), into or Path(told["into"]))
+    return path
+
+
+def _artifact(model: str, adapter: str | None) -> Artifact:
+    """Return the artifact in a folder; an adapter that does not say more belongs to the model that is named beside it."""
+    path = Path(adapter or model).expanduser()
+    if (path / "run.json").is_file() or path.parent.name == "checkpoints":
+        return recorded(path).artifact
+    if (path / "artifact.json").is_file():
+        return Artifact.read(path)
+    return Artifact(path, "adapter", base=model) if adapter else Artifact(path)
 
 
 def _exported(found: Recorded, exporter: Mapping[str, Any], into: Path) -> Path:

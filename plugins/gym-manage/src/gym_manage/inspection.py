@@ -39,6 +39,7 @@ PLAIN = {
     "facade",
     "commands",
     "hooks",
+    "export_dialects",
     "kinds",
     "remarks",
     "serving_dialects",

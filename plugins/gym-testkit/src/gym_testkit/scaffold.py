@@ -29,6 +29,7 @@ WITHOUT = {
     "llamafactory_keys": "a table that stands beside the components whose options it names",
     "remarks": "a function of a package that has components: what `gym explain` says of a section",
     "servers": "an engine around a runtime of its own, which no few lines stand for",
+    "export_dialects": "a function beside a dialect: what its files mean to `gym export`",
     "serving_dialects": "a function beside a dialect: what its files mean to commands that serve",
 }
 

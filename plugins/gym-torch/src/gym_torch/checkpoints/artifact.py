@@ -14,6 +14,7 @@ from gym_data.location import locate
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.checkpoint import MANIFEST, problem
 from gym_torch.checkpoints.deltas import with_delta
+from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
 from gym_torch.console import say
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import fingerprint, mapped_weights
@@ -130,6 +131,8 @@ def open_artifact(
         return Full(
             None, mapped_weights.load(artifact.path, dtype=dtype, quantizer=quantizer), trained=lambda name: False
         )
+    if artifact.kind == "adapter" and artifact.kind not in artifact.details and is_peft(artifact.path):
+        artifact = peft_artifact(artifact.path, artifact.base)
     maker = artifact.details.get(artifact.kind)
     if artifact.kind not in ("adapter", "delta") or not maker:
         raise GymError(f"this {artifact.kind} does not say what made it", where=str(artifact.path))

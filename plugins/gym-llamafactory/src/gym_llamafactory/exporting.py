@@ -1,0 +1,64 @@
+"""A file of LLaMA-Factory for `export`, translated into what `gym export` writes: which model, with which adapter, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gym_core.discovery import nearest
+from gym_core.errors import Problem
+from gym_core.sections import Findings
+
+DTYPES = {"auto": "keep", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+STATED: dict[str, tuple[Any, ...]] = {
+    "trust_remote_code": (False,),
+    "export_device": ("cpu", "auto"),
+    "export_legacy_format": (False,),
+    "export_quantization_bit": (None,),
+    "export_hub_model_id": (None,),
+}
+"""Values that change nothing here; others are refused."""
+FIXES = {
+    "export_quantization_bit": "leave it out, and quantize what is written: `gym quantize FOLDER gptq`",
+    "export_hub_model_id": "leave it out, and upload the folder: `hf upload NAME FOLDER`",
+}
+UNREAD = {"stage", "finetuning_type", "template", "export_quantization_dataset", "export_quantization_nsamples",
+          "export_quantization_maxlen", "cutoff_len", "flash_attn"}  # fmt: skip
+"""Keys that say what the folders know by themselves; the chat template of the model, or of its adapter, goes with it."""
+
+
+def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
+    """Return `model`, `adapter` (or None), `into` and the options of the `exporter`. Notes every key that nobody obeys here."""
+    given = dict(data)
+    told: dict[str, Any] = {"model": given.pop("model_name_or_path"), "into": given.pop("export_dir", None)}
+    if not told["into"]:
+        _add(found, "export_dir", "is missing", "name the folder to write")
+    adapters = [part.strip() for part in str(given.pop("adapter_name_or_path", None) or "").split(",") if part.strip()]
+    if len(adapters) > 1:
+        _add(
+            found,
+            "adapter_name_or_path",
+            "names several adapters",
+            "merge one after another, or `gym merge` them first",
+        )
+    told["adapter"] = adapters[0] if adapters else None
+    dtype = str(given.pop("infer_dtype", "auto"))
+    if dtype not in DTYPES:
+        _add(found, "infer_dtype", f"there is no `{dtype}`", f"one of: {', '.join(DTYPES)}")
+    told["exporter"] = {
+        "name": "safetensors",
+        "shard_gigabytes": given.pop("export_size", 5),
+        "dtype": DTYPES.get(dtype, "keep"),
+    }
+    for key, value in given.items():
+        if key in STATED:
+            if value not in (None, *STATED[key]):
+                _add(found, key, "is not supported", FIXES.get(key, f"set it to {STATED[key][0]}, or leave it out"))
+        elif key not in UNREAD:
+            near = nearest(key, {*STATED, *UNREAD, "export_dir", "export_size", "infer_dtype", "adapter_name_or_path"})
+            _add(found, key, "is no key of a file for `export`", f"did you mean `{near}`?" if near else "leave it out")
+    return told
+
+
+def _add(found: Findings, key: str, why: str, fix: str) -> None:
+    found.problems.append(Problem(why, found.where((key,)), key, fix))

@@ -1,0 +1,58 @@
+"""Files of LLaMA-Factory for `export`: a base and an adapter become one model, and what nobody does here is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from gym_core.cli import run
+from gym_core.errors import OK
+from gym_testkit.bench import Bench
+
+TOKENS = torch.tensor([[5, 3, 8, 1, 9]])
+
+
+def written(bench: Bench, **more: Any) -> tuple[Path, Path, Path]:
+    """Write base, adapter and file."""
+    base, adapter, file = bench.model(), bench.path("adapter"), bench.path("merge.yaml")
+    options = LoraConfig(r=2, lora_alpha=6, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    theirs = get_peft_model(AutoModelForCausalLM.from_pretrained(base), options)
+    for name, weight in theirs.named_parameters():
+        if "lora_B" in name:
+            weight.data.fill_(0.3)
+    theirs.save_pretrained(str(adapter))
+    keys = {
+        "model_name_or_path": str(base), "adapter_name_or_path": str(adapter), "template": "qwen3_nothink",
+        "trust_remote_code": False, "export_dir": str(bench.root / "merged"), "export_size": 5, "export_device": "cpu",
+        "export_legacy_format": False,
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(keys | more))
+    return base, adapter, file
+
+
+def test_a_merge_file_writes_the_merged_model(bench: Bench) -> None:
+    base, adapter, file = written(bench)
+    assert run(["export", str(file)]) == OK
+    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
+    merged = AutoModelForCausalLM.from_pretrained(bench.root / "merged")
+    assert torch.allclose(merged(TOKENS).logits, theirs(TOKENS).logits, atol=1e-4)
+    assert not torch.allclose(
+        merged(TOKENS).logits, AutoModelForCausalLM.from_pretrained(base)(TOKENS).logits, atol=1e-2
+    )
+    assert json.loads((bench.root / "merged" / "certificate.json").read_text())["status"] == "verified"
+
+
+def test_what_nobody_does_is_named(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, file = written(bench, export_quantization_bit=4, export_dirr="x", infer_dtype="int3")
+    assert run(["export", str(file)]) != OK
+    told = capsys.readouterr().err
+    assert (
+        all(word in told for word in ("gym quantize", "export_dirr", "int3")) and not (bench.root / "merged").exists()
+    )
