@@ -422,7 +422,7 @@ async def storm(port: int, clients: int, turns: int, seconds: float = 0.0, stall
     Six turns are one of each kind. Returns how often each got a right answer, and what else came.
     """
     until = time.monotonic() + seconds
-    seen = {"right": 0, "full": 0, "left": 0, "wrong": 0}
+    seen = {"right": 0, "refused": 0, "left": 0, "wrong": 0}
 
     async def client(number: int) -> None:
         turn = number
@@ -455,14 +455,16 @@ async def storm(port: int, clients: int, turns: int, seconds: float = 0.0, stall
                             str(choice.get("delta", choice.get("message"))["content"])
                             for part in answer.decode().splitlines()
                             if part.startswith(("data: {", "{"))
-                            for choice in json.loads(part.removeprefix("data: "))["choices"]
+                            for choice in json.loads(part.removeprefix("data: ")).get("choices", ())
                             if choice.get("delta", choice.get("message"))
                         )
                         if status == b"200"
                         else ""
                     )
                     right = status == b"200" and content == text
-                    seen["right" if right else "full" if status in (b"429", b"") else "wrong"] += 1
+                    # Too many, or too slow where the machine is busy: told so, in a stream by its last event.
+                    refused = status in (b"429", b"408", b"") or b'"error"' in answer
+                    seen["right" if right else "refused" if refused else "wrong"] += 1
             except (OSError, asyncio.IncompleteReadError):
                 seen["left"] += 1
             finally:
