@@ -184,3 +184,38 @@ def test_what_is_not_installed_says_its_package(monkeypatch: pytest.MonkeyPatch)
         assert {problem.fix for problem in caught.value.problems} == {"pip install gym-adapters"}
     finally:
         discovery.installed.cache_clear()
+
+
+def test_ppo_samples_as_there() -> None:
+    keys = RUN | {"stage": "ppo", "reward_model": "tiny"}
+    usual: Any = load_recipe(keys).algorithm
+    assert (usual.temperature, usual.top_p, usual.max_new_tokens, usual.beta) == (0.95, 0.7, 1024, 0.2)
+    given: Any = load_recipe(
+        keys | {"temperature": 1.0, "max_new_tokens": 64, "beta": 0.1, "ppo_buffer_size": 2}
+    ).algorithm
+    assert (given.temperature, given.max_new_tokens, given.beta, given.num_mini_batches) == (1.0, 64, 0.1, 2)
+    for key, value in {"ppo_epochs": 4, "ppo_whiten_rewards": True, "ppo_target": 6.0}.items():
+        with pytest.raises(RecipeError, match=r"only `|stays as it is"):
+            load_recipe(keys | {key: value})
+
+
+def test_an_attention_that_is_not_installed_is_said_and_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    model: Any = load_recipe(RUN | {"flash_attn": "fa2"}).model
+    assert model.attention == "auto" and "flash_attn: fa2 needs the package" in capsys.readouterr().err
+    sdpa: Any = load_recipe(RUN | {"flash_attn": "sdpa"}).model
+    assert sdpa.attention == "sdpa"
+
+
+def test_a_run_goes_on_from_the_output_directory_of_another(bench: Bench) -> None:
+    keys = RUN | {
+        "model_name_or_path": str(bench.model()), "dataset": str(bench.data("conversation")), "max_steps": 1,
+        "finetuning_type": "lora", "lora_rank": 2, "cutoff_len": 64, "plot_loss": False,
+    }  # fmt: skip
+    first = train.run_exp(keys | {"output_dir": str(bench.path("first"))}).output
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        assert (first / name).read_bytes() == (first / "model" / name).read_bytes()
+    chained = keys | {"output_dir": str(bench.path("second")), "adapter_name_or_path": str(first)}
+    assert (train.run_exp(chained).output / "adapter_config.json").is_file()
+    (first / "adapter_config.json").unlink()  # as a run of Gym's own recipe leaves it
+    adapter: Any = load_recipe(chained).adapter
+    assert adapter.adapter_name_or_path == str(first / "model")

@@ -15,6 +15,22 @@ from gym_core.loading import load_component
 from gym_core.sections import SECTION_OF, SLOTS
 from gym_core.train import Train
 from gym_llamafactory import table
+from gym_llamafactory.stated import STATED
+
+
+@pytest.mark.parametrize("key", sorted(STATED))
+def test_a_stated_key_is_taken_or_refused_with_what_to_do(key: str) -> None:
+    stated, base = STATED[key], {"model_name_or_path": "tiny", "dataset": "identity", "stage": "sft"}
+    for value in stated.values or (True, "any"):
+        load_recipe(base | {key: value})
+    for option in (row.key for row in table.installed().keys):
+        assert option != key, "it fills an option too"
+    if stated.values:
+        assert stated.fix and not stated.fix.endswith(".")
+        with pytest.raises(RecipeError) as caught:
+            load_recipe(base | {key: "something else"})
+        assert [(problem.key, problem.why) for problem in caught.value.problems] == [(key, stated.why)]
+
 
 STRANGER = '''
 from gym_adapters import LoRA

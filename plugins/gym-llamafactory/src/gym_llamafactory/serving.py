@@ -26,7 +26,7 @@ OPTIONS = {
 }
 """Options that are the same under another name."""
 STATED: dict[str, tuple[Any, ...]] = {
-    "trust_remote_code": (False,),
+    "trust_remote_code": (False, True),  # no code of a model is run, whatever is allowed
     "skip_special_tokens": (True,),
     "use_kv_cache": (True,),
     "num_beams": (1,),

@@ -13,11 +13,12 @@ from gym_core.discovery import catalogue, entries
 from gym_core.errors import Problem
 from gym_core.sections import SLOTS, Findings
 from gym_llamafactory import table as tables
+from gym_llamafactory.stated import STATED
 from gym_llamafactory.table import Choice, Key, Table
 
 TOP = {"output_dir": "output"}  #: keys that are a section by themselves
 PAIRS = ("optim_args",)  #: keys that hold `name=value, ...`, each a key by itself: `optim_args.name`
-STATED = {"do_train": True, "report_to": "none", "save_only_model": False}  #: keys that state what happens anyway
+CALLBACKS = ("model_in_output",)  #: what watches each run
 
 
 class Chosen(NamedTuple):
@@ -35,9 +36,10 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     chosen = _choose(table, sections, flat, found)
     for key in sorted(TOP.keys() & flat.keys()):
         put(sections, (TOP[key],), flat.pop(key), key, found)
-    for key, expected in STATED.items():
-        if flat.pop(key, expected) != expected:
-            found.problems.append(Problem("is not supported", found.where((key,)), key, f"set it to {expected}"))
+    for key in STATED.keys() & flat.keys():
+        stated, value = STATED[key], flat.pop(key)
+        if stated.values and value not in stated.values:
+            found.problems.append(Problem(stated.why, found.where((key,)), key, stated.fix))
     names = {section: name.rpartition("/")[2] for section, name in chosen_names(sections).items()}
     fitting = list(table.filling(names))
     rows: dict[str, list[Key]] = {}
@@ -73,6 +75,8 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         present = row.section in sections or row.section == "train" or SLOTS[row.section].implied
         if counts and present and row.name not in mapping_of(sections, row.section):
             _fill(sections, row, row.default, found, said)
+    given = sections.get("callbacks") or []
+    sections["callbacks"] = [*(given if isinstance(given, list) else [given]), *CALLBACKS]
     return sections
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from gym_llamafactory.keys.convert import or_unset, unread
+from typing import Any
+
+from gym_llamafactory.keys.convert import names, or_unset, unread
+from gym_llamafactory.layout import found
 from gym_llamafactory.table import Choice, Key, Keys
 
 _LORA = "lora dora rslora pissa olora lora_ga eva loftq adalora longlora"
 _STACKED = "lora rslora pissa olora lora_ga eva longlora"  # what goes on from adapters that are there
+
+
+def _folders(value: Any) -> str:
+    """Return the folders of adapters; the output directory of a run stands for what it made."""
+    return ",".join(found(name) for name in names(value))
 
 
 class AdapterKeys(Keys):
@@ -31,7 +39,7 @@ class AdapterKeys(Keys):
         Key("lora_dropout", "adapter.dropout", _LORA),
         Key("lora_target", "adapter.target_modules", f"{_LORA} oft"),
         Key("additional_target", "adapter.modules_to_save", f"{_LORA} expert_lora oft ia3 ln_tuning loha lokr vera"),
-        Key("adapter_name_or_path", "adapter.adapter_name_or_path", _STACKED),
+        Key("adapter_name_or_path", "adapter.adapter_name_or_path", _STACKED, _folders),
         Key("create_new_adapter", "adapter.create_new_adapter", _STACKED),
         Key("pissa_iter", "adapter.iterations", "pissa"),
         Key("pissa_convert", "adapter.iterations", "pissa", unread),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gym_llamafactory.keys.convert import only, refused
 from gym_llamafactory.keys.quantization import quantizer
 from gym_llamafactory.table import Choice, Key, Keys
 
@@ -69,5 +70,20 @@ class AlgorithmKeys(Keys):
         Key("simpo_gamma", "algorithm.simpo_gamma", "simpo", default=0.5),
         Key("kto_chosen_weight", "algorithm.desirable_weight", "kto"),
         Key("kto_rejected_weight", "algorithm.undesirable_weight", "kto"),
+        # Of top_k, 50 there, nothing is done: here it is asked of no engine.
+        Key("max_new_tokens", "algorithm.max_new_tokens", "ppo", int, 1024),
+        Key("temperature", "algorithm.temperature", "ppo", float, 0.95),
+        Key("top_p", "algorithm.top_p", "ppo", float, 0.7),
+        Key("ppo_buffer_size", "algorithm.num_mini_batches", "ppo", int, 1),
+        Key("ppo_epochs", "algorithm.num_mini_batches", "ppo", only(1)),
+        Key("ppo_score_norm", "algorithm.beta", "ppo", only(False)),
+        Key("ppo_whiten_rewards", "algorithm.beta", "ppo", only(False)),
+        Key(
+            "ppo_target",
+            "algorithm.beta",
+            "ppo",
+            refused("the coefficient of the KL stays as it is: set `beta`, such as 0.2"),
+        ),
+        Key("", "algorithm.beta", "ppo", default=0.2),
         Key("reward_model", "algorithm.rewards", _REINFORCED, _reward, together="reward_model_quantization_bit"),
     )

@@ -1,0 +1,55 @@
+"""What other tools expect in the output directory itself: the files of the model, or of the adapter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gym_core import Artifact, Callback, Run
+
+MARKS = ("adapter_config.json", "config.json")  #: what marks a folder of either
+
+
+class ModelInOutput(Callback):
+    """Lays the files of `model/` into the output directory as well, where LLaMA-Factory and peft look for them.
+
+    They are links to the same files where the file system has any, so they take no room.
+    """
+
+    target: ClassVar[str] = "gym_llamafactory.layout:linked"
+
+
+def linked(config: ModelInOutput, run: Run) -> Any:
+    """Return the observer, which needs the engine."""
+    from gym_torch.observer import Observer, Progress
+
+    class Linked(Observer):
+        """Links what was made into the output directory."""
+
+        def ended(self, progress: Progress, artifact: Artifact) -> None:
+            """Link the files, those that are there from before replaced."""
+            for file in sorted(artifact.path.iterdir()):
+                if file.is_file():
+                    link(file, run.output / file.name)
+
+    return Linked()
+
+
+def link(file: Path, to: Path) -> None:
+    """Have a file under a second name; a copy where there are no links."""
+    to.unlink(missing_ok=True)
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copyfile(file, to)
+
+
+def found(named: str) -> str:
+    """Return the folder of a model or an adapter: the one that is named, or `model/` in it where it is an output directory."""
+    folder = Path(named).expanduser()
+    inside = folder / "model"
+    if any((inside / mark).is_file() and not (folder / mark).is_file() for mark in MARKS):
+        return str(Path(named) / "model")
+    return named
