@@ -102,9 +102,11 @@ class LocalServer:
                     return found[1]
                 said.append(line.strip())
             self._end()
-        why = next((line for line in said if line.startswith("error")), said[-1] if said else "it ended at once")
+        lines = list(said)
+        begin = next((n for n, line in enumerate(lines) if line.startswith("error")), max(0, len(lines) - 1))
+        why = " ".join(lines[begin:]) or "it ended at once"
         raise GymError(
-            f"gym-serve could not serve it: {why[:300]}", where=str(self.model), key="model", fix="see `gym api`"
+            f"gym-serve could not serve it: {why[:600]}", where=str(self.model), key="model", fix="see `gym api`"
         )
 
 
