@@ -160,6 +160,20 @@ def test_privacy_and_robustness_hold_together():
     assert (merged - middle).norm() < 0.5 * middle.norm() < 3 * middle.norm() < (plain - middle).norm()
 
 
+def test_a_report_tells_nothing_of_what_one_input_holds(bench, tmp_path):
+    base = bench.model()
+    inputs = [
+        Input(tuned(base, tmp_path / f"m{seed}", seed, noise=noise), f"m{seed}")
+        for seed, noise in enumerate((0, math.nan))
+    ]
+    announced: list[str] = []
+    merger = DifferentialPrivacy(rule=soup.UniformSoup())
+    report = merge_artifacts(merger, inputs, tmp_path / "soup", base=str(base), announce=announced.append).report
+    assert [(each["name"], each["sha256"]) for each in report["inputs"]] == [("m0", {}), ("m1", {})]
+    assert report["excluded"] == {} and "path" not in report["inputs"][0]
+    assert announced[-1] == "m1 holds NaN, and counts as no change"
+
+
 def test_a_contribution_is_noised_before_it_is_sent(bench, tmp_path):
     base, told = bench.model(), []
     ledger = PrivacyLedger(tmp_path / "mine.sqlite", cap=8.0)

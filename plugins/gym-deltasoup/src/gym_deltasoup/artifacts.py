@@ -21,7 +21,7 @@ from gym_deltasoup.merging.rule import weighted
 from gym_deltasoup.merging.updates import CHUNK, Updates
 from gym_deltasoup.sources.adapters import Adapters
 from gym_deltasoup.sources.files import Files
-from gym_deltasoup.sources.inputs import Input, opened
+from gym_deltasoup.sources.inputs import Input, Opened, opened
 from gym_deltasoup.sources.models import Deltas, Models, Part
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 
@@ -109,6 +109,9 @@ def merge_artifacts(
         if score is not None:
             score.updates = updates
         ready = prepared(merger, updates, hostile, announce)
+        if announce is not None and merger.hides_inputs():
+            for name, why in ready.excluded.items():
+                announce(f"{name} holds {why}, and counts as no change")
         lost = group.write(_merged(ready), building, rank)
         report = {
             "merger": {"name": name_of(merger), "options": merger.model_dump(mode="json"), "package": _package(merger)},
@@ -116,6 +119,7 @@ def merge_artifacts(
             **ready.report(),
             **lost,
             "inputs": [each.told() for each in found],
+            **(hidden(found) if merger.hides_inputs() else {}),
             "base": None if where is None else {"name": base, "fingerprint": base_fingerprint(where)},
             "evaluation": "not evaluated",
         }
@@ -128,6 +132,14 @@ def merge_artifacts(
         (building / "README.md").write_text(card(report), encoding="utf-8")
         made.record()
     return MergedArtifact(replace(made, path=into), report)
+
+
+def hidden(inputs: Sequence[Opened]) -> dict[str, Any]:
+    """Return what a report says of inputs that nobody may see: who took part, and nothing of what anybody holds."""
+    return {
+        "inputs": [{"name": each.name, "kind": each.artifact.kind, "base": each.base, "sha256": {}} for each in inputs],
+        "excluded": {},
+    }
 
 
 class _Score:

@@ -70,6 +70,10 @@ class Merger(Held):
         """Return whether inputs that hold no finite numbers take part as zero; with other mergers they take no part."""
         return False
 
+    def hides_inputs(self) -> bool:
+        """Return whether nobody may see what one input holds: reports then have no hash of it, nor what is wrong with it."""
+        return False
+
     def forecast(self, inputs: int, hostile: int, size: int) -> tuple[str, ...]:
         """Return what has to be said before so many inputs of `size` numbers are merged."""
         return ()

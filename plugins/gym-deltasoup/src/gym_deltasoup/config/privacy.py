@@ -17,7 +17,8 @@ class DifferentialPrivacy(Merger):
 
     Whoever sees the result can hardly tell whether one input was another one: `(epsilon, delta)`-differential privacy, with
     neighbours that differ in what one of the `n` inputs holds (Dwork et al. 2006; noise after Balle and Wang 2018). An input that
-    holds no finite numbers counts as no change, so that `n` stays. With one input it is local privacy, for its contributor alone.
+    holds no finite numbers counts as no change, so that `n` stays. With one input it is local privacy, for its
+    contributor alone. Names, layers, number formats and ranks are not hidden.
     """
 
     target: ClassVar[str] = "gym_deltasoup.privacy.mechanism:DifferentialPrivacyRule"
@@ -44,6 +45,10 @@ class DifferentialPrivacy(Merger):
 
     def counts_broken(self) -> bool:
         """Return True: they count as no change."""
+        return True
+
+    def hides_inputs(self) -> bool:
+        """Return True: whoever holds two candidates would tell by a hash which of them was merged."""
         return True
 
     def private_rule(self) -> Merger:

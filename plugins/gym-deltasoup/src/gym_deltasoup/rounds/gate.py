@@ -21,7 +21,7 @@ from gym_deltasoup.rounds.contents import FILES
 from gym_deltasoup.rounds.measures import beside
 from gym_deltasoup.sources.inputs import Input
 
-NOTHING = 1e-6  #: norm of a change that is none, in medians of the norms
+NOTHING = 1e-6  #: norm of a change that is none, in medians of the norms; with privacy, in `privacy_clip`
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,14 @@ class Gate:
             return given
         seen = beside(given.inputs, base.path, self.work / "seen")
         norms = dict(zip([each.name for each in given.inputs], seen.norms.tolist(), strict=True))
-        usual = float(seen.norms.median())
+        private = config.differential_privacy  # then nothing of one contribution may decide about another
+        least = NOTHING * (config.privacy_clip if private else float(seen.norms.median()))
         kept: list[int] = []
         for row, each in enumerate(given.inputs):
             copied = next((at for at in kept if float(seen.cosines[row, at]) >= config.duplicate_cosine), None)
-            if norms[each.name] <= NOTHING * usual:
+            if norms[each.name] <= least:
                 refused[each.name] = "it changes nothing"
-            elif copied is not None and not config.differential_privacy:
+            elif copied is not None and not private:
                 refused[each.name] = f"it is a copy of what {given.inputs[copied].name} contributed"
             else:
                 kept.append(row)
