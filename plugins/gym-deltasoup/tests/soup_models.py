@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gym_adapters.lora_checkpoint import LoraFile, write_lora
+from gym_adapters.lora_checkpoint import LoraFile, read_lora, write_lora
 from gym_core import Artifact
 
 LAYER = "model.layers.0.self_attn.q_proj"
@@ -42,13 +41,6 @@ def tuned(base: Path, into: Path, seed: int, toward: float = 1.0, noise: float =
     return path
 
 
-def scorer(base: Path) -> Callable[[Artifact], float]:
-    """Return how good a model is: 1 at the best one, 0.5 at the base."""
-    best = flat(base) + good(base)
-    unit = float(good(base).norm())
-    return lambda artifact: 1 / (1 + float((flat(artifact.path) - best).norm()) / unit)
-
-
 def adapter(base: Path, into: Path, seed: int, size: float = 0.1) -> Path:
     """Write a LoRA of one layer."""
     draw = torch.Generator().manual_seed(seed)
@@ -57,3 +49,26 @@ def adapter(base: Path, into: Path, seed: int, size: float = 0.1) -> Path:
         "lora_B": size * torch.randn(32, 2, generator=draw),
     }
     return write_lora(into, str(base), LoraFile(2, 0.5, {LAYER: pair}))
+
+
+def pulled(base: Path, into: Path, seed: int, toward: float = 1.0, noise: float = 0.05) -> Path:
+    """Write a LoRA of one layer that went some way toward the best one, and some way at random; all share their factor A."""
+    draw = torch.Generator().manual_seed(seed)
+    half, best = _best()
+    pair = {"lora_A": half, "lora_B": toward * best + noise * torch.randn(32, 2, generator=draw)}
+    return write_lora(into, str(base), LoraFile(2, 1.0, {LAYER: pair}))
+
+
+def lora_score(artifact: Artifact) -> float:
+    """Return how good a LoRA is: 1 for the best one, 0.5 for the base without any."""
+    half, best = _best()
+    wanted, found = best @ half, torch.zeros(32, 32)
+    if artifact.kind == "adapter":
+        lora = read_lora(artifact.path)
+        found = lora.scaling * lora.pairs[LAYER]["lora_B"] @ lora.pairs[LAYER]["lora_A"]
+    return 1 / (1 + float((found - wanted).norm() / wanted.norm()))
+
+
+def _best() -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(99)
+    return 0.1 * torch.randn(2, 32, generator=draw), 0.1 * torch.randn(32, 2, generator=draw)

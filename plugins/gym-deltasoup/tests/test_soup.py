@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from soup_models import adapter, flat, scorer, tuned
+from soup_models import adapter, flat, lora_score, pulled, tuned
 
 from gym_core import Artifact, GymError
 from gym_deltasoup import DeltaSoup, DeltaSoupConfig
@@ -19,6 +19,7 @@ from gym_deltasoup.reports.html import page
 from gym_deltasoup.reports.table import lines
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.stored_files import verify_files
+from gym_testkit.tiny import write_model
 
 FIRST_PAGE = """
 from gym.quantization import DeltaSoupConfig, AggregationMethod
@@ -58,14 +59,24 @@ rewards = soup.calculate_rewards()
 """
 
 
-@pytest.fixture
-def base(bench) -> Path:
-    return bench.model()
+USERS = ("alice", "bob", "carol", "dave")
 
 
-@pytest.fixture
-def models(base, tmp_path):
-    return {name: tuned(base, tmp_path / name, seed) for seed, name in enumerate(["alice", "bob", "carol", "dave"])}
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    return write_model(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture(scope="module")
+def models(base, tmp_path_factory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("models")
+    return {name: tuned(base, place / name, seed) for seed, name in enumerate(USERS[:3])}
+
+
+@pytest.fixture(scope="module")
+def loras(base, tmp_path_factory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("loras")
+    return {name: pulled(base, place / name, seed) for seed, name in enumerate(USERS)}
 
 
 def test_the_seeds_run_as_they_stand_with_two_contributors(base, models, tmp_path, monkeypatch):
@@ -95,26 +106,26 @@ def test_the_seeds_run_as_they_stand_with_two_contributors(base, models, tmp_pat
 
 
 def soup_of(base: Path, folder: Path, **options) -> DeltaSoup:
-    evaluate = options.pop("evaluate", scorer(base))
+    evaluate = options.pop("evaluate", lora_score)
     return DeltaSoup(DeltaSoupConfig(folder=str(folder), base_model=str(base), **options), evaluate=evaluate)
 
 
-def test_a_round_gates_merges_rewards_and_remembers(base, models, tmp_path):
+def test_a_round_gates_merges_rewards_and_remembers(base, loras, tmp_path):
     soup = soup_of(base, tmp_path / "soup", reward_scheme="leave_one_out")
-    for name, model in models.items():
+    for name, model in loras.items():
         soup.contribute(name, model)
-    soup.contribute("mallory", tuned(base, tmp_path / "mallory", 9, toward=-3.0))
-    soup.contribute("copycat", tuned(base, tmp_path / "copycat", 0, noise=0.0050001))
-    soup.contribute("idle", base)
+    soup.contribute("mallory", pulled(base, tmp_path / "mallory", 9, toward=-3.0))
+    soup.contribute("copycat", pulled(base, tmp_path / "copycat", 0, noise=0.050001))
+    soup.contribute("idle", pulled(base, tmp_path / "idle", 0, toward=0, noise=0))
     found = soup.aggregate()
     report = found.report
-    assert set(report["accepted"]) == set(models) and report["contributed"] == 7
+    assert set(report["accepted"]) == set(loras) and report["contributed"] == 7
     assert "below 0.8" in report["refused"]["mallory"] and "changes nothing" in report["refused"]["idle"]
     assert "copy of what alice" in report["refused"]["copycat"]
     assert report["scores"]["after"] > report["scores"]["before"] == pytest.approx(0.5)
     assert report["tolerated_byzantine"] == 1 and found.artifact.path.name == "model"
     points = soup.calculate_rewards()
-    assert sum(points.values()) == 1000 and all(points[name] > 50 for name in models)
+    assert sum(points.values()) == 1000 and all(points[name] > 50 for name in loras)
     assert points["mallory"] == points["copycat"] == points["idle"] == 0
     members = soup.community.ledger.members()
     assert members["alice"].reputation == pytest.approx(0.1) and members["mallory"].reputation == 0
@@ -128,15 +139,15 @@ def test_a_round_gates_merges_rewards_and_remembers(base, models, tmp_path):
     assert verify_files(tmp_path / "soup", events) == ["the contribution of bob to round 1 is gone, or was changed"]
 
 
-def test_copies_earn_a_family_no_more(base, models, tmp_path):
+def test_copies_earn_a_family_no_more(base, loras, tmp_path):
     """Splitting one contribution into copies, scaled or with a little noise, raises what its family earns by 5 % at most."""
     totals = []
     for number, copies in enumerate((0, 2)):
         soup = soup_of(base, tmp_path / f"soup-{number}", reward_scheme="shapley")
         for name in ("alice", "bob", "carol"):
-            soup.contribute(name, models[name])
+            soup.contribute(name, loras[name])
         for copy in range(copies):
-            other = tuned(base, tmp_path / f"copy-{copy}", 0, toward=1 + 1e-3 * copy, noise=0.005 + 1e-6 * copy + 1e-7)
+            other = pulled(base, tmp_path / f"copy-{copy}", 0, toward=1 + 1e-3 * copy, noise=0.05 + 1e-5 * copy + 1e-6)
             soup.contribute(f"alice-{copy}", other)
         soup.aggregate()
         totals.append(sum(points for name, points in soup.calculate_rewards().items() if name.startswith("alice")))
@@ -144,7 +155,7 @@ def test_copies_earn_a_family_no_more(base, models, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["model", "adapter"])
-def test_with_privacy_who_is_refused_counts_as_no_change(kind, base, models, tmp_path):
+def test_with_privacy_who_is_refused_counts_as_no_change(kind, base, tmp_path):
     """So the number of inputs, which decides the noise, does not tell who was refused."""
     made = {"model": lambda number: tuned(base, tmp_path / f"m{number}", number)}
     made["adapter"] = lambda number: adapter(base, tmp_path / f"a{number}", number)
@@ -157,24 +168,28 @@ def test_with_privacy_who_is_refused_counts_as_no_change(kind, base, models, tmp
     assert "changes nothing" in found.report["refused"]["idle"] and len(found.report["accepted"]) == 3
     assert found.artifact.details["merge"]["inputs"] == 4 and found.report["tolerated_byzantine"] == 1
     assert "idle" not in found.report["privacy"]["spent"]
+    given = [each["content"] for each in found.report["contributors"].values()]
+    for file in ("merge.json", "README.md"):
+        told = (found.artifact.path / file).read_text()
+        assert "user-0" in told and not any(content[:12] in told for content in given), "a hash tells who holds what"
 
 
-def test_a_result_that_is_worse_than_the_base_is_not_published(base, models, tmp_path):
+def test_a_result_that_is_worse_than_the_base_is_not_published(base, loras, tmp_path):
     def odd(artifact: Artifact) -> float:
         return 0.1 if "merge" in artifact.details and artifact.details["merge"]["inputs"] > 1 else 1.0
 
     soup = soup_of(base, tmp_path / "soup", evaluate=odd)
     for name in ("alice", "bob"):
-        soup.contribute(name, models[name])
+        soup.contribute(name, loras[name])
     found = soup.aggregate()
     assert found.report["published"] == "base" and found.artifact.path == base
 
 
-def test_reputation_and_participation_follow_rounds(base, models, tmp_path):
+def test_reputation_and_participation_follow_rounds(base, tmp_path):
     soup = soup_of(base, tmp_path / "soup", method="weighted_mean")
     for number in range(3):
         for name in ("alice", "bob") if number == 1 else ("alice", "bob", "carol"):
-            path = tuned(base, tmp_path / f"{name}-{number}", 10 * number + ord(name[0]))
+            path = pulled(base, tmp_path / f"{name}-{number}", 10 * number + ord(name[0]))
             soup.contribute(name, path)
         report = soup.aggregate().report
     members = soup.community.ledger.members()
@@ -241,10 +256,10 @@ def test_what_is_no_contribution_is_refused_and_written_down(base, bench, models
     assert not [*(tmp_path / "soup").glob(".taken-*")]
 
 
-def test_reports_are_shown_and_obey_nobody(base, models, tmp_path):
+def test_reports_are_shown_and_obey_nobody(base, loras, tmp_path):
     soup = soup_of(base, tmp_path / "soup")
     for name in ("alice", "bob"):
-        soup.contribute(name, models[name])
+        soup.contribute(name, loras[name])
     report = json.loads(json.dumps(dict(soup.aggregate().report)))
     name = "<script>alert(1)</script>\x1b[31m"
     for place in (report["contributors"], report["rewards"]["points"]):
@@ -264,12 +279,13 @@ def die(artifact: Artifact) -> float:
     return 0.0
 
 
-def test_killed_at_the_end_of_a_round_it_is_ended_again(base, models, tmp_path):
+def test_killed_at_the_end_of_a_round_it_is_ended_again(base, loras, tmp_path):
     soup = soup_of(base, tmp_path / "soup", evaluate=None)
     for name in ("alice", "bob"):
-        soup.contribute(name, models[name])
+        soup.contribute(name, loras[name])
     pid = os.fork()
     if pid == 0:
+        torch.set_num_threads(1)  # threads of the parent are not there any more, and would be waited for
         try:
             soup_of(base, tmp_path / "soup", evaluate=die).aggregate()
         finally:
@@ -277,7 +293,7 @@ def test_killed_at_the_end_of_a_round_it_is_ended_again(base, models, tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert soup.community.ledger.round().state == "closing"
     with pytest.raises(Refused, match="round 1 is closing"):
-        soup.contribute("carol", models["carol"])
+        soup.contribute("carol", loras["carol"])
     report = soup.aggregate().report
     assert report["accepted"] == ["alice", "bob"] and soup.community.ledger.round().number == 2
     assert not [*(tmp_path / "soup/rounds").glob(".work-*")] and not [*(tmp_path / "soup/rounds").glob(".1.*")]
