@@ -19,7 +19,7 @@ import yaml
 from gym_core import GymError, load_recipe
 from gym_core.errors import Problem
 from gym_core.sections import Findings
-from gym_llamafactory.serving import translate
+from gym_llamafactory import exporting, serving
 
 V1 = ("model", "train_dataset")  #: either is in every v1 file
 
@@ -47,9 +47,10 @@ def refused(path: Path, keys: dict[str, Any]) -> list[Problem]:
 
 def check(path: Path, keys: dict[str, Any]) -> None:
     """Read a file as its command does. Raises GymError where it is refused."""
-    if keys.get("infer_backend") and "dataset" not in keys:
+    of_command = exporting if "export_dir" in keys else serving if "infer_backend" in keys else None
+    if of_command and "dataset" not in keys:
         found = Findings()
-        translate(keys, found)
+        of_command.translate(keys, found)
         if found.problems:
             raise GymError(found.problems)
     else:

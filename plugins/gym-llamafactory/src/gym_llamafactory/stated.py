@@ -67,6 +67,6 @@ STATED: dict[str, Stated] = {
     "resume_from_checkpoint": Stated(
         (None, True, "true"), "a run goes on from its own last checkpoint", "leave it out"
     ),
-    "export_dir": Stated((None,), "is of a file for `export`", "merge and export with `gym export RUN`"),
+    "export_dir": Stated((None,), "is of a file for `export`", "run it with `gym export`"),
     "compute_accuracy": Stated(_OFF, "is not measured", "leave it out"),
 }
