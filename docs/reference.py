@@ -254,7 +254,7 @@ ABSENT = {
         "exporters/tensorrt": "an engine fits the one GPU it was built on: --to onnx, and `trtexec --onnx=model.onnx` there",
     },
     "gym-serve": {
-        "servers/tgi": "TGI is in maintenance mode, and its authors advise vLLM or SGLang: engine=vllm, or engine=sglang",
+        "servers/tgi": "TGI is in maintenance mode, and its authors advise vLLM or SGLang, which serve what `gym export` writes",
     },
 }
 

@@ -61,13 +61,18 @@ def test_the_model_hears_what_a_tool_says_and_a_resumed_run_does_not_call_it_aga
         config = GRPOConfig(group_size=1, max_epochs=1, held_out=0, tools=["calculator"], max_turns=3)
         one = TrainingFreeGRPO("m", config, server.base_url, output=tmp_path)
         heard = []
-        one.train(["What is 6 * 7?"], lambda said, row: heard.append(said) or 1.0)
+
+        def reward(said, row):
+            heard.append(said)
+            return 1.0
+
+        one.train(["What is 6 * 7?"], reward)
         assert heard == ["It is 42."]
         first, second = server.requests
         assert [tool["function"]["name"] for tool in first["tools"]] == ["calculator"]
         assert second["messages"][-2]["tool_calls"] == [call] and second["messages"][-1]["tool_call_id"] == "c9"
         monkeypatch.setattr("gym_training_free.tools.use", lambda *told: pytest.fail("called again"))
-        one.train(["What is 6 * 7?"], lambda said, row: 1.0)
+        one.train(["What is 6 * 7?"], reward)
         assert len(server.requests) == 2
 
 

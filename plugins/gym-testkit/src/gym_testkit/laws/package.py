@@ -13,11 +13,13 @@ from types import FunctionType
 from typing import Any, get_args
 
 from gym_core.component import Component, Config, load_object
+from gym_core.discovery import entries
 from gym_core.loading import base_class
 from gym_core.sections import nested_slots
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought, Distribution
 from gym_testkit.law import Laws
+from gym_testkit.scaffold import WITHOUT
 
 #: What a module that `gym train` imports before it knows whether the recipe is right must not bring along.
 HEAVY = ("torch", "numpy", "transformers", "datasets", "accelerate", "peft", "rich")
@@ -25,8 +27,8 @@ HEAVY = ("torch", "numpy", "transformers", "datasets", "accelerate", "peft", "ri
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")
 #: Groups whose objects are code to run rather than configuration to read.
 CODE = ("gym.facade", "gym.commands")
-#: Groups whose objects are no components: whoever reads the group says what it takes.
-PLAIN = (*CODE, "gym.advice", "gym.dialects", "gym.hooks", "gym.kinds", "gym.remarks", "gym.serving_dialects")
+#: Groups whose objects are no components, beside those of functions that no package is written for: readers say what they take.
+PLAIN = (*CODE, "gym.dialects", "gym.hooks")
 #: What a kind may ask a component to say of itself, as it is annotated there.
 ANSWERS = {"bool": bool, "int": int, "int | None": int | None, "float": float, "float | None": float | None, "str": str}
 
@@ -56,9 +58,10 @@ laws = Laws("package", _subjects)
 def resolves(entry: EntryPoint, bench: Bench) -> None:
     """Components are classes of their kind, and their targets can be imported."""
     loaded = entry.load()
-    if entry.group in PLAIN:
+    kind = entry.group.removeprefix("gym.")
+    if entry.group in PLAIN or (kind in WITHOUT and not any(each.name == kind for each in entries("kinds"))):
         return
-    base = base_class(entry.group.removeprefix("gym."))
+    base = base_class(kind)
     assert isinstance(loaded, type) and issubclass(loaded, base), f"{entry.value} is not a subclass of {base}"
     assert loaded.build is not Component.build or loaded.target, f"{entry.value} has no `target` and no `build`"
     if loaded.target:

@@ -32,9 +32,12 @@ def base_fingerprint(path: Path) -> str:
 
 
 def check_base(artifact: Artifact, base: Path) -> None:
-    """Raise GymError where an artifact says which weights it belongs to, and those of a base are others."""
+    """Raise GymError where an artifact says which weights it belongs to, and those of a base are others.
+
+    A whole model belongs to none: what it says is where it comes from.
+    """
     said = artifact.details.get(SAID)
-    if said is None or said == (found := base_fingerprint(base)):
+    if artifact.kind == "model" or said is None or said == (found := base_fingerprint(base)):
         return
     raise GymError(
         f"it belongs to another base: fingerprint {said[:12]}, and that of {base} is {found[:12]}",
