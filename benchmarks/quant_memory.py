@@ -34,7 +34,7 @@ WIDE = {
 TEXT = {"sources": ["tinyshakespeare"], "dataset_dir": str(DATA), "cutoff": 256}
 #: Quantizers by name: options, and how many layers in fp32 they may take beyond what they write.
 METHODS: dict[str, tuple[dict[str, Any], int]] = {
-    "rtn": ({"holdout_samples": 4}, 4),
+    "rtn": ({"holdout_samples": 4, "calibration_samples": 4}, 4),
     "gptq": ({"holdout_samples": 4, "calibration_samples": 16}, 8),
 }
 
