@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -131,3 +133,9 @@ def test_as_many_processes_are_started_as_are_asked_at_once_and_one_stays():
     assert 1 < len(started) <= 3 and len(workers.idle) == 1
     assert [worker.process is None for worker in started].count(False) == 1
     workers.idle[0].end()
+
+
+def test_a_process_that_renders_imports_no_numpy():
+    """Every process that trains starts one: without numpy it begins in less than half the time."""
+    asked = "import sys, gym_data.template_worker; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

@@ -11,13 +11,15 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from gym_data.render import GENERATION_END, GENERATION_START
 from gym_data.rows import Message
 from gym_data.special_tokens import SpecialTokenQuoter
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Render = Callable[[Sequence[Message], bool], str]
 Span = tuple[int, int]
@@ -147,6 +149,8 @@ def _close(span: Span, whole: Rendered, quoter: SpecialTokenQuoter) -> Span:
 
 def tokens_within(offsets: Sequence[tuple[int, int]], spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
     """Return whether each token holds a character of a span; never the first, before which nothing comes."""
+    import numpy as np  # not where this module is read: a process that renders needs none, and would start half as fast
+
     trained = np.zeros(len(offsets), dtype=bool)
     if spans:
         edges = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
