@@ -43,6 +43,7 @@ bf16: true
 
 ### eval
 val_size: 0.1
+eval_strategy: steps
 eval_steps: 4
 """
 

@@ -20,8 +20,7 @@ from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import fingerprint, mapped_weights
 from gym_torch.model.adapted import AdaptedModel, Full, Plain, build_adapter, skeleton
 from gym_torch.model.quantized_loading import maker_of, quantizer_of
-from gym_torch.model.tasks import Task, built, headed, task_of
-from gym_torch.model.value_head import FILE as HEAD
+from gym_torch.model.tasks import Task, built, headed, task_in, task_of
 from gym_torch.model.value_head import ScalarHead
 
 CERTIFICATE = "certificate.json"  #: lies beside what an exporter wrote, and says how well that agrees with the artifact
@@ -74,7 +73,7 @@ def opened(artifact: Artifact) -> Opened:
     Raises what `open_artifact` does, and GymError where it is for a task that nobody knows, or its head is missing.
     """
     task = task_of(artifact.task)
-    if artifact.kind == "model" and task.scores and not (artifact.path / HEAD).is_file():
+    if artifact.kind == "model" and task.scores and task_of(task_in(artifact.path)).scores:
         return _classifier(artifact, task)
     head = ScalarHead.read(artifact.path) if task.scores else None
     return Opened(open_artifact(artifact, "auto"), task, head)
