@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_core import GymError
+from gym_deltasoup import DeltaSoup, DifferentialPrivacy
 from gym_deltasoup.config.community import DeltaSoupConfig
 from gym_deltasoup.rewards.apportionment import apportion
 from gym_deltasoup.rewards.schemes import Known, rewards
@@ -102,3 +103,15 @@ def test_the_estimate_nears_the_value_sums_to_it_and_is_repeatable():
     asked = []
     truncated_monte_carlo(players, lambda members: asked.append(members) or min(1.0, len(members) / 2), 20, 0)
     assert max(map(len, asked[2:])) <= 2, "what adds nothing any more is not valued"
+
+
+@pytest.mark.parametrize("options", [{"differential_privacy": True}, {"method": DifferentialPrivacy()}])
+@pytest.mark.parametrize("scheme", ["leave_one_out", "shapley"])
+def test_no_points_are_given_for_noise(scheme, options, tmp_path):
+    """Each coalition would be merged with new noise, which no ledger accounts for."""
+    wanted = DeltaSoupConfig(folder=str(tmp_path / "soup"), reward_scheme=scheme, **options)
+    with pytest.raises(GymError, match="each of these merges has new noise"):
+        DeltaSoup(wanted, evaluate=lambda artifact: 1.0)
+    assert not (tmp_path / "soup").exists()
+    DeltaSoup(wanted.model_copy(update={"reward_scheme": "score"}), evaluate=lambda artifact: 1.0).close()
+    DeltaSoup(wanted.model_copy(update={"enable_rewards": False}), evaluate=lambda artifact: 1.0).close()

@@ -26,7 +26,7 @@ class Scheme:
     """A way to share."""
 
     shares: Callable[[Known, DeltaSoupConfig], Mapping[str, float]]
-    needs_evaluation: bool = False
+    values_coalitions: bool = False  #: whether it merges and evaluates what some of the members contributed
 
 
 def rewards(known: Known, config: DeltaSoupConfig) -> dict[str, int]:
@@ -47,12 +47,12 @@ def _cosine(known: Known, config: DeltaSoupConfig) -> dict[str, float]:
 
 
 def _leave_one_out(known: Known, config: DeltaSoupConfig) -> dict[str, float]:
-    assert known.value is not None, "a scheme that needs an evaluation is given one"
+    assert known.value is not None, "a scheme that values coalitions is given an evaluation"
     return shapley.leave_one_out(sorted(known.quality), known.value)
 
 
 def _shapley(known: Known, config: DeltaSoupConfig) -> dict[str, float]:
-    assert known.value is not None, "a scheme that needs an evaluation is given one"
+    assert known.value is not None, "a scheme that values coalitions is given an evaluation"
     players = sorted(known.quality)
     if len(players) <= shapley.EXACT:
         return shapley.exact(players, known.value)
@@ -61,7 +61,7 @@ def _shapley(known: Known, config: DeltaSoupConfig) -> dict[str, float]:
 
 SCHEMES: dict[str, Scheme] = {
     "score": Scheme(_score),
-    "leave_one_out": Scheme(_leave_one_out, needs_evaluation=True),
-    "shapley": Scheme(_shapley, needs_evaluation=True),
+    "leave_one_out": Scheme(_leave_one_out, values_coalitions=True),
+    "shapley": Scheme(_shapley, values_coalitions=True),
     "gradient_similarity": Scheme(_cosine),
 }

@@ -52,9 +52,16 @@ class Community:
         self.folder = Path(config.folder).expanduser().absolute()
         self.evaluate = evaluate if evaluate is not None else _function(config.evaluate)
         self.limits = Limits() if limits is None else limits
-        if self.evaluate is None and config.enable_rewards and SCHEMES[config.reward_scheme].needs_evaluation:
+        if self.evaluate is None and config.enable_rewards and SCHEMES[config.reward_scheme].values_coalitions:
             why = f"`{config.reward_scheme}` asks how good models are, and there is no function to say so"
             raise GymError(why, key="evaluate", fix="name one: `evaluate: package.module:function`")
+        noised = config.differential_privacy or privacy is not None or config.method.is_random()
+        if noised and config.enable_rewards and SCHEMES[config.reward_scheme].values_coalitions:
+            why = (
+                f"`{config.reward_scheme}` merges other members again and again, and each of these merges has new noise"
+            )
+            fix = "use `score` or `gradient_similarity`: points for noise say nothing, and without noise nobody accounts for it"
+            raise GymError(why, key="reward_scheme", fix=fix)
         self.ledger = Ledger(self.folder)
         self.contents = Contents(self.folder)
         self.privacy = privacy if privacy is not None else _privacy(config, self.folder)
