@@ -19,6 +19,7 @@ from gym_sft import SFT, Pretrain
 from gym_sft.naive_losses import next_token
 from gym_sft.objective import NextToken
 from gym_testkit.bench import Bench
+from gym_testkit.oracle import compare
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
@@ -44,6 +45,24 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, algor
     assert abs(loss.item() / wanted.item() - 1) < 1e-6
     for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
         assert (ours.grad.double() - theirs.grad).norm() <= 1e-5 * theirs.grad.norm()
+
+
+@pytest.mark.parametrize(
+    "options", [{"name": "dft"}, {"name": "eaft", "alpha": 0.7}, {"name": "asft", "alpha": 0.3}], ids=str
+)
+def test_weighted_losses_agree_with_their_formulas_in_float64(bench: Bench, options: dict[str, Any]) -> None:
+    value, gradient = compare(load_recipe(bench.recipe(options)), bench)
+    assert value <= 1e-5 and gradient <= 1e-4
+
+
+def test_an_anchor_of_nothing_is_dft_and_its_reference_the_model_before_training(bench: Bench) -> None:
+    made: list[Any] = [{"name": "asft", "alpha": 0}, "dft"]
+    anchored, free = (
+        bench.run(bench.recipe(each, learning_rate=0.003), str(n), max_steps=3) for n, each in enumerate(made)
+    )
+    assert anchored.series("loss") == pytest.approx(free.series("loss"), rel=1e-5)
+    kl = anchored.series("kl")
+    assert kl[0] == pytest.approx(0, abs=1e-6) and kl[-1] > 1e-5
 
 
 def thoughtful(bench: Bench) -> tuple[DatasetConfig, Path]:

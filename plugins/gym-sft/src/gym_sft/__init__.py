@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from gym_torch import TorchAlgorithm
+from gym_torch.config import Further
 
 __version__ = "0.1.0"
-__all__ = ["SFT", "Pretrain"]
+__all__ = ["ASFT", "DFT", "EAFT", "SFT", "Pretrain"]
 
 
 class SFT(TorchAlgorithm):
@@ -17,6 +21,62 @@ class SFT(TorchAlgorithm):
     oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
     rows: ClassVar[str] = "conversation"
     branches: ClassVar[bool] = True
+
+
+class DFT(SFT):
+    """Dynamic fine-tuning: each token counts as much as the model already believed in it.
+
+        loss = -sg(p) log p
+
+    p: probability of a trained token; sg: no gradient.
+
+    Use it for: answers that the model should take on without being pulled towards tokens that it holds for impossible.
+    """
+
+    objective: ClassVar[str] = "gym_sft.weighted:Dynamic"
+    oracle: ClassVar[str] = "gym_sft.naive_losses:dynamic"
+
+
+class EAFT(SFT):
+    """Entropy-adaptive fine-tuning: a token counts little where the model is sure, and so where it is sure of something else.
+
+        loss = -sg(H / 3)^alpha log p
+
+    p: probability of a trained token; H: entropy of the 20 most probable tokens there, at most ln 20, nearly 3; sg: no gradient.
+
+    Use it for: new knowledge that should not overwrite what the model knows.
+    """
+
+    objective: ClassVar[str] = "gym_sft.weighted:EntropyAdaptive"
+    oracle: ClassVar[str] = "gym_sft.naive_losses:entropy_adaptive"
+
+    alpha: Annotated[float, Field(ge=0)] = 1.0
+    """EAFT exponent (alpha): 0 makes it SFT."""
+
+
+class ASFT(SFT):
+    """Anchored fine-tuning: DFT, and a penalty on departing from the model as it was.
+
+        loss = -sg(p) log p + alpha KL(reference || policy)
+
+    p: probability of a trained token; KL: over the vocabulary, at that token; sg: no gradient.
+
+    Use it for: DFT in a narrow field, where without an anchor the model drifts. It needs the reference at every step.
+    """
+
+    contribution: ClassVar[str] = "gym_sft.weighted:anchored"
+    objective: ClassVar[str] = "gym_sft.weighted:Anchored"
+    oracle: ClassVar[str] = "gym_sft.naive_losses:anchored"
+    disable_dropout: ClassVar[bool] = True
+
+    alpha: Annotated[float, Field(ge=0)] = 0.1
+    """Coefficient of the KL divergence (alpha): 0 makes it DFT."""
+    ref_model: str | None = None
+    """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
+
+    def further(self) -> Sequence[Further]:
+        """Return the reference."""
+        return (Further(self.ref_model),)
 
 
 class Pretrain(TorchAlgorithm):

@@ -1,13 +1,18 @@
-"""The same loss once more, slow and obvious, for tests to compare with. Shares no code with `objective`."""
+"""The same losses once more, slow and obvious, for tests to compare with. Shares no code with `objective` or `weighted`.
+
+Without a trainer the reference is a uniform distribution, here and there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gym_sft import ASFT, DFT, EAFT
 from gym_torch import TorchAlgorithm
 from gym_torch.batch import Example
 
@@ -21,4 +26,42 @@ def next_token(config: TorchAlgorithm, model: PreTrainedModel, examples: Sequenc
             if example.trained[position]:
                 probabilities = torch.softmax(logits[position - 1], dim=0)
                 total = total - torch.log(probabilities[int(example.tokens[position])])
+    return total
+
+
+def dynamic(config: DFT, model: PreTrainedModel, examples: Sequence[Example]) -> Tensor:
+    """Return the sum of `-p log p`, where the first `p` is a number."""
+    return _summed(model, examples, lambda p, token: -p[token].item() * torch.log(p[token]))
+
+
+def entropy_adaptive(config: EAFT, model: PreTrainedModel, examples: Sequence[Example]) -> Tensor:
+    """Return the sum of `-(H/3)^alpha log p`, where `H` is the entropy of the twenty most probable tokens, a number."""
+
+    def term(p: Tensor, token: int) -> Tensor:
+        largest = sorted(p.tolist(), reverse=True)[:20]
+        shares = [each / sum(largest) for each in largest]
+        entropy = -sum(share * math.log(share) for share in shares)
+        return -((entropy / 3) ** config.alpha) * torch.log(p[token])
+
+    return _summed(model, examples, term)
+
+
+def anchored(config: ASFT, model: PreTrainedModel, examples: Sequence[Example]) -> Tensor:
+    """Return the sum of `-p log p + alpha KL(uniform || policy)`, where the first `p` is a number."""
+
+    def term(p: Tensor, token: int) -> Tensor:
+        even = 1 / len(p)
+        kl = (even * torch.log(even / p)).sum()
+        return -p[token].item() * torch.log(p[token]) + config.alpha * kl
+
+    return _summed(model, examples, term)
+
+
+def _summed(model: PreTrainedModel, examples: Sequence[Example], term: Callable[[Tensor, int], Tensor]) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for example in examples:
+        logits = model(input_ids=torch.tensor([example.tokens.tolist()])).logits[0]
+        for position in range(1, len(example.tokens)):
+            if example.trained[position]:
+                total = total + term(torch.softmax(logits[position - 1], dim=0), int(example.tokens[position]))
     return total
