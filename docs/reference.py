@@ -28,6 +28,7 @@ from gym_deltasoup.merging.updates import Chunk, Updates
 from gym_export.format import Format, Loaded
 from gym_export.kinds import CertifiedExporter
 from gym_llamafactory.markdown import markdown
+from gym_llamafactory.stated import STATED
 from gym_llamafactory.table import Choice, Key
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
@@ -215,7 +216,7 @@ def llamafactory() -> str:
         choices, keys = [*choices, *own.choices], [*keys, *own.keys]
     readme = (ROOT / "plugins/gym-llamafactory/README.md").read_text(encoding="utf-8").replace("../../docs/", "")
     lines = [readme.replace("# gym-llamafactory", "# LLaMA-Factory's files", 1).strip(), ""]
-    return "\n".join([*lines, *markdown(choices, keys), ""])
+    return "\n".join([*lines, *markdown(choices, keys, STATED), ""])
 
 
 def glossary() -> str:

@@ -128,12 +128,14 @@ def test_what_is_left_out_or_switched_off_means_what_it_means_there() -> None:
             loop(eval_strategy=strategy, eval_steps=steps)
 
 
-def test_precision_is_the_files() -> None:
+def test_precision_is_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert [loop(bf16=True).precision, loop(bf16=False).precision, loop().precision] == ["bf16", "fp32", "fp32"]
     assert loop(bf16=True, fp16=False, pure_bf16=False).precision == "bf16"
-    for key, why in (("fp16", "scales its loss"), ("pure_bf16", "stay fp32 here: set `bf16: true`")):
-        with pytest.raises(RecipeError, match=why):
-            loop(**{key: True})
+    assert loop(pure_bf16=True).precision == "bf16" and "trained weights stay fp32" in capsys.readouterr().err
+    assert loop(mixed_precision="bf16_mixed").precision == "bf16"
+    for key, value in (("fp16", True), ("mixed_precision", "fp16_mixed")):
+        with pytest.raises(RecipeError, match="set `bf16: true`"):
+            loop(**{key: value})
 
 
 def test_checkpoints_warm_up_and_epochs_are_counted_as_there() -> None:
@@ -184,6 +186,41 @@ def test_what_is_not_installed_says_its_package(monkeypatch: pytest.MonkeyPatch)
         assert {problem.fix for problem in caught.value.problems} == {"pip install gym-adapters"}
     finally:
         discovery.installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("told", "meant"),
+    [
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}, "gradient_clipping": "auto"}, "FSDP"),
+        ({"zero_optimization": {"stage": 2}}, "FSDP"),
+        ({"zero_optimization": {"stage": 0}, "bf16": {"enabled": "auto"}}, "DDP"),
+        ({"tensor_parallel": {"autotp_size": 2}}, "leave it out, and take stage 3"),
+        ({"train_micro_batch_size_per_gpu": 4}, "set `per_device_train_batch_size`"),
+        ({"fp16": {"enabled": True}}, "write auto there, and set `bf16`"),
+    ],
+)
+def test_a_file_of_deepspeed_is_a_strategy(bench: Bench, told: dict[str, Any], meant: str) -> None:
+    file = bench.path("ds.json")
+    file.write_text(json.dumps(told))
+    if meant in ("DDP", "FSDP"):
+        recipe = load_recipe(RUN | {"deepspeed": str(file), "ddp_timeout": 9})
+        assert type(recipe.distributed).__name__ == meant and recipe.train.max_grad_norm == 1.0
+    else:
+        with pytest.raises(RecipeError, match=meant) as caught:
+            load_recipe(RUN | {"deepspeed": str(file)})
+        assert [problem.key for problem in caught.value.problems] == ["deepspeed"]
+
+
+def test_words_of_fsdp_are_a_strategy() -> None:
+    for said, meant in (
+        (["full_shard", "auto_wrap"], "FSDP"),
+        ("full_shard offload", "FSDP"),
+        ("", "DDP"),
+        (None, "DDP"),
+    ):
+        assert type(load_recipe(RUN | {"fsdp": said}).distributed).__name__ == meant
+    with pytest.raises(RecipeError, match="is not one of full_shard"):
+        load_recipe(RUN | {"fsdp": "full_shards"})
 
 
 def test_ppo_samples_as_there() -> None:

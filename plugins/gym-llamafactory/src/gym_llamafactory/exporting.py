@@ -11,7 +11,7 @@ from gym_core.sections import Findings
 
 DTYPES = {"auto": "keep", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 STATED: dict[str, tuple[Any, ...]] = {
-    "trust_remote_code": (False,),
+    "trust_remote_code": (False, True),  # weights are read from safetensors, and no code of a model runs
     "export_device": ("cpu", "auto"),
     "export_legacy_format": (False,),
     "export_quantization_bit": (None,),
@@ -19,7 +19,7 @@ STATED: dict[str, tuple[Any, ...]] = {
 }
 """Values that change nothing here; others are refused."""
 FIXES = {
-    "export_quantization_bit": "leave it out, and quantize what is written: `gym quantize FOLDER gptq`",
+    "export_quantization_bit": "leave it out, and quantize the run: `gym quantize RUN --with gptq`",
     "export_hub_model_id": "leave it out, and upload the folder: `hf upload NAME FOLDER`",
 }
 UNREAD = {"stage", "finetuning_type", "template", "export_quantization_dataset", "export_quantization_nsamples",

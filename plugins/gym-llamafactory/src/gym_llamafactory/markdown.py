@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from gym_llamafactory.stated import Stated
 from gym_llamafactory.table import Choice, Key
 
 
-def markdown(choices: Iterable[Choice], keys: Iterable[Key]) -> list[str]:
-    """Return the lines of two tables: keys that choose a component, and keys that fill an option."""
+def markdown(choices: Iterable[Choice], keys: Iterable[Key], stated: Mapping[str, Stated]) -> list[str]:
+    """Return the lines of the tables: keys that choose a component, that fill an option, that are refused, that count nowhere."""
     lines = ["## Keys that choose a component", "", "| Key | Value | Means |", "|---|---|---|"]
     for row in sorted(choices, key=lambda row: row.key):
         named: dict[str, list[str]] = {}
@@ -37,7 +38,25 @@ def markdown(choices: Iterable[Choice], keys: Iterable[Key]) -> list[str]:
         said = f"`{key.key}`" if key.key else "every file"
         lines += [f"| {said} | `{key.option}` | {of} | {left} | {by} |"]
         lines += [f"| `{more}` | `{key.option}` | {of} |  | with `{key.key}` |" for more in key.together.split()]
+    lines += [
+        "",
+        "## Keys that may say what is done anyway",
+        "",
+        "| Key | May say | Else refused | Instead |",
+        "|---|---|---|---|",
+    ]
+    for name, entry in sorted((name, entry) for name, entry in stated.items() if entry.values):
+        lines += [f"| `{name}` | {_all_shown(entry.values)} | {entry.why} | {entry.fix} |"]
+    lines += ["", "## Keys that change nothing here", "", "| Key | Why |", "|---|---|"]
+    lines += [f"| `{name}` | {entry.why} |" for name, entry in sorted(stated.items()) if not entry.values]
     return lines
+
+
+def _all_shown(values: tuple[object, ...]) -> str:
+    """Write what a key may say, each once."""
+    return ", ".join(
+        dict.fromkeys(f"`{'null' if value is None else _shown(value)}`" for value in values if value not in ("", []))
+    )
 
 
 def _shown(value: object) -> str:

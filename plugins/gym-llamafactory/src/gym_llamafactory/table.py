@@ -65,6 +65,8 @@ class Choice:
     """For a value, the keys that choose more narrowly where they are given, with spaces: `{"lora": "use_dora"}`."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Values that no component does, each with what to set in its place."""
+    read: Callable[[Any], str] | None = None
+    """How a value becomes one of `names`, or nothing, where it is a path or a list. `ValueError` says why not."""
 
 
 class Keys(Component):

@@ -5,7 +5,7 @@ What no table knows goes to the short form of the kernel: options may stand besi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gym_core.dialect import chosen_names, fill_own, mapping_of, parted, put
@@ -13,6 +13,7 @@ from gym_core.discovery import catalogue, entries
 from gym_core.errors import Problem
 from gym_core.sections import SLOTS, Findings
 from gym_llamafactory import table as tables
+from gym_llamafactory.keys.convert import note
 from gym_llamafactory.stated import STATED
 from gym_llamafactory.table import Choice, Key, Table
 
@@ -36,10 +37,6 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     chosen = _choose(table, sections, flat, found)
     for key in sorted(TOP.keys() & flat.keys()):
         put(sections, (TOP[key],), flat.pop(key), key, found)
-    for key in STATED.keys() & flat.keys():
-        stated, value = STATED[key], flat.pop(key)
-        if stated.values and value not in stated.values:
-            found.problems.append(Problem(stated.why, found.where((key,)), key, stated.fix))
     names = {section: name.rpartition("/")[2] for section, name in chosen_names(sections).items()}
     fitting = list(table.filling(names))
     rows: dict[str, list[Key]] = {}
@@ -66,6 +63,9 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
             found.problems.append(_alone(key, beside[key][0], found))
     known = {*TOP, *STATED, *table.choosing(), *(key for row in table.keys for key in (row.key, *row.together.split()))}
     unknown = fill_own(sections, left, found, known)
+    said_only = [key for key in unknown if key in STATED]  # a component's own option of that name was filled before
+    _take(said_only, left, found)
+    unknown = [key for key in unknown if key not in STATED]
     found.problems += [_elsewhere(key, fitting, chosen, found) or _of_another(table, key, found) for key in unknown]
     left_out = [
         row for several in rows.values() for row in several if row.default is not None and flat.get(row.key) is None
@@ -78,6 +78,16 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     given = sections.get("callbacks") or []
     sections["callbacks"] = [*(given if isinstance(given, list) else [given]), *CALLBACKS]
     return sections
+
+
+def _take(keys: Iterable[str], flat: Mapping[str, Any], found: Findings) -> None:
+    """Take keys that say what is done anyway, or change nothing; note a problem for what they say beyond that."""
+    for key in keys:
+        stated, value = STATED[key], flat[key]
+        if stated.values and value not in stated.values:
+            found.problems.append(Problem(stated.why, found.where((key,)), key, stated.fix))
+        elif stated.note and value:
+            note(f"{key}: {stated.note}")
 
 
 def _take_apart(flat: dict[str, Any], found: Findings) -> None:
@@ -96,7 +106,7 @@ def _take_apart(flat: dict[str, Any], found: Findings) -> None:
 def _choose(table: Table, sections: dict[str, Any], flat: dict[str, Any], found: Findings) -> Chosen:
     """Name the components that keys choose, and take from `flat` the keys that did nothing else."""
     rows = table.choosing()
-    values = {key: str(flat[key]).lower() for key in rows if flat.get(key) is not None}
+    values = {key: _worded(key, rows[key], flat, found) for key in rows if flat.get(key) is not None}
     picked = {key: _picked(key, rows[key], value, found) for key, value in values.items()}
     chosen = Chosen({}, {})
     named: dict[str, str] = {}
@@ -117,6 +127,16 @@ def _choose(table: Table, sections: dict[str, Any], flat: dict[str, Any], found:
             why = f"contradicts `{chosen.by[section]}`"
             found.problems.append(Problem(why, found.where((key,)), key, "give one"))
     return chosen
+
+
+def _worded(key: str, rows: list[tuple[str, Choice]], flat: Mapping[str, Any], found: Findings) -> str:
+    """Return the value of a key that chooses as the tables name it; `false` for none, also after noting a problem."""
+    read = next((row.read for _, row in rows if row.read), None)
+    try:
+        return (read(flat[key]) or "false") if read and flat[key] else str(flat[key] or "false").lower()
+    except ValueError as error:
+        found.problems.append(Problem(str(error), found.where((key,)), key))
+        return "false"
 
 
 def _picked(key: str, rows: list[tuple[str, Choice]], value: str, found: Findings) -> str:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 NOT = {True: False, False: True}  #: for keys that say the opposite of the option
+
+
+def note(text: str) -> None:
+    """Tell the user what becomes of a key that means something else here."""
+    sys.stderr.write(f"note: {text}\n")
 
 
 def unread(value: Any) -> None:

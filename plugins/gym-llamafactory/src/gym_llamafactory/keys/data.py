@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from gym_llamafactory.keys.convert import names, numbers, unread
+from gym_llamafactory.keys.convert import names, note, numbers, unread
 from gym_llamafactory.table import Key, Keys
 
 _OF = "dataset"
@@ -15,12 +16,31 @@ def template(name: Any, **options: Any) -> dict[str, Any]:
     return {"name": "llamafactory", "format": str(name) or None, **options} if not isinstance(name, dict) else name
 
 
+def folder(name: Any) -> Any:
+    """Take a folder; a repository on the Hub is not read in its place."""
+    if str(name).startswith("REMOTE:"):
+        named = str(name).removeprefix("REMOTE:")
+        raise ValueError(
+            f"is a repository on the Hub: run `hf download {named} --repo-type dataset --local-dir DIR`, and name DIR"
+        )
+    return name
+
+
+def tokens(path: Any) -> None:
+    """Take where LLaMA-Factory keeps tokens; here they are in the cache. Raises ValueError where it has kept some there."""
+    if Path(str(path)).exists():
+        raise ValueError(
+            "holds tokens that LLaMA-Factory wrote, which are not read: leave it out, and name the dataset"
+        )
+    note("tokenized_path: tokens are kept in the cache; nothing is written there, and training begins at once")
+
+
 class DataKeys(Keys):
     """Keys of the data."""
 
     keys = (
         Key("dataset", "data.sources", _OF, names),
-        Key("dataset_dir", "data.dataset_dir", _OF),
+        Key("dataset_dir", "data.dataset_dir", _OF, folder),
         Key(
             "template",
             "data.template",
@@ -40,6 +60,7 @@ class DataKeys(Keys):
         Key("mask_history", "data.train_on", _OF, {True: "last", False: None}),
         Key("preprocessing_num_workers", "data.processes", _OF),
         Key("overwrite_cache", "data.rebuild", _OF),
+        Key("tokenized_path", "data.rebuild", _OF, tokens),
         Key("dataloader_num_workers", "data.rebuild", _OF, unread),
         Key("", "data.bad_rows", _OF, default="skip"),
         Key("", "data.whole_epochs", _OF, default=True),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from typing import Any
 
+from gym_llamafactory.keys.convert import note
 from gym_llamafactory.layout import found
 from gym_llamafactory.table import Key, Keys
 
@@ -20,9 +20,7 @@ def attention(value: Any) -> str:
     """Return the attention of that name; `auto`, and a word on it, where the package that brings it is not installed."""
     package = _PACKAGES.get(str(value))
     if package and importlib.util.find_spec(package) is None:
-        sys.stderr.write(
-            f"note: flash_attn: {value} needs the package {package}, which is not installed; auto is used\n"
-        )
+        note(f"flash_attn: {value} needs the package {package}, which is not installed; auto is used")
         return "auto"
     return _ATTENTION.get(str(value), str(value))
 
@@ -39,5 +37,6 @@ class ModelKeys(Keys):
         Key("moe_aux_loss_coef", "model.router_aux_loss_coef", _OF),
         Key("resize_vocab", "model.resize_vocab", _OF),
         Key("neftune_noise_alpha", "model.neftune_noise_alpha", _OF, float),
+        Key("torch_compile", "model.compile", _OF),
         Key("trust_remote_code", "model.trust_remote_code", _OF),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gym_llamafactory.keys.convert import NOT, number, positive, refused, unread
+from gym_llamafactory.keys.convert import NOT, note, number, positive, refused, unread
 from gym_llamafactory.table import Key, Keys
 
 KEEP_ALL = 1_000_000  #: checkpoints; more than any run writes
@@ -12,7 +12,7 @@ _LOGGED = 500  #: what `logging_steps` means by being left out
 _FP16 = (
     "fp16 scales its loss, which is not done here: set `bf16: true` where the device has it, or leave both out for fp32"
 )
-_PURE = "trained weights stay fp32 here: set `bf16: true`, which takes more memory and rounds less"
+_CHECKPOINTED = {"full": True, "selective": "selective"}  #: what Megatron computes again, as here
 
 
 def evaluations(strategy: Any, eval_steps: Any = None, logging_steps: Any = None) -> int | None:
@@ -49,6 +49,21 @@ def kept(limit: Any) -> int:
     return int(limit) if int(limit) > 0 else KEEP_ALL
 
 
+def pure(value: Any) -> str | None:
+    """Take bf16 weights for bf16 arithmetic: weights that are trained stay fp32 here."""
+    if not value:
+        return None
+    note("pure_bf16: computed in bf16, and trained weights stay fp32: more memory than there, and less is rounded away")
+    return "bf16"
+
+
+def mixed(value: Any) -> str:
+    """Take Megatron's name of mixed precision."""
+    if value != "bf16_mixed":
+        raise ValueError(f"there is no `{value}` here: set `bf16: true`, or leave both out for fp32")
+    return "bf16"
+
+
 class RunKeys(Keys):
     """Keys of the loop, of processes and of what is written."""
 
@@ -56,6 +71,7 @@ class RunKeys(Keys):
         Key("num_train_epochs", "train.epochs", default=3.0),
         Key("max_steps", "train.max_steps", convert=positive),
         Key("per_device_train_batch_size", "train.batch_size", default=8),
+        Key("per_gpu_train_batch_size", "train.batch_size"),
         Key("gradient_accumulation_steps", "train.accumulate"),
         Key("learning_rate", "train.learning_rate", convert=float),
         Key("warmup_ratio", "train.warmup", convert=warmup, together="lr_scheduler_type warmup_steps"),
@@ -63,8 +79,11 @@ class RunKeys(Keys):
         Key("max_grad_norm", "train.max_grad_norm"),
         Key("bf16", "train.precision", convert={True: "bf16", False: "fp32"}, default=False),
         Key("fp16", "train.precision", convert=refused(_FP16)),
-        Key("pure_bf16", "train.precision", convert=refused(_PURE)),
+        Key("pure_bf16", "train.precision", convert=pure),
+        Key("mixed_precision", "train.precision", convert=mixed),
         Key("gradient_checkpointing", "train.gradient_checkpointing"),
+        Key("activation_checkpointing", "train.gradient_checkpointing"),
+        Key("recompute_granularity", "train.gradient_checkpointing", convert=_CHECKPOINTED),
         Key("disable_gradient_checkpointing", "train.gradient_checkpointing", convert=NOT),
         Key("seed", "train.seed", default=42),
         Key("disable_shuffling", "train.shuffle", convert=NOT),
@@ -78,6 +97,5 @@ class RunKeys(Keys):
         Key("load_best_model_at_end", "train.load_best_model_at_end"),
         Key("plot_loss", "train.plot"),
         Key("overwrite_output_dir", "train.overwrite"),
-        Key("ddp_timeout", "distributed.timeout", "ddp fsdp", float),
         Key("export_size", "export.shard_gigabytes", "safetensors"),
     )

@@ -1,0 +1,94 @@
+"""How a run is spread over processes: files of DeepSpeed, and transformers' `fsdp`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gym_llamafactory.keys.convert import note
+from gym_llamafactory.table import Choice, Key, Keys
+
+#: Entries of a DeepSpeed file that say what keys beside it say, by those keys.
+_BESIDE = {
+    "train_batch_size": "per_device_train_batch_size",
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "max_grad_norm",
+}
+#: Entries that change numbers or need DeepSpeed's own code, by what to do instead.
+_REFUSED = {
+    "optimizer": "set `optim`",
+    "scheduler": "set `lr_scheduler_type`",
+    "tensor_parallel": "leave it out, and take stage 3",
+    "compression_training": "leave it out, and quantize what is trained",
+    "sparse_attention": "leave it out",
+    "curriculum_learning": "leave it out",
+    "progressive_layer_drop": "leave it out",
+    "amp": "leave it out, and set `bf16: true`",
+}
+_SHARDED = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "true")
+_WRAPPING = ("auto_wrap", "offload")  #: which layers are cut, and where they lie: no number changes
+
+
+def zero(value: Any) -> str:
+    """Return the stage of ZeRO of a DeepSpeed file, or of its content. Raises ValueError for what it says beyond that."""
+    told = value if isinstance(value, Mapping) else _read(Path(str(value)))
+    for entry, key in _BESIDE.items():
+        if told.get(entry, "auto") != "auto":
+            raise ValueError(f"`{entry}: {told[entry]}` stands in it: write auto there, and set `{key}`")
+    for entry, advice in _REFUSED.items():
+        if told.get(entry):
+            raise ValueError(f"`{entry}` stands in it, which is DeepSpeed's own: {advice}")
+    for entry, known in (("fp16", (False, "auto")), ("bf16", (False, "auto"))):
+        if _part(told, entry).get("enabled", False) not in known:
+            raise ValueError(f"`{entry}.enabled` is set in it: write auto there, and set `bf16`")
+    stage = _part(told, "zero_optimization").get("stage", 0)
+    name = "DeepSpeed" if isinstance(value, Mapping) else str(value)
+    return _said(name, f"stage {stage}", "fsdp" if stage in (2, 3) else "ddp")
+
+
+def sharding(value: Any) -> str:
+    """Return how transformers' `fsdp` cuts weights up. Raises ValueError for a word that it does not know."""
+    words = value if isinstance(value, list) else str(value).lower().replace(",", " ").split()
+    words = [str(word).lower() for word in words]
+    ways = [word for word in words if word not in _WRAPPING]
+    if not ways:
+        return ""
+    unknown = [word for word in ways if word not in (*_SHARDED, "no_shard", "false")]
+    if unknown or len(ways) > 1:
+        raise ValueError(f"`{' '.join(unknown or ways)}` is not one of {', '.join((*_SHARDED[:-1], 'no_shard'))}")
+    return _said("fsdp", ways[0], "fsdp" if ways[0] in _SHARDED else "ddp")
+
+
+def _said(what: str, how: str, strategy: str) -> str:
+    note(f"{what} ({how}) means `distributed: {strategy}`, which counts with several processes: gym train --nproc N")
+    return strategy
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except OSError:
+        raise ValueError(f"there is no file {file} here: name it from the folder where gym is started") from None
+    except ValueError:
+        raise ValueError(f"{file} is no JSON") from None
+    if not isinstance(told, dict):
+        raise ValueError(f"{file} holds no mapping")
+    return told
+
+
+def _part(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = told.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+class ProcessKeys(Keys):
+    """Keys of what a run is spread over."""
+
+    choices = (
+        Choice("deepspeed", "distributed", {"ddp": "ddp", "fsdp": "fsdp"}, read=zero),
+        Choice("fsdp", "distributed", {"ddp": "ddp", "fsdp": "fsdp"}, read=sharding),
+    )
+    keys = (Key("ddp_timeout", "distributed.timeout", "ddp fsdp", float),)

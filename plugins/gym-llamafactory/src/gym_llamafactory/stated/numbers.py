@@ -1,0 +1,98 @@
+"""Keys that would change numbers, or what is written, and may say what is done anyway alone."""
+
+from __future__ import annotations
+
+from gym_llamafactory.stated.entry import OFF, Stated, refused
+
+_MEASURED = "leave it out; metrics.jsonl has all that is measured"
+_ROWS = "leave it out: samples share rows, each attends to itself"
+NUMBERS: dict[str, Stated] = {
+    "do_train": Stated((True,), fix="set it to true"),
+    "save_strategy": Stated(("steps",), "checkpoints are written by steps", "leave it out, and set save_steps"),
+    "logging_strategy": Stated(("steps",), "lines are written by steps", "leave it out, and set logging_steps"),
+    "logging_first_step": Stated(OFF, "is a line as others are", "set `logging_steps: 1`"),
+    "report_to": Stated(
+        ("none", None, [], ["none"], "None"), fix="set it to none; metrics.jsonl has all that is measured"
+    ),
+    "use_swanlab": Stated(OFF, fix=_MEASURED),
+    "packing": Stated(OFF, "would let samples attend to one another", _ROWS),
+    "neat_packing": Stated(OFF, "is done anyway", _ROWS),
+    "use_packed_sequences": Stated(OFF, "is done anyway", _ROWS),
+    "streaming": Stated(OFF, "rows are read before the first step", "leave it out, and its `buffer_size`"),
+    "eval_dataset": Stated((None,), "is not read yet", "set `val_size`"),
+    "eval_on_each_dataset": Stated(OFF, "is not done: one part is held out of all", "leave it out, and set `val_size`"),
+    "eval_delay": Stated((0, None), "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
+    "eval_on_start": Stated(OFF, "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
+    "ignore_pad_token_for_loss": Stated((True, None), "would train padding", "leave it out"),
+    "resume_from_checkpoint": Stated(
+        (None, True, "true"), "a run goes on from its own last checkpoint", "leave it out"
+    ),
+    "ignore_data_skip": Stated(OFF, "would show samples again", "leave it out: a run goes on at the next sample"),
+    "compute_accuracy": Stated(OFF, "is not measured", "leave it out"),
+    "metric_for_best_model": Stated(
+        (None, "loss", "eval_loss"), "the best model is told by the loss", "set it to eval_loss"
+    ),
+    "greater_is_better": Stated((None, False), "the best model is told by the loss", "leave it out"),
+    "early_stopping_steps": Stated((None,), "is a callback here", "add `callbacks: [early_stopping]`"),
+    "label_names": Stated((None,), "is for models of other tasks", "leave it out"),
+    "label_smoothing_factor": Stated((0, 0.0, None), "is not in the loss", "leave it out, or set it to 0"),
+    "average_tokens_across_devices": Stated(
+        (True, None), "each token counts the same on all processes", "leave it out"
+    ),
+    "calculate_per_token_loss": Stated((True, None), "each token counts the same in a step", "leave it out"),
+    "data_seed": Stated((None,), "samples are drawn with the seed of the run", "leave it out, and set `seed`"),
+    "full_determinism": Stated(OFF, "is no option", "leave it out: a run on a CPU repeats bit for bit"),
+    "train_sampling_strategy": Stated((None, "random"), "samples come in a random order", "leave it out"),
+    "dataloader_drop_last": Stated(
+        OFF, "would lose samples", "leave it out: the last step of an epoch has what is left"
+    ),
+    "auto_find_batch_size": Stated(
+        OFF, "is another option here", "set `batch_tokens: auto` in place of the batch size"
+    ),
+    "torchdynamo": Stated((None,), "is another key by now", "set `torch_compile: true`"),
+    "mixture_of_depths": Stated((None,), "changes the model into one that no other tool reads", "leave it out"),
+    "module_dropout": Stated((0, 0.0, None), "is never applied by peft", "leave it out"),
+    "pref_bco_weight": Stated(
+        (0, 0.0, None), "is not added to another loss", "leave it out; `algorithm: bco_pair` is that loss"
+    ),
+    "reward_model_type": Stated(
+        (None, "lora", "full"), "no server is asked for rewards", "set it to full, and name a folder"
+    ),
+    "upcast_layernorm": Stated(OFF, "is not done: trained weights are fp32 anyway", "leave it out"),
+    "use_fast_tokenizer": Stated((True, None), "slow tokenizers are not read", "leave it out"),
+    "quantization_device_map": Stated((None,), "the device is that of the process", "leave it out"),
+    "audio_sampling_rate": Stated((16000, None), "is about audio, which is not read yet", "leave it out"),
+    **refused(OFF, "samples come in a random order", "leave it out", ("group_by_length", "sortish_sampler")),
+    **refused(
+        OFF,
+        "is done by `gym inference`, which answers prompts",
+        "run `gym inference` on the rows",
+        ("do_predict", "predict_with_generate"),
+    ),
+    **refused(OFF, "evaluation is as precise as training", "leave it out", ("bf16_full_eval", "fp16_full_eval")),
+    **refused(
+        (None,),
+        "belongs to a model of its own",
+        "merge it with `gym export`, and name the folder that is written",
+        ("ref_model_adapters", "reward_model_adapters"),
+    ),
+    **refused(
+        (None,),
+        "changes the vocabulary, which `gym tokens` does",
+        "leave it out, and name the folder that it writes",
+        ("add_tokens", "add_special_tokens", "new_special_tokens_config", "init_special_tokens"),
+    ),
+    **refused(
+        (None,),
+        "a file that others may read should hold no token",
+        "leave it out: `hf auth login`, or HF_TOKEN",
+        ("hf_hub_token", "hub_token", "push_to_hub_token"),
+    ),
+    **refused(
+        (None,),
+        "models come from the Hub of Hugging Face, or from a folder",
+        "leave it out",
+        ("ms_hub_token", "om_hub_token"),
+    ),
+    **refused(OFF, "is not done", "leave it out, and upload the folder: `hf upload NAME FOLDER`", ("push_to_hub",)),
+}
