@@ -59,8 +59,7 @@ def codes(path: Path) -> set[str]:
 def measure(report: Report, quick: bool) -> None:
     """Train once, and make a delta of it in every setting; then the same of a LoRA."""
     with tempfile.TemporaryDirectory() as scratch:
-        steps = 20 if quick else 60
-        recipe = trained(Path(scratch) / "whole", steps)
+        recipe = trained(Path(scratch) / "whole", 20 if quick else 60)
         settings = [(bits, 1.0) for bits in LEAST] + [(1, 0.2)]
         for bits, above in settings:
             for steps in (0, 40 if quick else 200):
@@ -72,7 +71,7 @@ def measure(report: Report, quick: bool) -> None:
                 report.check(
                     f"share of the gain kept by {bits} bits", told["holdout"]["recovered"], at_least=LEAST[bits]
                 )
-        recipe = trained(Path(scratch) / "lora", steps, adapter={"name": "lora", "rank": 16})
+        recipe = trained(Path(scratch) / "lora", 40 if quick else 200, adapter={"name": "lora", "rank": 16})
         told, path = made(recipe, "delta", distill_steps=0)
         report.figures["LoRA of rank 16"] = {key: told[key] for key in (*KEYS, "adapter_bf16_bytes", "adapter_ratio")}
         report.check("LoRA: largest squared relative error", max(told["squared_errors"].values()), at_most=MOST_ERROR)

@@ -1,7 +1,8 @@
 """Codes a change of low rank, such as that of a LoRA: its factors in one and two bits.
 
 The factors of a LoRA are known up to an invertible matrix between them, so their signs mean nothing. Those of the singular value
-decomposition are unique, and their components lie in the order of what they matter (arXiv:2510.26690).
+decomposition are unique, and their components lie in the order of what they matter (arXiv:2510.26690). Coded, they no longer are
+the best factors for each other: each side in turn is fitted by least squares to the codes of the other, and coded anew.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Ranked:
     bits: float = 1.5  #: most bits of a number of the factors on average, without scales
     group: int = 256  #: numbers of a row of a factor that share a scale
     most_rank: int = 256  #: a change of a larger rank is no low-rank one
+    turns: int = 8  #: how often a side is fitted to the codes of the other
 
     def most_leading(self, rank: int) -> int:
         """Return how many components of this many may take two bits."""
@@ -94,24 +96,64 @@ def _trimmed(basis: Tensor, lower: Tensor, limit: int) -> Factors | None:
 def encode(factors: Factors, shape: tuple[int, ...], how: Ranked, transposed: bool = False) -> Record:
     """Return the record of a change of this shape: the leading components in two bits, the others in one.
 
-    Those are as many as have the share `energy` of it, and no more than `bits` allow. The gains of the components are then fitted
-    once more to what their codes stand for, by least squares.
+    Those are as many as have the share `energy` of it, and no more than `bits` allow. Of the codes of all turns those next to the
+    change are kept.
     """
-    left, right = factors
-    rank = left.shape[1]
-    energy = left.square().sum(-1) * right.square().sum(-1)
+    rank = factors.left.shape[1]
+    energy = factors.left.square().sum(-1) * factors.right.square().sum(-1)
     share = energy.cumsum(-1) / energy.sum(-1, keepdim=True).clamp(min=1e-30)
     leading = 0 if how.energy <= 0 else int((share < how.energy - 1e-9).sum(-1).amax()) + 1
     leading = min(leading, how.most_leading(rank))
     entry = LowRank(shape=shape, rank=rank, leading=leading, group=how.group, transposed=transposed)
-    coded = [_coded(factor, leading, how.group) for factor in (left, right)]
-    gains = _gains(left, right, *(found for _, _, found in coded))
-    scales = [coded[0][1] * gains[..., None], coded[1][1]]
-    return records.low_rank(entry, [codes for codes, _, _ in coded], scales)
+    sides = [_coded(factor, leading, how.group) for factor in factors]
+    best = _fitted(factors, sides)
+    for turn in range(how.turns):
+        one, other = turn % 2, 1 - turn % 2
+        codes = sides[other].values.double()
+        moved = _solved(codes @ codes.mT, codes @ factors[other].double().mT @ factors[one].double())
+        sides[one] = _coded(moved.float(), leading, how.group)
+        best = min(best, _fitted(factors, sides), key=lambda fit: fit.error)
+    return records.low_rank(entry, best.codes, best.scales)
 
 
-def _coded(factor: Tensor, leading: int, group: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return codes, scales `[stack, rank, groups]` and what they stand for, of a factor `[stack, rank, n]`."""
+class _Coded(NamedTuple):
+    """One side in codes."""
+
+    codes: Tensor  #: `[stack, rank, n]`
+    scales: Tensor  #: `[stack, rank, groups]`
+    values: Tensor  #: `[stack, rank, n]`, what the codes stand for
+
+
+class _Fitted(NamedTuple):
+    """Both sides in codes, the left one with the best gains."""
+
+    error: float  #: squared, less that of no codes at all
+    codes: list[Tensor]
+    scales: list[Tensor]
+
+
+def _fitted(factors: Factors, sides: list[_Coded]) -> _Fitted:
+    """Return the codes with the gains g of the components for which sum_k g_k l_k r_k^T is next to the change.
+
+    The normal equations: (L L^T * R R^T) g = sum over pairs of (l_j . left_k)(r_j . right_k).
+    """
+    gram = torch.stack([side.values @ side.values.mT for side in sides]).double().prod(0)
+    pairs = [side.values @ factor.mT for side, factor in zip(sides, factors, strict=True)]
+    wanted = torch.stack(pairs).double().prod(0).sum(-1, keepdim=True)
+    gains = _solved(gram, wanted).clamp(min=0)
+    error = float((gains * (gram @ gains - 2 * wanted)).sum())
+    scales = [sides[0].scales * gains.float(), sides[1].scales]
+    return _Fitted(error, [side.codes for side in sides], scales)
+
+
+def _solved(gram: Tensor, wanted: Tensor) -> Tensor:
+    """Return the solution of normal equations, also where a component is zero."""
+    ridge = torch.diag_embed(gram.diagonal(dim1=1, dim2=2) * 1e-7 + 1e-30)
+    return torch.linalg.solve(gram + ridge, wanted)
+
+
+def _coded(factor: Tensor, leading: int, group: int) -> _Coded:
+    """Return a factor `[stack, rank, n]` in codes."""
     rank, count = factor.shape[1:]
     padded = functional.pad(factor, (0, -count % group)).unflatten(-1, (-1, group))
     real = functional.pad(torch.ones(count), (0, -count % group)).unflatten(-1, (-1, group)).to(factor)
@@ -128,15 +170,4 @@ def _coded(factor: Tensor, leading: int, group: int) -> tuple[Tensor, Tensor, Te
     signs = (codes & 1) * 2.0 - 1
     signs[:, :leading] += (codes[:, :leading] >> 1) - 0.5
     values = (signs * scales[..., None]).flatten(2)[..., :count]
-    return codes.flatten(2)[..., :count].contiguous(), scales, values
-
-
-def _gains(left: Tensor, right: Tensor, coded_left: Tensor, coded_right: Tensor) -> Tensor:
-    """Return the gains g of the components for which sum_k g_k l_k r_k^T is next to the change, `[stack, rank]`.
-
-    The normal equations: (L L^T * R R^T) g = sum over pairs of (l_j . left_k)(r_j . right_k).
-    """
-    gram = ((coded_left @ coded_left.mT) * (coded_right @ coded_right.mT)).double()
-    wanted = ((coded_left @ left.mT) * (coded_right @ right.mT)).double().sum(-1)
-    gram += torch.diag_embed(gram.diagonal(dim1=1, dim2=2) * 1e-7 + 1e-30)
-    return torch.linalg.solve(gram, wanted[..., None])[..., 0].clamp(min=0).float()
+    return _Coded(codes.flatten(2)[..., :count].contiguous(), scales, values)
