@@ -84,25 +84,34 @@ class Index:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection. Raises GymError for whatever is wrong with the file or the disk."""
-        with self._turn:
-            try:
-                yield self._connection()
-            except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of a message that quotes damaged text
-                raise self._told(error) from error
+        """Give a connection that sees one state of the index during the block, whatever others write meanwhile.
+
+        Raises GymError for whatever is wrong with the file or the disk.
+        """
+        with self._transaction("BEGIN") as connection:
+            yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Give a connection that alone may write; what the block changes is there when it ends, or nothing where it raises."""
-        with self.reading() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            yield connection
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._turn:
             try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
+                connection = self._connection()
+                connection.execute(begin)
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                    raise
+            except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of a message that quotes damaged text
+                raise self._told(error) from error
 
     def newest(self, connection: sqlite3.Connection, user: str) -> Variant | None:
         """Return the newest version of a user; None where there is none. Raises GymError where its row is damaged."""
@@ -217,7 +226,8 @@ class Index:
             fix = "choose a folder on a local disk that has hard links"
             raise GymError(f"no store can be made here: {error}", where=str(root), fix=fix) from error
         finally:
-            remove(building)
+            with suppress(NotADirectoryError):  # then nothing was made
+                remove(building)
 
     def _told(self, error: sqlite3.Error | UnicodeDecodeError) -> GymError:
         """Return an error of SQLite as one that a user can act on."""
