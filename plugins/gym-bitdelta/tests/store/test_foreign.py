@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,37 @@ def test_gc_leaves_what_links_name_alone(store, artifact, tmp_path):
     assert sorted(path.name for path in outside.rglob("*")) == ["ab", "kept"]
 
 
+@posix
+def test_gc_takes_nothing_through_a_link_in_the_place_of_its_folders(store, artifact, tmp_path):
+    """`files` may lead to those of another store, and `open` to anybody's folders."""
+    store.create("ann", artifact("one"))
+    store.close()
+    outside = tmp_path / "outside" / "1-0123abcd"
+    outside.mkdir(parents=True)
+    shutil.rmtree(store.root / "open")
+    (store.root / "open").symlink_to(outside.parent)
+    with VariantStore(tmp_path / "second") as second:
+        (second.root / "files").symlink_to(store.root / "files")
+        assert second.gc().files == 0
+    assert store.gc().processes == 0 and outside.is_dir()
+    shutil.rmtree(outside.parent)
+    (store.root / "open").unlink()
+    assert store.verify("ann")
+
+
+@posix
+def test_gc_leaves_the_folder_of_somebody_who_lets_nobody_write_there(store, artifact):
+    store.create("ann", artifact("one"))
+    folder = store.root / "open" / "1-0123abcd"
+    folder.mkdir()
+    (folder / ".lock").symlink_to("nowhere")  # which cannot be opened, whoever asks
+    assert store.gc().processes == 0 and folder.is_dir()
+
+
 def test_gc_takes_nothing_that_no_store_writes(store, artifact):
     store.create("ann", artifact("one"))
+    mine = store.root / "open" / "mine"
+    mine.mkdir()
     folder = content(store, b"one").parent
     (folder / "a-folder").mkdir()
     (folder / ".DS_Store").write_text("x")
@@ -42,7 +72,7 @@ def test_gc_takes_nothing_that_no_store_writes(store, artifact):
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_text("left")
     assert store.gc().files == 1 and not orphan.exists()
-    assert (folder / "a-folder").is_dir() and (folder / ".DS_Store").exists()
+    assert (folder / "a-folder").is_dir() and (folder / ".DS_Store").exists() and mine.is_dir()
     store.verify("ann")
 
 

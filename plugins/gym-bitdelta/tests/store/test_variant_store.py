@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,11 +129,26 @@ def test_opening_and_updating_at_the_same_time(store, artifact):
     assert len(store.lineage("ann")) == 13
 
 
+def test_a_reader_sees_one_state_of_the_index_whatever_is_written_meanwhile(store, artifact):
+    """Else it would take the rows of two versions for damage."""
+    store.create("ann", artifact("one"))
+    with VariantStore(store.root) as other, store.index.reading() as connection:
+        before = store.index.rows(connection, "ann")
+        other.evaluated("ann", quality={"loss": 1.0})
+        assert store.index.rows(connection, "ann") == before
+        assert store.index.newest(connection, "ann").number == 1 and not store.index.listing(connection).damaged
+    assert store.get("ann").number == 2
+
+
 def test_one_of_two_updates_of_the_same_version_is_refused(store, artifact):
     first = store.create("ann", artifact("one"))
     store.update("ann", artifact("two"), parent=first.id)
     with pytest.raises(BusyError, match="another version of `ann` was stored since"):
         store.update("ann", artifact("three"), parent=first.id)
+    with pytest.raises(
+        BusyError, match="another version of `ann` was stored since"
+    ):  # figures of the first are not its
+        store.evaluated("ann", safety={"asr": 0.0}, parent=first.id)
     with pytest.raises(GymError, match="already"):
         store.create("ann", artifact("three"))
     with pytest.raises(GymError, match="there is no variant of `bob`"):
@@ -181,12 +197,45 @@ def test_any_other_text_is_an_id(store, artifact, user):
     assert [each.user for each in store.listing().variants] == [user]
 
 
-@pytest.mark.parametrize("evidence", [{}, "safe", {"loss": float("nan")}, {"x": object()}, {"x": "y" * 70_000}, 3])
+def nested(levels: int) -> dict[str, Any]:
+    """Return mappings in each other."""
+    made: dict[str, Any] = {"x": 1}
+    for _ in range(levels - 1):
+        made = {"x": made}
+    return made
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {},
+        "safe",
+        {"loss": float("nan")},
+        {"x": object()},
+        {"x": "y" * 70_000},
+        {"x": "\ud800"},
+        nested(205),
+        nested(9000),
+        3,
+    ],
+)
 def test_evidence_that_is_none_is_refused(store, artifact, evidence):
-    with pytest.raises(GymError, match=r"evidence|plain data|at most") as caught:
+    """That a record could not be read with, too."""
+    with pytest.raises(GymError, match=r"evidence|plain data|at most|deep") as caught:
         store.create("ann", artifact("one"), safety=evidence)
     assert caught.value.problems[0].key == "safety"
     assert not store.listing().variants
+
+
+def test_evidence_as_deep_as_may_be_is_read_again(store, artifact):
+    store.create("ann", artifact("one"), quality=nested(64))
+    assert store.get("ann").quality == nested(64)
+
+
+def test_a_file_in_the_place_of_a_store_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GymError, match="no store can be made here"):
+        VariantStore(tmp_path / "file")
 
 
 def test_an_artifact_without_files_is_refused(store, artifact, tmp_path):
@@ -286,6 +335,7 @@ def test_what_is_open_in_a_process_is_left_and_what_a_dead_one_had_is_collected(
 
 def test_a_forked_process_has_a_connection_and_files_of_its_own(store, artifact):
     store.create("ann", artifact("one"))
+    located = store.locate("ann")
     with store.open("ann") as found:
         child = os.fork()
         if not child:
@@ -296,7 +346,7 @@ def test_a_forked_process_has_a_connection_and_files_of_its_own(store, artifact)
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert store.get("ann").number == 2
-        assert (found.path / DELTA).read_text() == "one"
+        assert (found.path / DELTA).read_text() == located.read_text() == "one"
 
 
 def test_ten_thousand_variants_open_in_a_second(tmp_path):

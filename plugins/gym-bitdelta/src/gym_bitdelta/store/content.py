@@ -87,15 +87,20 @@ class Content:
     def hashes(self) -> Iterator[str]:
         """Yield the names of all files; what is called otherwise, or lies behind a symbolic link, is not of this store."""
         for folder in self.root.glob("??"):
-            if not folder.is_symlink():
+            if not self._leads_elsewhere(folder):
                 found = (folder.name + path.name for path in folder.iterdir() if not path.is_dir())
                 yield from (name for name in found if SHA256.fullmatch(name))
 
     def remove(self, hashes: Iterable[str]) -> tuple[int, int]:
-        """Remove files that are there; return how many, and their bytes. What is open elsewhere may stay until the next time."""
+        """Remove files that are there; return how many, and their bytes. What is open elsewhere may stay until the next time.
+
+        What lies behind a symbolic link stays: it may be that of another store.
+        """
         count = size = 0
         for sha256 in hashes:
             path = self.path(sha256)
+            if self._leads_elsewhere(path.parent):
+                continue
             try:
                 held = path.stat().st_size
                 path.unlink()
@@ -103,6 +108,9 @@ class Content:
                 continue
             count, size = count + 1, size + held
         return count, size
+
+    def _leads_elsewhere(self, folder: Path) -> bool:
+        return folder.is_symlink() or self.root.is_symlink()
 
 
 def staged(source: Path, into: Path) -> Sequence[StoredFile]:

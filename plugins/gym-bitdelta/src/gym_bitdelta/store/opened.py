@@ -7,6 +7,7 @@ where it is served from, and what a killed process leaves is known as such.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from gym_core.files import remove
 from gym_core.outputlock import OutputLock
 
 FOLDER = "open"
+OWN = re.compile(r"\d+-[0-9a-f]{8}")  #: what the folder of a process is called
 
 
 class OpenFolders:
@@ -34,8 +36,8 @@ class OpenFolders:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """Give a new folder, which is removed after the block."""
-        made = self._own() / str(next(self._numbers))
+        """Give a new folder, which is removed after the block, by the process that made it alone."""
+        made, owner = self._own() / str(next(self._numbers)), os.getpid()
         try:
             made.mkdir()
         except OSError as error:
@@ -43,7 +45,8 @@ class OpenFolders:
         try:
             yield made
         finally:
-            remove(made)
+            if os.getpid() == owner:  # a forked process leaves what its parent has open
+                remove(made)
 
     def close(self) -> None:
         """Remove the folder of this process."""
@@ -54,13 +57,17 @@ class OpenFolders:
                 remove(lock.directory)
 
     def collect(self) -> int:
-        """Take away what dead processes left; return how many. The caller alone may write to the index."""
+        """Take away what dead processes left; return how many. The caller alone may write to the index.
+
+        What no store made, lies behind a symbolic link, or belongs to somebody who lets nobody else write there, stays.
+        """
         found = 0
-        for folder in [path for path in self._root.glob("*") if path.is_dir() and not path.is_symlink()]:
+        there = [] if self._root.is_symlink() else list(self._root.glob("*"))
+        for folder in [path for path in there if OWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]:
             lock = OutputLock(folder)
             try:
                 lock.__enter__()
-            except BusyError:
+            except (BusyError, RecipeError):
                 continue
             lock.__exit__()
             remove(folder)

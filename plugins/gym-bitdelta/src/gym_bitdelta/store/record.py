@@ -15,6 +15,7 @@ from gym_core import Artifact, Config, GymError
 
 NOT_EVALUATED: Literal["not evaluated"] = "not evaluated"
 MOST_EVIDENCE, MOST_DETAILS = 64 * 1024, 1024 * 1024  #: bytes, as JSON
+DEEPEST = 64  #: levels of mappings and lists; parsers of JSON read about 200, and a record has some itself
 LONGEST_NAME = 1024  #: characters of the name of a file, with its folders
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -145,14 +146,29 @@ def read(user: Any, number: Any, version: Any, text: Any) -> Variant | None:
 
 
 def _plain(value: Any, key: str, most: int) -> Any:
-    """Return a value as it is read again. Raises GymError, which names `key`, where it is no plain data or too long."""
+    """Return a value as it is read again. Raises GymError, which names `key`, where it is no plain data, too long or too deep."""
     try:
-        text = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode("utf-8"))  # of lone surrogates there are none
+    except (TypeError, ValueError, RecursionError) as error:
         fix = "give finite numbers, text, lists and mappings"
         raise GymError(f"this is no plain data: {error}", key=key, fix=fix) from None
-    if len(text) > most:
+    if size > most:
+        raise GymError(f"this takes {size:,} bytes, and at most {most:,} may be kept", key=key, fix="keep the sums")
+    found = json.loads(text)
+    if _levels(found) > DEEPEST:
         raise GymError(
-            f"this takes {len(text):,} bytes, and at most {most:,} may be kept", key=key, fix="keep the sums"
+            f"lists and mappings lie more than {DEEPEST} deep in each other, and no record can be read so",
+            key=key,
+            fix="keep the sums",
         )
-    return json.loads(text)
+    return found
+
+
+def _levels(value: Any) -> int:
+    """Return how deep lists and mappings lie in each other; 0 of what is neither."""
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+    return depth

@@ -66,7 +66,9 @@ class VariantStore:
 
     def close(self) -> None:
         """Let go of all that this process has open."""
-        for user in {user for user, _ in self._located}:
+        with self._turn:
+            users = {user for user, _ in self._located}
+        for user in users:
             self.release(user)
         self._folders.close()
         self.index.close()
@@ -95,10 +97,14 @@ class VariantStore:
         """
         return self._publish(user, artifact, quality, safety, lambda before: _must_follow(user, before, parent))
 
-    def evaluated(self, user: str, quality: Any = None, safety: Any = None) -> Variant:
-        """Store what was measured of a user's variant as a new version with the same files; None leaves what was there."""
+    def evaluated(self, user: str, quality: Any = None, safety: Any = None, parent: str | None = None) -> Variant:
+        """Store what was measured of a user's variant as a new version with the same files; None leaves what was there.
+
+        `parent` is the version that was measured. Raises BusyError where another one was stored since then.
+        """
         with self.index.writing() as connection:
             before = _there(user, self.index.newest(connection, check_user_id(user)))
+            _must_follow(user, before, parent)
             changes = {
                 "quality": before.quality if quality is None else record.evidence(quality, "quality"),
                 "safety": before.safety if safety is None else record.evidence(safety, "safety"),
@@ -286,6 +292,6 @@ def _must_follow(user: str, before: Variant | None, parent: str | None) -> None:
         raise BusyError(
             f"another version of `{user}` was stored since {parent[:12]}",
             key="parent",
-            fix="update the newest one",
+            fix="go on from the newest one",
         )
     _there(user, before)
