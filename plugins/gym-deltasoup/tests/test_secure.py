@@ -10,10 +10,11 @@ import torch
 
 import gym_deltasoup as soup
 from gym_core import GymError
+from gym_deltasoup.secure.allowed import check_community
 from gym_deltasoup.secure.collector import unmasked
 from gym_deltasoup.secure.fixed_point import decoded, encoded, step
 from gym_deltasoup.secure.member import PublicKeys, Reveal, SecureMember
-from gym_deltasoup.secure.merge import GroupSum, check_round, groups, merge_groups
+from gym_deltasoup.secure.merge import GroupSum, groups, merge_groups
 from gym_deltasoup.secure.shamir import join, split
 
 CONTEXT = b"server/1/group 0"
@@ -145,10 +146,20 @@ def test_what_looks_at_single_contributions_is_refused():
     for merger in (soup.GreedySoup(), soup.FLTrust(), soup.WeightedMean()):
         with pytest.raises(GymError, match="secure aggregation shows sums of groups alone"):
             merge_groups(merger, sums, 0)
-    nothing = {"gate": False, "duplicates": False, "reputation": False, "rewards": False}
-    check_round(**nothing)
-    for step_of_a_round in nothing:
-        with pytest.raises(GymError, match="looks at single contributions"):
-            check_round(**nothing | {step_of_a_round: True})
+    allowed = {"secure_aggregation": True, "enable_rewards": False, "byzantine_threshold": 0.1, "quality_threshold": 0}
+    check_community(soup.DeltaSoupConfig(**allowed), evaluated=True)
+    wrong = {
+        "looks at single contributions": [
+            {"enable_rewards": True}, {"enable_rewards": True, "reward_scheme": "leave_one_out"}, {"duplicate_cosine": 0.9},
+            {"enable_rewards": True, "reward_scheme": "shapley"}, {"quality_threshold": 0.5}, {"reputation_memory": 0.9},
+        ],
+        "secure aggregation shows sums of groups alone": [{"method": "fltrust"}, {"method": soup.GreedySoup()}],
+        "half of them": [{"byzantine_threshold": 0.3}, {"secure_group": 5}],
+        "all weights are named": [{"rank": 4}],
+    }  # fmt: skip
+    for match, changes in wrong.items():
+        for change in changes:
+            with pytest.raises(GymError, match=match):
+                soup.DeltaSoup(soup.DeltaSoupConfig(**allowed | change), evaluate=lambda artifact: 1.0)
     with pytest.raises(GymError, match="hide nobody"):
         groups(["a", "b", "c"], 2, 0)

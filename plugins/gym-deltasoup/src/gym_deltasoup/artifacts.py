@@ -23,11 +23,18 @@ from gym_deltasoup.sources.adapters import Adapters
 from gym_deltasoup.sources.files import Files
 from gym_deltasoup.sources.inputs import Input, Opened, opened
 from gym_deltasoup.sources.models import Deltas, Models, Part
+from gym_deltasoup.sources.sums import KIND, LAYERS, Changes, LayerChanges
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 
 REPORT = "merge.json"
 SCRATCH = ".scratch"  #: what is unpacked, and candidates that are scored, while the result is made
-SETS: dict[str, Callable[..., Models | Adapters]] = {"model": Models, "adapter": Adapters, "delta": Deltas}
+SETS: dict[str, Callable[..., Models | Adapters]] = {
+    "model": Models,
+    "adapter": Adapters,
+    "delta": Deltas,
+    KIND: Changes,
+    LAYERS: LayerChanges,
+}
 
 Evaluation = Callable[[Artifact], float]
 

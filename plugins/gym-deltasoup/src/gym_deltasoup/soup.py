@@ -12,7 +12,7 @@ from gym_core import GymError
 from gym_deltasoup.config.community import DeltaSoupConfig
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.closing import RoundResult, close_round, result
-from gym_deltasoup.rounds.community import Community, Evaluate
+from gym_deltasoup.rounds.community import Community, Evaluate, in_the_open
 from gym_deltasoup.rounds.contents import hashed
 from gym_deltasoup.rounds.intake import Model, taken
 from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
@@ -63,6 +63,8 @@ class DeltaSoup:
             why = f"`{user_id}` is no name of a user"
             raise GymError(why, key="user_id", fix="use letters, digits, `.`, `_` and `-`, 64 at most")
         community = self.community
+        if self.config.secure_aggregation:
+            raise in_the_open()
         with TemporaryDirectory(dir=community.folder, prefix=".taken-") as folder:
             found = taken(given, Path(folder))
             if found.base:

@@ -89,7 +89,9 @@ def join(member: str, proof: str, url: str, key: str, token_file: Path | None, a
 @_json
 def contribute(model: Path, member: str, url: str, key: str, token_file: Path | None, as_json: bool) -> None:
     """Contribute MODEL, the directory of a run, a model, an adapter or a delta. The same command goes on where it broke off."""
-    event = _client(url, key, token_file).contribute_model(member, model)
+    from functools import partial
+
+    event = _client(url, key, token_file).contribute_model(member, model, partial(click.echo, err=True))
     _say(event._asdict(), as_json, f"round {event.round} accepted it: event {event.number}, {event.hash}")
 
 

@@ -6,11 +6,11 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -19,6 +19,9 @@ from gym_core.errors import Problem
 from gym_deltasoup.ledger.events import Event
 from gym_deltasoup.ledger.signatures import message, public, signed
 from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge
+
+if TYPE_CHECKING:
+    from gym_deltasoup.rounds.intake import Taken
 
 PASSING = (408, 429, 503)  #: statuses after which a request is sent again
 REPLY_BYTES = 1 << 26
@@ -76,19 +79,50 @@ class SoupClient:
             found = self._asked("POST", f"/v1/uploads/{found['upload']}/finish")
         return Event(**found["accepted"])
 
-    def contribute_model(self, member: str, model: Any) -> Event:
-        """Contribute a directory, what a run made, or a model in memory: see `DeltaSoup.contribute`."""
+    def contribute_model(self, member: str, model: Any, announce: Callable[[str], None] | None = None) -> Event:
+        """Contribute a directory, what a run made, or a model in memory: see `DeltaSoup.contribute`.
+
+        Under secure aggregation it takes all steps of the round, and returns when nothing more is asked of this member.
+        """
         from gym_deltasoup.rounds.intake import taken
         from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 
         with TemporaryDirectory() as folder:
             found = taken(model, Path(folder))
-            base = self.server()["base"]["fingerprint"]
+            told = self.server()
+            if told["secure"] is not None:
+                return self._contribute_masked(member, found, told, Path(folder), announce)
+            base = told["base"]["fingerprint"]
             if found.base:
                 from gym_data.location import locate
 
                 base = base_fingerprint(locate(found.base))
             return self.contribute(member, found.file, found.details.kind, found.details.told(), base)
+
+    def secure_state(self, member: str) -> dict[str, Any]:
+        """Return what a step of secure aggregation asks of a member."""
+        return self._asked("GET", f"/v1/secure/{member}")
+
+    def say_secure(self, step: Mapping[str, Any], signature: str) -> dict[str, Any]:
+        """Send what a member signed for a step of secure aggregation."""
+        return self._asked("POST", "/v1/secure", {"step": dict(step), "signature": signature})
+
+    def _contribute_masked(
+        self, member: str, found: Taken, told: Mapping[str, Any], folder: Path, announce: Callable[[str], None] | None
+    ) -> Event:
+        from gym_deltasoup.client.secure import SecureContribution
+        from gym_deltasoup.rounds.base import Base
+        from gym_deltasoup.rounds.contents import lay_out
+        from gym_deltasoup.secure.vectors import change_of, digest, layout
+
+        base, rules = Base(found.base or told["base"]["name"]), told["secure"]
+        if base.fingerprint != told["base"]["fingerprint"]:
+            why = f"{base.name} is not the base of this community, {told['base']['name']}"
+            raise GymError(why, where=self.url, key="base", fix="train from that; the same shapes are not enough")
+        shapes = layout(base, rules["layers"], rules["adapter"])
+        lay_out(found.file, found.details.kind, found.details.told(), base, folder / "laid out")
+        change = change_of(folder / "laid out", base, shapes, folder / "unpacked")
+        return SecureContribution(self, member, change, base.fingerprint, digest(shapes)).run(announce)
 
     def report(self, number: int) -> dict[str, Any]:
         """Return the report of a round."""

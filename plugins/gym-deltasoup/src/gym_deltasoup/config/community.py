@@ -78,6 +78,16 @@ class DeltaSoupConfig(Config):
     """Norm that changes are cut to before noise is added."""
     privacy_budget: PositiveFloat | None = None
     """Most epsilon of a contributor over all rounds; by default there is no end to it."""
+    secure_aggregation: bool = False
+    """Whether the server learns sums of groups alone, and nothing of one contribution. Rewards, the gate, the search for
+    duplicates and reputation look at single contributions, and are refused with it."""
+    secure_group: Annotated[int, Field(ge=3, le=100)] = 4
+    """Least members of a group whose sum is known; a group has fewer than twice as many."""
+    secure_clip: PositiveFloat = 1.0
+    """Norm that each member cuts its change to before it is masked."""
+    secure_layers: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
+    """Names of the weights of the base that are added up, with `*` for any characters; members send four bytes for each number.
+    With `rank`, those of linear layers, of which an adapter is made."""
     enable_rewards: bool = True
     """Whether a round divides `reward_pool` among those who contributed."""
     reward_pool: NonNegativeInt = 1000

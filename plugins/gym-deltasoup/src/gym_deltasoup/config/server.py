@@ -62,6 +62,8 @@ class SoupServerConfig(DeltaSoupConfig):
     """Who may become a member: anybody with a key, who has a code from `gym soup invite`, or one name for each proof."""
     verify_proof: Annotated[str | None, Field(pattern=r".:.")] = None
     """`package.module:function` that is given a proof and returns whose it is, or raises ValueError."""
+    secure_seconds: PositiveFloat = 300.0
+    """Seconds of each step of secure aggregation, after which those who did not send count as dropped out."""
     limits: ServerLimits = ServerLimits()
     """How much the server takes."""
 

@@ -14,7 +14,7 @@ from gym_core import BusyError, GymError
 from gym_core.files import BUILDING, remove, to_disk
 
 NAME = "ledger.sqlite"
-LAYOUT = 1
+LAYOUT = 2
 WAIT = 60.0  #: seconds that a writer waits for another one
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
@@ -36,6 +36,9 @@ CREATE INDEX refusals_of ON refusals (round, member);
 CREATE TABLE uploads (
   token TEXT PRIMARY KEY, round INTEGER NOT NULL, member TEXT NOT NULL, content TEXT NOT NULL, size INTEGER NOT NULL,
   received INTEGER NOT NULL, manifest TEXT NOT NULL, touched REAL NOT NULL, UNIQUE (round, member));
+CREATE TABLE secure_rounds (round INTEGER PRIMARY KEY, step TEXT NOT NULL, ends REAL NOT NULL, teams TEXT NOT NULL);
+CREATE TABLE secure_said (
+  round INTEGER NOT NULL, member TEXT NOT NULL, step TEXT NOT NULL, said TEXT NOT NULL, PRIMARY KEY (round, member, step));
 """
 
 

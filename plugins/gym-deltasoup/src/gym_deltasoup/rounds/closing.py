@@ -23,12 +23,14 @@ from gym_deltasoup.merge import expected
 from gym_deltasoup.rewards.schemes import Known, rewards
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contents import without_change
-from gym_deltasoup.rounds.gate import Gate, Gated, usable
+from gym_deltasoup.rounds.gate import Gate, usable
 from gym_deltasoup.rounds.measures import BesideResult, beside_result
 from gym_deltasoup.rounds.reputation import reputations, weight
 from gym_deltasoup.rounds.round_report import Merged, report
+from gym_deltasoup.rounds.secure_closing import MODEL, made_of_groups
+from gym_deltasoup.rounds.secure_steps import forget
 
-FOLDER, REPORT, MODEL = "rounds", "report.json", "model"
+FOLDER, REPORT = "rounds", "report.json"
 
 Sign = Callable[[bytes], str]
 """Signs a message with the key of a server: hexadecimal."""
@@ -72,11 +74,12 @@ def close_round(community: Community, least: int | None = None, sign: Sign | Non
             with replacing(final, alone=True) as building:
                 building.mkdir(parents=True)
                 try:
-                    found, gated = _made(community, number, least, work, building)
+                    made = made_of_groups if community.config.secure_aggregation else _made
+                    found = made(community, number, least, work, building)
                 finally:
                     remove(work)
                 (building / REPORT).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-            _written(community, number, found, gated, final, sign)
+            _written(community, number, found, final, sign)
         except BaseException:
             _state(ledger, number, "open")
             raise
@@ -94,9 +97,7 @@ def result(community: Community, number: int) -> RoundResult:
     return RoundResult(Artifact.read(path.with_name(MODEL)) if told["published"] == "result" else kept, told)
 
 
-def _made(
-    community: Community, number: int, least: int | None, work: Path, building: Path
-) -> tuple[dict[str, Any], Gated]:
+def _made(community: Community, number: int, least: int | None, work: Path, building: Path) -> dict[str, Any]:
     config, base, ledger = community.config, community.base, community.ledger
     wanted = config.min_contributors if least is None else least
     given = ledger.contributions(number)
@@ -151,12 +152,10 @@ def _made(
     if config.enable_rewards:
         points |= rewards(known, config)
     facts = Merged(merged.report, members, beside, trimmed, quality, after, points, spent, hostile)
-    return report(community, number, given, gated, facts), gated
+    return report(community, number, given, gated, facts)
 
 
-def _written(
-    community: Community, number: int, found: Mapping[str, Any], gated: Gated, final: Path, sign: Sign | None
-) -> None:
+def _written(community: Community, number: int, found: Mapping[str, Any], final: Path, sign: Sign | None) -> None:
     """Write down what came of a round, and open the next, in one transaction."""
     ledger = community.ledger
     with ledger.writing() as rows:
@@ -178,7 +177,9 @@ def _written(
         if sign is not None:
             told["signature"] = sign(anchor(community.server, number, root))
         ledger.append(rows, "round closed", number, **told)
-        for name, value in reputations(ledger.members(), found).items():
+        if community.config.secure_aggregation:
+            forget(rows, number)
+        for name, value in {} if community.config.secure_aggregation else reputations(ledger.members(), found).items():
             rows.execute("UPDATE members SET reputation = ? WHERE name = ?", (value, name))
         for name in found["accepted"]:
             rows.execute("UPDATE contributions SET passed = 1 WHERE round = ? AND member = ?", (number, name))

@@ -18,8 +18,11 @@ from gym_deltasoup.ledger.ledger import Contribution, Ledger
 from gym_deltasoup.rewards.schemes import SCHEMES
 from gym_deltasoup.rounds.base import Base
 from gym_deltasoup.rounds.checks import Refused, check
-from gym_deltasoup.rounds.contents import Contents, Limits
+from gym_deltasoup.rounds.contents import MASKED, Contents, Limits
 from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
+from gym_deltasoup.rounds.secure_steps import may_send
+from gym_deltasoup.secure.allowed import check_community
+from gym_deltasoup.secure.vectors import Layout, layout, numbers
 
 PRIVACY = "gym_deltasoup.privacy.rounds:round_privacy"  #: makes the noise and the accounts of a community
 REFUSALS = 5  #: refused files of one member in a round, after which nothing more is looked at
@@ -62,6 +65,8 @@ class Community:
             )
             fix = "use `score` or `gradient_similarity`: points for noise say nothing, and without noise nobody accounts for it"
             raise GymError(why, key="reward_scheme", fix=fix)
+        if config.secure_aggregation:
+            check_community(config, evaluated=self.evaluate is not None)
         self.ledger = Ledger(self.folder)
         self.contents = Contents(self.folder)
         self.privacy = privacy if privacy is not None else _privacy(config, self.folder)
@@ -88,6 +93,11 @@ class Community:
         if found.fingerprint != self.ledger.identity("base_fingerprint"):
             raise GymError(f"{name} is no longer the base of this community", where=str(self.folder), key="base_model")
         return found
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Names and shapes of what members add up under secure aggregation."""
+        return layout(self.base, self.config.secure_layers, self.config.rank is not None)
 
     def set_base(self, name: str) -> None:
         """Say which model contributions are trained from, once for ever. Raises GymError where another one was named."""
@@ -123,6 +133,10 @@ class Community:
         kind = rows.execute("SELECT value FROM identity WHERE name = 'kind'").fetchone()
         if kind is not None and kind[0] != given.kind:
             raise Refused(f"it is of kind {given.kind}, and this community merges kind {kind[0]}", key="kind")
+        if self.config.secure_aggregation != (given.kind == MASKED):
+            raise in_the_open() if self.config.secure_aggregation else Refused("nothing is masked here", key="kind")
+        if self.config.secure_aggregation:
+            may_send(rows, given, 4 * numbers(self.layout))
         if self.privacy is not None and given.kind == "delta":
             raise Refused("compressed deltas are not merged with privacy", key="kind", fix="export it: gym export")
         copies = "SELECT member FROM contributions WHERE round = ? AND content = ?"
@@ -149,8 +163,9 @@ class Community:
                 file.unlink(missing_ok=True)
                 return before
         try:
-            limit = self.limits.header_bytes
-            check(file, given.kind, given.details, self.base, self.config.max_change, limit)
+            if given.kind != MASKED:  # of which the size is all that can be looked at
+                limit = self.limits.header_bytes
+                check(file, given.kind, given.details, self.base, self.config.max_change, limit)
         except Refused as error:
             self.refuse(given, error.problems[0].why)
             raise
@@ -192,6 +207,12 @@ class Community:
         with self.ledger.database.reading() as rows:
             found = rows.execute("SELECT member, why FROM refusals WHERE round = ?", (number,))
             return [{"member": member, "why": why} for member, why in found]
+
+
+def in_the_open() -> Refused:
+    """Return the refusal of a contribution that can be read, where none shall be."""
+    why = "this community adds up masked numbers, and a contribution in the open would show what one member trained"
+    return Refused(why, key="secure_aggregation", fix="contribute to its server: gym soup contribute")
 
 
 def _function(reference: str | None) -> Evaluate | None:

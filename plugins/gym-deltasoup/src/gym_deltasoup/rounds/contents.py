@@ -25,7 +25,8 @@ from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 
 FOLDER = "contents"
 FILES = {"model": "model.safetensors", "adapter": WEIGHTS, "delta": "delta.safetensors"}
-Kind = Literal["model", "adapter", "delta"]
+MASKED = "masked"
+Kind = Literal["model", "adapter", "delta", "masked"]
 Plain = str | int | float | bool | None
 
 
@@ -40,16 +41,22 @@ class Details(Config):
     """Quantizer of a delta, as `module:class` of an installed one."""
     options: Annotated[dict[str, Plain | list[Plain]] | None, Field(max_length=64)] = None
     """Options of that quantizer."""
+    masked: Literal[True] | None = None
+    """Whether the weights are numbers under masks, of which a sum alone says anything."""
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Details:
         if (self.rank is None) != (self.alpha is None) or (self.codec is None) != (self.options is None):
             raise ValueError("give `rank` and `alpha`, or `codec` and `options`, or none of them")
+        if self.masked and (self.rank, self.codec) != (None, None):
+            raise ValueError("what is masked is of no other kind")
         return self
 
     @property
     def kind(self) -> str:
         """Kind of the artifact."""
+        if self.masked:
+            return MASKED
         return "adapter" if self.rank is not None else "delta" if self.codec is not None else "model"
 
     def told(self) -> dict[str, Any]:

@@ -33,31 +33,23 @@ def report(
     community: Community, number: int, given: Sequence[Contribution], gated: Gated, merged: Merged
 ) -> dict[str, Any]:
     """Return the report."""
-    config, base = community.config, community.base
     left_out = {name: f"it holds {why}" for name, why in merged.merge["excluded"].items()}
-    worse = merged.after is not None and gated.before is not None and not merged.after >= gated.before
-    columns = (merged.beside.distances, merged.beside.cosines, merged.beside.trimmed)
-    rows = zip(merged.members, *(column.tolist() for column in columns), strict=True)
     contents = {each.member: each for each in given}
     contributors = {
         name: {
             "content": contents[name].content,
             "bytes": contents[name].size,
             "norm": gated.norms[name],
-            "distance": distance,
-            "cosine": cosine,
-            "trimmed": share,
+            **told,
             "quality": merged.quality[name],
             "score": None if gated.scores is None else gated.scores[name],
         }
-        for name, distance, cosine, share in rows
+        for name, told in beside_each(merged.members, merged.beside).items()
     }
+    worse = is_worse(gated.before, merged.after)
+    config = community.config
     return {
-        "server": community.server,
-        "round": number,
-        "base": {"name": base.name, "fingerprint": base.fingerprint},
-        "rules": config.model_dump(mode="json", exclude={"folder", "method"}),
-        "merger": merged.merge["merger"],
+        **head(community, number, merged.merge["merger"]),
         "hostile": merged.hostile,
         "tolerated_byzantine": merged.merge["tolerated_byzantine"],
         "contributed": len(given),
@@ -74,9 +66,38 @@ def report(
             "pool": config.reward_pool if config.enable_rewards else 0,
             "points": dict(merged.points),
         },
-        "merge": {key: value for key, value in merged.merge.items() if key not in ("inputs", "base")},
+        "merge": of_merge(merged.merge),
         "remarks": _remarks(community, merged, worse),
     }
+
+
+def head(community: Community, number: int, merger: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a report says of a round before anything happened in it."""
+    base = community.base
+    return {
+        "server": community.server,
+        "round": number,
+        "base": {"name": base.name, "fingerprint": base.fingerprint},
+        "rules": community.config.model_dump(mode="json", exclude={"folder", "method"}),
+        "merger": merger,
+    }
+
+
+def beside_each(names: Sequence[str], beside: BesideResult) -> dict[str, dict[str, float]]:
+    """Return what is seen of each beside the result."""
+    columns = (beside.distances, beside.cosines, beside.trimmed)
+    rows = zip(names, *(column.tolist() for column in columns), strict=True)
+    return {name: {"distance": distance, "cosine": cosine, "trimmed": share} for name, distance, cosine, share in rows}
+
+
+def is_worse(before: float | None, after: float | None) -> bool:
+    """Return whether a result scores below the base."""
+    return after is not None and before is not None and not after >= before
+
+
+def of_merge(merge: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a report keeps of that of a merge."""
+    return {key: value for key, value in merge.items() if key not in ("inputs", "base")}
 
 
 def _remarks(community: Community, merged: Merged, worse: bool) -> list[str]:

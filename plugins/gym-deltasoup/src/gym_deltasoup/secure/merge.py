@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_deltasoup.kinds import Merger, name_of
+from gym_deltasoup.kinds import Merger
 from gym_deltasoup.merge import MergedVectors, merge_vectors
 from gym_deltasoup.merging.drawn import uniform
+from gym_deltasoup.secure.allowed import check_merger
 
 
 @dataclass(frozen=True)
@@ -37,33 +38,7 @@ def merge_groups(merger: Merger, sums: Mapping[str, GroupSum], hostile: int) -> 
 
     Raises GymError for what looks at single contributions, and for a merger that tolerates too few.
     """
-    name = name_of(merger)
-    asks = {"asks for a score of single contributions": merger.needs_evaluation,
-            "looks at a trusted contribution": merger.needs_trusted,
-            "takes weights of single contributions": merger.takes_weights}  # fmt: skip
-    for what, does in asks.items():
-        if does:
-            raise single(f"{name} {what}")
+    check_merger(merger)
     names = sorted(sums)
     means = torch.stack([sums[each].total / sums[each].members for each in names])
     return merge_vectors(merger, means, hostile, ids=names)
-
-
-def single(what: str) -> GymError:
-    """Return the refusal of whatever looks at single contributions."""
-    return GymError(
-        f"{what}, and secure aggregation shows sums of groups alone",
-        key="secure_aggregation",
-        fix="leave it out, or aggregate in the open",
-    )
-
-
-def check_round(*, gate: bool, duplicates: bool, reputation: bool, rewards: bool) -> None:
-    """Raise GymError for each step of a round that looks at single contributions."""
-    steps = {
-        "the quality gate": gate, "the search for duplicates": duplicates, "reputation": reputation,
-        "what points are given for": rewards,
-    }  # fmt: skip
-    for name, wanted in steps.items():
-        if wanted:
-            raise single(f"{name} looks at single contributions")

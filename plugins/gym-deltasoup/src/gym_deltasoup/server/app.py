@@ -75,6 +75,8 @@ class SoupApp:
             ("GET", "/v1/uploads/{token}", self.upload),
             ("PATCH", "/v1/uploads/{token}", self.add),
             ("POST", "/v1/uploads/{token}/finish", self.finish),
+            ("POST", "/v1/secure", self.say),
+            ("GET", "/v1/secure/{member}", self.secure),
             ("GET", "/v1/rounds/{number:int}/report", self.report),
             ("GET", "/v1/rounds/{number:int}/report.html", self.report_page),
             ("GET", "/v1/ledger", self.ledger),
@@ -123,6 +125,16 @@ class SoupApp:
         """Accept what was uploaded."""
         token = request.path_params["token"]
         return _started(await self._work(lambda: self.service.uploads.finish(token)))
+
+    async def say(self, request: Request) -> Response:
+        """Take what a member says in a step of secure aggregation."""
+        body = await self._body(request, JSON_BYTES)
+        return JSONResponse(await self._work(lambda: self.service.secure_rounds().take(body)))
+
+    async def secure(self, request: Request) -> Response:
+        """Tell a member what the step of secure aggregation asks for."""
+        member = request.path_params["member"]
+        return JSONResponse(await self._work(lambda: self.service.secure_rounds().state(member)))
 
     async def report(self, request: Request) -> Response:
         """Give the report of a round."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -80,6 +80,66 @@ class SignedManifest(Config):
     """Over the canonical text."""
 
 
+class Step(Config):
+    """What a member says in a step of secure aggregation."""
+
+    server: Server
+    """The server that this is for."""
+    round: Count
+    """The round."""
+    base: Hash
+    """Fingerprint of the model that was trained from."""
+    member: Name
+    """Who says it."""
+    time: Seconds
+    """Clock of the member, in seconds since 1970."""
+
+
+class Advertise(Step):
+    """I take part, and these are my keys."""
+
+    step: Literal["advertise"]
+    """Which step."""
+    layout: Hash
+    """SHA-256 of the names and shapes of what will be added up."""
+    shares: Hash
+    """X25519 public key that shares for this member are encrypted with."""
+    masks: Hash
+    """X25519 public key that masks are agreed on with."""
+
+
+class Share(Step):
+    """These are shares of my secrets."""
+
+    step: Literal["share"]
+    """Which step."""
+    shares: Annotated[dict[Name, Annotated[str, Field(pattern=r"^[0-9a-f]{296}$")]], Field(max_length=200)]
+    """By the name of each other member of the group: what it alone can read."""
+
+
+PlainShares = Annotated[dict[Name, Annotated[str, Field(pattern=r"^[0-9a-f]{132}$")]], Field(max_length=200)]
+
+
+class Unmask(Step):
+    """These shares take masks away."""
+
+    step: Literal["reveal"]
+    """Which step."""
+    own: PlainShares
+    """Of the own masks of members whose numbers came."""
+    keys: PlainShares
+    """Of the keys of members who dropped out."""
+
+
+class SignedStep(Config):
+    """A step, signed by the member."""
+
+    step: Annotated[Advertise | Share | Unmask, Field(discriminator="step")]
+    """What is signed."""
+    signature: Signature
+    """Over the canonical text."""
+
+
 T = TypeVar("T", bound=Config)
 
 
@@ -124,20 +184,26 @@ def check_enrolment(said: SignedEnrolment, server: str) -> None:
         raise Forbidden("the signature does not hold", key="signature")
 
 
+def check_signed(said: Manifest | Step, purpose: str, signature: str, community: Community) -> dict[str, object]:
+    """Return what was signed. Raises Forbidden where a member did not sign it for this server, Refused for another base."""
+    told = said.model_dump(mode="json", exclude_unset=True)
+    member = community.ledger.member(said.member)
+    if member is None or member.key is None:
+        raise Forbidden(f"{said.member} is no member", key="member", fix="gym soup join")
+    if said.server != community.server:
+        raise Forbidden("this was signed for another server", key="server")
+    if not holds(member.key, message(purpose, told), signature):
+        raise Forbidden("the signature does not hold", key="signature")
+    if said.base != community.base.fingerprint:
+        why = f"it was trained from {said.base[:12]}, and this community trains from {community.base.fingerprint[:12]}"
+        raise Refused(why, key="base", fix=f"train from {community.base.name}; the same shapes are not enough")
+    return told
+
+
 def contribution(said: SignedManifest, community: Community) -> tuple[Contribution, dict[str, object]]:
     """Return what is contributed, and the manifest as it was signed. Raises Forbidden or Refused."""
     manifest = said.manifest
-    told = manifest.model_dump(mode="json", exclude_unset=True)
-    member = community.ledger.member(manifest.member)
-    if member is None or member.key is None:
-        raise Forbidden(f"{manifest.member} is no member", key="member", fix="gym soup join")
-    if manifest.server != community.server:
-        raise Forbidden("this was signed for another server", key="server")
-    if not holds(member.key, message("contribution", told), said.signature):
-        raise Forbidden("the signature does not hold", key="signature")
-    if manifest.base != community.base.fingerprint:
-        why = f"it was trained from {manifest.base[:12]}, and this community trains from {community.base.fingerprint[:12]}"
-        raise Refused(why, key="base", fix=f"train from {community.base.name}; the same shapes are not enough")
+    told = check_signed(manifest, "contribution", said.signature, community)
     if manifest.details.kind != manifest.kind:
         raise Refused(f"these are details of kind {manifest.details.kind}, not {manifest.kind}", key="details")
     return Contribution(

@@ -25,6 +25,7 @@ from gym_deltasoup.server.requests import (
     contribution,
     parsed,
 )
+from gym_deltasoup.server.secure import SecureRounds
 from gym_deltasoup.server.uploads import Unknown, Upload, Uploads
 
 KEY = "server.pem"
@@ -50,6 +51,7 @@ class Service:
         self._say("server_key", "server key", key=public(self.key))
         self._say("enrolment", "enrolment", policy=config.enrolment)
         self.uploads = Uploads(self.community, limits)
+        self.secure = SecureRounds(self.community, config) if config.secure_aggregation else None
         self.trouble = ""  #: why the last round could not end
         if self.community.ledger.round().state == "closing":
             self._close()
@@ -78,6 +80,7 @@ class Service:
                 "max_contributors": config.max_contributors,
                 "trouble": self.trouble,
             },
+            "secure": None if self.secure is None else self.secure.told(),
             "limits": {
                 "contribution_bytes": config.limits.contribution_bytes,
                 "chunk_bytes": config.limits.chunk_bytes,
@@ -115,8 +118,16 @@ class Service:
         check_clock(said.manifest.time, self.config.limits.clock_seconds)
         return self.uploads.begin(given, manifest, said.signature)
 
+    def secure_rounds(self) -> SecureRounds:
+        """Return the steps of secure aggregation. Raises Unknown where contributions come in the open."""
+        if self.secure is None:
+            raise Unknown("this community has no secure aggregation")
+        return self.secure
+
     def tick(self) -> bool:
         """End the round whose window is over, or that is full; return whether it ended."""
+        if self.secure is not None:
+            return self.secure.advance() and self._close()
         now = self.community.ledger.round()
         count = len(self.community.ledger.contributions(now.number))
         over = time.time() >= now.opened + self.config.contribution_window

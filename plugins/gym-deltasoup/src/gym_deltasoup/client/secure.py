@@ -1,0 +1,133 @@
+"""A member's part of a round with secure aggregation: what leaves this machine is masked, and alone it says nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gym_core import GymError
+from gym_deltasoup.ledger.events import Event
+from gym_deltasoup.ledger.signatures import holds, message, signed
+from gym_deltasoup.rounds.secure_steps import ADVERTISE, MASKED, REVEAL, SHARE, STEPS, context
+from gym_deltasoup.secure.fixed_point import encoded
+from gym_deltasoup.secure.member import PublicKeys, SecureMember
+from gym_deltasoup.secure.shamir import SHARE as SHARE_BYTES
+
+if TYPE_CHECKING:
+    from gym_deltasoup.client.client import SoupClient
+
+LEAST = 3  #: members of a group whose sum does not show one of them to the other
+
+
+class SecureContribution:
+    """Steps of one member in one round: `run` takes them all, and waits for the others in between.
+
+    Secrets are in memory alone: whoever stops in the middle counts as dropped out.
+
+    Args:
+        client: of the server.
+        member: name there.
+        change: what was trained, fp32 `[numbers]` of the layout of the community.
+        base: fingerprint of the base.
+        layout: digest of the layout.
+        wait: seconds between looks at what the server says.
+
+    """
+
+    def __init__(
+        self, client: SoupClient, member: str, change: Tensor, base: str, layout: str, wait: float = 1.0
+    ) -> None:
+        """Ask the server for its round."""
+        told = client.server()
+        self.client, self.name, self.change, self.base, self.layout, self.wait = (
+            client, member, change, base, layout, wait
+        )  # fmt: skip
+        self.server, self.round, self.rules = told["server"], told["round"]["number"], told["secure"]
+        self.secrets = SecureMember(member, context(self.server, self.round))
+
+    def run(self, announce: Callable[[str], None] | None = None) -> Event:
+        """Return the event that accepts the masked numbers. Raises GymError where the round goes on without this member."""
+        clip, length = float(self.rules["clip"]), float(self.change.double().norm())
+        if announce is not None and length > clip:
+            announce(f"the change has a norm of {length:.4g}, and is cut to {clip:g}")
+        self.advertise()
+        members = self.share()
+        event = self.send(members)
+        self.reveal()
+        return event
+
+    def advertise(self) -> None:
+        """Take part."""
+        keys = self.secrets.advertise()
+        self.say(ADVERTISE, layout=self.layout, shares=keys.shares.hex(), masks=keys.masks.hex())
+
+    def share(self) -> int:
+        """Wait for the group, and give each other member shares of the secrets; return how many members there are."""
+        told = self._wait_for(SHARE)["members"]
+        least = max(LEAST, int(self.rules["group"]))
+        if len(told) < least:
+            why = f"the server put this member into a group of {len(told)}, and {least} were promised"
+            raise GymError(why, where=self.client.url, key="secure_group", fix="do not go on with this server")
+        keys = {name: self.checked(name, said) for name, said in told.items()}
+        shares = self.secrets.share(keys, len(told) // 2 + 1)
+        self.say(SHARE, shares={name: text.hex() for name, text in shares.items()})
+        return len(told)
+
+    def send(self, members: int) -> Event:
+        """Wait for the shares of others, and upload the masked numbers."""
+        told = self._wait_for(MASKED)
+        self.secrets.receive({name: bytes.fromhex(text) for name, text in told["shares"].items()})
+        words = self.secrets.masked(encoded(self.change, float(self.rules["clip"]), members))
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "masked"
+            file.write_bytes(words.astype("<u4").tobytes())
+            return self.client.contribute(self.name, file, "masked", {"masked": True}, self.base)
+
+    def reveal(self) -> None:
+        """Wait for whose numbers came, and give shares that take the masks away."""
+        found = self.secrets.reveal(self._wait_for(REVEAL)["came"])
+
+        def texts(shares: Mapping[str, int]) -> dict[str, str]:
+            return {name: share.to_bytes(SHARE_BYTES, "big").hex() for name, share in shares.items()}
+
+        self.say(REVEAL, own=texts(found.own), keys=texts(found.keys))
+
+    def _wait_for(self, step: str) -> dict[str, Any]:
+        while True:
+            told = self.client.secure_state(self.name)
+            late = told["round"] != self.round or STEPS.index(told["step"]) > STEPS.index(step)
+            if late or not told["advertised"] or (told["step"] == step and "members" not in told):
+                why = f"round {self.round} went on without this member"
+                raise GymError(why, where=self.client.url, key="round", fix="contribute to the next")
+            if told["step"] == step:
+                return told
+            time.sleep(self.wait)
+
+    def say(self, step: str, **said: Any) -> None:
+        """Sign and send what is said in a step."""
+        told = {
+            "server": self.server,
+            "round": self.round,
+            "base": self.base,
+            "member": self.name,
+            "step": step,
+            **said,
+        }
+        told["time"] = time.time()
+        self.client.say_secure(told, signed(self.client.key, message("secure", told)))
+
+    def checked(self, name: str, said: Mapping[str, Any]) -> PublicKeys:
+        """Return the keys of a member, as it signed them. Raises GymError where it did not sign them for this round."""
+        step = said["step"]
+        key = self.client.member(name)["key"]
+        meant = (step["server"], step["round"], step["member"], step["layout"], step["step"])
+        if meant != (self.server, self.round, name, self.layout, ADVERTISE) or not holds(
+            key, message("secure", step), said["signature"]
+        ):
+            raise GymError(f"{name} did not sign these keys for this round", where=self.client.url, key="keys")
+        return PublicKeys(bytes.fromhex(step["shares"]), bytes.fromhex(step["masks"]))
