@@ -21,8 +21,8 @@ from gym_data.prepare import tokenizer_with
 from gym_data.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_manage.recorded import recorded
+from gym_serve.batching.grammar import Grammars
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
-from gym_serve.local.grammar import Grammars
 from gym_serve.options import report
 from gym_torch.checkpoints.artifact import base_of, opened
 from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gym_serve.batching.grammar import Mask
 from gym_serve.contract import Sampling
 from gym_serve.errors import BadRequest
-from gym_serve.local.grammar import Mask
 from gym_torch.generation.decoding import Row
 
 Step = Callable[[Tensor], Tensor]

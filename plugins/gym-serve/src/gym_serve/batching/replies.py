@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gym_data.tokenizer import Tokenizer
+from gym_serve.batching.grammar import Mask
+from gym_serve.batching.text_stream import UNKNOWN, TextStream
 from gym_serve.contract import Alternative, FinishReason, Piece, Sampling, TokenLogprob, Usage
 from gym_serve.errors import Gone, RequestError
-from gym_serve.local.grammar import Mask
-from gym_serve.local.text_stream import UNKNOWN, TextStream
 from gym_torch.generation.decoding import Row
 from gym_torch.generation.sampling import Scores
 from gym_torch.generation.scheduler import ClosedError

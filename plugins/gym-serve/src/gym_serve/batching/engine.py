@@ -13,15 +13,15 @@ import torch
 
 from gym_bitdelta.runtime.tiers import NoRoomError
 from gym_core import GymError
+from gym_serve.batching.grammar import WRITTEN
+from gym_serve.batching.logits_processors import processors
+from gym_serve.batching.prompts import prompt_tokens
+from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, ModelSource, Piece, Request, ScoreInput, ServedModel
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
 from gym_serve.local import pooling
 from gym_serve.local.config import Local
-from gym_serve.local.grammar import WRITTEN
-from gym_serve.local.logits_processors import processors
 from gym_serve.local.opening import Served, open_source
-from gym_serve.local.prompts import prompt_tokens
-from gym_serve.local.replies import Reply
 from gym_serve.local.tenants import Answering, Tenants, tenants_of
 from gym_torch.generation.cache_support import way_of
 from gym_torch.generation.decoding import Row

@@ -1,0 +1,1 @@
+"""Engines that decode rows: requests become rows of a batch, and their tokens replies."""
