@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from gym_serve.batching import grammar
-from gym_serve.batching.engine import LocalEngine
 from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
 from gym_serve.local.config import Local
+from gym_serve.local.engine import LocalEngine
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import servers

@@ -18,10 +18,10 @@ from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError, execute, load_recipe
 from gym_data.templates import ChatML
 from gym_data.tokenizer import Tokenizer
-from gym_serve.batching.engine import LocalEngine
 from gym_serve.contract import Limits, ModelSource, Request, Sampling
 from gym_serve.errors import Unknown
 from gym_serve.local.config import Local
+from gym_serve.local.engine import LocalEngine
 from gym_serve.local.opening import artifact_in, tokenizer_of
 from gym_testkit.bench import Bench
 from gym_torch.checkpoints.artifact import open_artifact

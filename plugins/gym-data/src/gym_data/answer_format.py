@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, Protocol
 
-from gym_data.chat_rendering import RenderRequest
+from gym_data.chat_rendering import ChatTemplateSpec, RenderRequest
 from gym_data.rows import Message
 from gym_data.template_pool import WORKERS
-from gym_data.tokenizer import Tokenizer
 
 ASKED: Message = {"role": "user", "content": "gymquestion"}
 CONTENT, THOUGHT, NAME = "gymcontent", "gymthought", "gymfunction"
@@ -64,7 +63,30 @@ def answer_format(render: Render) -> AnswerFormat:
     return AnswerFormat(_calls(render, prompt, before, behind), start, end or "</think>" * bool(start), bool(opened))
 
 
-def answer_format_of(tokenizer: Tokenizer) -> AnswerFormat:
+class Templated(Protocol):
+    """A tokenizer as far as its templates tell how answers are written; `gym_data.tokenizer.Tokenizer` is one."""
+
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """Text of each chat template."""
+        ...
+
+    @property
+    def template_spec(self) -> ChatTemplateSpec:
+        """What chat templates are told."""
+        ...
+
+    @property
+    def special(self) -> Sequence[str]:
+        """The special tokens."""
+        ...
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of one token, None where the vocabulary does not have it."""
+        ...
+
+
+def answer_format_of(tokenizer: Templated) -> AnswerFormat:
     """Return how the chat template of a tokenizer has answers written; a tokenizer without one has them as they come."""
     if "default" not in tokenizer.templates:
         return AnswerFormat()

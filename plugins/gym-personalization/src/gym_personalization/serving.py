@@ -33,7 +33,7 @@ from gym_torch.generation.cache_support import way_of
 from gym_torch.generation.decoding import Row
 from gym_torch.generation.generator import decode_batch
 from gym_torch.generation.sampling import SamplingOptions
-from gym_torch.generation.scheduler import Job, Lane, Scheduler
+from gym_torch.generation.scheduler import Job, Lane, Scheduler, model_lane
 
 NO_END = 2**20  #: requests that may wait, and tokens of a model that names no limit
 AGAIN = 0.01  #: seconds until a variant is tried again that had no room beside those in use
@@ -181,7 +181,8 @@ class ServingEngine:
         key = id(ready.model)
         if key not in self._lanes:
             longest = getattr(ready.model.config.get_text_config(), "max_position_embeddings", None) or NO_END
-            self._lanes[key] = Lane(ready.model, way_of(ready.model, longest, decode_batch), longest, self._around)
+            way = way_of(ready.model, longest, decode_batch)
+            self._lanes[key] = model_lane(ready.model, way, longest, self._around)
         return self._lanes[key]
 
     def _around(self, keys: list[Hashable]) -> AbstractContextManager[None]:

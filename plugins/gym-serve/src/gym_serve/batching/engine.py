@@ -1,4 +1,4 @@
-"""The engine `local`: requests become rows of the models in memory, and their tokens replies."""
+"""The engine over batches: requests become rows of its models, and their tokens replies."""
 
 from __future__ import annotations
 
@@ -9,55 +9,50 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
-import torch
-
-from gym_bitdelta.runtime.tiers import NoRoomError
 from gym_core import GymError
 from gym_serve.batching.grammar import WRITTEN
 from gym_serve.batching.logits_processors import processors
 from gym_serve.batching.prompts import prompt_tokens
 from gym_serve.batching.replies import Reply
-from gym_serve.contract import Limits, ModelSource, Piece, Request, ScoreInput, ServedModel
+from gym_serve.batching.served import Answering, BatchModel
+from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
-from gym_serve.local import pooling
-from gym_serve.local.config import Local
-from gym_serve.local.opening import Served, open_source
-from gym_serve.local.tenants import Answering, Tenants, tenants_of
-from gym_torch.generation.cache_support import way_of
 from gym_torch.generation.decoding import Row
-from gym_torch.generation.generator import decode_batch
-from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.sampling import SamplingOptions
-from gym_torch.generation.scheduler import ClosedError, Job, Lane, QueueFullError, Scheduler
+from gym_torch.generation.scheduler import ClosedError, Job, QueueFullError, Scheduler
 
 GRAMMARS = frozenset(f"grammar:{kind}" for kind in WRITTEN)
-SUPPORTS = GRAMMARS | {
-    "stream", "seed", "logprobs", "top_k", "tools", "penalties", "logit_bias",
-    "tenants", "cancel", "score", "embed", "echo", "prefix_cache",
-}  # fmt: skip
+SUPPORTS = GRAMMARS | {"stream", "seed", "logprobs", "top_k", "tools", "penalties", "logit_bias", "cancel"}
 WORKERS = 4  #: requests that are prepared at a time: laid out, compiled, and their tenants read
 AGAIN = 0.02  #: seconds until a tenant is tried again that had no room beside those in use
 Found = TypeVar("Found")
 
 
-class LocalEngine:
-    """Serves models of this process."""
+class CrowdedError(GymError):
+    """A tenant has no room beside those in use: it is tried again while others are at work."""
 
-    def __init__(self, config: Local, *, artifacts: Sequence[ModelSource], limits: Limits) -> None:
-        """Load what is to be served. Raises GymError where something of it cannot be."""
-        if config.threads:
-            torch.set_num_threads(config.threads)
-        self._limits = limits
-        self.served: dict[str, Served] = {}
-        self._tenants: dict[str, Tenants] = {}
-        for source in artifacts:
-            if source.name in self.served:
-                raise GymError(f"two models are called `{source.name}`", key="name")
-            self.served[source.name] = served = open_source(source, limits, config.dtype)
-            self._tenants[source.name] = tenants_of(served, limits)
-        self._listed = [served.listed() for served in self.served.values()]
-        self._prefixes = PrefixCache(limits.prefix_cache_bytes)
-        self._lanes: dict[tuple[str, int], Lane] = {}
+
+class BatchEngine:
+    """Serves models whose rows are decoded in one thread of this process."""
+
+    def __init__(
+        self,
+        models: Iterable[BatchModel],
+        limits: Limits,
+        supports: frozenset[str] = frozenset(),
+        figures: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """Take the models, what they support beside that which is done here, and further figures of the moment.
+
+        Raises GymError where two models have one name.
+        """
+        self._limits, self._supports, self._figures = limits, SUPPORTS | supports, figures
+        self._models: dict[str, BatchModel] = {}
+        for model in models:
+            if model.source.name in self._models:
+                raise GymError(f"two models are called `{model.source.name}`", key="name")
+            self._models[model.source.name] = model
+        self._listed = [model.listed() for model in self._models.values()]
         self._touched: set[Reply] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._preparing = ThreadPoolExecutor(WORKERS, "preparing")
@@ -68,7 +63,7 @@ class LocalEngine:
     @property
     def supports(self) -> frozenset[str]:
         """Names of what it can do."""
-        return SUPPORTS
+        return self._supports
 
     def models(self) -> Sequence[ServedModel]:
         """Return what is served."""
@@ -76,8 +71,7 @@ class LocalEngine:
 
     def tenants(self, model: str) -> Sequence[str]:
         """Return the tenants of a model."""
-        self._served(model)
-        return self._tenants[model].names()
+        return self._model(model).tenants()
 
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""
@@ -110,17 +104,16 @@ class LocalEngine:
         self._open()
 
         def counted() -> int:
-            served = self._served(request.model)
+            model = self._model(request.model)
             with ExitStack() as stack:
-                tokenizer = self._tenants[request.model].open(request.tenant, stack).tokenizer
-                return len(prompt_tokens(request, tokenizer, served.vocabulary))
+                return len(prompt_tokens(request, model.open(request.tenant, stack).tokenizer, model.vocabulary))
 
         return await self._run(counted)
 
     async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
         """Return the score of each input."""
         self._open()
-        return await self._run(lambda: pooling.scores(self._asked(model, tenant, "score"), inputs))
+        return await self._run(lambda: self._asked(model, tenant, "score").scores(inputs))
 
     async def embed(
         self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
@@ -129,10 +122,9 @@ class LocalEngine:
         self._open()
 
         def embedded() -> list[list[float]]:
-            served, tenants = self._asked(model, tenant, "embed"), self._tenants[model]
+            asked = self._asked(model, tenant, "embed")
             with ExitStack() as stack:
-                answering = tenants.open(tenant, stack)
-                return pooling.embeddings(served, answering, tenants, texts, dimensions)
+                return asked.embeddings(asked.open(tenant, stack), texts, dimensions)
 
         return await self._run(embedded)
 
@@ -141,9 +133,8 @@ class LocalEngine:
         self._open()
 
         def read() -> None:
-            self._served(model)
             with ExitStack() as stack:
-                self._tenants[model].open(tenant, stack)
+                self._model(model).open(tenant, stack)
 
         await self._run(read)
 
@@ -152,7 +143,7 @@ class LocalEngine:
         return {
             "running": self._scheduler.running,
             "waiting": self._scheduler.waiting + self._prepared,
-            "prefix_cache_bytes": self._prefixes.bytes,
+            **self._figures(),
         }
 
     async def close(self, timeout: float = 30.0) -> None:
@@ -162,31 +153,31 @@ class LocalEngine:
         self._closed = True
         await asyncio.to_thread(self._scheduler.close, timeout)
         self._preparing.shutdown(wait=False, cancel_futures=True)
-        for tenants in self._tenants.values():
-            tenants.close()
+        for model in self._models.values():
+            model.close()
 
     def _open(self) -> None:
         if self._closed:
             raise Gone("the engine is closed")
 
-    def _served(self, model: str) -> Served:
-        if model not in self.served:
-            raise Unknown(f"there is no model `{model}`")
-        return self.served[model]
+    def _model(self, name: str) -> BatchModel:
+        if name not in self._models:
+            raise Unknown(f"there is no model `{name}`")
+        return self._models[name]
 
-    def _asked(self, model: str, tenant: str | None, task: str) -> Served:
-        served = self._served(model)
-        if task not in served.tasks:
-            raise BadRequest(f"`{model}` is no model that can {task}", key="model")
-        if tenant is not None and tenant not in self._tenants[model].names():
-            raise Unknown(f"there is no model `{model}@{tenant}`")
-        return served
+    def _asked(self, name: str, tenant: str | None, task: str) -> BatchModel:
+        model = self._model(name)
+        if task not in model.listed().tasks:
+            raise BadRequest(f"`{name}` is no model that can {task}", key="model")
+        if tenant is not None and tenant not in model.tenants():
+            raise Unknown(f"there is no model `{name}@{tenant}`")
+        return model
 
     async def _run(self, function: Callable[[], Found]) -> Found:
         """Run what takes a while beside the event loop. What is wrong with a tenant or a prompt is an error of the request."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._preparing, function)
-        except (RequestError, NoRoomError):
+        except (RequestError, CrowdedError):
             raise
         except GymError as error:
             raise BadRequest(error.problems[0].why, key=error.problems[0].key or "model") from error
@@ -196,23 +187,27 @@ class LocalEngine:
         while True:
             try:
                 return await self._run(lambda: self._prepare(request))
-            except NoRoomError as error:
+            except CrowdedError as error:
                 if not self._scheduler.running:
                     raise BadRequest(error.problems[0].why, key="model") from error
                 await asyncio.sleep(AGAIN)
 
     def _prepare(self, request: Request) -> tuple[Job, Reply]:
-        served, sampling = self._asked(request.model, None, "generate"), request.sampling
+        model, sampling = self._asked(request.model, None, "generate"), request.sampling
         if sampling.logprobs is not None and not 0 <= sampling.logprobs <= self._limits.max_logprobs:
             raise BadRequest(f"from 0 to {self._limits.max_logprobs} alternatives are given", key="top_logprobs")
+        if request.echo and "echo" not in self._supports:
+            raise BadRequest("prompts are not echoed by this engine", key="echo")
         with ExitStack() as stack:
-            answering = self._tenants[request.model].open(request.tenant, stack)
-            prompt = prompt_tokens(request, answering.tokenizer, served.vocabulary)
-            stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else answering.stops)
+            answering: Answering = model.open(request.tenant, stack)
+            prompt = prompt_tokens(request, answering.tokenizer, model.vocabulary)
+            stops = frozenset(sampling.stop_token_ids) | (
+                frozenset() if sampling.ignore_eos else frozenset(answering.stops)
+            )
             seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
             row = Row(
                 tuple(prompt),
-                self._limit(served, len(prompt), sampling.max_tokens),
+                self._limit(model.context, len(prompt), sampling.max_tokens),
                 stops,
                 SamplingOptions(sampling.temperature, sampling.top_p, sampling.top_k, seed),
                 request.index,
@@ -223,14 +218,13 @@ class LocalEngine:
             echo = answering.tokenizer.decode(prompt) if request.echo else ""
             reply = Reply(answering.tokenizer, sampling, stops, echo)
             if request.echo and sampling.logprobs is not None:
-                tenants = self._tenants[request.model]
-                reply.tell(prompt, pooling.prompt_scores(answering, served.context, tenants, prompt, sampling.logprobs))
+                reply.tell(prompt, model.prompt_scores(answering, prompt, sampling.logprobs))
             if sampling.grammar is not None:
-                reply.mask = served.grammars.compile(
+                reply.mask = model.grammars.compile(
                     sampling.grammar, self._limits.grammar_bytes, self._limits.grammar_seconds
                 )
-            row.adjust = processors(sampling, row, reply.mask, served.vocabulary)
-            lane = self._lane(served, answering)
+            row.adjust = processors(sampling, row, reply.mask, model.vocabulary)
+            lane = model.lane(answering)
             reply.close = stack.pop_all().close
 
         def told(row: Row) -> bool:
@@ -243,26 +237,16 @@ class LocalEngine:
 
         return Job(lane, row, told, ended), reply
 
-    def _limit(self, served: Served, prompt: int, asked: int | None) -> int:
+    def _limit(self, context: int, prompt: int, asked: int | None) -> int:
         """Return the most tokens of a reply. Raises TooLong where the prompt leaves none."""
-        most = min(served.context - 1, self._limits.max_prompt_tokens or served.context)
+        most = min(context - 1, self._limits.max_prompt_tokens or context)
         if prompt > most:
             raise TooLong(f"the prompt has {prompt} tokens, and may have {most}", key="messages")
-        bounds = [served.context - prompt, self._limits.max_tokens, asked]
+        bounds = [context - prompt, self._limits.max_tokens, asked]
         limit = min(bound for bound in bounds if bound is not None)
         if limit < 1:
             raise BadRequest("at least one token must be asked for", key="max_tokens")
         return limit
-
-    def _lane(self, served: Served, answering: Answering) -> Lane:
-        """Return where rows of a model are decoded."""
-        key = (served.source.name, id(answering.model))
-        if key not in self._lanes:
-            way = way_of(answering.model, served.context, decode_batch)
-            around = self._tenants[served.source.name].around
-            prefixes = self._prefixes if self._limits.prefix_cache_bytes else None
-            self._lanes[key] = Lane(answering.model, way, served.context, around, prefixes)
-        return self._lanes[key]
 
     def _flush(self) -> None:
         """Wake those whose replies grew; called in the thread that decodes."""

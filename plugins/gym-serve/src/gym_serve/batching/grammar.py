@@ -39,13 +39,18 @@ WRITTEN: dict[str, Callable[[str], str]] = {
 }
 
 
+def grammar_words(tokenizer: Tokenizer, vocabulary: int, ends: Collection[int]) -> LLTokenizer:
+    """Return a tokenizer as grammars read it, with the number of logits, and the tokens that end a reply."""
+    text = (tokenizer.path / "tokenizer.json").read_text(encoding="utf-8")
+    return LLTokenizer(text, n_vocab=vocabulary, eos_token=sorted(ends) or None)
+
+
 class Grammars:
     """Compiles grammars for the vocabulary of one model."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int, ends: Collection[int]) -> None:
-        """Take the tokenizer of a model, the number of its logits, and the tokens that end a reply."""
-        text = (tokenizer.path / "tokenizer.json").read_text(encoding="utf-8")
-        self._tokenizer = LLTokenizer(text, n_vocab=vocabulary, eos_token=sorted(ends) or None)
+    def __init__(self, tokenizer: LLTokenizer) -> None:
+        """Take the tokenizer of the model as llguidance has it."""
+        self._tokenizer = tokenizer
 
     def compile(self, grammar: Grammar, most_bytes: int, seconds: float) -> Mask:
         """Return the mask of a reply. Raises BadRequest where the grammar is too large, takes too long, or cannot be compiled."""

@@ -9,14 +9,14 @@ from typing import Any
 from gym_core import DataError
 from gym_data.chat_rendering import RenderRequest
 from gym_data.template_pool import WORKERS
-from gym_data.tokenizer import Tokenizer
+from gym_serve.batching.served import Words
 from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
 
 PLAIN = (bool, int, float, str, type(None))  #: values of template options
 
 
-def prompt_tokens(request: Request, tokenizer: Tokenizer, vocabulary: int) -> list[int]:
+def prompt_tokens(request: Request, tokenizer: Words, vocabulary: int) -> list[int]:
     """Return the tokens of a prompt, at least one. Raises BadRequest where it has none or cannot be laid out."""
     given = [part for part in ("messages", "prompt", "tokens") if getattr(request, part) is not None]
     if len(given) != 1:
@@ -34,7 +34,7 @@ def prompt_tokens(request: Request, tokenizer: Tokenizer, vocabulary: int) -> li
     return found
 
 
-def _chat(request: Request, tokenizer: Tokenizer) -> list[int]:
+def _chat(request: Request, tokenizer: Words) -> list[int]:
     messages = [dict(message) for message in request.messages or ()]
     if not messages:
         raise BadRequest("there are no messages", key="messages")

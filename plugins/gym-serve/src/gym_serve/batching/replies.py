@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from gym_data.tokenizer import Tokenizer
 from gym_serve.batching.grammar import Mask
+from gym_serve.batching.served import Words
 from gym_serve.batching.text_stream import UNKNOWN, TextStream
 from gym_serve.contract import Alternative, FinishReason, Piece, Sampling, TokenLogprob, Usage
 from gym_serve.errors import Gone, RequestError
@@ -24,10 +24,10 @@ _BYTES = {
 class Reply:
     """One reply. `told` and `ended` are called in the thread that decodes; everything else in that of the reader."""
 
-    def __init__(self, tokenizer: Tokenizer, sampling: Sampling, stops: frozenset[int], echo: str) -> None:
+    def __init__(self, tokenizer: Words, sampling: Sampling, stops: frozenset[int], echo: str) -> None:
         """Begin; `echo` is shown before anything else."""
         self._tokenizer, self._sampling, self._stops, self._echo = tokenizer, sampling, stops, echo
-        self._text = TextStream(tokenizer, sampling.stop)
+        self._text = TextStream(tokenizer.decode, sampling.stop)
         self.mask: Mask | None = None
         self.close: Callable[[], None] = lambda: None  #: called once when it has ended
         self._pieces: list[Piece] = []

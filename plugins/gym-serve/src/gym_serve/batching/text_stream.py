@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from gym_data.tokenizer import Tokenizer
+from collections.abc import Callable, Sequence
 
 UNKNOWN = "\ufffd"  #: what bytes decode to that are no character yet
+BYTES = 4  #: of a character, at most: so many tokens back it is known what the bytes are
+WINDOW = 16  #: tokens without a whole character, after which those are shown that no later token can change
 
 
 class TextStream:
-    """Turns tokens into text piece by piece; together the pieces are the text of all tokens, up to the stop string."""
+    """Turns tokens into text piece by piece; together the pieces are the text of all tokens, up to the stop string.
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
-        """Begin without tokens."""
-        self._tokenizer = tokenizer
+    What is decoded for a token has a bounded length, whatever the tokens are.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
+        """Begin without tokens; `decode` returns the text of some."""
+        self._decode = decode
         self._stop = [text for text in stop if text]
         self._tokens: list[int] = []
         self._start = self._read = 0  # tokens from `start` on give the text of those from `read` on its context
@@ -32,12 +35,26 @@ class TextStream:
 
     def _new(self, whole: bool) -> str:
         """Return the text that was added since it was last asked; with `whole` half characters too."""
-        before = self._tokenizer.decode(self._tokens[self._start : self._read])
-        now = self._tokenizer.decode(self._tokens[self._start :])
-        if len(now) <= len(before) or (now.endswith(UNKNOWN) and not whole):
-            return ""
-        self._start, self._read = self._read, len(self._tokens)
-        return now[len(before) :]
+        before = self._decode(self._tokens[self._start : self._read])
+        now = self._decode(self._tokens[self._start :])
+        if whole or (len(now) > len(before) and not now.endswith(UNKNOWN)):
+            self._start, self._read = self._read, len(self._tokens)
+            return now[len(before) :]
+        waiting = len(self._tokens) - self._read
+        return self._settled(before, now) if waiting >= WINDOW and waiting % BYTES == 0 else ""
+
+    def _settled(self, before: str, now: str) -> str:
+        """Return what no later token changes of a text that ends in half a character: up to a token that begins a new one."""
+        last = len(self._tokens) - BYTES
+        for place in range(last, last - BYTES, -1):
+            settled = self._decode(self._tokens[self._start : place])
+            if settled + self._decode(self._tokens[place:]) == now:
+                break
+        else:
+            if last < self._read + 4 * WINDOW:  # no such token: a decoder of its own kind
+                return ""
+        self._start = self._read = place
+        return settled[len(before) :]
 
     def _show(self, new: str, last: bool) -> str:
         if self.stopped:

@@ -10,7 +10,7 @@ from gym_serve.kinds import Server
 class Local(Server):
     """Serves models from this process with continuous batching: full models, adapters, and compressed deltas of many tenants."""
 
-    target: ClassVar[str] = "gym_serve.batching.engine:LocalEngine"
+    target: ClassVar[str] = "gym_serve.local.engine:LocalEngine"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Number format of weights; `auto` is that of their files."""
     threads: int | None = None

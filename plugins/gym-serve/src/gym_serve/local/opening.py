@@ -11,19 +11,16 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from gym_core import Artifact, GymError, sections
-from gym_core.component import Slot
-from gym_core.sections import Findings
+from gym_core import Artifact, GymError
 from gym_data.answer_format import answer_format_of
-from gym_data.kinds import Template
 from gym_data.location import locate
 from gym_data.prepare import tokenizer_with
 from gym_data.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_manage.recorded import recorded
-from gym_serve.batching.grammar import Grammars
+from gym_serve.batching.grammar import Grammars, grammar_words
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
-from gym_serve.options import report
+from gym_serve.templates import named_template, template_file
 from gym_torch.checkpoints.artifact import base_of, opened
 from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
 from gym_torch.model.precision_probe import device
@@ -32,7 +29,6 @@ from gym_torch.model.tasks import task_in
 from gym_torch.model.value_head import ScalarHead
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-JINJA = (".jinja", ".jinja2", ".j2")  #: endings of files that hold a template
 UNBOUNDED = 2**20  #: tokens of context, where a model names none
 
 
@@ -62,7 +58,7 @@ class Served:
     @cached_property
     def grammars(self) -> Grammars:
         """Compiles grammars for its vocabulary."""
-        return Grammars(self.tokenizer, self.vocabulary, self.stops)
+        return Grammars(grammar_words(self.tokenizer, self.vocabulary, self.stops))
 
     @property
     def tasks(self) -> frozenset[Task]:
@@ -105,18 +101,10 @@ def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
 
 def tokenizer_of(path: Path, template: str | None) -> Tokenizer:
     """Return the tokenizer of a model, with a template by name or by Jinja file where one is given. Raises GymError."""
-    if template is not None and Path(template).suffix in JINJA:
-        try:
-            return Tokenizer(path, Path(template).expanduser().read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise GymError(f"the template cannot be read: {error}", where=template, key="template") from None
-    named = None
-    if template is not None:
-        findings = Findings({})
-        named = sections.component(Slot("templates"), template, ("template",), findings)
-        report(findings)
-    assert named is None or isinstance(named, Template)
-    return tokenizer_with(named, path)
+    text = template_file(template)
+    if text is not None or template is None:
+        return Tokenizer(path, text)
+    return tokenizer_with(named_template(template), path)
 
 
 def artifact_in(path: str, base: Path | None = None) -> Artifact:

@@ -74,6 +74,22 @@ class Row:
         return not made.finished and len(made.tokens) < self.limit
 
 
+def extend(rows: Sequence[Row], logits: Tensor) -> tuple[Tensor, list[bool]]:
+    """Choose a token for each row by its logits `[rows, vocabulary]`; return them `[rows]`, and which rows go on."""
+    chosen, log_probs = choose_rows(
+        logits,
+        [row.sampling for row in rows],
+        [(row.stream, len(row.completion.tokens)) for row in rows],
+        {at: row.adjust for at, row in enumerate(rows) if row.adjust},
+    )
+    tokens = chosen.tolist()
+    for at, row in enumerate(rows):
+        if row.alternatives is not None:
+            row.scores.append(scores_of(logits[at], tokens[at], row.alternatives))
+    going = [row.took(*each) for row, *each in zip(rows, tokens, log_probs.tolist(), strict=True)]
+    return chosen, going
+
+
 class Decoding:
     """Rows in flight. Everything that has one entry a row is in the order of `rows`."""
 
@@ -156,21 +172,8 @@ class Decoding:
         """Choose a token for the last rows, one for each row of logits `[rows, vocabulary]`; drop those that it ends."""
         old = len(self.rows) - len(logits)
         rows = self.rows[old:]
-        self._last[old:], log_probs = choose_rows(
-            logits,
-            [row.sampling for row in rows],
-            [(row.stream, len(row.completion.tokens)) for row in rows],
-            {at: row.adjust for at, row in enumerate(rows) if row.adjust},
-        )
-        tokens = self._last[old:].tolist()
-        for at, row in enumerate(rows):
-            if row.alternatives is not None:
-                row.scores.append(scores_of(logits[at], tokens[at], row.alternatives))
-        going = list(range(old))
-        for at, (row, token, log_prob) in enumerate(zip(rows, tokens, log_probs.tolist(), strict=True), old):
-            if row.took(token, log_prob):
-                going.append(at)
-        self._keep(going)
+        self._last[old:], going = extend(rows, logits)
+        self._keep([*range(old), *(at for at, goes in enumerate(going, old) if goes)])
         return rows
 
     def _keep(self, rows: list[int]) -> None:

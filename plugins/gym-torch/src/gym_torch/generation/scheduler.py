@@ -1,20 +1,21 @@
 """Decodes jobs in a thread of its own as they come: who enters when, who is told what, and what happens to a job that fails.
 
-Jobs of one lane share batches; a lane is a model with what its passes run within. What goes wrong with a job is told to it alone.
+Jobs of one lane share batches; a lane is a model with what its passes run within, or whatever else decodes rows.
+What goes wrong with a job is told to it alone.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from transformers import PreTrainedModel
 
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.decoding import Around, Decoding, Row
-from gym_torch.generation.prefill import Begun
 from gym_torch.generation.prefix_cache import PrefixCache
 
 PATIENCE = 8  #: steps after which a job enters, also where fewer than a quarter of the rows are free
@@ -30,30 +31,66 @@ class ClosedError(Exception):
     """The scheduler takes no more jobs, or ended before a job was done."""
 
 
+class BegunPrompt(Protocol):
+    """A long prompt of which a part is computed."""
+
+    rows: Sequence[Row]
+
+    @property
+    def left(self) -> int:
+        """How many tokens are not computed yet."""
+        ...
+
+
+class RowDecoder(Protocol):
+    """Rows in flight, as `gym_torch.generation.decoding.Decoding` has them: its methods say what each does."""
+
+    rows: list[Row]
+
+    def admit(self, rows: Sequence[Row]) -> Sequence[Row]: ...  # noqa: D102
+    def begin(self, rows: Sequence[Row]) -> Any: ...  # noqa: D102
+    def advance(self, begun: Any, count: int) -> None: ...  # noqa: D102
+    def finish(self, begun: Any) -> Sequence[Row]: ...  # noqa: D102
+    def step(self) -> Sequence[Row]: ...  # noqa: D102
+    def drop(self, rows: Collection[Row]) -> None: ...  # noqa: D102
+
+
 @dataclass(eq=False)
 class Lane:
     """Where jobs are decoded together."""
 
-    model: PreTrainedModel
-    way: Way
-    longest: int  #: most tokens of a prompt and what continues it
-    around: Around | None = None
-    prefixes: PrefixCache | None = None
-    decoding: Decoding | None = None
+    opens: Callable[[], RowDecoder]  #: returns what decodes, without rows; called again where it failed
+    in_parts: bool = True  #: whether a long prompt is computed a part at a time
+    decoding: RowDecoder | None = None
     jobs: dict[Row, Job] = field(default_factory=dict)
-    begun: Begun | None = None  #: a long prompt that is computed a part at a time; its jobs are among `jobs`
+    begun: BegunPrompt | None = None  #: a long prompt that is computed a part at a time; its jobs are among `jobs`
 
     @property
     def decoded(self) -> bool:
         """Whether any reply grows."""
         return self.decoding is not None and bool(self.decoding.rows)
 
-    def session(self) -> Decoding:
+    def session(self) -> RowDecoder:
         """Return the rows in flight."""
         if self.decoding is None:
-            self.model.eval()
-            self.decoding = Decoding(self.model, self.way, self.longest, around=self.around, prefixes=self.prefixes)
+            self.decoding = self.opens()
         return self.decoding
+
+
+def model_lane(
+    model: PreTrainedModel,
+    way: Way,
+    longest: int,
+    around: Around | None = None,
+    prefixes: PrefixCache | None = None,
+) -> Lane:
+    """Return the lane of a model; see `Decoding` for what is told."""
+
+    def opens() -> RowDecoder:
+        model.eval()
+        return Decoding(model, way, longest, around=around, prefixes=prefixes)
+
+    return Lane(opens, way.cached)
 
 
 @dataclass(eq=False)
@@ -149,7 +186,7 @@ class Scheduler:
             most = CHUNK if lane.decoded or lane.begun else PROMPT_TOKENS
             if job.cancelled:
                 job.ended(None)
-            elif lane.way.cached and len(job.row.prompt) > CHUNK:
+            elif lane.in_parts and len(job.row.prompt) > CHUNK:
                 # One at a time; replies to the same prompt enter with it.
                 beside = own and own[0].row.text == job.row.text
                 if not lane.begun and len(own) < free and (beside or not own):
@@ -172,7 +209,7 @@ class Scheduler:
         self._leave(lane, [job for job in lane.jobs.values() if job.cancelled])
         lane.jobs |= {job.row: job for job in entering}
         new = [job.row for job in entering]
-        if new and lane.way.cached and len(new[0].prompt) > CHUNK:
+        if new and lane.in_parts and len(new[0].prompt) > CHUNK:
             self._admit(lane, entering, lambda: self._begin(lane, new))
         elif new:
             self._admit(lane, entering, lambda: decoding.admit(new))

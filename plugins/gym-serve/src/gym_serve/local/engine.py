@@ -1,0 +1,30 @@
+"""The engine `local`: models of this process over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gym_serve.batching.engine import BatchEngine
+from gym_serve.contract import Limits, ModelSource
+from gym_serve.local.config import Local
+from gym_serve.local.model import LocalModel
+from gym_serve.local.opening import open_source
+from gym_torch.generation.prefix_cache import PrefixCache
+
+SUPPORTS = frozenset({"tenants", "score", "embed", "echo", "prefix_cache"})  #: beside what batches do for any model
+
+
+class LocalEngine(BatchEngine):
+    """Serves models of this process."""
+
+    def __init__(self, config: Local, *, artifacts: Sequence[ModelSource], limits: Limits) -> None:
+        """Load what is to be served. Raises GymError where something of it cannot be."""
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        prefixes = PrefixCache(limits.prefix_cache_bytes)
+        kept = prefixes if limits.prefix_cache_bytes else None
+        opened = [LocalModel(open_source(each, limits, config.dtype), limits, kept) for each in artifacts]
+        super().__init__(opened, limits, SUPPORTS, lambda: {"prefix_cache_bytes": prefixes.bytes})
+        self.served = {model.source.name: model.served for model in opened}

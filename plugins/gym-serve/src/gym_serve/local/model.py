@@ -1,0 +1,88 @@
+"""A model of this process with its tenants, as the engine over batches asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from gym_bitdelta.runtime.tiers import NoRoomError
+from gym_serve.batching.engine import CrowdedError
+from gym_serve.batching.grammar import Grammars
+from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel
+from gym_serve.local import pooling
+from gym_serve.local.opening import Served
+from gym_serve.local.tenants import Answering, tenants_of
+from gym_torch.generation.cache_support import way_of
+from gym_torch.generation.generator import decode_batch
+from gym_torch.generation.prefix_cache import PrefixCache
+from gym_torch.generation.sampling import Scores
+from gym_torch.generation.scheduler import Lane, model_lane
+
+
+class LocalModel:
+    """A base, its adapters or variants, and a lane for each model that they need."""
+
+    def __init__(self, served: Served, limits: Limits, prefixes: PrefixCache | None) -> None:
+        """Lay the tenants beside it. Raises GymError where they do not belong to it."""
+        self.served, self._prefixes = served, prefixes
+        self._tenants = tenants_of(served, limits)
+        self._lanes: dict[int, Lane] = {}
+
+    @property
+    def source(self) -> ModelSource:
+        """Where it is from."""
+        return self.served.source
+
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and reply."""
+        return self.served.context
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of logits."""
+        return self.served.vocabulary
+
+    @property
+    def grammars(self) -> Grammars:
+        """What compiles grammars for its vocabulary."""
+        return self.served.grammars
+
+    def listed(self) -> ServedModel:
+        """Return it as a front lists it."""
+        return self.served.listed()
+
+    def tenants(self) -> Sequence[str]:
+        """Return the names of its tenants."""
+        return self._tenants.names()
+
+    def open(self, tenant: str | None, stack: ExitStack) -> Answering:
+        """Return what answers for a tenant. Raises CrowdedError where there is no room beside those in use."""
+        try:
+            return self._tenants.open(tenant, stack)
+        except NoRoomError as error:
+            raise CrowdedError(error.problems) from error
+
+    def lane(self, answering: Answering) -> Lane:
+        """Return where rows of a model are decoded."""
+        key = id(answering.model)
+        if key not in self._lanes:
+            way = way_of(answering.model, self.context, decode_batch)
+            self._lanes[key] = model_lane(answering.model, way, self.context, self._tenants.around, self._prefixes)
+        return self._lanes[key]
+
+    def prompt_scores(self, answering: Answering, tokens: Sequence[int], count: int) -> list[Scores]:
+        """Return how likely each token of a prompt but the first was."""
+        return pooling.prompt_scores(answering, self.context, self._tenants, tokens, count)
+
+    def embeddings(self, answering: Answering, texts: Sequence[str], dimensions: int | None) -> list[list[float]]:
+        """Return a vector for each text."""
+        return pooling.embeddings(self.served, answering, self._tenants, texts, dimensions)
+
+    def scores(self, inputs: Sequence[ScoreInput]) -> list[float]:
+        """Return the score of each input."""
+        return pooling.scores(self.served, inputs)
+
+    def close(self) -> None:
+        """Let go of its tenants."""
+        self._tenants.close()
