@@ -198,12 +198,15 @@ def vllm(session: nox.Session) -> None:
 
 @nox.session
 def llamacpp(session: nox.Session) -> None:
-    """Ask llama.cpp about GGUF files. It is built here, in about four minutes, without what the processor alone has.
+    """Ask llama.cpp about GGUF files, and serve them. It is built here, in about four minutes, without what the processor alone has.
 
     A build for this very processor ends in a crash on some that have matrix registers.
     """
-    install(session, closure("gym-export", "gym-tiny"), "gguf", "onnx", "onnxruntime")
+    packages = closure("gym-export", "gym-serve", "gym-sft", "gym-testkit", "gym-tiny")
+    install(session, packages, "gguf", "jsonschema", "onnx", "onnxruntime", "pytest")
     session.install("-q", "llama-cpp-python==0.3.36", env={"CMAKE_ARGS": "-DGGML_NATIVE=OFF"})
+    tests = "plugins/gym-serve/tests/test_llama_cpp.py"
+    session.run("python", "-m", "pytest", tests, "-p", "no:cacheprovider", env={"GYM_LLAMACPP": "1"})
     session.run("python", "benchmarks/exports.py", *session.posargs, env={"GYM_LLAMACPP": "1"})
 
 

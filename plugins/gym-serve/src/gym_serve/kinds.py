@@ -15,3 +15,5 @@ class Server(Component):
     """
 
     kind: ClassVar[str] = "servers"
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """Endings of files that it reads: what is one of them, or a folder with them and no other weights, is served by it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,7 +14,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 from gym_core import sections
 from gym_core.component import Config, Slot
 from gym_core.discovery import entries, nearest
-from gym_core.errors import Problem, RecipeError
+from gym_core.errors import PluginError, Problem, RecipeError
 from gym_core.loading import load
 from gym_core.sections import Findings
 from gym_core.yamlfile import parse_scalar, read_yaml
@@ -42,7 +43,7 @@ class ServingOptions(Config):
     models: Annotated[tuple[str, ...], Field(min_length=1)]
     """Runs, checkpoints, artifacts or models; `name=path` gives one another name than its own."""
     engine: Annotated[SerializeAsAny[Server] | None, Slot("servers")] = None
-    """What computes the answers; without it, `local`."""
+    """What computes the answers; without it, `llama_cpp` for GGUF files and `local` for all else."""
     template: str | None = None
     """Chat template to serve with, where the model does not carry its own: a name, or a Jinja file."""
     tenants: Path | None = None
@@ -93,7 +94,8 @@ class ServingOptions(Config):
     def build(self) -> Engine:
         """Return the engine, with its models loaded."""
         findings = Findings({})
-        engine = self.engine or sections.component(Slot("servers", default="local"), None, ("engine",), findings)
+        usual = next((name for text in self.models if (name := _reader(_named(text)[1]))), "local")
+        engine = self.engine or sections.component(Slot("servers"), usual, ("engine",), findings)
         report(findings)
         assert engine is not None
         built: Engine = engine.build(artifacts=self.sources(), limits=self.limits())
@@ -204,12 +206,34 @@ def _synonyms(given: Mapping[str, Any], where: Mapping[Any, str], file: str) -> 
     return found
 
 
+WEIGHTS = "*.safetensors"  #: in a folder that is no engine's own
+
+
+def _readers() -> dict[str, str]:
+    """Return the engine that reads files of an ending, by the ending."""
+    found: dict[str, str] = {}
+    for entry in entries("servers"):
+        with suppress(PluginError):  # of an engine that nobody asked for
+            found |= dict.fromkeys(load(entry).suffixes, entry.name)
+    return found
+
+
+def _reader(path: str) -> str | None:
+    """Return the engine for a file, or for a folder of such files; None where no ending says."""
+    found, readers = Path(path).expanduser(), _readers()
+    if found.is_dir() and not any(found.glob(WEIGHTS)):
+        return next((name for suffix, name in readers.items() if any(found.glob(f"*{suffix}"))), None)
+    return readers.get(found.suffix)
+
+
 def _named(text: str) -> tuple[str, str]:
     """Return name and path of a model: the last part of its path is its name, where none is given."""
     name, equals, path = text.partition("=")
     if equals and "/" not in name:
         return _checked(name), path
     parts = [part for part in text.rstrip("/").split("/") if part not in ("", ".", "..", "~")]
+    ending = next((each for each in _readers() if text.endswith(each)), "")
+    parts[-1:] = [part.removesuffix(ending) for part in parts[-1:]]
     name = parts[-1] if parts else "model"
     if (len(parts) > 1 and name in ("model", "quantized", "best")) or name.startswith("step-"):
         name = "-".join(part for part in parts[-3:] if part not in ("checkpoints", "runs"))

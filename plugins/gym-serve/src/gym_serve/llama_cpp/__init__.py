@@ -1,0 +1,1 @@
+"""The engine `llama_cpp`: GGUF files, computed by llama.cpp."""
