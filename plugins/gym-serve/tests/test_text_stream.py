@@ -11,6 +11,7 @@ from tokenizers import decoders, models
 
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
+from gym_serve.batching.replies import SIGNS
 from gym_serve.batching.text_stream import WINDOW, TextStream
 
 HALVES = "🙂".encode()[:2], "語".encode()[:1], b"\x80", b"\xff"
@@ -56,9 +57,7 @@ def bytes_of(tiny: Tokenizer, content: bytes) -> list[int]:
 
 
 def byte_tokens(tiny: Tokenizer) -> dict[int, int]:
-    from gym_serve.batching.replies import _BYTES
-
-    return {byte: token for sign, byte in _BYTES.items() if (token := tiny.token_id(sign)) is not None}
+    return {byte: token for sign, byte in SIGNS.items() if (token := tiny.token_id(sign)) is not None}
 
 
 def test_the_pieces_are_the_text_of_all_tokens(tiny: Tokenizer) -> None:

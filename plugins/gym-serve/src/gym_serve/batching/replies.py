@@ -15,7 +15,7 @@ from gym_torch.generation.sampling import Scores
 from gym_torch.generation.scheduler import ClosedError
 
 #: bytes of the characters with which byte-level vocabularies are written
-_BYTES = {
+SIGNS = {
     chr(byte if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174 else 256 + number): byte
     for number, byte in enumerate(sorted(range(256), key=lambda b: (33 <= b <= 126 or 161 <= b <= 172 or b >= 174, b)))
 }
@@ -112,7 +112,7 @@ class Reply:
             return text.encode()
         if written.startswith("<0x"):
             return bytes([int(written[3:5], 16)])
-        return bytes(_BYTES[sign] for sign in written) if set(written) <= set(_BYTES) else text.encode()
+        return bytes(SIGNS[sign] for sign in written) if set(written) <= set(SIGNS) else text.encode()
 
 
 def _internal(error: BaseException) -> RequestError:
