@@ -198,9 +198,10 @@ def vllm(session: nox.Session) -> None:
 
 @nox.session
 def llamacpp(session: nox.Session) -> None:
-    """Ask llama.cpp about GGUF files, and serve them. It is built here, in about four minutes, without what the processor alone has.
+    """Ask llama.cpp about GGUF files, and serve them.
 
-    A build for this very processor ends in a crash on some that have matrix registers.
+    It is built here, in about four minutes, without what the processor alone has: a build for this very processor ends in a crash
+    on some that have matrix registers.
     """
     packages = closure("gym-export", "gym-serve", "gym-sft", "gym-testkit", "gym-tiny")
     install(session, packages, "gguf", "jsonschema", "onnx", "onnxruntime", "pytest")
