@@ -98,8 +98,11 @@ def tests(session: nox.Session) -> None:
     """
     python = workshop(session)
     options = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--ignore", "tests/hostile"]
-    threads = {"OMP_NUM_THREADS": "1"}  # of processes that tests start too: there is a worker for each core
-    session.run(python, "-m", "pytest", *options, *session.posargs, env=threads, external=True)
+    env = {
+        "OMP_NUM_THREADS": "1",  # of processes that tests start too: there is a worker for each core
+        "PYTEST_ADDOPTS": "-p no:langsmith_plugin",  # LangChain brings it; a second in each pytest that a test starts
+    }
+    session.run(python, "-m", "pytest", *options, *session.posargs, env=env, external=True)
 
 
 @nox.session(venv_backend="none")

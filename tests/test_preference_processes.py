@@ -23,7 +23,9 @@ def lines(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=[pytest.mark.slow] * (form == "left out")) for form in FORMS]
+)
 def test_two_processes_compare_as_one_does(tmp_path: Path, form: str) -> None:
     bench = Bench(tmp_path)
     train = {"batch_size": 2, "accumulate": 3, "max_steps": 4}

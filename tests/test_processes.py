@@ -115,7 +115,9 @@ def test_any_number_of_processes_trains_the_same(trained, what: str, strategy: s
 
 
 @pytest.mark.proves("lion", "lora_plus", "sgd")
-@pytest.mark.parametrize("what", NUMBERWISE)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[pytest.mark.slow] * (what in ("lion", "sgd"))) for what in NUMBERWISE]
+)
 def test_what_works_number_by_number_trains_the_same_in_shards(trained, what: str) -> None:
     agree(trained(what, 1), trained(what, 2, "fsdp"))
 
@@ -178,7 +180,7 @@ def hanging(recipe, output: Path, late: int) -> Team:
         (signal.SIGKILL, 1),
         (signal.SIGSTOP, 1),
         pytest.param(signal.SIGKILL, 0, marks=pytest.mark.slow),
-        (signal.SIGSTOP, 0),
+        pytest.param(signal.SIGSTOP, 0, marks=pytest.mark.slow),
     ],
 )
 def test_a_process_that_dies_or_stops_ends_the_run_by_name(root: Path, recipe, harm, victim: int) -> None:
@@ -202,7 +204,7 @@ def test_a_process_that_dies_or_stops_ends_the_run_by_name(root: Path, recipe, h
         assert record["status"] == "failed" and "rank 1" in record["error"]["problems"][0]["why"]
 
 
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_hangs_ends_the_run_with_its_stack(root: Path, recipe, late: int) -> None:
     output = root / f"late-{late}"
     team = hanging(recipe, output, late)

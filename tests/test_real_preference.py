@@ -76,7 +76,9 @@ def metrics(path, key):
     return [line[key] for line in lines if key in line]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("simpo", "orpo"))) for name in FILES]
+)
 def test_llamafactory_file_runs_with_only_the_model_changed(gym, data, tmp_path, name):
     stage, method, dataset, rate, algorithm = FILES[name]
     text = COMMON.format(stage=stage, method=method, dataset=dataset, rate=rate)

@@ -44,7 +44,13 @@ def last_step(output: Path) -> int:
     return max(steps, default=0)
 
 
-@pytest.mark.parametrize("adapter", ["", "adapter: {name: lora, rank: 4, dropout: 0.1}"], ids=["full", "lora"])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        pytest.param("", id="full", marks=pytest.mark.slow),
+        pytest.param("adapter: {name: lora, rank: 4, dropout: 0.1}", id="lora"),
+    ],
+)
 def test_kill_and_continue_is_exact(gym, start, tmp_path, adapter):
     (tmp_path / "r.yaml").write_text(RECIPE.format(adapter=adapter))
     whole = gym("train", "r.yaml", "output=whole")

@@ -13,10 +13,13 @@ from gym_testkit.scaffold import KINDS, WITHOUT, group_of, write_plugin
 LONG = {
     "backend",
     "callback",
+    "dialect",
+    "exporter",
     "family",
     "format",
     "planner",
     "scheduler",
+    "strategy",
     "template",
 }  #: kinds that are like others, and are slow
 

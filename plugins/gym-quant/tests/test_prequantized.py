@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import Artifact, GymError
 from gym_quant import FP8, HQQ, RTN, Encoded, Quanto
+from gym_testkit import warm
 from gym_testkit.bench import Bench
 from gym_torch.model import mapped_weights
 from gym_torch.model.quantized_weights import quantized_layers
@@ -68,7 +67,8 @@ def test_what_a_quantizer_of_loaded_models_stores_is_a_model_for_gym(encoder: An
     in_memory = mapped_weights.load(base, quantizer=encoder).eval()
     with torch.no_grad():
         wanted = in_memory(TOKENS).logits
-    subprocess.run([sys.executable, "-c", ASK, str(made.path), str(tmp_path / "logits")], check=True)
+    asked = warm.run("-c", ASK, str(made.path), str(tmp_path / "logits"))
+    assert asked.returncode == 0, asked.stderr
     assert torch.equal(load_file(tmp_path / "logits")["logits"], wanted)
     told = json.loads((made.path / "quantization.json").read_text())
     assert told["holdout"]["kl"] > 0 and 3 < told["bits_per_weight"] < 8
