@@ -74,7 +74,8 @@ def test_a_lora_becomes_factors_or_signs(bench, tmp_path, options, monkeypatch):
 def test_a_delta_belongs_to_one_base(bench, tuned, tmp_path):
     base = bench.model()
     quantizer = BitDelta(**QUICK).build()
-    made = quantizer.quantize(bench.trained(base), tuned(base), tmp_path / "delta")
+    given = tuned(base)
+    made = quantizer.quantize(bench.trained(base), given, tmp_path / "delta")
     with pytest.raises(GymError, match="belongs to another base"):
         open_artifact(replace(made, base=str(bench.model(1))))
     with pytest.raises(GymError, match="does not say which base"):
@@ -88,6 +89,9 @@ def test_a_delta_belongs_to_one_base(bench, tuned, tmp_path):
             replace(tuned(base, lambda name, weight: weight), details={"base": str(wide)}),
             tmp_path / "other",
         )
+    adapter = replace(given, kind="adapter", details={"base": str(base), "base_fingerprint": "0" * 64})
+    with pytest.raises(GymError, match="belongs to another base"):  # what it changed in others is no change of this one
+        quantizer.quantize(bench.trained(base, "fifth"), adapter, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 

@@ -240,6 +240,15 @@ def test_rows_whose_differences_overflow_are_refused(tmp_path, delta):
         file.read(tmp_path / file.NAME)
 
 
+@pytest.mark.parametrize("group", [10**12, 2**63, 10**30])
+def test_groups_beyond_the_sides_of_factors_take_no_memory(group):
+    """A header may say any number, and a group ends with its row."""
+    whole, lies = (LowRank(shape=(16, 24), rank=2, leading=1, group=size) for size in (24, group))
+    assert whole.counts() == lies.counts()
+    parts = low_rank(whole).parts
+    assert torch.equal(records.Record(lies, parts).values(), records.Record(whole, parts).values())
+
+
 def test_a_weight_of_no_rows_is_read(tmp_path):
     empty = records.raw(torch.zeros(6, 3), torch.empty(0, dtype=torch.int64))
     file.write(tmp_path / file.NAME, file.made(BASE, {"head": empty}, {}, {}))

@@ -68,6 +68,8 @@ def broken(data: bytes):
     yield "cut", data[:-1]
     yield "more", data + b"\0"
     yield "nothing", b""
+    nothing = struct.pack("<I1sI2QfI", 1, b"a", 2, 0, 2**64 - 1, 1.0, 0)
+    yield "a side of no tensor", b"BITDELTA" + struct.pack("<II", 1, 1) + nothing
 
 
 def test_what_lies_is_refused(path):

@@ -25,6 +25,7 @@ from gym_core.files import replacing
 MAGIC = b"BITDELTA"
 VERSION = 1
 MOST = {"tensors": 2**20, "name": 2**12, "dimensions": 8}
+LARGEST = 2**40  #: product of the dimensions that are not 0: a tensor without numbers may not say what none can be
 HEAD = struct.Struct("<II")
 
 
@@ -102,6 +103,8 @@ def _tensors(data: bytes) -> Iterator[tuple[str, Flat]]:
         scale, words = float(take("<f")[0]), number("<I")
         if name in names or not (0 <= scale < float("inf")) or words != -(-prod(shape) // 32):
             raise _LieError(f"{name!r:.60} comes twice, has no finite scale, or its words do not fit its shape")
+        if prod(filter(None, shape)) >= LARGEST:
+            raise _LieError(f"{name!r:.60} is larger than any tensor")
         end = place + 4 * words
         if end > len(data):
             raise _LieError(f"{name!r:.60} goes on behind the end of the file")

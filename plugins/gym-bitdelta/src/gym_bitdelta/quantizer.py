@@ -29,7 +29,7 @@ from gym_core.loading import load
 from gym_data.location import locate
 from gym_quant.post_training import calibration
 from gym_torch.checkpoints.artifact import open_artifact
-from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+from gym_torch.checkpoints.base_fingerprint import base_fingerprint, check_base
 from gym_torch.checkpoints.checkpoint import whole_by_one
 from gym_torch.checkpoints.deltas import DeltaCodec
 from gym_torch.checkpoints.largest_kl import check_kl
@@ -54,13 +54,14 @@ class BitDeltaQuantizer(DeltaCodec):
         Doing the same thing again returns what is there.
 
         Raises:
-            GymError: the artifact does not say what its base is, or is another architecture; `into` holds something else; the
-                result is further from the fine-tune than `max_kl`, or no scale of it holds `safety_threshold`; the disk does
-                not take it.
+            GymError: the artifact does not say what its base is, was trained from other weights, or is another architecture;
+                `into` holds something else; the result is further from the fine-tune than `max_kl`, or no scale of it holds
+                `safety_threshold`; the disk does not take it.
 
         """
         where = base_of(artifact)
         name = base_fingerprint(where)
+        check_base(artifact, where)
         safety = Safety(self.config, run, artifact, where)
         source = self._source(run, artifact, where, name, safety)
         if into.exists() and any(into.iterdir()):

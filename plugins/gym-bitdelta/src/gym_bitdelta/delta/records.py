@@ -91,7 +91,8 @@ class Record:
             signs = packing.unpack_bits(codes.view(stack, entry.rank + entry.leading, -1), end) * 2.0 - 1
             numbers = signs[:, : entry.rank].clone()
             numbers[:, : entry.leading] += signs[:, entry.rank :] / 2
-            groups = scales.view(stack, entry.rank, -1).repeat_interleave(entry.group, -1)
+            each = min(entry.group, end)  # a file may say any number
+            groups = scales.view(stack, entry.rank, -1).repeat_interleave(each, -1)
             found.append(numbers * groups[..., :end])
         return found[0] * self.parts["gains"], found[1]
 
