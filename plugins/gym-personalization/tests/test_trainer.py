@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
 from gym_personalization_bench import adapter_in, rows
+from safetensors.torch import load_file, save_file
 
 import gym
 from gym.quantization import BitDeltaConfig
@@ -94,6 +95,44 @@ def test_a_file_that_changed_under_its_name_is_no_variant_that_is_there(
     waiting.write_text(lines[1])
     found = trainer.create_variants({"dave": waiting})["dave"]
     assert isinstance(found, BusyError) and "other rows" in str(found), found
+
+
+def test_nobody_writes_down_other_rows_while_a_user_learns(model_path: Path, tmp_path: Path) -> None:
+    """Who comes with other rows meanwhile is told to wait, and never given what was learnt from those before."""
+    first, second = (PersonalizedTrainer(str(model_path), None, output=tmp_path, recipe=RECIPE) for _ in range(2))
+    refused = []
+
+    def meanwhile(engine: Engine) -> None:
+        for use in (lambda: second.create_variant("ann", rows(2)), lambda: second.create_variants({"ann": rows(2)})):
+            with pytest.raises(BusyError) as caught:
+                use()
+            refused.append(str(caught.value))
+
+    made = first.create_variants({"ann": rows(1)}, told=meanwhile, max_steps=1)["ann"]
+    assert isinstance(made, Variant) and len(refused) == 2, made
+    with pytest.raises(BusyError, match="other rows"):
+        second.create_variant("ann", rows(2), max_steps=1)
+    kept = (tmp_path / "users/ann/data-1.jsonl").read_text()
+    assert [json.loads(line) for line in kept.splitlines()] == rows(1)
+    first.close()
+
+
+def test_a_base_that_changed_under_its_users_is_no_base_of_theirs(model_path: Path, tmp_path: Path) -> None:
+    base = copytree(model_path, tmp_path / "base")
+    users = PersonalizedTrainer(str(base), None, output=tmp_path / "out", recipe=RECIPE)
+    users.create_variant("ann", rows(1), max_steps=1)
+    users.close()
+    file = next(base.glob("*.safetensors"))
+    save_file({name: weight + 1 for name, weight in load_file(file).items()}, file, {"format": "pt"})
+    users = PersonalizedTrainer(str(base), QUICK, output=tmp_path / "out", recipe=RECIPE)
+    for use in (
+        lambda: users.serve_variant("ann", "1?"),
+        lambda: users.update_variant("ann", rows(2)),
+        lambda: users.variants.publish("ann", 1),
+    ):
+        with pytest.raises(GymError, match="belongs to another base"):
+            use()
+    users.close()
 
 
 def test_a_tokenizer_that_is_the_same_is_on_the_disk_once(model_path: Path, tmp_path: Path) -> None:
@@ -227,6 +266,20 @@ def test_a_user_who_fails_harms_no_other(trainer: PersonalizedTrainer, tmp_path:
     assert {name for name, made in found.items() if isinstance(made, Variant)} == {"good", "fine"}
     assert isinstance(found["empty"], DataError) and isinstance(found["../up"], RecipeError)
     assert isinstance(found["odd"], GymError)
+    deep = tmp_path / "deep.jsonl"
+    deep.write_text(f"{'[' * 200_000}\n" * 2)
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    surrogate = [{"messages": [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "x"}]}] * 2
+    strange: dict[str, Any] = {
+        "number": 5,
+        "bytes": b"ab",
+        "one-row": rows(1)[0],
+        "nothing": None,
+        "surrogate": surrogate,
+    }
+    strange |= {"object": [{"messages": object()}] * 2, "deep-lines": deep, "deep": deep.with_suffix(".json")}
+    unread = trainer.create_variants(strange)
+    assert list(unread) == list(strange) and all(isinstance(each, DataError) for each in unread.values()), unread
     again = trainer.create_variants({"odd": rows(5)})  # nothing was trained, so other rows are welcome
     assert isinstance(again["odd"], Variant), again
 

@@ -22,6 +22,7 @@ from gym_bitdelta.store import Variant, VariantStore
 from gym_core import Artifact, BusyError, GymError
 from gym_data.tokenizer import Tokenizer
 from gym_torch.checkpoints.artifact import base_of, open_artifact
+from gym_torch.checkpoints.base_fingerprint import check_base
 from gym_torch.checkpoints.tokenizer_files import BESIDE, copy_tokenizer
 from gym_torch.model import mapped_weights
 from gym_torch.model.precision_probe import device
@@ -172,6 +173,8 @@ class OpenedVariants:
                 opened = stack.enter_context(self._store.open(found.user))
                 if opened.variant.id != found.id:
                     raise _ReplacedError("another version was stored meanwhile")
+                if found.artifact["kind"] != "model":
+                    check_base(opened.artifact, base_of(opened.artifact))
                 model = open_artifact(opened.artifact, self._dtype).model.requires_grad_(False).eval()
                 self._alone[found.id] = model.to(device()), stack.pop_all()  # type: ignore[arg-type]
             while len(self._alone) > ALONE:

@@ -26,6 +26,8 @@ from gym_personalization.roster import Trained, Waiting, train_all, train_alone
 from gym_personalization.serving import Request, Served, ServingEngine
 from gym_personalization.users import first_row, is_pair, rows_of, users_in
 from gym_personalization.variants import Variant, Variants, disk_errors
+from gym_torch.checkpoints.artifact import base_of
+from gym_torch.checkpoints.base_fingerprint import check_base
 from gym_torch.console import say
 
 Data = str | Path | Iterable[Mapping[str, Any]]
@@ -96,14 +98,17 @@ class PersonalizedTrainer:
         `train` are keys of that section for this user alone, such as `seed` or `max_steps`. Raises GymError for a name, rows or a
         recipe that will not do, and BusyError where the user has a variant of other rows.
         """
-        return self._one(user_id, _given(data, preferences), 1, train)
+        with self._alone():
+            return self._one(user_id, _given(data, preferences), 1, train)
 
     def update_variant(
         self, user_id: str, data: Data | None = None, *, preferences: Data | None = None, **train: Any
     ) -> Variant:
         """Go on with a user's variant on new rows, and return what it becomes; the one before stays until then."""
-        before = self.variants.served(user_id)
-        return self._one(user_id, _given(data, preferences), before.version + 1, train, before)
+        with self._alone():
+            before = self.variants.served(user_id)
+            check_base(before.trained, base_of(before.trained))
+            return self._one(user_id, _given(data, preferences), before.version + 1, train, before)
 
     def create_variants(
         self,
@@ -126,20 +131,21 @@ class PersonalizedTrainer:
         given = users_in(Path(users)) if isinstance(users, str | Path) else users
         found: dict[str, Variant | GymError] = {}
         waiting: list[Waiting] = []
-        for user, data in given.items():
-            try:
-                waiting.append(self._waiting(user, data, 1, train))
-            except GymError as error:
-                found[user] = error
-                done(user, error)
-        for user, made in self._train(waiting, told, turn):
-            found[user] = made
-            done(user, made)
+        with self._alone():
+            for user, data in given.items():
+                try:
+                    waiting.append(self._waiting(user, data, 1, train))
+                except GymError as error:
+                    found[user] = error
+                    done(user, error)
+            for user, made in self._train(waiting, told, turn):
+                found[user] = made
+                done(user, made)
         return {user: found[user] for user in given}
 
     def remove_variant(self, user_id: str) -> None:
         """Remove all that there is of a user: variant, versions and rows. Raises RecipeError where that is nothing."""
-        with OutputLock(self.variants.output):
+        with self._alone():
             self.variants.remove(user_id)
 
     def serve_variant(self, user_id: str, prompt: Prompt | None = None, **options: Any) -> Any:
@@ -176,6 +182,10 @@ class PersonalizedTrainer:
             self._engine = Engine(recipe, self.variants.output, self._room, self._tokens)
         return self._engine
 
+    def _alone(self) -> OutputLock:
+        """Return a context in which no other process writes down what a user learns from, or trains."""
+        return OutputLock(self.variants.output)
+
     def _one(
         self, user: str, data: Data, version: int, train: Mapping[str, Any], before: Variant | None = None
     ) -> Variant:
@@ -191,12 +201,11 @@ class PersonalizedTrainer:
         """Train users, the base loaded for the first who needs it, and put what each becomes into the store."""
         if not waiting:
             return
-        with OutputLock(self.variants.output):
-            for each in self._trained(waiting, told or (lambda engine: None), turn):
-                try:
-                    yield each.name, self._published(each)
-                except GymError as error:
-                    yield each.name, error
+        for each in self._trained(waiting, told or (lambda engine: None), turn):
+            try:
+                yield each.name, self._published(each)
+            except GymError as error:
+                yield each.name, error
 
     def _trained(self, waiting: list[Waiting], told: Told, turn: int | None) -> Iterator[Trained]:
         if self._engine is None:

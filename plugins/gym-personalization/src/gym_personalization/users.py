@@ -84,6 +84,10 @@ def rows_of(user: str, data: str | Path | Iterable[Mapping[str, Any]]) -> list[M
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"the file of user `{user}` cannot be read: {error}", where=str(path), key="data") from None
         return path.resolve()
+    if not isinstance(data, Iterable) or isinstance(data, bytes | Mapping):
+        raise DataError(
+            f"the rows of user `{user}` are a {type(data).__name__}", key="data", fix="give a list of rows, or a file"
+        )
     rows = list(data)
     odd = next((row for row in rows if not isinstance(row, Mapping)), None)
     if odd is not None:
@@ -104,7 +108,7 @@ def first_row(data: list[Mapping[str, Any]] | Path) -> Mapping[str, Any]:
     text = data.read_text(encoding="utf-8")
     try:
         found = json.loads(text if data.suffix == ".json" else next(line for line in text.splitlines() if line.strip()))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     found = found[0] if isinstance(found, list) and found else found
     return found if isinstance(found, dict) else {}
@@ -115,7 +119,7 @@ def _rows_in(path: Path) -> int:
     if path.suffix == ".json":
         try:
             found = json.loads(path.read_text(encoding="utf-8") or "[]")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"is no JSON: {error}", where=str(path), key="data") from None
         return len(found) if isinstance(found, list) else 1
     with path.open(encoding="utf-8") as file:

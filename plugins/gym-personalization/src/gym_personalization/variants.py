@@ -22,10 +22,12 @@ from gym_bitdelta.store import NOT_EVALUATED, VariantStore
 from gym_bitdelta.store import Variant as Stored
 from gym_bitdelta.store.content import hashed
 from gym_bitdelta.store.record import sha256
-from gym_core import Artifact, BusyError, GymError, RecipeError
+from gym_core import Artifact, BusyError, DataError, GymError, RecipeError
 from gym_core.files import BUILDING, remove, write_atomically
 from gym_core.record import RunRecord
 from gym_personalization.users import checked_name, folder_of, user_of
+from gym_torch.checkpoints.artifact import base_of
+from gym_torch.checkpoints.base_fingerprint import check_base
 from gym_torch.checkpoints.tokenizer_files import BESIDE
 
 STATE = "state.safetensors"  #: in the directory of a run, where a user stands who is not in training
@@ -91,14 +93,14 @@ class Variants:
         """Put a finished version of a user into the store, with what was measured; one that is there stays as it is."""
         found = self.at(user, version)
         assert found is not None
+        check_base(found.trained, base_of(found.trained))  # which may have changed since
         share(found.trained.path, self.output / "shared")
         record, before = RunRecord(found.output / "run.json"), self._in_store(user)
         if record.read().get("stored") in {each.id for each in before}:
             return found
         mine = {(path.name, hashed(path)) for path in found.artifact.path.glob("*.safetensors")}
-        same = (each for each in before if mine <= {(file.name, file.sha256) for file in each.files})
-        stored = next(same, None)  # a process was killed before it wrote down that this is there
-        if stored is None:
+        stored = before[-1] if before else None  # it is this where a process was killed before it wrote that down
+        if stored is None or not mine <= {(file.name, file.sha256) for file in stored.files}:
             put = self.store.update if before else self.store.create
             stored = put(user, found.artifact, **_measured(found.artifact))
         record.update(stored=stored.id)
@@ -124,10 +126,18 @@ class Variants:
         remove(folder)
 
     def keep_rows(self, user: str, version: int, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Write the rows that a version learns from beside it. Raises BusyError where it learns from others already."""
+        """Write the rows that a version learns from beside it.
+
+        Raises DataError for rows that no file can hold, BusyError where it learns from others already.
+        """
         path = self.folder(user) / f"data-{version}.jsonl"
-        text = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
-        self.learns_from(user, version, sha256(text))
+        try:
+            text = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
+            name = sha256(text)
+        except (TypeError, ValueError, RecursionError) as error:  # a lone surrogate is a ValueError
+            fix = "give rows of text, numbers, lists and mappings"
+            raise DataError(f"a row of user `{user}` is no plain data: {error}", key="data", fix=fix) from None
+        self.learns_from(user, version, name)
         write_atomically(path, text)
         return path.resolve()
 
