@@ -1,14 +1,18 @@
 """Counts the example files of a LLaMA-Factory checkout that are accepted, and those that are refused by reason.
 
-    python benchmarks/llamafactory_files.py CHECKOUT [--files]
+    python benchmarks/llamafactory_files.py CHECKOUT [--files] [--train]
 
+With `--train` every accepted file for training trains three steps on its own datasets, with a small model in place of its own.
 Left out are launcher configurations and lists of tokens: YAML without `model_name_or_path` and without the keys of a v1 file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +20,14 @@ from typing import Any
 
 import yaml
 
-from gym_core import GymError, load_recipe
+from gym_core import GymError, execute, load_recipe
 from gym_core.errors import Problem
 from gym_core.sections import Findings
 from gym_llamafactory import exporting, serving
+from gym_llamafactory.v1 import exporting as merging
 
-V1 = ("model", "train_dataset")  #: either is in every v1 file
+SMALL = "tiny"  #: the model that trains
+STEPS, ROWS = 3, 32  #: of a training, and of each dataset of it
 
 
 def files(checkout: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
@@ -36,6 +42,26 @@ def files(checkout: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
             yield "v0", path, keys
 
 
+def command(keys: dict[str, Any]) -> Any:
+    """Return what reads a file that is not for training, None where it is."""
+    if "peft_config" in keys and "train_dataset" not in keys:
+        return merging
+    return (
+        None
+        if "dataset" in keys
+        else exporting
+        if "export_dir" in keys
+        else serving
+        if "infer_backend" in keys
+        else None
+    )
+
+
+def for_training(keys: dict[str, Any]) -> bool:
+    """Whether a file is for `gym train`."""
+    return command(keys) is None
+
+
 def refused(path: Path, keys: dict[str, Any]) -> list[Problem]:
     """Return why a file is refused by the command that it is for; nothing where it is accepted."""
     try:
@@ -47,8 +73,8 @@ def refused(path: Path, keys: dict[str, Any]) -> list[Problem]:
 
 def check(path: Path, keys: dict[str, Any]) -> None:
     """Read a file as its command does. Raises GymError where it is refused."""
-    of_command = exporting if "export_dir" in keys else serving if "infer_backend" in keys else None
-    if of_command and "dataset" not in keys:
+    of_command = command(keys)
+    if of_command:
         found = Findings()
         of_command.translate(keys, found)
         if found.problems:
@@ -57,29 +83,75 @@ def check(path: Path, keys: dict[str, Any]) -> None:
         load_recipe(path)
 
 
+#: What a refusal is about, by a word of the key or of the reason; the first that fits counts.
+SUBJECTS = {
+    "images, video": "images and video",
+    "use_kt": "KTransformers",
+    "fp8": "fp8",
+    "parallel_size": "layers or samples cut up over processes",
+    "cp_size": "layers or samples cut up over processes",
+    "dist_config": "layers or samples cut up over processes",
+    "kernel": "kernels of other packages",
+    "export_quantization_bit": "export and quantization at once",
+    "mixture_of_depths": "Mixture of Depths",
+    "predict": "`do_predict`",
+    "Hub": "a dataset on the Hub",
+}
+
+
+def subject(problems: list[Problem]) -> str:
+    """Return what a refusal is about."""
+    said = " ".join(f"{problem.key}: {problem.why}" for problem in problems)
+    return next((name for word, name in SUBJECTS.items() if word in said), said)
+
+
+def train(path: Path, keys: dict[str, Any], output: Path) -> str:
+    """Train three steps of a file with a small model in place of its own; return why that failed, or nothing."""
+    made = {**keys, "output_dir": str(output), "max_steps": STEPS}
+    if "model_name_or_path" in keys:
+        made |= {"model_name_or_path": SMALL, "max_samples": ROWS}
+    else:
+        made |= {"model": SMALL}
+    try:
+        done = execute(load_recipe(made)).output
+        lines = [json.loads(line) for line in (done / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        record = json.loads((done / "run.json").read_text(encoding="utf-8"))
+    except GymError as error:
+        return "; ".join(f"{problem.key}: {problem.why}" for problem in error.problems)
+    finite = all(math.isfinite(line["loss"]) for line in lines)
+    return "" if finite and record["training"]["steps"] == STEPS else "it did not train"
+
+
 def main() -> None:
-    """Print both counts, and the reasons by how many files they are in."""
+    """Print the counts as a table, and the reasons by how many files they are in."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--files", action="store_true", help="say of each file why it is refused")
+    parser.add_argument("--train", action="store_true", help=f"train {STEPS} steps of each that is for training")
     given = parser.parse_args()
     checkout = given.checkout.resolve()
     os.chdir(checkout)  # its files name others from there
-    counts: Counter[tuple[str, bool]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     reasons: Counter[tuple[str, str]] = Counter()
-    for dialect, path, keys in files(checkout):
-        problems = refused(path, keys)
-        counts[dialect, not problems] += 1
-        reasons.update({(dialect, f"{problem.key}: {problem.why}"[:110]) for problem in problems})
-        if given.files:
-            print(
-                f"{path.relative_to(checkout)}: {'; '.join(f'{each.key}: {each.why}' for each in problems) or 'accepted'}"
-            )
+    with tempfile.TemporaryDirectory() as outputs:
+        for number, (dialect, path, keys) in enumerate(files(checkout)):
+            problems, failed = refused(path, keys), ""
+            counts[dialect, "refused" if problems else "accepted"] += 1
+            reasons.update([(dialect, subject(problems))] if problems else [])
+            if not problems and for_training(keys):
+                counts[dialect, "for training"] += 1
+                failed = train(path, keys, Path(outputs) / str(number)) if given.train else ""
+                counts[dialect, "trained"] += given.train and not failed
+            if given.files:
+                why = "; ".join(f"{each.key}: {each.why}" for each in problems)
+                said = why or (f"accepted, not trained: {failed}" if failed else "accepted")
+                print(f"{path.relative_to(checkout)}: {said}", flush=True)
+    print("| Files | Accepted | Trained here | Refused |\n|---|---|---|---|")
     for dialect in ("v0", "v1"):
-        print(f"{dialect}: accepted {counts[dialect, True]} of {counts[dialect, True] + counts[dialect, False]}")
-        for (of, reason), count in reasons.most_common():
-            if of == dialect:
-                print(f"  {count:3} {reason}")
+        accepted, whole = counts[dialect, "accepted"], counts[dialect, "accepted"] + counts[dialect, "refused"]
+        by = ", ".join(f"{name} ({count})" for (of, name), count in reasons.most_common() if of == dialect)
+        trained = f"{counts[dialect, 'trained']} of {counts[dialect, 'for training']}"
+        print(f"| {dialect} | {accepted} of {whole} | {trained} | {by} |")
 
 
 if __name__ == "__main__":

@@ -61,8 +61,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
             left[key] = value
         elif value is not None and all(flat.get(row.key) is None and row.default is None for row in beside[key]):
             found.problems.append(_alone(key, beside[key][0], found))
-    known = {*TOP, *STATED, *table.choosing(), *(key for row in table.keys for key in (row.key, *row.together.split()))}
-    unknown = fill_own(sections, left, found, known)
+    unknown = fill_own(sections, left, found, known())
     said_only = [key for key in unknown if key in STATED]  # a component's own option of that name was filled before
     _take(said_only, left, found)
     unknown = [key for key in unknown if key not in STATED]
@@ -73,11 +72,18 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     for row in left_out:
         counts = row.chosen_by in ("", chosen.by.get(row.section))
         present = row.section in sections or row.section == "train" or SLOTS[row.section].implied
-        if counts and present and row.name not in mapping_of(sections, row.section):
+        if counts and present and not {row.name, row.unless} & mapping_of(sections, row.section).keys():
             _fill(sections, row, row.default, found, said)
     given = sections.get("callbacks") or []
     sections["callbacks"] = [*(given if isinstance(given, list) else [given]), *CALLBACKS]
     return sections
+
+
+def known() -> set[str]:
+    """Return all keys that a file may have."""
+    table = tables.installed()
+    filling = {key for row in table.keys for key in (row.key, *row.together.split())}
+    return {*TOP, *PAIRS, *STATED, *table.choosing(), *filling}
 
 
 def _take(keys: Iterable[str], flat: Mapping[str, Any], found: Findings) -> None:

@@ -70,7 +70,7 @@ class RunKeys(Keys):
     keys = (
         Key("num_train_epochs", "train.epochs", default=3.0),
         Key("max_steps", "train.max_steps", convert=positive),
-        Key("per_device_train_batch_size", "train.batch_size", default=8),
+        Key("per_device_train_batch_size", "train.batch_size", default=8, unless="batch_tokens"),
         Key("per_gpu_train_batch_size", "train.batch_size"),
         Key("gradient_accumulation_steps", "train.accumulate"),
         Key("learning_rate", "train.learning_rate", convert=float),

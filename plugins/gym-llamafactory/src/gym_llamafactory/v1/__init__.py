@@ -1,0 +1,1 @@
+"""Files of LLaMA-Factory's second version, which have `train_dataset`: other names, rows and defaults."""

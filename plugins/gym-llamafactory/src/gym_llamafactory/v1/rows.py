@@ -1,0 +1,121 @@
+"""Rows of the second version: contents are lists of parts, and each message says how much it is learnt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from gym_data.formats import Messages, Preference
+from gym_data.kinds import Format
+
+
+class Rows(Format):
+    """LLaMA-Factory's rows of version 1: `messages`, or `chosen_messages` and `rejected_messages`, or what a converter reads."""
+
+    target: ClassVar[str] = "gym_llamafactory.v1.rows:RowReader"
+    example: ClassVar[Mapping[str, Any]] = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "value": "2 + 2?"}], "loss_weight": 0.0},
+            {"role": "assistant", "content": [{"type": "text", "value": "Four."}], "loss_weight": 1.0},
+        ]
+    }
+
+    converter: Literal["alpaca", "sharegpt", "pair"] | None = None
+    """What turns other rows into these."""
+
+
+class RowReader:
+    """Makes a conversation, or a pair, of a row."""
+
+    def __init__(self, config: Rows) -> None:
+        """Read what is left as OpenAI's messages are read."""
+        self._converted = _CONVERTERS[config.converter]
+        self._conversation = Messages().build()
+        self._pair = Preference(prompt=Messages()).build()
+
+    def convert(self, row: Mapping[str, Any]) -> Any:
+        """Return the conversation or the pair. Raises ValueError where it cannot be trained on."""
+        told = self._converted(row)
+        tools = {"tools": row["tools"]} if row.get("tools") else {}
+        if "chosen_messages" in told:
+            sides = {name: _plain(told[f"{name}_messages"]) for name in ("chosen", "rejected")}
+            return self._pair.convert(sides | tools)
+        return self._conversation.convert({"messages": _plain(told.get("messages"))} | tools)
+
+
+def _plain(messages: Any) -> list[dict[str, Any]]:
+    """Return messages with their contents as text, and calls apart."""
+    if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
+        raise ValueError("there is no list of messages")
+    return [_message(each) for each in messages]
+
+
+def _message(given: Mapping[str, Any]) -> dict[str, Any]:
+    weight = given.get("loss_weight", 1.0)
+    if weight not in (0, 1):
+        raise ValueError(f"a message is learnt or not: its loss_weight is {weight}")
+    content = given.get("content")
+    parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "value": content}]
+    found: dict[str, list[str]] = {"text": [], "reasoning": [], "tool_call": []}
+    for part in parts:
+        if part.get("type") not in found:
+            raise ValueError(f"it has a part `{part.get('type')}`; images, audio and video are not read")
+        found[part["type"]].append(part["value"])
+    made: dict[str, Any] = {"role": given.get("role"), "content": "".join(found["text"]), "train": weight != 0}
+    made |= {"reasoning_content": "".join(found["reasoning"])} if found["reasoning"] else {}
+    calls = [json.loads(call) for call in found["tool_call"]]
+    return made | ({"tool_calls": [{"type": "function", "function": call} for call in calls]} if calls else {})
+
+
+def _text(role: str, text: Any, learnt: bool = False) -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "value": text}], "loss_weight": float(learnt)}
+
+
+def _no_media(row: Mapping[str, Any]) -> None:
+    name = next((name for name in ("images", "videos", "audios") if row.get(name)), "")
+    if name:
+        raise ValueError(f"it has {name}, and images, audio and video are not read")
+
+
+def _as_is(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return row
+
+
+def _alpaca(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    _no_media(row)
+    asked = (row.get("instruction") or "") + (row.get("input") or "")  # nothing between them, other than in version 0
+    system = [_text("system", row["system"])] if row.get("system") else []
+    return {"messages": [*system, _text("user", asked), _text("assistant", row.get("output"), learnt=True)]}
+
+
+_ROLES = {"system": "system", "human": "user", "gpt": "assistant", "observation": "tool", "function_call": "assistant"}
+
+
+def _sharegpt(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    _no_media(row)
+    messages = []
+    for each in row.get("conversations") or ():
+        if each["from"] not in _ROLES:
+            raise ValueError(f"a message is from `{each['from']}`, which is none of {', '.join(_ROLES)}")
+        role = _ROLES[each["from"]]
+        made = _text(role, each["value"], learnt=role == "assistant")
+        if each["from"] == "function_call":
+            calls = json.loads(each["value"])
+            several: Sequence[Any] = calls if isinstance(calls, list) else [calls]
+            made["content"] = [{"type": "tool_call", "value": json.dumps(call)} for call in several]
+        messages.append(made)
+    return {"messages": messages}
+
+
+def _pair(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    _no_media(row)
+    sides = {}
+    for name in ("chosen", "rejected"):
+        sides[f"{name}_messages"] = [
+            _text(each["role"], each["content"], each["role"] == "assistant") for each in row.get(name) or ()
+        ]
+    return sides
+
+
+_CONVERTERS = {None: _as_is, "alpaca": _alpaca, "sharegpt": _sharegpt, "pair": _pair}

@@ -1,0 +1,96 @@
+"""A file of the second version, told in the keys of the first, but for data and template, which are the model's own there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gym_core.dialect import mapping_of, parted
+from gym_core.errors import Problem
+from gym_core.sections import Findings
+from gym_llamafactory import translation
+from gym_llamafactory.v1 import keys, parts
+from gym_llamafactory.v1.datasets import sources
+
+
+def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
+    """Return the sections that a file means. Notes every key that cannot be placed."""
+    sections, flat = parted(data)
+    told = Told(found)
+    if isinstance(sections.get("model"), str):
+        told.put("model", sections.pop("model"))
+    _data(sections, flat, told)
+    parts.take(sections, flat, told)
+    for key, value in ({key: flat.pop(key, usual) for key, usual in keys.DEFAULTS.items()}).items():
+        told.put(key, value)
+    for key in [key for key in flat if key in keys.ALIKE or key in keys.RENAMED]:
+        told.put(key, flat.pop(key))
+    for key in sorted(keys.STATED.keys() & flat.keys()):
+        stated, value = keys.STATED[key], flat.pop(key)
+        if stated.values and value not in stated.values:
+            told.problem(key, stated.why, stated.fix)
+    for key in sorted(flat.keys() & translation.known()):
+        del flat[key]
+        told.problem(key, "is of files with `model_name_or_path`", "leave it out, or write the file in those keys")
+    if "algorithm" not in sections:
+        told.keys["stage"] = "dpo" if told.pairs or keys.PREFERENCE & told.keys.keys() else "sft"
+    before = len(found.problems)
+    fixed = {key: value for key, value in keys.FIXED.items() if key not in keys.OF_ADAMW or "optimizer" not in sections}
+    translated = translation.translate({**sections, **flat, **fixed, **told.keys}, found)
+    found.problems[before:] = [replace(each, key=told.old.get(each.key, each.key)) for each in found.problems[before:]]
+    found.keys.update({path: told.old[key] for path, key in found.keys.items() if key in told.old})
+    return translated
+
+
+class Told:
+    """Keys of the first version, and what the user called them."""
+
+    def __init__(self, found: Findings) -> None:
+        """Note problems and places in `found`."""
+        self.found = found
+        self.keys: dict[str, Any] = {}
+        self.old: dict[str, str] = {}
+        self.pairs = False  #: whether rows hold two answers
+
+    def put(self, key: str, value: Any, name: str = "") -> None:
+        """Say a key under its name in the first version."""
+        name = name or keys.RENAMED.get(key, key)
+        self.keys[name], self.old[name] = value, key
+        self.found.marks[name,] = self.found.where((key,))
+
+    def problem(self, key: str, why: str, fix: str = "") -> None:
+        """Note what is wrong with a key."""
+        self.found.problems.append(Problem(why, self.found.where((key.partition(".")[0],)), key, fix))
+
+
+def _data(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
+    """Name rows and how many make a step."""
+    named = flat.pop("train_dataset", None)
+    section = mapping_of(sections, "data")
+    section.setdefault("template", "default")
+    section.setdefault("bad_rows", "stop")
+    try:
+        read, told.pairs = sources(str(named))
+        section.setdefault("sources", read)
+    except ValueError as error:
+        section.setdefault("sources", [str(named)])
+        told.problem("train_dataset", str(error))
+    micro, cutoff = flat.get("micro_batch_size") or 1, flat.get("cutoff_len") or keys.DEFAULTS["cutoff_len"]
+    whole = flat.pop("global_batch_size", None)
+    if whole is not None and whole % micro:
+        told.problem("global_batch_size", f"is no multiple of `micro_batch_size`, {micro}", "make it one")
+    elif whole is not None:
+        told.put("global_batch_size", whole // micro, "gradient_accumulation_steps")
+    strategy = flat.pop("batching_strategy", "normal")
+    if strategy in ("dynamic_batching", "dynamic_padding_free"):
+        mapping_of(sections, "train").setdefault("batch_tokens", micro * cutoff)
+        flat["micro_batch_size"] = None
+    elif strategy not in ("normal", "padding_free"):
+        fix = "one of: normal, padding_free, dynamic_batching, dynamic_padding_free"
+        told.problem("batching_strategy", f"there is no `{strategy}`", fix)
+    attention = flat.pop("flash_attn", None)
+    if attention in keys.ATTENTION:
+        told.put("flash_attn", keys.ATTENTION[attention])
+    elif attention is not None:
+        told.problem("flash_attn", f"there is no `{attention}`", f"one of: {', '.join(keys.ATTENTION)}")
