@@ -10,6 +10,7 @@ import gym_deltasoup as soup
 from gym_core import GymError
 from gym_deltasoup import merge_vectors
 from gym_deltasoup.attacks.vectors import ATTACKS, alie, gaussian, ipm, not_a_number, sign_flip, z_max
+from gym_deltasoup.merging.updates import Vectors
 
 
 def kappa_of(name: str, n: int, f: int) -> float:
@@ -246,3 +247,11 @@ def test_what_all_have_in_common_hides_no_distance(honest):
     )
     chosen = [merge_vectors(soup.MultiKrum(), each, 20).report["selected"] for each in (x, x.double())]
     assert chosen[0] == chosen[1]
+
+
+def test_distances_of_scaled_inputs_are_those_of_the_vectors():
+    values = torch.randn(9, 50, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    factors = torch.tensor([1, 1, 0.5, 0.1, 0.25, 0.25, 1, 0.9, 0.3], dtype=torch.float64)
+    before, after = (Vectors(each).distances()[0] for each in (values, factors[:, None] * values))
+    torch.testing.assert_close(before.scaled(factors).points, after.points, rtol=1e-12, atol=1e-12)
+    assert torch.equal(before.scaled(torch.ones(9, dtype=torch.float64)).points, before.points)

@@ -12,20 +12,22 @@ SMALL = 2**18  #: numbers that are sorted in one thread
 
 
 def sorted_columns(values: Tensor) -> Tensor:
-    """Return each column of `[inputs, n]` sorted. numpy sorts with vector instructions, and lets other threads go on."""
+    """Return each column of `[inputs, n]` sorted, in one piece each. numpy sorts with vector instructions, in several threads."""
     array = values.numpy()
     parts = torch.get_num_threads() if array.size > SMALL else 1
-    if parts == 1:
-        return torch.from_numpy(np.sort(array, axis=0))
-    found = np.empty(array.shape, array.dtype)
+    found = np.empty(array.shape[::-1], array.dtype)
     edges = [array.shape[1] * part // parts for part in range(parts + 1)]
 
     def fill(begin: int, end: int) -> None:
-        found[:, begin:end] = np.sort(array[:, begin:end], axis=0)
+        found[begin:end] = array[:, begin:end].T
+        found[begin:end].sort(axis=1)
 
-    with ThreadPoolExecutor(parts) as pool:
-        list(pool.map(fill, edges[:-1], edges[1:]))
-    return torch.from_numpy(found)
+    if parts == 1:
+        fill(0, array.shape[1])
+    else:
+        with ThreadPoolExecutor(parts) as pool:
+            list(pool.map(fill, edges[:-1], edges[1:]))
+    return torch.from_numpy(found).T
 
 
 def middle_of(ordered: Tensor) -> Tensor:

@@ -43,6 +43,15 @@ class Distances:
         """Return the distances, not squared, of the inputs to the combination with these weights `[inputs]`."""
         return self.mixed(weights[None], keep=True).points[1:-1, -1].sqrt()
 
+    def scaled(self, factors: Tensor) -> Distances:
+        """Return the distances of inputs that are each multiplied by a factor `[inputs]`."""
+        # |a x - b y|^2 = a b |x - y|^2 + (a - b) (a |x|^2 - b |y|^2), which loses no digits where a = b
+        longer = torch.cat([factors.new_ones(1), factors])
+        squares = longer * self.points[0]
+        found = longer[:, None] * longer * self.points
+        found += (longer[:, None] - longer) * (squares[:, None] - squares)
+        return Distances(found.clamp_(min=0).fill_diagonal_(0))
+
     def mixed(self, matrix: Tensor, keep: bool = False) -> Distances:
         """Return the distances of combinations `[combinations, inputs]` of the inputs; `keep` puts them behind the inputs."""
         zero = torch.zeros(1, 1 + matrix.shape[1], dtype=torch.float64)
@@ -71,12 +80,12 @@ class Sums:
         """Add a chunk `[inputs, coordinates]`."""
         work = values.double() if len(values) <= EXACT else values
         middle = middle_of(sorted_columns(work))
-        moved = torch.cat([-middle[None], work - middle])
-        blocks = torch.arange(len(moved)).chunk(BLOCKS if len(values) > EXACT else 1)
-        for number, rows in enumerate(blocks):  # the other half is the same
-            for columns in blocks[: number + 1]:
-                part = moved[rows[0] : rows[-1] + 1] @ moved[columns[0] : columns[-1] + 1].T
-                self.gram[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] += part.double()
+        moved = work.new_empty(1 + len(work), work.shape[1])
+        torch.neg(middle, out=moved[0])
+        torch.sub(work, middle, out=moved[1:])
+        for rows in torch.arange(len(moved)).chunk(BLOCKS if len(values) > EXACT else 1):
+            begin, end = int(rows[0]), int(rows[-1]) + 1  # what is right of the diagonal is the same
+            self.gram[begin:end, :end] += moved[begin:end] @ moved[:end].T
 
     def distances(self) -> Distances:
         """Return the distances."""

@@ -215,4 +215,7 @@ def combined(matrix: Tensor, values: Tensor) -> Tensor:
     """Return `matrix @ values`, or `weights @ values`, as numbers of `values`; of few inputs, summed in fp64."""
     if len(values) <= EXACT:
         return (matrix.double() @ values.double()).to(values.dtype)
-    return matrix.to(values.dtype) @ values
+    weights = matrix.to(values.dtype)
+    if weights.ndim == 1:
+        return weights @ values
+    return (values.T @ weights.T).T  # columns in one piece each: faster, also for who sorts them

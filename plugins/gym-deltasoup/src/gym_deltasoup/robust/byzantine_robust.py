@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from gym_deltasoup.config.mixing import ByzantineRobust
 from gym_deltasoup.config.robust import TrimmedMean
 from gym_deltasoup.merging.rule import MergeRule, Plan, after_mixing, weighted
@@ -32,11 +30,12 @@ class ByzantineRobustRule(MergeRule):
         }
         if hostile == 0:  # everybody is a neighbour of everybody
             return weighted(cuts / len(cuts), told)
-        points = torch.diag(cuts)
-        shown = distances.mixed(points)
+        shown, named = distances.scaled(cuts), None
         found = families(shown.between, self.config.copy_radius)
         copies = [[updates.ids[number] for number in group] for group in found if len(group) > 1]
         if copies and len(found) > 2 * hostile:
-            matrix = means(found, len(cuts))
-            points, shown, told = matrix @ points, shown.mixed(matrix), {**told, "copies": copies}
-        return after_mixing(TrimmedMean(), updates, neighbours(shown.between, hostile) @ points, hostile, told)
+            named = means(found, len(cuts))
+            shown, told = shown.mixed(named), {**told, "copies": copies}
+        mixing = neighbours(shown.between, hostile)
+        matrix = (mixing if named is None else mixing @ named) * cuts
+        return after_mixing(TrimmedMean(), updates, matrix, hostile, told)
