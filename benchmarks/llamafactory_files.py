@@ -19,15 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_core import GymError, execute, load_recipe
 from gym_core.errors import Problem
 from gym_core.sections import Findings
 from gym_llamafactory import exporting, serving
 from gym_llamafactory.v1 import exporting as merging
+from gym_testkit import tiny
 
-SMALL = "tiny"  #: the model that trains
-STEPS, ROWS = 3, 32  #: of a training, and of each dataset of it
+TOKENS = ("bos_token", "<|eot_id|>", "<|eom_id|>")  #: those of the files' templates that the model needs
+LAYERS = 16
+STEPS, ROWS, CUTOFF = 3, 32, 512  #: of a training, of each dataset of it, and of a sample
 
 
 def files(checkout: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
@@ -95,23 +98,33 @@ SUBJECTS = {
     "export_quantization_bit": "export and quantization at once",
     "mixture_of_depths": "Mixture of Depths",
     "predict": "`do_predict`",
+    "no dataset": "a dataset that is not there",
     "Hub": "a dataset on the Hub",
 }
 
 
 def subject(problems: list[Problem]) -> str:
     """Return what a refusal is about."""
-    said = " ".join(f"{problem.key}: {problem.why}" for problem in problems)
-    return next((name for word, name in SUBJECTS.items() if word in said), said)
+    told = " ".join(f"{problem.key}: {problem.why}" for problem in problems)
+    return next((name for word, name in SUBJECTS.items() if word in told), told)
 
 
-def train(path: Path, keys: dict[str, Any], output: Path) -> str:
+def deep(model: Path) -> Path:
+    """Give a model as many layers as the files train."""
+    config = AutoConfig.from_pretrained(model)
+    config.num_hidden_layers, config.layer_types = LAYERS, None
+    AutoModelForCausalLM.from_config(type(config)(**config.to_dict())).save_pretrained(model)
+    return model
+
+
+def train(keys: dict[str, Any], model: Path, output: Path) -> str:
     """Train three steps of a file with a small model in place of its own; return why that failed, or nothing."""
-    made = {**keys, "output_dir": str(output), "max_steps": STEPS}
-    if "model_name_or_path" in keys:
-        made |= {"model_name_or_path": SMALL, "max_samples": ROWS}
-    else:
-        made |= {"model": SMALL}
+    made = {**keys, "output_dir": str(output), "max_steps": STEPS, "cutoff_len": CUTOFF}
+    made |= (
+        {"model_name_or_path": str(model), "max_samples": ROWS}
+        if "model_name_or_path" in keys
+        else {"model": str(model)}
+    )
     try:
         done = execute(load_recipe(made)).output
         lines = [json.loads(line) for line in (done / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -120,6 +133,11 @@ def train(path: Path, keys: dict[str, Any], output: Path) -> str:
         return "; ".join(f"{problem.key}: {problem.why}" for problem in error.problems)
     finite = all(math.isfinite(line["loss"]) for line in lines)
     return "" if finite and record["training"]["steps"] == STEPS else "it did not train"
+
+
+def said(found: Counter[tuple[str, str]], dialect: str) -> str:
+    """Return reasons with how many files they are of."""
+    return ", ".join(f"{name} ({count})" for (of, name), count in found.most_common() if of == dialect)
 
 
 def main() -> None:
@@ -133,25 +151,29 @@ def main() -> None:
     os.chdir(checkout)  # its files name others from there
     counts: Counter[tuple[str, str]] = Counter()
     reasons: Counter[tuple[str, str]] = Counter()
+    failures: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as outputs:
+        model = deep(tiny.write_model(Path(outputs) / "model", extra=TOKENS))
         for number, (dialect, path, keys) in enumerate(files(checkout)):
             problems, failed = refused(path, keys), ""
             counts[dialect, "refused" if problems else "accepted"] += 1
             reasons.update([(dialect, subject(problems))] if problems else [])
             if not problems and for_training(keys):
                 counts[dialect, "for training"] += 1
-                failed = train(path, keys, Path(outputs) / str(number)) if given.train else ""
+                failed = train(keys, model, Path(outputs) / str(number)) if given.train else ""
                 counts[dialect, "trained"] += given.train and not failed
+                failures.update([(dialect, subject([Problem(failed, "", "")]))] if failed else [])
             if given.files:
                 why = "; ".join(f"{each.key}: {each.why}" for each in problems)
-                said = why or (f"accepted, not trained: {failed}" if failed else "accepted")
-                print(f"{path.relative_to(checkout)}: {said}", flush=True)
-    print("| Files | Accepted | Trained here | Refused |\n|---|---|---|---|")
+                outcome = why or (f"accepted, not trained: {failed}" if failed else "accepted")
+                print(f"{path.relative_to(checkout)}: {outcome}", flush=True)
+    print("| Files | Accepted | Trained here | Refused because of | Not trained because of |\n|---|---|---|---|---|")
     for dialect in ("v0", "v1"):
         accepted, whole = counts[dialect, "accepted"], counts[dialect, "accepted"] + counts[dialect, "refused"]
-        by = ", ".join(f"{name} ({count})" for (of, name), count in reasons.most_common() if of == dialect)
         trained = f"{counts[dialect, 'trained']} of {counts[dialect, 'for training']}"
-        print(f"| {dialect} | {accepted} of {whole} | {trained} | {by} |")
+        print(
+            f"| {dialect} | {accepted} of {whole} | {trained} | {said(reasons, dialect)} | {said(failures, dialect)} |"
+        )
 
 
 if __name__ == "__main__":

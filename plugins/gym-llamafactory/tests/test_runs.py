@@ -138,6 +138,13 @@ def test_precision_is_the_files(capsys: pytest.CaptureFixture[str]) -> None:
             loop(**{key: value})
 
 
+def test_gradients_that_are_used_at_once_are_not_clipped() -> None:
+    assert loop().max_grad_norm == 1.0 and loop(max_grad_norm=0.3).max_grad_norm == 0.3
+    assert loop(use_galore=True, max_grad_norm=0.3).max_grad_norm == 0.3
+    for keys in ({"use_galore": True, "galore_layerwise": True}, {"optim": "apollo_adamw_layerwise"}):
+        assert loop(**keys, max_grad_norm=1.0, finetuning_type="full").max_grad_norm == 0
+
+
 def test_checkpoints_warm_up_and_epochs_are_counted_as_there() -> None:
     assert loop().keep_last == loop(save_total_limit=0).keep_last >= 1_000_000
     assert loop(save_total_limit=3).keep_last == 3

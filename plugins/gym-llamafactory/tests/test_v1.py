@@ -57,6 +57,7 @@ def test_a_file_trains_with_its_own_defaults(bench: Bench, written: dict[str, An
     ("more", "meant"),
     [
         ({"batching_strategy": "dynamic_batching", "micro_batch_size": 2}, ("train", "batch_tokens", 128)),
+        ({"batching_strategy": "dynamic_padding_free"}, ("data", "whole_epochs", False)),
         ({"optim_config": {"name": "muon", "wd": 0.2, "adamw_betas": [0.8, 0.9]}}, ("optimizer", "beta1", 0.8)),
         ({"peft_config": {"name": "freeze", "freeze_trainable_layers": 1}}, ("adapter", "trainable_layers", 1)),
         ({"pref_loss": "simpo", "simpo_gamma": 0.3}, ("algorithm", "simpo_gamma", 0.3)),

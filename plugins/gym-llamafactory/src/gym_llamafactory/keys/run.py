@@ -57,6 +57,19 @@ def pure(value: Any) -> str | None:
     return "bf16"
 
 
+def clipped(
+    norm: Any,
+    use_galore: Any = None,
+    galore_layerwise: Any = None,
+    use_apollo: Any = None,
+    apollo_layerwise: Any = None,
+    optim: Any = None,
+) -> Any:
+    """Return the largest norm of gradients; 0 where each is used up before the others are there, so that none is clipped."""
+    at_once = (use_galore and galore_layerwise) or (use_apollo and apollo_layerwise)
+    return 0.0 if at_once or str(optim).endswith("_layerwise") else norm
+
+
 def mixed(value: Any) -> str:
     """Take Megatron's name of mixed precision."""
     if value != "bf16_mixed":
@@ -76,7 +89,13 @@ class RunKeys(Keys):
         Key("learning_rate", "train.learning_rate", convert=float),
         Key("warmup_ratio", "train.warmup", convert=warmup, together="lr_scheduler_type warmup_steps"),
         Key("warmup_steps", "train.warmup", convert=warmup_steps, together="lr_scheduler_type"),
-        Key("max_grad_norm", "train.max_grad_norm"),
+        Key(
+            "max_grad_norm",
+            "train.max_grad_norm",
+            convert=clipped,
+            default=1.0,
+            together="use_galore galore_layerwise use_apollo apollo_layerwise optim",
+        ),
         Key("bf16", "train.precision", convert={True: "bf16", False: "fp32"}, default=False),
         Key("fp16", "train.precision", convert=refused(_FP16)),
         Key("pure_bf16", "train.precision", convert=pure),

@@ -85,6 +85,7 @@ def _data(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
     strategy = flat.pop("batching_strategy", "normal")
     if strategy in ("dynamic_batching", "dynamic_padding_free"):
         mapping_of(sections, "train").setdefault("batch_tokens", micro * cutoff)
+        section.setdefault("whole_epochs", False)
         flat["micro_batch_size"] = None
     elif strategy not in ("normal", "padding_free"):
         fix = "one of: normal, padding_free, dynamic_batching, dynamic_padding_free"
