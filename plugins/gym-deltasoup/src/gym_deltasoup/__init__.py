@@ -23,6 +23,7 @@ _HOMES = {
     "gym_deltasoup.gaussian_mechanism": "delta_of epsilon_of sigma_of",
     "gym_deltasoup.privacy.ledger": "PrivacyLedger",
     "gym_deltasoup.privacy.local": "privatize",
+    "gym_deltasoup.privacy.records": "RecordPrivacy train_on_records",
     "gym_deltasoup.privacy.rounds": "CentralPrivacy",
     "gym_deltasoup.sources.inputs": "Input",
 }

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import inf
+from math import inf, prod
 from pathlib import Path
 
 from gym_core import GymError
 from gym_deltasoup.gaussian_mechanism import composed, epsilon_of
 
 WAIT = 60.0  #: seconds that a writer waits for another one
-LAYOUT = 1
+LAYOUT = 2
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS spent (
-  member TEXT NOT NULL, release TEXT NOT NULL, mu REAL NOT NULL CHECK (mu > 0), PRIMARY KEY (member, release));
+  member TEXT NOT NULL, release TEXT NOT NULL, mu REAL NOT NULL CHECK (mu > 0), slack REAL NOT NULL,
+  PRIMARY KEY (member, release));
 """
+
+Cost = tuple[float, float]
+"""`mu`, and the probability with which a release may be worse."""
 
 
 class PrivacyLedger:
@@ -40,42 +44,53 @@ class PrivacyLedger:
             rows.execute(SCHEMA)
             rows.execute(f"PRAGMA user_version = {LAYOUT}")
 
-    def admit(self, release: str, members: Sequence[str], mu: float) -> None:
+    def admit(self, release: str, members: Sequence[str], mu: float, slack: float = 0.0) -> None:
         """Raise GymError for the first contributor whose cap a release of this `mu` would exceed. Nothing is written."""
         with self._writing() as rows:
-            self._checked(rows, release, members, mu)
+            self._checked(rows, release, members, (mu, slack))
 
-    def spend(self, release: str, members: Sequence[str], mu: float) -> dict[str, float]:
+    def spend(self, release: str, members: Sequence[str], mu: float, slack: float = 0.0) -> dict[str, float]:
         """Write down a release, on the disk when this returns, and return the epsilon that each contributor has spent by now.
 
         To be called before anybody sees the release. All are charged, or nobody where it raises. The same release costs nothing
-        a second time: who was killed calls it again. Raises GymError where a cap would be exceeded.
+        a second time: who was killed calls it again. `slack` is the probability with which it may be worse than `mu`, which is
+        taken from delta. Raises GymError where a cap would be exceeded.
         """
         with self._writing() as rows:
-            found = self._checked(rows, release, members, mu)
-            new = [(member, release, mu) for member in members]
-            rows.executemany("INSERT OR IGNORE INTO spent VALUES (?, ?, ?)", new)
+            found = self._checked(rows, release, members, (mu, slack))
+            new = [(member, release, mu, slack) for member in members]
+            rows.executemany("INSERT OR IGNORE INTO spent VALUES (?, ?, ?, ?)", new)
         return found
 
     def spent(self, member: str) -> float:
         """Return the epsilon of a contributor over all releases."""
         with self._connected() as rows:
-            return epsilon_of(composed(mu for _, mu in _of(rows, member)), self.delta)
+            return self._epsilon(_of(rows, member).values())
 
-    def _checked(self, rows: sqlite3.Connection, release: str, members: Sequence[str], mu: float) -> dict[str, float]:
+    def _epsilon(self, costs: Iterable[Cost]) -> float:
+        """Return what releases cost together: `1 - delta` is what is left of it after each slack."""
+        held = list(costs)
+        delta = (
+            1 - (1 - self.delta) / prod(1 - slack for _, slack in held)
+            if any(slack for _, slack in held)
+            else self.delta
+        )
+        return epsilon_of(composed(mu for mu, _ in held), delta) if delta > 0 else inf
+
+    def _checked(self, rows: sqlite3.Connection, release: str, members: Sequence[str], cost: Cost) -> dict[str, float]:
         found: dict[str, float] = {}
-        known: dict[float, float] = {}  # most contributors have taken part in the same rounds
+        known: dict[tuple[Cost, ...], float] = {}  # most contributors have taken part in the same rounds
         for member in members:
-            before = dict(_of(rows, member))
-            if before.setdefault(release, mu) != mu:
+            before = _of(rows, member)
+            if before.setdefault(release, cost) != cost:
                 why = f"{member} is charged for {release} already, with another noise"
                 raise GymError(why, where=str(self.path), fix="give each release a name of its own")
-            total = composed(before.values())
+            total = tuple(sorted(before.values()))
             if total not in known:
-                known[total] = epsilon_of(total, self.delta)
+                known[total] = self._epsilon(total)
             found[member] = known[total]
-            if found[member] > self.cap:
-                left = epsilon_of(composed(value for name, value in before.items() if name != release), self.delta)
+            if found[member] > self.cap or found[member] == inf:
+                left = self._epsilon(value for name, value in before.items() if name != release)
                 raise GymError(
                     f"{member} has spent an epsilon of {left:.4g}, and would have {found[member]:.4g} after {release}: "
                     f"the cap is {self.cap:.4g}",
@@ -110,8 +125,7 @@ class PrivacyLedger:
             raise GymError(why, where=str(self.path), fix="nothing is released without it: see to the file") from error
 
 
-def _of(rows: sqlite3.Connection, member: str) -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = rows.execute(
-        "SELECT release, mu FROM spent WHERE member = ?", (member,)
-    ).fetchall()
-    return found
+def _of(rows: sqlite3.Connection, member: str) -> dict[str, Cost]:
+    """Return what each release cost a member."""
+    found = rows.execute("SELECT release, mu, slack FROM spent WHERE member = ?", (member,))
+    return {release: (mu, slack) for release, mu, slack in found}
