@@ -113,7 +113,7 @@ class SoupClient:
         from gym_deltasoup.client.secure import SecureContribution
         from gym_deltasoup.rounds.base import Base
         from gym_deltasoup.rounds.contents import lay_out
-        from gym_deltasoup.secure.vectors import change_of, digest, layout
+        from gym_deltasoup.rounds.vectors import change_of, digest, layout
 
         base, rules = Base(found.base or told["base"]["name"]), told["secure"]
         if base.fingerprint != told["base"]["fingerprint"]:

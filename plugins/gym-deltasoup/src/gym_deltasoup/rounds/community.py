@@ -21,8 +21,8 @@ from gym_deltasoup.rounds.checks import Refused, check
 from gym_deltasoup.rounds.contents import MASKED, Contents, Limits
 from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
 from gym_deltasoup.rounds.secure_steps import may_send
+from gym_deltasoup.rounds.vectors import Layout, layout, numbers
 from gym_deltasoup.secure.allowed import check_community
-from gym_deltasoup.secure.vectors import Layout, layout, numbers
 
 PRIVACY = "gym_deltasoup.privacy.rounds:round_privacy"  #: makes the noise and the accounts of a community
 REFUSALS = 5  #: refused files of one member in a round, after which nothing more is looked at

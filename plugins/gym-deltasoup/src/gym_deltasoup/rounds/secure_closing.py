@@ -20,9 +20,9 @@ from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.measures import BesideResult, beside, beside_result
 from gym_deltasoup.rounds.round_report import OPEN, beside_each, head, is_worse, of_merge
 from gym_deltasoup.rounds.secure_steps import Team, advertised, context, require_over, teams
+from gym_deltasoup.rounds.vectors import numbers
 from gym_deltasoup.secure.collector import unmasked
 from gym_deltasoup.secure.fixed_point import decoded
-from gym_deltasoup.secure.vectors import numbers
 from gym_deltasoup.sources.inputs import Input
 from gym_deltasoup.sources.sums import KIND, LAYERS, write_change
 

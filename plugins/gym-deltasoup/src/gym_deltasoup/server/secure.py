@@ -9,7 +9,7 @@ from gym_deltasoup.config.server import SoupServerConfig
 from gym_deltasoup.rounds import secure_steps as steps
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.community import Community
-from gym_deltasoup.secure.vectors import digest, numbers
+from gym_deltasoup.rounds.vectors import digest, numbers
 from gym_deltasoup.server.requests import Advertise, Share, SignedStep, check_clock, check_signed, parsed
 from gym_deltasoup.server.uploads import Unknown
 

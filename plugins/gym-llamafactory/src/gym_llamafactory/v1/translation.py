@@ -20,7 +20,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     told = Told(found)
     if isinstance(sections.get("model"), str):
         told.put("model", sections.pop("model"))
-    _data(sections, flat, told)
+    _sources(sections, flat, told)
     parts.take(sections, flat, told)
     for key, value in ({key: flat.pop(key, usual) for key, usual in keys.DEFAULTS.items()}).items():
         told.put(key, value)
@@ -64,7 +64,7 @@ class Told:
         self.found.problems.append(Problem(why, self.found.where((key.partition(".")[0],)), key, fix))
 
 
-def _data(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
+def _sources(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
     """Name rows and how many make a step."""
     named = flat.pop("train_dataset", None)
     section = mapping_of(sections, "data")
