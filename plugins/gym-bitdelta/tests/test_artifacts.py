@@ -102,6 +102,10 @@ def test_the_same_again_is_there_and_something_else_is_not_overwritten(bench, tu
     stamp = (made.path / file.NAME).stat().st_mtime_ns
     assert BitDelta(**QUICK).build().quantize(run, artifact, tmp_path / "delta") == made
     assert (made.path / file.NAME).stat().st_mtime_ns == stamp
+    content = bytearray((made.path / file.NAME).read_bytes())
+    (made.path / file.NAME).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(GymError, match="SHA-256 differs"):  # it still is a delta, and not the one that was measured
+        BitDelta(**QUICK).build().quantize(run, artifact, tmp_path / "delta")
     with pytest.raises(GymError, match="holds something else"):
         BitDelta(bits=2, **QUICK).build().quantize(run, artifact, tmp_path / "delta")
     with pytest.raises(GymError, match="KL divergence"):

@@ -23,6 +23,7 @@ from gym_bitdelta.delta.records import Record
 from gym_bitdelta.distillation import distill
 from gym_bitdelta.encoding import Encoder, changed_config, ranked_of
 from gym_bitdelta.enforcement.safety import Safety
+from gym_bitdelta.store.content import hashed
 from gym_core import Artifact, GymError, Run
 from gym_core.discovery import entries
 from gym_core.loading import load
@@ -55,8 +56,8 @@ class BitDeltaQuantizer(DeltaCodec):
 
         Raises:
             GymError: the artifact does not say what its base is, was trained from other weights, or is another architecture;
-                `into` holds something else; the result is further from the fine-tune than `max_kl`, or no scale of it holds
-                `safety_threshold`; the disk does not take it.
+                `into` holds something else, or is damaged; the result is further from the fine-tune than `max_kl`, or no scale
+                of it holds `safety_threshold`; the disk does not take it.
 
         """
         where = base_of(artifact)
@@ -66,6 +67,7 @@ class BitDeltaQuantizer(DeltaCodec):
         source = self._source(run, artifact, where, name, safety)
         if into.exists() and any(into.iterdir()):
             if _source_of(into) == source:
+                check_whole(into)
                 say(f"{into} holds this delta already")
                 return Artifact.read(into)
             raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
@@ -97,7 +99,7 @@ class BitDeltaQuantizer(DeltaCodec):
             self._check_size(building / file.NAME)
             told |= evidence.sizes(artifact, where, building / file.NAME, records)
             told |= {"source": source, "seconds": time.monotonic() - began, "squared_errors": encoder.errors}
-            told |= {"options": self.config.model_dump(mode="json")}
+            told |= {"options": self.config.model_dump(mode="json"), "sha256": hashed(building / file.NAME)}
             (building / EVIDENCE).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
             (building / "README.md").write_text(evidence.card(type(self.config).__name__, told), encoding="utf-8")
             evidence.copy_new_tokenizer(artifact.path, where, building)
@@ -191,6 +193,18 @@ class BitDeltaQuantizer(DeltaCodec):
         held = sorted((path.name, fingerprint.of_file(path)) for path in files)
         text = json.dumps([told, held, artifact.kind, artifact.details], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_whole(made: Path) -> None:
+    """Raise GymError where the delta in a folder is not the one that was measured there: most flipped bits still are a delta."""
+    kept, path = made / EVIDENCE, made / file.NAME
+    said = json.loads(kept.read_text(encoding="utf-8")).get("sha256") if kept.is_file() else None
+    if said is not None and said != hashed(path):
+        raise GymError(
+            "it is not what was written: its SHA-256 differs",
+            where=str(path),
+            fix="remove this folder, and make it again",
+        )
 
 
 def _tuned(artifact: Artifact) -> PreTrainedModel:
