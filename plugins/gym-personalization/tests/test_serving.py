@@ -183,6 +183,17 @@ def test_what_is_wrong_with_one_disturbs_no_other(engine: ServingEngine, store: 
         assert said in str(asked[number].exception()), asked[number].exception()
     with pytest.raises(GymError, match="no prompt"):
         engine.submit("ann", [])
+    for prompt in ("\ud800", [{"role": "user"}], [{"content": "x"}], [{"role": "user", "content": None}]):
+        with pytest.raises(GymError, match="the prompt cannot be laid out"):
+            engine.submit("ann", prompt).result()  # type: ignore[arg-type]
+    for name, values in (
+        ("max_new_tokens", (0, -1, "5", 1.5)),
+        ("temperature", (-1, float("nan"))),
+        ("seed", (-1, 0.5)),
+    ):
+        for value in values:
+            with pytest.raises(GymError, match=f"is no {name}"):
+                engine.submit("ann", ASK, **{name: value})
     cancelled = engine.submit("ann", ASK)
     if cancelled.cancel():
         assert engine.submit("ann", ASK, max_new_tokens=2).result() is not None

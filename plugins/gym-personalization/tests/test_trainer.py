@@ -228,9 +228,17 @@ def test_who_cannot_share_trains_alone(model_path: Path, tmp_path: Path) -> None
     users.create_variant("pairs", rows(1))
     again = users.update_variant("pairs", preferences=rows(2, pairs=True))
     assert again.version == 2 and again.artifact.kind == "delta"
-    asked = [("whole", "1?"), ("pairs", "1?"), ("nobody", "1?"), ("whole", "1?")]
-    first, second, none, last = users.serve_variants(asked, max_new_tokens=8)
+    asked: list[Any] = [
+        ("whole", "1?"),
+        ("pairs", "1?"),
+        ("nobody", "1?"),
+        ("pairs", []),
+        ("pairs", "\ud800"),
+        ("whole", "1?"),
+    ]
+    first, second, none, *unread, last = users.serve_variants(asked, max_new_tokens=8)
     assert isinstance(first, str) and isinstance(second, str) and first == last
+    assert all(isinstance(each, GymError) and "prompt" in str(each) for each in unread), unread
     assert isinstance(none, GymError) and "nobody" in str(none)
     users.remove_variant("pairs")
     with pytest.raises(GymError, match="no variant"):

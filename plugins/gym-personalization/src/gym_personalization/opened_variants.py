@@ -57,7 +57,11 @@ class Ready:
 
     def tokens(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt. Raises GymError where it cannot be laid out."""
-        return self.tokenizer.chat(messages_of(prompt), None, generation_prompt=True)[0].tolist()
+        try:
+            return self.tokenizer.chat(messages_of(prompt), None, generation_prompt=True)[0].tolist()
+        except ValueError as error:
+            fix = 'give a text, or messages: [{"role": "user", "content": "..."}]'
+            raise GymError(f"the prompt cannot be laid out: {error}", key="prompt", fix=fix) from None
 
 
 class OpenedVariants:

@@ -11,6 +11,7 @@ whatever is stored or removed meanwhile. Nothing of it depends on who else is in
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -38,6 +40,12 @@ from gym_torch.generation.scheduler import Job, Lane, Scheduler, model_lane
 NO_END = 2**20  #: requests that may wait, and tokens of a model that names no limit
 AGAIN = 0.01  #: seconds until a variant is tried again that had no room beside those in use
 BATCH = 32  #: most rows in one forward pass
+#: What the options of a request may be: kind, least, and what they have to be below.
+OPTIONS: tuple[tuple[str, Any, float, float, str], ...] = (
+    ("max_new_tokens", Integral, 1, math.inf, "a whole number from 1 up"),
+    ("temperature", Real, 0, math.inf, "a number from 0 up; 0 is greedy"),
+    ("seed", Integral, 0, 2**63, "a whole number from 0 up, below 2^63"),
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,13 @@ class Request:
     temperature: float = 0.0  #: 0 is greedy
     seed: int = 0
     answer: Future[str] = field(default_factory=Future, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raise GymError for options that no answer can have."""
+        for name, kind, least, most, wanted in OPTIONS:
+            value = getattr(self, name)
+            if not isinstance(value, kind) or not least <= value < most:
+                raise GymError(f"{value!r:.40} is no {name}", key=name, fix=f"give {wanted}")
 
 
 class ServingEngine:
@@ -105,6 +120,16 @@ class ServingEngine:
             for request in requests:
                 self._reader.submit(self._start, request)
         return [request.answer for request in requests]
+
+    def answers(self, requests: Sequence[Request]) -> list[str | GymError]:
+        """Return the answer to each request, or why there is none; they share batches where these have room."""
+        futures: list[Future[str] | GymError] = []
+        for request in requests:
+            try:
+                futures += self.submit_all([request])
+            except GymError as error:
+                futures.append(error)
+        return [each if isinstance(each, GymError) else _answer(each) for each in futures]
 
     def close(self) -> None:
         """Answer what was asked, then end the threads and let go of the models."""
@@ -201,3 +226,10 @@ class Served:
     def generate(self, prompt: Prompt, **options: Any) -> str:
         """Return the answer of the user's newest variant; `options` are those of `Request`. Raises what `submit` tells of."""
         return self.engine.submit(self.user, prompt, **options).result()
+
+
+def _answer(future: Future[str]) -> str | GymError:
+    try:
+        return future.result()
+    except GymError as error:
+        return error

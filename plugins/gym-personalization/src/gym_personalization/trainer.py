@@ -161,14 +161,7 @@ class PersonalizedTrainer:
 
     def serve_variants(self, asked: Sequence[tuple[str, Prompt]], **options: Any) -> list[str | GymError]:
         """Return the answer to each (user, prompt), or why there is none; all users share batches over one base."""
-        futures = self.serving().submit_all([Request(user, prompt, **options) for user, prompt in asked])
-        found: list[str | GymError] = []
-        for each in futures:
-            try:
-                found.append(each.result())
-            except GymError as error:
-                found.append(error)
-        return found
+        return self.serving().answers([Request(user, prompt, **options) for user, prompt in asked])
 
     def serving(self) -> ServingEngine:
         """Return what answers, for servers that take requests of many users at the same time."""

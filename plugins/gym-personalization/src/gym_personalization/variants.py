@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gym_bitdelta.quantizer import EVIDENCE
+from gym_bitdelta.quantizer import EVIDENCE, check_whole
 from gym_bitdelta.store import NOT_EVALUATED, VariantStore
 from gym_bitdelta.store import Variant as Stored
 from gym_bitdelta.store.content import hashed
@@ -100,6 +100,7 @@ class Variants:
             return found
         mine = {(path.name, hashed(path)) for path in found.artifact.path.glob("*.safetensors")}
         stored = before[-1] if before else None  # it is this where a process was killed before it wrote that down
+        check_whole(found.artifact.path)
         if stored is None or not mine <= {(file.name, file.sha256) for file in stored.files}:
             put = self.store.update if before else self.store.create
             stored = put(user, found.artifact, **_measured(found.artifact))
