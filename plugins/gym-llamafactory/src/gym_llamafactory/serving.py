@@ -11,7 +11,11 @@ from gym_core.discovery import nearest
 from gym_core.errors import Problem
 from gym_core.sections import Findings
 
-ENGINES = {"huggingface": "local", "vllm": "vllm", "sglang": "sglang"}
+ENGINES = {"huggingface": "local", "vllm": "vllm"}
+ENGINE_OPTIONS = {"vllm": {"vllm_gpu_util": "gpu_memory_utilization", "vllm_max_lora_rank": "max_lora_rank"}}
+"""Keys of an engine that it has under another name."""
+ELSEWHERE = {"sglang": "set `infer_backend: vllm`, or run `python -m sglang.launch_server` and ask that"}
+"""What to do in place of a backend that nobody brings."""
 USUAL = {"temperature": 0.95, "top_p": 0.7, "top_k": 50, "max_new_tokens": 1024}
 """What LLaMA-Factory means where these are left out."""
 OPTIONS = {
@@ -63,9 +67,12 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     options: dict[str, Any] = {"models": [given.pop("model_name_or_path")]}
     backend = str(given.pop("infer_backend", "huggingface"))
     if backend not in ENGINES:
-        _add(found, "infer_backend", f"there is no `{backend}` here", f"one of: {', '.join(ENGINES)}")
+        fix = ELSEWHERE.get(backend, f"one of: {', '.join(ENGINES)}")
+        _add(found, "infer_backend", f"there is no `{backend}` here", fix)
     elif backend != "huggingface":
-        options["engine"] = ENGINES[backend]
+        named = ENGINE_OPTIONS.get(backend, {})
+        own = {named[key]: given.pop(key) for key in named if given.get(key) is not None}
+        options["engine"] = {"name": ENGINES[backend], **own}
     for engine, key in LENGTHS.items():
         length = given.pop(key, None)
         if engine == backend and length is not None:

@@ -7,7 +7,8 @@ time of a whole reply, and its size.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from urllib3 import BaseHTTPResponse, Retry, connection_from_url
@@ -68,13 +69,25 @@ class HttpClient:
                 raise NoReply(f"{why}, {self.retries + 1} times" if self.retries else why) from error
             retries.sleep(response)
 
-    def _once(
+    @contextmanager
+    def opened(self, method: str, path: str, body: str | bytes | None = None) -> Iterator[BaseHTTPResponse]:
+        """Send a request once, and yield its reply, to be read as it comes; leaving breaks it off. Raises NoReply.
+
+        The time is that between two parts of the reply.
+        """
+        try:
+            with self._connected(method, self.url + path, body, {"Accept": "text/event-stream"}) as response:
+                yield response
+        except HTTPError as error:
+            raise NoReply(str(error.__cause__ or error) or type(error).__name__) from error
+
+    @contextmanager
+    def _connected(
         self, method: str, url: str, body: str | bytes | None, further: Mapping[str, str]
-    ) -> tuple[BaseHTTPResponse, bytes]:
+    ) -> Iterator[BaseHTTPResponse]:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close", **further}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        deadline, received = time.monotonic() + self.timeout, bytearray()
         with connection_from_url(url, timeout=self.timeout) as connections:
             response = connections.urlopen(
                 method,
@@ -87,14 +100,21 @@ class HttpClient:
                 decode_content=False,
             )
             try:
-                while chunk := response.read1(_CHUNK):
-                    received += chunk
-                    if len(received) > self.largest:
-                        raise TooLarge(f"more than {self.largest >> 20} MiB")
-                    if time.monotonic() > deadline:
-                        raise TimeoutError(f"no whole reply within {self.timeout:g} s")
+                yield response
             finally:
                 response.close()
+
+    def _once(
+        self, method: str, url: str, body: str | bytes | None, further: Mapping[str, str]
+    ) -> tuple[BaseHTTPResponse, bytes]:
+        deadline, received = time.monotonic() + self.timeout, bytearray()
+        with self._connected(method, url, body, further) as response:
+            while chunk := response.read1(_CHUNK):
+                received += chunk
+                if len(received) > self.largest:
+                    raise TooLarge(f"more than {self.largest >> 20} MiB")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no whole reply within {self.timeout:g} s")
         return response, bytes(received)
 
 

@@ -9,25 +9,58 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gym_core import GymError
 from gym_vllm.client import Client
 from gym_vllm.request import LOGPROBS
 
-if TYPE_CHECKING:
-    from gym_vllm import VLLM
-
 _POLL = 0.5  #: seconds between two looks at a server that starts
+
+
+class Started(Protocol):
+    """What a server is started with; `gym_vllm.VLLM` says what each means."""
+
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
+    @property
+    def devices(self) -> str: ...  # noqa: D102
+    @property
+    def gpu_memory_utilization(self) -> float: ...  # noqa: D102
+    @property
+    def max_model_len(self) -> int | None: ...  # noqa: D102
+    @property
+    def tensor_parallel_size(self) -> int: ...  # noqa: D102
+    @property
+    def startup(self) -> float: ...  # noqa: D102
+
+
+#: what training needs of a server beside that: how likely tokens were under the policy that they were drawn from
+TRAINING = {"--logprobs-mode": LOGPROBS}
+EXCHANGES = {"VLLM_SERVER_DEV_MODE": "1"}  #: environment of a server that is given weights
 
 
 class Server:
     """One `vllm serve`, once it is started."""
 
-    def __init__(self, config: VLLM, model: Path, log: Path) -> None:
-        """Take what to serve, and the file that the server's output goes to."""
-        self.config, self.model, self.log = config, model, log
+    def __init__(
+        self,
+        config: Started,
+        model: Path,
+        log: Path,
+        options: Mapping[str, str] = TRAINING,
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] = EXCHANGES,
+        key: str = "algorithm.rollouts",
+    ) -> None:
+        """Take what to serve, the file that the server's output goes to, and further options.
+
+        `key` is that of the recipe or the command, for errors.
+        """
+        self.config, self.model, self.log, self.key = config, model, log, key
+        self._options, self._flags, self._environment = options, flags, environment
         self._guard: subprocess.Popen[bytes] | None = None
 
     def start(self) -> tuple[str, str]:
@@ -35,14 +68,12 @@ class Server:
         if not shutil.which("vllm"):
             raise GymError(
                 "vLLM is not installed: there is no command `vllm`",
-                key="algorithm.rollouts",
-                fix="pip install 'gym-vllm[vllm]', or name a server that runs: `rollouts: {name: vllm, url: ...}`",
+                key=self.key,
+                fix=f"pip install 'gym-vllm[vllm]', or name a server that runs: `{self.key}: {{name: vllm, url: ...}}`",
             )
         port, key = _free_port(), secrets.token_urlsafe(32)
-        environment = os.environ | {
-            "VLLM_SERVER_DEV_MODE": "1",
-            "VLLM_API_KEY": key,
-        }  # not on the command line, all see that
+        # The key is not on the command line, which all see.
+        environment = {**os.environ, **self._environment, "VLLM_API_KEY": key}
         if self.config.devices:
             environment["CUDA_VISIBLE_DEVICES"] = self.config.devices
         with self.log.open("wb") as log:
@@ -64,15 +95,21 @@ class Server:
         options = {
             "--host": "127.0.0.1",
             "--port": str(port),
-            "--logprobs-mode": LOGPROBS,
             "--generation-config": "vllm",
             "--dtype": config.dtype,
             "--gpu-memory-utilization": str(config.gpu_memory_utilization),
             "--tensor-parallel-size": str(config.tensor_parallel_size),
+            **self._options,
         }
         if config.max_model_len:
             options["--max-model-len"] = str(config.max_model_len)
-        return ["vllm", "serve", str(self.model), *(part for option in options.items() for part in option)]
+        return [
+            "vllm",
+            "serve",
+            str(self.model),
+            *(part for option in options.items() for part in option),
+            *self._flags,
+        ]
 
     def stop(self) -> None:
         """End it, if it was started."""
@@ -102,7 +139,7 @@ class Server:
         raise GymError(
             f"the vLLM server {why}" + (f": {said[-1][:200]}" if said else ""),
             where=str(self.log),
-            key="algorithm.rollouts",
+            key=self.key,
             fix="read its log; `gpu_memory_utilization`, `max_model_len` and `devices` are the usual causes",
         )
 

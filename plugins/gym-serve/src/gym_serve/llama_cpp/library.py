@@ -55,10 +55,10 @@ class GGUFModel:
 
     def __init__(self, path: Path, gpu_layers: int = -1, words_only: bool = False) -> None:
         """Read a file, or with `words_only` its vocabulary. Raises GymError where it is none that answers."""
-        self.library = library()
-        self.path = path
         if not path.is_file():
             raise GymError("there is no such file", where=str(path), key="models", fix="name a GGUF file")
+        self.library = library()
+        self.path = path
         params = self.library.llama_model_default_params()
         params.n_gpu_layers, params.vocab_only = gpu_layers, words_only
         _said.clear()

@@ -1,0 +1,1 @@
+"""The engine `vllm` of `gym chat`, `gym api` and `gym inference`: a vLLM server answers."""

@@ -1,0 +1,259 @@
+"""The engine `vllm`: prompts are laid out here, as for any engine; a vLLM server writes on, token by token.
+
+The server is asked with token ids and tells token ids, so that templates, stop strings and texts are those of the other engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import threading
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gym_core import GymError
+from gym_rewards.http_client import HttpClient, NoReply
+from gym_serve.batching.prompts import prompt_tokens
+from gym_serve.batching.replies import Reply
+from gym_serve.contract import Limits, ModelSource, Piece, Request, ScoreInput, ServedModel
+from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
+from gym_torch.generation.decoding import Row
+from gym_torch.generation.sampling import Scores
+from gym_vllm.client import Client
+from gym_vllm.launch import Server
+from gym_vllm.serving.config import ServedByVLLM
+from gym_vllm.serving.model import open_model
+from gym_vllm.serving.wire import GRAMMARS, body_of, events, why_of
+
+SUPPORTS = frozenset({f"grammar:{kind}" for kind in GRAMMARS}) | {
+    "stream", "seed", "logprobs", "top_k", "tools", "penalties", "logit_bias", "tenants", "cancel", "prefix_cache",
+}  # fmt: skip
+LARGEST = 2**28  #: bytes of a reply
+STEP = 0.02  #: seconds between two looks at replies that end
+
+
+@dataclass(eq=False)
+class Work:
+    """A reply that is asked for."""
+
+    row: Row
+    reply: Reply
+    body: Mapping[str, Any]
+    wake: Any  #: called without arguments when the reply grew
+    cancelled: bool = False
+
+
+class VLLMEngine:
+    """Asks one server, with a thread for each reply."""
+
+    def __init__(self, config: ServedByVLLM, *, artifacts: Sequence[ModelSource], limits: Limits) -> None:
+        """Reach or start the server. Raises GymError where it does not serve this model."""
+        if len(artifacts) != 1:
+            raise GymError(
+                "a vLLM server has one model", key="models", fix="name one, and its adapters with `adapters.NAME`"
+            )
+        self._limits = limits
+        self._model = open_model(artifacts[0], limits)
+        self._listed = self._model.listed()
+        self._server: Server | None = None
+        url, token = (config.url, _secret(config.token)) if config.url else self._start(config)
+        self._http = HttpClient(url.rstrip("/"), token, config.timeout, 0, 0.0, (), LARGEST)
+        try:
+            self._reach(Client(url, token, 30.0))
+        except GymError:
+            self._stop()
+            raise
+        self._work: set[Work] = set()
+        self._asking = ThreadPoolExecutor(limits.max_batch, "asking")
+        self._turn = threading.Lock()
+        self._closed = False
+
+    @property
+    def supports(self) -> frozenset[str]:
+        """Names of what it can do."""
+        return SUPPORTS
+
+    def models(self) -> Sequence[ServedModel]:
+        """Return what is served."""
+        return [self._listed]
+
+    def tenants(self, model: str) -> Sequence[str]:
+        """Return the names of the adapters."""
+        self._known(model, None)
+        return sorted(self._model.source.adapters)
+
+    async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Yield the pieces of a reply."""
+        self._open()
+        if len(self._work) >= self._limits.max_batch + self._limits.queue:
+            raise Full(f"{len(self._work)} requests wait already")
+        loop = asyncio.get_running_loop()
+        row, reply, body = await asyncio.to_thread(self._prepared, request)
+        work = Work(row, reply, body, lambda: loop.call_soon_threadsafe(reply.wake))
+        with self._turn:
+            self._open()
+            self._work.add(work)
+            self._asking.submit(self._follow, work)
+        try:
+            while (piece := await reply.next()) is not None:
+                yield piece
+        finally:
+            work.cancelled = True
+
+    async def count(self, request: Request) -> int:
+        """Return the tokens of the prompt."""
+        self._known(request.model, request.tenant)
+        return len(await asyncio.to_thread(prompt_tokens, request, self._model.tokenizer, self._model.vocabulary))
+
+    async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
+        """Raise BadRequest."""
+        self._known(model, tenant)
+        raise BadRequest(f"`{model}` is no model that can score", key="model")
+
+    async def embed(
+        self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
+    ) -> list[list[float]]:
+        """Raise BadRequest."""
+        self._known(model, tenant)
+        raise BadRequest(f"`{model}` is no model that can embed", key="model")
+
+    async def load(self, model: str, tenant: str) -> None:
+        """Do nothing: the server has the adapters."""
+        self._known(model, tenant)
+
+    def statistics(self) -> Mapping[str, float]:
+        """Return figures of the moment."""
+        return {"running": min(len(self._work), self._limits.max_batch), "waiting": len(self._work)}
+
+    async def close(self, timeout: float = 30.0) -> None:
+        """Finish the replies under way, and end a server that was started here."""
+        with self._turn:
+            self._closed = True
+        until = asyncio.get_running_loop().time() + timeout
+        while self._work and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(STEP)
+        for work in list(self._work):
+            work.cancelled = True
+        await asyncio.to_thread(self._stop)
+        self._asking.shutdown(wait=False, cancel_futures=True)
+
+    def _open(self) -> None:
+        if self._closed:
+            raise Gone("the engine is closed")
+
+    def _known(self, model: str, tenant: str | None) -> None:
+        self._open()
+        if model != self._model.source.name or (tenant is not None and tenant not in self._model.source.adapters):
+            raise Unknown(f"there is no model `{model}`")
+
+    def _prepared(self, request: Request) -> tuple[Row, Reply, Mapping[str, Any]]:
+        """Return a request as a row that will grow, who reads it, and what the server is asked."""
+        self._known(request.model, request.tenant)
+        model, sampling = self._model, request.sampling
+        if request.echo:
+            raise BadRequest("prompts are not echoed by this engine", key="echo")
+        if sampling.logprobs is not None and not 0 <= sampling.logprobs <= self._limits.max_logprobs:
+            raise BadRequest(f"from 0 to {self._limits.max_logprobs} alternatives are given", key="top_logprobs")
+        if not all(0 <= token < model.vocabulary for token in sampling.logit_bias):
+            raise BadRequest(f"tokens are numbers from 0 to {model.vocabulary - 1}", key="logit_bias")
+        if sampling.grammar is not None and len(sampling.grammar.text.encode()) > self._limits.grammar_bytes:
+            raise BadRequest(f"a grammar may have {self._limits.grammar_bytes} bytes", key="response_format")
+        prompt = prompt_tokens(request, model.tokenizer, model.vocabulary)
+        most = min(model.context - 1, self._limits.max_prompt_tokens or model.context)
+        if len(prompt) > most:
+            raise TooLong(f"the prompt has {len(prompt)} tokens, and may have {most}", key="messages")
+        bounds = [model.context - len(prompt), self._limits.max_tokens, sampling.max_tokens]
+        limit = min(bound for bound in bounds if bound is not None)
+        if limit < 1:
+            raise BadRequest("at least one token must be asked for", key="max_tokens")
+        stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else model.stops)
+        row = Row(tuple(prompt), limit, stops, alternatives=sampling.logprobs)
+        reply = Reply(model.tokenizer, sampling, stops, "")
+        seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
+        return row, reply, body_of(model.name(request.tenant), request, row, seed)
+
+    def _follow(self, work: Work) -> None:
+        """Ask the server, and tell the reply of each token."""
+        error: BaseException | None = None
+        try:
+            if not work.cancelled:
+                with self._http.opened("POST", "/v1/completions", json.dumps(work.body)) as response:
+                    if response.status != 200:
+                        raise why_of(response.status, response.read(LARGEST))
+                    for token, log_prob, top, ended in events(response):
+                        if work.cancelled or (token is not None and not self._told(work, token, log_prob, top)):
+                            break
+                        work.row.completion.finished |= ended
+        except NoReply as caught:
+            error = RequestError(f"the vLLM server does not answer: {caught}")
+        except Exception as caught:
+            error = caught
+        with self._turn:
+            self._work.discard(work)
+        work.reply.ended(error)
+        work.wake()
+
+    def _told(self, work: Work, token: int, log_prob: float, top: list[tuple[int, float]]) -> bool:
+        row = work.row
+        if row.alternatives is not None:
+            row.scores.append(Scores(log_prob, top[: row.alternatives]))
+        going = row.took(token, log_prob)
+        going &= work.reply.told(row)
+        work.wake()
+        return going
+
+    def _start(self, config: ServedByVLLM) -> tuple[str, str]:
+        """Start a server, which ends with this process, however that ends."""
+        model, limits = self._model, self._limits
+        options = {
+            "--logprobs-mode": "raw_logprobs",
+            "--max-logprobs": str(max(1, limits.max_logprobs)),
+            "--max-num-seqs": str(limits.max_batch),
+            "--max-model-len": str(model.context),
+            "--served-model-name": model.source.name,
+        }
+        flags: list[str] = []
+        if model.adapters:
+            options |= {"--max-lora-rank": str(config.max_lora_rank), "--max-loras": str(min(8, len(model.adapters)))}
+            named = [f"{model.name(name)}={path.resolve()}" for name, path in model.adapters.items()]
+            flags = ["--enable-lora", "--lora-modules", *named]
+        self._server = started(config, model.path, Path(config.log), options, flags)
+        return self._server.start()
+
+    def _reach(self, client: Client) -> None:
+        """Raise GymError unless the server knows the model and its adapters."""
+        try:
+            there = {each.get("id") for each in client.get("/v1/models", "data")}
+        except GymError as error:
+            why = error.problems[0].why
+            raise GymError(why, key="engine.url", fix="see that it runs and what it logs, and name its key") from error
+        wanted = {self._model.name(name) for name in self._model.adapters} or {self._model.source.name}
+        if missing := sorted(wanted - there):
+            raise GymError(
+                f"the vLLM server has no model `{missing[0]}`",
+                key="engine.url",
+                fix=f"start it with --served-model-name {self._model.source.name}, and adapters as --lora-modules NAME=PATH",
+            )
+
+    def _stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+
+def started(
+    config: ServedByVLLM, model: Path, log: Path, options: Mapping[str, str], flags: Sequence[str] = ()
+) -> Server:
+    """Return a server that serves and takes no weights, to be started."""
+    return Server(config, model, log, options, flags, {}, "engine")
+
+
+def _secret(variable: str) -> str:
+    """Return the value of an environment variable, nothing for no name."""
+    if variable and not os.environ.get(variable):
+        raise GymError(f"the environment variable {variable} is not set", key="engine.token", fix=f"export {variable}")
+    return os.environ[variable] if variable else ""

