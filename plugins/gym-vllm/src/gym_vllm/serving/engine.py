@@ -34,6 +34,7 @@ SUPPORTS = frozenset({f"grammar:{kind}" for kind in GRAMMARS}) | {
     "stream", "seed", "logprobs", "top_k", "tools", "penalties", "logit_bias", "tenants", "cancel", "prefix_cache",
 }  # fmt: skip
 LARGEST = 2**28  #: bytes of a reply
+COMPACT = {"backend": "guidance", "disable_any_whitespace": True}  #: else a model may write space until its limit
 STEP = 0.02  #: seconds between two looks at replies that end
 
 
@@ -216,6 +217,7 @@ class VLLMEngine:
             "--max-num-seqs": str(limits.max_batch),
             "--max-model-len": str(model.context),
             "--served-model-name": model.source.name,
+            "--structured-outputs-config": json.dumps(COMPACT),
         }
         flags: list[str] = []
         if model.adapters:

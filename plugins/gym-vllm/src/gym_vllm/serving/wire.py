@@ -15,10 +15,9 @@ from gym_serve.errors import BadRequest, Full, RequestError
 from gym_torch.generation.decoding import Row
 from gym_torch.generation.sampling import uniform
 
-COMPACT = {"disable_any_whitespace": True}  #: else a model may write space until its limit
 GRAMMARS: dict[str, Callable[[Grammar], dict[str, Any]]] = {
-    "json_schema": lambda grammar: {"json": json.loads(grammar.text), **COMPACT},
-    "json_object": lambda grammar: {"json_object": True, **COMPACT},
+    "json_schema": lambda grammar: {"json": json.loads(grammar.text)},
+    "json_object": lambda grammar: {"json_object": True},
     "regex": lambda grammar: {"regex": grammar.text},
 }
 TOKEN = "token_id:"  #: what stands before the id of a token where its text would be  # noqa: S105
