@@ -45,7 +45,7 @@ def test_training_is_charged_to_the_ledger_of_everything_else_and_ends_at_the_ca
     rows = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
     ledger = PrivacyLedger(tmp_path / "mine.sqlite", cap=16.0)
     spent, model, before = trained(ledger, "first", rows)
-    assert not torch.equal(model.weight, before) and not model._forward_hooks
+    assert not torch.equal(model.weight, before) and type(model) is torch.nn.Linear
     assert 0 < spent == ledger.spent("anna") < 16
     more = ledger.spend("a round", ["anna"], 1.0)["anna"]
     assert spent < more < 16
