@@ -41,8 +41,8 @@ def artifact(folder: Path, token: str) -> Artifact:
     return Artifact(folder, "delta", "a-base", {"token": token})
 
 
-def state(store: VariantStore, user: str) -> str:
-    """Return the token of a user's variant after all its files were compared, or `none`."""
+def state(store: VariantStore, user: str, shared: bool = False) -> str:
+    """Return the token of a user's variant after all its files were compared, or `none`. Others may write a `shared` one."""
     if not any(each.user == user for each in store.listing().variants):
         return GONE
     with store.open(user) as found:
@@ -51,8 +51,8 @@ def state(store: VariantStore, user: str) -> str:
         assert held == FILES.keys(), f"{user} has {held}"
         for name in FILES:
             assert (found.path / name).read_bytes() == content(token, name), f"{user}: {name} is of another version"
-    versions = store.lineage(user)
-    assert versions[-1].artifact["details"]["token"] == token
+    newest = store.lineage(user)[-1].artifact["details"]["token"]
+    assert shared or newest == token, f"{user} ends with {newest}, and was opened as {token}"
     return token
 
 
@@ -112,7 +112,7 @@ def everybody(store: VariantStore, draws: random.Random, source: Path) -> None:
             token = f"{draws.getrandbits(60):x}"
             known = any(each.user == user for each in store.listing().variants)
             (store.update if known else store.create)(user, artifact(source, token))
-        state(store, user)
+        state(store, user, shared=True)
     except GymError as error:
         if "there is no variant of" not in str(error) and "already" not in str(error):
             raise
@@ -150,21 +150,24 @@ def randomly(root: Path, kills: int, count: int, seed: int) -> dict[str, int]:
         own = draws.getrandbits(32)
         return forked(lambda: write_forever(root, number, own))
 
-    writers = {number: start(number) for number in range(count)}
-    while done < kills:
-        time.sleep(draws.uniform(0.0, 0.12))
-        number = draws.randrange(count)
-        os.kill(writers[number], signal.SIGKILL)
-        status = os.waitpid(writers[number], 0)[1]
-        assert os.WIFSIGNALED(status), f"writer {number} found something wrong"
-        done += 1
-        if done < kills:
-            writers[number] = start(number)
-        else:
-            del writers[number]
-    for process in writers.values():
+    def killed(number: int) -> bool:
+        """Kill a writer; return whether it was still at work."""
+        process = writers.pop(number)
         os.kill(process, signal.SIGKILL)
-        assert os.WIFSIGNALED(os.waitpid(process, 0)[1])
+        return os.WIFSIGNALED(os.waitpid(process, 0)[1])
+
+    writers = {number: start(number) for number in range(count)}
+    try:
+        while done < kills:
+            time.sleep(draws.uniform(0.0, 0.12))
+            number = draws.randrange(count)
+            assert killed(number), f"writer {number} found something wrong"
+            done += 1
+            if done < kills:
+                writers[number] = start(number)
+    finally:
+        at_work = [killed(number) for number in list(writers)]
+    assert all(at_work), "a writer found something wrong"
     with VariantStore(root / "store") as store:
         operations = 0
         for number in range(count):
