@@ -154,8 +154,8 @@ def tutorials(session: nox.Session) -> None:
 @nox.session
 def broken(session: nox.Session) -> None:
     """Prove that hostile plugins hurt nobody: gym-core with the hostile distributions installed."""
-    install(session, closure("gym-testkit", "gym-manage"), "pytest", "pytest-xdist")
-    session.run("python", "-m", "pytest", "tests/hostile", "-n", "2", "-p", "no:cacheprovider", *session.posargs)
+    install(session, closure("gym-testkit", "gym-manage"), "pytest")
+    session.run("python", "-m", "pytest", "tests/hostile", "-p", "no:cacheprovider", *session.posargs)
 
 
 @nox.session(venv_backend="none")
