@@ -21,11 +21,11 @@ VOCABULARY, LENGTH = 64, 24
 
 
 def texts(count: int, seed: int, factor: int) -> torch.Tensor:
-    """Return rows in which a token follows from the two before it, nine times of ten."""
+    """Return rows in which a token follows from the one before it, nine times of ten."""
     draws = torch.Generator().manual_seed(seed)
     rows = torch.randint(0, VOCABULARY, (count, LENGTH), generator=draws)
-    for place in range(2, LENGTH):
-        rule = (rows[:, place - 1] * factor + rows[:, place - 2] + factor) % VOCABULARY
+    for place in range(1, LENGTH):
+        rule = (rows[:, place - 1] * factor + factor) % VOCABULARY
         rows[:, place] = torch.where(torch.rand(count, generator=draws) < 0.1, rows[:, place], rule)
     return rows
 
@@ -67,11 +67,11 @@ def distilled(models, **options):
     return records, found, told, held_out(base, copy.deepcopy(base), tuned, found, rows(64, 3))
 
 
-@pytest.mark.parametrize(("bits", "kept", "left"), [(1, 0.90, 0.5), (2, 0.98, 1.0)])
+@pytest.mark.parametrize(("bits", "kept", "left"), [(1, 0.90, 0.6), (2, 0.98, 0.6)])
 def test_most_of_the_gain_is_kept(models, bits, kept, left):
-    """Of one bit, distillation halves the squared distance of logits at least."""
+    """Distillation takes two fifths of the squared distance of logits at least."""
     _, _, told, figures = distilled(models, bits=bits)
-    assert figures["base"] - figures["tuned"] > 0.3, "the fine-tune learnt nothing"
+    assert figures["base"] - figures["tuned"] > 3, "the fine-tune learnt nothing"
     assert figures["recovered"] >= kept, figures
     assert told["after"] <= left * told["before"]
 
