@@ -160,6 +160,29 @@ def test_duplicates_are_counted_and_stay_on_one_side_of_the_split(model, write):
         build(model, path, validation=30)
 
 
+def test_validation_may_have_sources_of_its_own(model, write):
+    train, own = write(alpaca(3)), write(alpaca(4, "so {}"), "own.jsonl")
+    prepared = build(model, train, validation_sources=[File(path=own)])
+    assert texts(model, prepared.train) == [f"it is {i}<|im_end|>" for i in range(3)]
+    assert texts(model, prepared.validation) == [f"so {i}<|im_end|>" for i in range(4)]
+    assert (prepared.report["examples"], prepared.report["validation"], prepared.report["notes"]) == (3, 4, [])
+    assert len(build(model, train, validation_sources=[File(path=own)], max_samples=2).validation) == 2
+    same = build(model, train, validation_sources=[File(path=train)])
+    assert same.key != build(model, [File(path=train)] * 2).key
+    assert same.report["notes"] == ["3 of 3 examples for validation are trained on too"]
+    with pytest.raises(DataError, match="none of its 1 rows") as caught:
+        build(
+            model,
+            train,
+            validation_sources=[File(path=write([{**alpaca(1)[0], "output": ""}], "bad.jsonl"))],
+            bad_rows="skip",
+        )
+    assert "bad.jsonl" in str(caught.value)
+    with pytest.raises(DataError) as caught:
+        DatasetConfig(sources=[File(path=train)], validation_sources=[File(path="none.jsonl")]).check()
+    assert caught.value.problems[0].key == "data.validation_sources[0]"
+
+
 def test_text_is_cut_into_blocks_of_one_size(model, write):
     rows = [{"text": "the cat sat on a mat. " * 5}, {"text": "hello <|im_end|> you"}]
     tokenizer = Tokenizer(model)
@@ -190,9 +213,11 @@ def test_the_configuration_is_checked():
     for options in (
         {"sources": []},
         {"validation": 1.5},
+        {"validation": 2, "validation_sources": [File(path="y")]},
         {"mix_weights": [1.0]},
         {"cutoff": 0},
         {"mix": "interleave_once", "mix_weights": [1.0, 2.0]},
+        {"mix": "interleave_once", "mix_weights": [1.0], "validation_sources": [File(path="y")] * 2},
     ):
         with pytest.raises(ValidationError):
             DatasetConfig(**({"sources": [File(path="x")]} | options))

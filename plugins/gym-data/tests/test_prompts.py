@@ -89,5 +89,7 @@ def test_prompts_without_a_tokenizer_are_split_as_those_of_training(tmp_path):
     assert train[0].messages[0] == {"role": "system", "content": "Add."}
     assert train[0].messages[1]["content"] == f"{train[0].row['level']} + 1?"
     assert config.prompts(seed=5) == (train, held) != config.prompts(seed=6)
+    own = config.model_copy(update={"validation": 0.0, "validation_sources": [File(path=str(file), samples=4)]})
+    assert [len(part) for part in own.prompts(seed=5)] == [10, 4]
     with pytest.raises(DataError, match="takes all 10 rows"):
         config.model_copy(update={"validation": 10}).prompts(seed=5)

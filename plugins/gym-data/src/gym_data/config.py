@@ -58,6 +58,8 @@ class DatasetConfig(Data):
     """Most rows of each source, from its beginning."""
     validation: Annotated[float, Field(ge=0)] = 0.0
     """Examples kept for evaluation: a share when below 1, else a number. Equal rows stay on one side."""
+    validation_sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="named", bare="path")]] = []
+    """Sources of their own for evaluation, read and mixed as those of `sources` are, in place of `validation`."""
     mix: Literal["concat", "interleave_under", "interleave_over", "interleave_once"] = "concat"
     """One source after the other, or in turns: until the first is used up (`under`), until all are, shorter ones
     repeating (`over`), or until each example came once (`once`)."""
@@ -83,8 +85,8 @@ class DatasetConfig(Data):
         return min(self.processes or MOST, os.cpu_count() or 1)
 
     def located(self) -> list[Source]:
-        """Return the sources, names looked up in `dataset_dir` where they say no folder of their own."""
-        return [source.looked_up_in(self.dataset_dir) for source in self.sources]
+        """Return the sources, those for evaluation last; names are looked up in `dataset_dir` where they say no folder."""
+        return [source.looked_up_in(self.dataset_dir) for source in (*self.sources, *self.validation_sources)]
 
     def preview(self, recipe: Recipe, count: int) -> dict[str, Any]:
         """Return examples as the model will see them, and counts, as plain data."""
@@ -111,18 +113,31 @@ class DatasetConfig(Data):
             try:
                 source.check()
             except DataError as error:
-                key = f"data.sources[{number}]" if len(self.sources) > 1 else "data"
+                key = self._key(number)
                 raise DataError([replace(problem, key=problem.key or key) for problem in error.problems]) from None
+
+    def _key(self, number: int) -> str:
+        """Return the key of one of the sources."""
+        place = number - len(self.sources)
+        if place >= 0:
+            return f"data.validation_sources[{place}]"
+        return f"data.sources[{number}]" if len(self.sources) > 1 else "data"
 
     @model_validator(mode="after")
     def _consistent(self) -> DatasetConfig:
         if self.validation >= 1 and self.validation != int(self.validation):
             raise ValueError("validation is a share below 1 or a whole number of examples")
+        if self.validation and self.validation_sources:
+            raise ValueError("validation and validation_sources exclude each other: give one")
         if self.mix_weights is not None:
             if self.mix == "concat":
                 raise ValueError("mix_weights needs one of the interleave_* values of mix")
             if len(self.mix_weights) != len(self.sources):
                 raise ValueError(f"mix_weights holds {len(self.mix_weights)} numbers for {len(self.sources)} sources")
+            if len(self.validation_sources) not in (0, len(self.sources)):
+                raise ValueError(
+                    "mix_weights holds for validation_sources too, of which there must be as many as of sources"
+                )
         return self
 
     def tokenizer(self, path: Path) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from gym_data.config import DatasetConfig
+
 Order = npt.NDArray[np.int64]  #: numbers of examples
 
 
@@ -94,6 +96,21 @@ def hold_out(order: Order, groups: Sequence[int], validation: float, seed: int) 
     kept = np.asarray([groups[example] not in chosen for example in order], dtype=bool)
     aside = np.asarray([groups[example] in chosen for example in examples], dtype=bool)
     return order[kept], examples[aside]
+
+
+def divide(
+    drawn: Sequence[Sequence[tuple[int, int]]], groups: Sequence[int], config: DatasetConfig, seed: int
+) -> tuple[Order, Order]:
+    """Return the examples to train on and those to validate on, mixed.
+
+    `drawn` holds the number and the times of the examples of each source; sources after those to train on are for validation.
+    """
+    each = [in_rounds(*zip(*order, strict=True)) for order in drawn]
+    train, aside = (
+        MIXES[config.mix](part, config.mix_weights, seed) if part else order_of(())
+        for part in (each[: len(config.sources)], each[len(config.sources) :])
+    )
+    return (train, aside) if len(aside) else hold_out(train, groups, config.validation, seed)
 
 
 def _turns(count: int, weights: Sequence[float] | None, seed: int) -> Iterator[int]:

@@ -18,11 +18,11 @@ from gym_data.config import DatasetConfig
 from gym_data.encoders import ENCODERS
 from gym_data.examples import Example, Examples
 from gym_data.kinds import Template
-from gym_data.mixing import MIXES, hold_out, in_rounds
+from gym_data.mixing import divide
 from gym_data.progress import counted
 from gym_data.provenance import answering, called, identity, maker
 from gym_data.render import DAY
-from gym_data.report import report_of
+from gym_data.report import report_of, seen_in_training
 from gym_data.row_reader import Reader
 from gym_data.token_cache import Store
 from gym_data.tokenizer import Tokenizer
@@ -134,6 +134,7 @@ def key_of(reader: Reader, tokenizer: Tokenizer, day: date) -> str:
         "python": sys.version_info[:2],
         "shape": [reader.shape, reader.branches],
         "sources": [opened.identity() for opened in reader.opened],
+        "of them for validation": len(config.validation_sources),
         "options": config.model_dump(mode="json", include=OPTIONS),
         "template": identity(config.template) if config.template else None,
         "day": day.isoformat() if dated else None,
@@ -154,14 +155,13 @@ def _build(reader: Reader, tokenizer: Tokenizer, root: Path, key: str) -> None:
         read = _write(reader, tokenizer, into)
         _something_left(reader, read.orders)
         config = reader.config
-        orders = [in_rounds(*zip(*order, strict=True)) for order in read.orders]
-        mixed = MIXES[config.mix](orders, config.mix_weights, reader.seed)
-        train, validation = hold_out(mixed, read.groups, config.validation, reader.seed)
+        train, validation = divide(read.orders, read.groups, config, reader.seed)
         if not len(train):
-            why = f"validation takes all {len(mixed)} examples"
+            why = f"validation takes all {len(validation)} examples"
             raise DataError(why, key="data.validation", fix="hold out fewer")
         into.extend(train=train, validation=validation)
         report = report_of(reader, read.lengths, read.learnt, train, validation, read.duplicates)
+        report["notes"] += seen_in_training(train, validation, read.groups)
         into.finish(key, {"names": [opened.name for opened in reader.opened], "report": report}, replace=old)
     except BaseException:
         into.discard()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gym_core import DataError
 from gym_data.config import DatasetConfig
 from gym_data.kinds import Asked
-from gym_data.mixing import MIXES, hold_out, in_rounds
+from gym_data.mixing import divide
 from gym_data.row_reader import Reader
 from gym_data.rows import Prompt
 
@@ -28,8 +28,7 @@ def prompts(config: DatasetConfig, seed: int) -> tuple[list[Asked], list[Asked]]
     if not all(orders):
         empty = next(opened.name for opened, order in zip(reader.opened, orders, strict=True) if not order)
         raise DataError("no row of it asks anything", where=empty, key="data")
-    mixed = MIXES[config.mix]([in_rounds(*zip(*order, strict=True)) for order in orders], config.mix_weights, seed)
-    train, validation = hold_out(mixed, group, config.validation, seed)
+    train, validation = divide(orders, group, config, seed)
     if not len(train):
-        raise DataError(f"validation takes all {len(mixed)} rows", key="data.validation", fix="hold out fewer")
+        raise DataError(f"validation takes all {len(validation)} rows", key="data.validation", fix="hold out fewer")
     return [found[place] for place in train], [found[place] for place in validation]

@@ -73,6 +73,13 @@ def _source(opened: Opened, tally: Tally) -> dict[str, Any]:
     }
 
 
+def seen_in_training(train: Order, validation: Order, groups: Sequence[int]) -> list[str]:
+    """Say how many examples for validation are trained on too; `groups[i]` is equal for equal contents."""
+    learnt = {groups[example] for example in train.tolist()}
+    count = sum(groups[example] in learnt for example in validation.tolist())
+    return [f"{count:,} of {len(validation):,} examples for validation are trained on too"] if count else []
+
+
 def _one_sided(reader: Reader) -> list[str]:
     """Say where every judgement is the same."""
     counts = sum((tally.noticed for tally in reader.tallies), Counter[str]())
