@@ -21,7 +21,7 @@ class LlamaFactory(Template):
     format: str | None = None
     """Name of the template, such as `qwen3`; without it, what the model's own chat template begins and ends turns with."""
     tool_format: str | None = None
-    """How tools and calls are written, where not as the template says: `default`, `llama3`, `mistral` or `qwen`."""
+    """How tools and calls are written, where not as the template says: `default`, `llama3`, `qwen`..."""
     enable_thinking: bool | None = True
     """Of templates that reason: whether an empty thought is learnt where an answer has none; null: it stands in the prompt;
     false: thoughts are taken out as well."""

@@ -135,8 +135,7 @@ class Turns:
 
     def _message(self, said: Said, index: int) -> list[Element]:
         if said.role == "function":
-            content = self._called(said.calls)
-            return self._filled(self.format.function, self.tokenizer.quoted(content, "assistant"))
+            return self._filled(self.format.function, self._called(said.calls))
         slots: Mapping[str, Slots] = {
             "user": self.format.user,
             "assistant": self.format.assistant,
@@ -156,14 +155,15 @@ class Turns:
         words = self.tokenizer.quoted(system or self.system, "user")
         if not offered:
             return words
-        form = tools.written(self.config.tool_format or self.format.tools)
+        form = self.config.tool_format or self.format.tools
         quoted = [self.tokenizer.quoted(dict(tool), "user") for tool in offered]
-        told = self._safely(lambda: form.offered(quoted, self.day), "the tools")
+        told = self._safely(lambda: tools.offered(form, quoted, self.day), "the tools")
         return words + (told.lstrip("\n") if self.format.behaves == "tools_stripped" and not words else told)
 
     def _called(self, calls: Sequence[tools.Call]) -> str:
-        form = tools.written(self.config.tool_format or self.format.calls)
-        return self._safely(lambda: form.called(calls), "a tool call")
+        form = self.config.tool_format or self.format.calls
+        quoted = [(name, arguments) for name, arguments in self.tokenizer.quoted(calls, "assistant")]
+        return self._safely(lambda: tools.called(form, quoted), "a tool call")
 
     def _safely(self, write: Callable[[], str], what: str) -> str:
         try:
