@@ -92,6 +92,14 @@ def test_keys_of_the_data(bench: Bench) -> None:
     report = json.loads(done.stdout)["report"]
     assert [source["name"] for source in report["sources"]] == ["a", "b"]
     assert report["rows"] == 6 and report["validation"] >= 1
+    file.write_text(
+        json.dumps(keys | {"dataset": "a", "val_size": None, "eval_dataset": "b", "interleave_probs": None})
+    )
+    done = CliRunner().invoke(cli, ["data", "preview", str(file), "--json"], catch_exceptions=False)
+    report = json.loads(done.stdout)["report"]
+    assert (report["examples"], report["validation"]) == (3, 3)
+    with pytest.raises(RecipeError, match="exclude each other"):
+        load_recipe(keys | {"eval_dataset": "b"})
 
 
 def test_its_functions(bench: Bench) -> None:

@@ -40,6 +40,7 @@ class DataKeys(Keys):
 
     keys = (
         Key("dataset", "data.sources", _OF, names),
+        Key("eval_dataset", "data.validation_sources", _OF, names),
         Key("dataset_dir", "data.dataset_dir", _OF, folder),
         Key(
             "template",
