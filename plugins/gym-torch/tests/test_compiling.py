@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch._inductor.config
 from gym_torch_bench import make_run, train
+from gym_torch_packed import assert_equal, losses, sample
 from peft import LoraConfig, get_peft_model
-from test_packing import assert_equal, losses, sample
 from torch import nn
 
 from gym_testkit import architectures

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+
+UNIT = 32  #: keys of a segment are filled up to a multiple of so many where they are copied
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Segments by what they continue: trees, the one with most to compute first; a prefix before what continues it."""
+
+    nodes: Ints  #: [segments, 5]: start, length, number of the prefix or -1, first position, and place in its tree
+    members: Ints  #: [segments], numbers of segments, tree after tree
+    bounds: Ints  #: [trees + 1], where each tree begins in `members`
+    size: int  #: most tokens of a tree, each segment filled up to `UNIT`
 
 
 class Spans:
@@ -26,6 +43,32 @@ class Spans:
         while (before := self.prefixes[found[0]]) is not None:
             found.insert(0, before)
         return found
+
+    @cached_property
+    def forest(self) -> Forest:
+        """The segments as trees."""
+        nodes: list[tuple[int, int, int, int, int]] = []
+        trees: dict[int, list[int]] = {}
+        root: list[int] = []
+        sizes: dict[int, int] = {}
+        work: dict[int, int] = {}
+        start = 0
+        for own, (length, before) in enumerate(zip(self.lengths, self.prefixes, strict=True)):
+            root.append(own if before is None else root[before])
+            position = 0 if before is None else nodes[before][3] + nodes[before][1]
+            place = sizes.get(root[own], 0)
+            nodes.append((start, length, -1 if before is None else before, position, place))
+            trees.setdefault(root[own], []).append(own)
+            sizes[root[own]] = place - -length // UNIT * UNIT
+            work[root[own]] = work.get(root[own], 0) + length * (2 * position + length)
+            start += length
+        order = sorted(trees, key=lambda tree: -work[tree])
+        return Forest(
+            np.array(nodes, dtype=np.int64),
+            np.array([own for tree in order for own in trees[tree]], dtype=np.int64),
+            np.cumsum([0, *(len(trees[tree]) for tree in order)], dtype=np.int64),
+            max(sizes.values()),
+        )
 
     @cached_property
     def owners(self) -> Tensor:

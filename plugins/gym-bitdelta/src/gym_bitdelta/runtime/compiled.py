@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from platform import machine
 from typing import Any
 
 import numpy as np
@@ -21,24 +15,19 @@ from torch import Tensor
 
 from gym_bitdelta.runtime.arena import LANES, WORD, Field
 from gym_core import GymError
-from gym_core.files import cache_dir, replacing
+from gym_torch import native_code
 
 SOURCE = Path(__file__).with_name("planes.c")
-FLAGS = ("-O3", "-std=c11", "-fPIC", "-shared", "-w")
-THREADS = ("-fopenmp",)  #: left out where the compiler does not know it; everything then runs in one thread
-OFF = "GYM_BITDELTA_COMPILE"  #: set to 0, nothing is compiled
-SECONDS = 120  #: that a compiler may take
 
 
 class Library:
     """The compiled kernels of this machine."""
 
-    def __init__(self, file: Path) -> None:
-        """Load them. Raises OSError where that is no library of this machine, or one of another version."""
-        library = ctypes.CDLL(str(file))
+    def __init__(self, library: ctypes.CDLL) -> None:
+        """Take what was compiled. Raises OSError where that belongs to another version."""
         library.gym_kernel.restype = ctypes.c_char_p
         if library.gym_fields() != len(Field):
-            raise OSError(f"{file} belongs to another version")
+            raise OSError("this library belongs to another version")
         pointer, whole = ctypes.c_void_p, ctypes.c_int64
         library.gym_add_products.argtypes = [
             pointer, pointer, ctypes.c_int, whole, whole, whole, whole, pointer, pointer, pointer, pointer, ctypes.c_int,
@@ -85,32 +74,8 @@ def tiled_signs(words: Tensor, planes: int, rows: int, columns: int, chosen: Ten
 @cache
 def library() -> Library | None:
     """Return the kernels, compiled if need be; None where there is no compiler, or it fails, or the user wants none."""
-    if os.environ.get(OFF) == "0":
-        return None
-    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
-    key = hashlib.sha256(
-        SOURCE.read_bytes() + repr((FLAGS, THREADS, compiler, sys.platform, machine())).encode()
-    ).hexdigest()
-    file = cache_dir() / "kernels" / f"planes-{key[:32]}.so"
+    found = native_code.library(SOURCE)
     try:
-        return Library(file if _ours(file) else _compile(compiler, file))
-    except (OSError, subprocess.SubprocessError):
+        return Library(found) if found else None
+    except OSError:
         return None
-
-
-def _ours(file: Path) -> bool:
-    """Whether it is there and this user made it: what it holds is run."""
-    return file.is_file() and (os.name != "posix" or file.stat().st_uid == os.getuid())
-
-
-def _compile(compiler: str | None, file: Path) -> Path:
-    """Compile into a file of its own and move it, so that of several processes each finds all of it or nothing."""
-    if compiler is None:
-        raise OSError("there is no compiler")
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with replacing(file) as building:
-        for threads in (THREADS, ()):
-            command = [compiler, *FLAGS, *threads, str(SOURCE), "-o", str(building)]
-            if subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode == 0:
-                return file
-        raise OSError("the compiler failed")

@@ -1,15 +1,14 @@
 """Attention between the tokens of one segment, and from a segment back into its prefix, and nowhere else.
 
 Registered with transformers under `NAME`. A model set to it takes one more keyword argument in its forward pass,
-`spans`, with `NO_MASK` for a mask; without `spans` it attends as `sdpa` does. On a CPU every segment is a call of its
-own to torch's fused attention, so nothing is computed across segments; on an accelerator one block-masked kernel skips
-what is.
+`spans`, with `NO_MASK` for a mask; without `spans` it attends as `sdpa` does. On a CPU every segment is computed by itself: by
+one call of `gym_torch.model.fused_attention` for the row where that pays, elsewhere by a call to torch's fused attention for
+each segment. On an accelerator one block-masked kernel skips what lies across segments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -22,6 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from gym_core import GymError
+from gym_torch.model.fused_attention import CHOICES, Scores
 from gym_torch.spans import Spans
 
 NAME = "gym_segments"
@@ -67,7 +67,7 @@ def segment_attention(
         GymError: a family hands on an option that is not known here.
 
     """
-    rule = _Rule(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap, dropout)
+    rule = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap)
     if shared is not None:
         out = shared(module.layer_idx, query, key, value, attention_mask, rule.scale)
     elif spans is not None:
@@ -75,10 +75,11 @@ def segment_attention(
         if unknown:
             why = f"{type(module).__name__} hands `{unknown[0]}` to its attention, which is not known in packed rows"
             raise GymError(why, key="model.attention", fix="set `model: {attention: sdpa}`")
-        out = (_blockwise if query.device.type != "cpu" else _piecewise)(query, key, value, spans, rule)
+        attend = _on_cpu if query.device.type == "cpu" else _blockwise
+        out = attend(query, key, value, spans, rule, dropout)
     elif softcap is not None:
         seen = _triangle(query.shape[2], key.shape[2], None, query.device) if attention_mask is None else attention_mask
-        out = _capped(query, key, value, seen, rule)
+        out = _capped(query, key, value, seen, rule, dropout)
     else:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling)
     return out.transpose(1, 2).contiguous(), None
@@ -102,17 +103,17 @@ AttentionInterface.register(NAME, segment_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """How scores become weights."""
+def _on_cpu(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float) -> Tensor:
+    """Attend by the kernel for rows where it is there and pays."""
+    if not dropout and not torch.compiler.is_compiling():
+        rounded = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
+        fused = CHOICES.of(query, key, spans, piecewise) if rounded == torch.bfloat16 else None
+        if fused:
+            return fused.attend(query.to(rounded), key.to(rounded), value.to(rounded), spans, rule)
+    return piecewise(query, key, value, spans, rule, dropout)
 
-    scale: float
-    window: int | None
-    softcap: float | None
-    dropout: float
 
-
-def _piecewise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: _Rule) -> Tensor:
+def piecewise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float = 0.0) -> Tensor:
     """Attend segment by segment."""
     # One `split` rather than a slice a segment: its backward joins the gradients once.
     queries, keys, values = (part.split(spans.lengths, dim=2) for part in (query, key, value))
@@ -122,13 +123,15 @@ def _piecewise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: _R
         known, content = (_join(parts, seen) for parts in (keys, values))
         length, total = rows.shape[2], known.shape[2]
         if rule.softcap is not None:
-            found.append(_capped(rows, known, content, _triangle(length, total, rule.window, query.device), rule))
+            found.append(
+                _capped(rows, known, content, _triangle(length, total, rule.window, query.device), rule, dropout)
+            )
             continue
         plain = total == length and (rule.window is None or total <= rule.window)
         mask = None if plain else _triangle(length, total, rule.window, query.device)
         found.append(
             scaled_dot_product_attention(
-                rows, known, content, mask, rule.dropout, is_causal=plain, scale=rule.scale, enable_gqa=True
+                rows, known, content, mask, dropout, is_causal=plain, scale=rule.scale, enable_gqa=True
             )
         )
     return torch.cat(found, dim=2)
@@ -144,23 +147,23 @@ def _triangle(length: int, total: int, window: int | None, device: torch.device)
     return mask if window is None else mask.triu(total - length - window + 1)
 
 
-def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rule: _Rule) -> Tensor:
+def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rule: Scores, dropout: float) -> Tensor:
     """Attend with capped scores, which no fused kernel of a CPU offers."""
     groups = query.shape[1] // key.shape[1]
     key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     scores = _cap(query @ key.transpose(2, 3) * rule.scale, rule.softcap)
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)  # finite, for padding may see nothing at all
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    return torch.dropout(weights, rule.dropout, train=True) @ value
+    return torch.dropout(weights, dropout, train=True) @ value
 
 
 def _cap(scores: Tensor, softcap: float | None) -> Tensor:
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
-def _blockwise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: _Rule) -> Tensor:
+def _blockwise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float) -> Tensor:
     """Attend in one kernel over the whole row."""
-    if rule.dropout:
+    if dropout:
         why = "attention dropout is not possible in packed rows on an accelerator"
         raise GymError(why, key="model.attention", fix="set `model: {attention: sdpa}`")
 

@@ -1,0 +1,64 @@
+"""C files of packages: compiled for this machine when they are first used, and kept in `$GYM_CACHE` by all that made them."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from platform import machine
+
+from gym_core.files import cache_dir, replacing
+
+FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-w")
+#: For instructions of this machine alone. Without the second the compilers prefer vectors of half the width.
+THIS_MACHINE = ("-march=native", "-mprefer-vector-width=512")
+THREADS = ("-fopenmp",)  #: left out where the compiler does not know it; everything then runs in one thread
+OFF = "GYM_COMPILE_C"  #: set to 0, nothing is compiled
+SECONDS = 120  #: that a compiler may take
+
+
+@cache
+def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
+    """Return a C file as a library, compiled if need be; None where there is no compiler, it fails, or the user wants none.
+
+    Threads are those of torch's OpenMP, which is loaded by then.
+    """
+    if os.environ.get(OFF) == "0":
+        return None
+    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return None
+    try:
+        made_of = [FLAGS, flags, THREADS, compiler, sys.platform, machine(), _features(compiler, flags)]
+        key = hashlib.sha256(source.read_bytes() + repr(made_of).encode()).hexdigest()[:32]
+        file = cache_dir() / "kernels" / f"{source.stem}-{key}.so"
+        return ctypes.CDLL(str(file if _ours(file) else _compile(compiler, source, flags, file)))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _features(compiler: str, flags: tuple[str, ...]) -> bytes:
+    """Return what the compiler knows of the processor it compiles for: a cache may be shared by unlike machines."""
+    command = [compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]
+    return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).stdout
+
+
+def _ours(file: Path) -> bool:
+    """Whether it is there and this user made it: what it holds is run."""
+    return file.is_file() and (os.name != "posix" or file.stat().st_uid == os.getuid())
+
+
+def _compile(compiler: str, source: Path, flags: tuple[str, ...], file: Path) -> Path:
+    """Compile into a file of its own and move it, so that of several processes each finds all of it or nothing."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with replacing(file) as building:
+        for threads in (THREADS, ()):
+            command = [compiler, *FLAGS, *flags, *threads, str(source), "-o", str(building), "-lm"]
+            if subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode == 0:
+                return file
+        raise OSError("the compiler failed")

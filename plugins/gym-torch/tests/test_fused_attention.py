@@ -1,0 +1,170 @@
+"""The kernel for attention in packed rows: exact attention within rounding, alone as beside others, in every family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from gym_torch_bench import make_run
+from gym_torch_packed import losses, separate, shared
+from torch import Tensor
+
+from gym_testkit import architectures
+from gym_torch import native_code
+from gym_torch.batch import packed, padded
+from gym_torch.model import attention, fused_attention
+from gym_torch.model.fused_attention import SOURCE, Choices, Kernel, Scores, Trial
+from gym_torch.model.layout_support import layout_for
+from gym_torch.packing import PACKED
+from gym_torch.spans import Spans
+
+
+@pytest.fixture(
+    scope="module", params=[(), ("-mno-amx-bf16",), ("-DGYM_PLAIN",)], ids=["this machine", "no tiles", "plain"]
+)
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    found = native_code.library(SOURCE, (*native_code.THIS_MACHINE, *request.param))
+    if found is None:
+        pytest.skip("no compiler, or one for another kind of processor")
+    return Kernel(found)
+
+
+@pytest.fixture
+def always() -> Iterator[None]:
+    """Let the kernel attend whatever a trial says."""
+    if fused_attention.kernel() is None:
+        pytest.skip("no compiler")
+    fused_attention.CHOICES.always = True
+    yield
+    fused_attention.CHOICES.always = None
+
+
+def drawn(lengths: tuple[int, ...], heads: tuple[int, int], dim: int) -> tuple[Tensor, ...]:
+    """Return queries, keys, values and the gradient of what comes out, in bf16, `[1, heads, tokens, dim]`."""
+    draws = torch.Generator().manual_seed(sum(lengths))
+    sizes = heads[0], heads[1], heads[1], heads[0]
+    wide = [torch.randn(1, sum(lengths), size, dim, generator=draws) for size in sizes]
+    return tuple(part.bfloat16().transpose(1, 2) for part in wide)
+
+
+def attended(kernel: Kernel, given: tuple[Tensor, ...], spans: Spans, scores: Scores) -> list[Tensor]:
+    *leaves, gradient = (part.detach().clone().requires_grad_() for part in given)
+    out = kernel.attend(*leaves, spans, scores)
+    return [out.detach(), *torch.autograd.grad(out, leaves, gradient.detach())]
+
+
+def exact(given: tuple[Tensor, ...], spans: Spans, scores: Scores) -> list[Tensor]:
+    """Attention by its definition, in float64 (arXiv:1706.03762, section 3.2.1)."""
+    *leaves, gradient = (part.detach().double().requires_grad_() for part in given)
+    query, key, value = leaves
+    groups = query.shape[1] // key.shape[1]
+    products = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scores.scale
+    if scores.softcap:
+        products = scores.softcap * torch.tanh(products / scores.softcap)
+    places = torch.arange(products.shape[-1])
+    seen = spans.mask(scores.window, products.device)(None, None, places[:, None], places[None])
+    weights = products.masked_fill(~seen, -torch.inf).softmax(-1)
+    out = weights @ value.repeat_interleave(groups, 1)
+    return [out.detach(), *torch.autograd.grad(out, leaves, gradient.detach())]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "prefixes", "heads", "dim", "scores"),
+    [
+        ((150, 33, 1, 64), (), (8, 4), 64, Scores(0.125)),
+        ((70, 30, 90, 40, 10), (None, 0, 0, 2, None), (4, 1), 24, Scores(0.3)),
+        ((170, 30, 190, 40), (None, 0, 0, 2), (3, 3), 128, Scores(0.2, softcap=5.0)),
+        ((170, 30, 190, 140, 100), (None, 0, 0, 2, None), (6, 2), 40, Scores(0.2, window=57, softcap=20.0)),
+        ((300,), (), (2, 2), 8, Scores(0.5, window=64)),
+        ((129, 65), (None, 0), (2, 1), 256, Scores(0.0625, window=1)),
+    ],
+    ids=["segments", "prefixes", "cap", "window and cap", "window", "only itself"],
+)
+def test_value_and_gradient_are_those_of_the_definition(kernel, lengths, prefixes, heads, dim, scores):
+    given, spans = drawn(lengths, heads, dim), Spans(lengths, prefixes)
+    wanted = exact(given, spans, scores)
+    largest = max(float(part.norm()) for part in wanted)
+    for found, true in zip(attended(kernel, given, spans, scores), wanted, strict=True):
+        assert found.shape == true.shape and found.isfinite().all()
+        # A gradient may be 0 by the definition, as that of a token that sees itself alone.
+        assert float((found.double() - true).norm()) < 4e-3 * max(float(true.norm()), 1e-2 * largest)
+
+
+def test_large_scores_stay_finite(kernel):
+    given = tuple(30 * part for part in drawn((40, 90), (2, 1), 16))
+    spans, scores = Spans((40, 90)), Scores(1.0)
+    for found, true in zip(attended(kernel, given, spans, scores), exact(given, spans, scores), strict=True):
+        assert found.isfinite().all()
+        assert float((found.double() - true).norm()) <= 2e-2 * float(true.norm())
+
+
+def test_a_number_that_is_not_finite_is_not_hidden(kernel):
+    query, key, value, gradient = drawn((40, 30), (2, 1), 16)
+    key = key.clone()
+    key[0, 0, 3, 5] = torch.nan
+    out, *gradients = attended(kernel, (query, key, value, gradient), Spans((40, 30)), Scores(0.25))
+    assert out[0, :, 3:40].isnan().all() and out[0, :, :3].isfinite().all() and out[0, :, 40:].isfinite().all()
+    assert all(part[0, :, :40].isnan().any() for part in gradients)
+
+
+def test_a_segment_has_the_same_bits_alone_and_in_any_number_of_threads(kernel):
+    lengths, prefixes = (90, 150, 20, 70), (None, None, 1, None)
+    given, scores, threads = drawn(lengths, (4, 2), 32), Scores(0.2), torch.get_num_threads()
+    together = attended(kernel, given, Spans(lengths, prefixes), scores)
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            for whole, other in zip(together, attended(kernel, given, Spans(lengths, prefixes), scores), strict=True):
+                assert torch.equal(whole, other)
+    finally:
+        torch.set_num_threads(threads)
+    for start, stop, alone in ((0, 90, Spans((90,))), (90, 260, Spans((150, 20), (None, 0))), (260, 330, Spans((70,)))):
+        part = tuple(each[:, :, start:stop] for each in given)
+        for whole, own in zip(together, attended(kernel, part, alone, scores), strict=True):
+            assert torch.equal(whole[:, :, start:stop], own)
+
+
+@pytest.mark.parametrize("batch_of", [separate(), shared()], ids=["separate", "shared prefix"])
+@pytest.mark.parametrize("name", architectures.FAMILIES)
+def test_every_family_is_as_near_to_fp32_as_without_it(name, batch_of, always):
+    model = architectures.build(name)
+    wanted = losses(model, batch_of, padded)
+    assert layout_for(model) is PACKED
+    errors = {}
+    for kernel in (True, False):
+        fused_attention.CHOICES.always = kernel
+        with torch.autocast("cpu", torch.bfloat16):
+            found = losses(model, batch_of, packed)
+        errors[kernel] = [float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)]
+    assert all(mine <= 1.3 * theirs + 2e-3 for mine, theirs in zip(errors[True], errors[False], strict=True)), errors
+
+
+def test_what_a_trial_finds_decides():
+    assert Trial("amx", 1.0, 2.0, 0.003, 0.003).pays
+    assert not Trial("amx", 1.0, 1.05, 0.003, 0.003).pays
+    assert not Trial("amx", 1.0, 9.0, 0.005, 0.003).pays
+
+
+def test_a_resumed_run_attends_as_it_began(tmp_path):
+    """Whatever a new trial would say, for that may be another one's machine or hour."""
+    own = fused_attention.kernel()
+    if own is None:
+        pytest.skip("no compiler")
+    query, key, _, _ = drawn((150, 60), (2, 2), 16)
+    spans = Spans((150, 60, 33, 70))
+    for recorded in ("", own.name):
+        output = tmp_path / f"begun {recorded}"
+        make_run(tmp_path, output).record.update(**{fused_attention.RECORD: {"2x2x16": recorded}})
+        choices = Choices()
+        choices.keep(make_run(tmp_path, output))
+        assert choices.of(query, key, spans, _untried) is (own if recorded else None)
+    run = make_run(tmp_path, tmp_path / "new")
+    choices = Choices()
+    choices.keep(run)
+    chosen = choices.of(query, key, spans, attention.piecewise)
+    assert run.record.read()[fused_attention.RECORD] == {"2x2x16": chosen.name if chosen else ""}
+
+
+def _untried(*_given: object) -> Tensor:
+    raise AssertionError("a run that goes on asked for a trial")
