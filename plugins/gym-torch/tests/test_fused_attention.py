@@ -9,6 +9,7 @@ import torch
 from gym_torch_bench import make_run
 from gym_torch_packed import losses, separate, shared
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gym_testkit import architectures
 from gym_torch import native_code
@@ -168,3 +169,10 @@ def test_a_resumed_run_attends_as_it_began(tmp_path):
 
 def _untried(*_given: object) -> Tensor:
     raise AssertionError("a run that goes on asked for a trial")
+
+
+def test_tensors_without_memory_are_traced_as_torch_attends(always):
+    with FakeTensorMode():
+        query, key, value, _ = drawn((30, 40), (2, 1), 16)
+        out, _ = attention.segment_attention(torch.nn.Identity(), query, key, value, None, spans=Spans((30, 40)))
+    assert out.shape == (1, 70, 2, 16)

@@ -105,7 +105,8 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 def _on_cpu(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float) -> Tensor:
     """Attend by the kernel for rows where it is there and pays."""
-    if not dropout and not torch.compiler.is_compiling():
+    plain = type(query) is Tensor  # others may have no memory of their own, as those that a plan is traced with
+    if plain and not dropout and not torch.compiler.is_compiling():
         rounded = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
         fused = CHOICES.of(query, key, spans, piecewise) if rounded == torch.bfloat16 else None
         if fused:
