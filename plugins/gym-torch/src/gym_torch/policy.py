@@ -21,6 +21,7 @@ from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.load_balancing import Balance
 from gym_torch.model.log_probs import Head, head_of, label_log_probs, nucleus_log_probs, nucleus_tokens, rows_at_once
 from gym_torch.model.neftune import Noise
+from gym_torch.model.shared_casts import share_casts
 
 B = TypeVar("B", bound=Batch)
 
@@ -45,6 +46,8 @@ class Policy(nn.Module, Generic[B]):
         self.model = model
         self.auxiliary = nn.ModuleDict({name: _checked(name, module) for name, module in (auxiliary or {}).items()})
         self.bf16 = bf16
+        if bf16:
+            share_casts(model)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             self.head = replace(head or head_of(model), temperature=temperature)
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)

@@ -1,0 +1,55 @@
+"""Inputs of linear layers are cast to bf16 once, however many layers read them.
+
+Autocast casts the input of each linear layer by itself: what queries, keys, values and the first matrices of adapters read is
+cast six times, kept six times for the backward pass, and its gradient is cast back six times and added in fp32. Here layers one
+after another that are given the same tensor share one cast: the same numbers forward, and their gradients are added before they
+are cast back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def share_casts(model: nn.Module) -> None:
+    """Have the linear layers of a model share the casts of their inputs under autocast. Twice is as good as once."""
+    layers = [module for module in model.modules() if type(module) is nn.Linear and module not in _SHARING]
+    cast = _LastCast()
+    for layer in layers:
+        layer.register_forward_pre_hook(cast)
+        _SHARING.add(layer)
+
+
+_SHARING: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+class _LastCast:
+    """A hook of linear layers that remembers the cast of what the last of them was given, as long as that lives."""
+
+    def __init__(self) -> None:
+        self._given: weakref.ref[Tensor] | None = None
+        self._as: tuple[int, bool, torch.dtype] | None = None
+        self._cast: Tensor | None = None
+
+    def __call__(self, _layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if len(inputs) != 1 or torch.compiler.is_compiling():
+            return None
+        (given,) = inputs
+        kind = given.device.type
+        if given.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
+            return None
+        asked = given._version, torch.is_grad_enabled(), torch.get_autocast_dtype(kind)
+        if self._cast is None or self._given is None or self._given() is not given or self._as != asked:
+            self._given, self._as, self._cast = weakref.ref(given, self._forget), asked, given.to(asked[2])
+        return (self._cast,)
+
+    def _forget(self, which: weakref.ref[Tensor]) -> None:
+        if which is self._given:
+            self._given = self._as = self._cast = None
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> _LastCast:
+        return _LastCast()  # a copied model has inputs of its own
