@@ -40,14 +40,14 @@ class TrainingFreeGRPO:
             config: how to learn; the defaults are those of the method.
             base_url: address before `/chat/completions`. By default gym-serve serves a folder, from the first question on until
                 the trainer is closed or gone; any other name is asked for at `http://127.0.0.1:8000/v1`.
-            api_key: sent to this address alone, and written nowhere.
+            api_key: sent to this address alone, and written nowhere; a folder is served without one.
             output: folder of the journal and of what is learned. The same call goes on with what an earlier process left there.
             seed: of the order of questions, of what is held out and of each answer.
             **options: further ones of the backend `openai`, such as `concurrency`, `timeout` or `price`.
 
         Raises:
             pydantic.ValidationError: an option is wrong.
-            GymError: the key is none.
+            GymError: the key is none, or would be sent nowhere; a folder holds nothing that can be served.
 
         """
         self.config = config or GRPOConfig()

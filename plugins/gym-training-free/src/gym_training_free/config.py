@@ -97,11 +97,19 @@ class OpenAI(ChatBackend):
         """Raise GymError where the variable with the key is not set, or nothing serves a folder."""
         if self.folder is not None:
             LocalServer.check(self.folder)
+            if self.api_key_env:
+                raise unsent_key("model.api_key_env", self.folder)
         if self.api_key_env and not os.environ.get(self.api_key_env):
             fix = f"export {self.api_key_env}, or leave `api_key_env` out"
             raise GymError(
                 "the environment variable that `api_key_env` names is not set", key="model.api_key_env", fix=fix
             )
+
+
+def unsent_key(key: str, folder: Path) -> GymError:
+    """Return the error for a key, in the option `key`, that is sent to no server: a folder is served with a token of its own."""
+    fix = f"leave `{key.rpartition('.')[2]}` out, or name the address of the server that it is for (`base_url`)"
+    return GymError(f"`{folder}` is a folder, which is served here: the key would be sent nowhere", key=key, fix=fix)
 
 
 Chat = Annotated[SerializeAsAny[ChatBackend], Slot("backends", default="openai", bare="path", selector="backend")]

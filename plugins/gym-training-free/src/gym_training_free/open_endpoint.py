@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gym_training_free.config import OpenAI, unsent_key
 from gym_training_free.endpoint.chat import ChatEndpoint
 from gym_training_free.endpoint.local_server import LocalServer
 from gym_training_free.endpoint.price import Price, listed
-
-if TYPE_CHECKING:
-    from gym_training_free.config import OpenAI
 
 
 def endpoint(config: OpenAI, run: Any = None, key: str | None = None) -> ChatEndpoint:
@@ -19,6 +17,9 @@ def endpoint(config: OpenAI, run: Any = None, key: str | None = None) -> ChatEnd
     A folder is served by gym-serve, from the first request on until nobody holds what is returned any more.
     """
     if config.folder is not None:
+        if key is not None:
+            raise unsent_key("api_key", config.folder)
+        config.check()
         server = LocalServer(config.folder, config.timeout)
         return _endpoint(config, str(server.model), server.where, server.token, server)
     if key is None:

@@ -17,14 +17,13 @@ from pathlib import Path
 
 from gym_core.errors import GymError
 from gym_core.loading import find
+from gym_training_free.endpoint.served_folder import fingerprint
 
 _log = logging.getLogger(__name__)
 NAME = "model"  #: what the server calls it
 MOST = 1024  #: requests at a time: as many as a backend may send
 PATIENCE = 20.0  #: seconds in which it ends by itself, once it is told to
 _ADDRESS = re.compile(r" on (http://[\w.:\[\]]+/v1)\b")
-#: Files that decide what a folder answers.
-_DECIDE = ("*.safetensors", "*.bin", "*.jinja", "*.model", "*.txt", "*config.json", "tokenizer*.json", "vocab.json")
 
 
 class LocalServer:
@@ -51,7 +50,7 @@ class LocalServer:
     @property
     def where(self) -> str:
         """Name of the folder and of what it holds: the same for the same weights, whatever the port."""
-        return f"gym-serve:{self.model}#{_fingerprint(self.model)}"
+        return f"gym-serve:{self.model}#{fingerprint(self.model)}"
 
     @property
     def running(self) -> bool:
@@ -125,14 +124,3 @@ def _ended(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _fingerprint(folder: Path) -> str:
-    """Return a hash of the files that decide what a folder answers, by their content."""
-    digest = hashlib.sha256()
-    found = {path for pattern in _DECIDE for path in folder.rglob(pattern) if path.is_file()}
-    for path in sorted(found):
-        digest.update(f"{path.relative_to(folder)}\0".encode("utf-8", "surrogateescape"))
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
