@@ -94,6 +94,10 @@ class Handler(BaseHTTPRequestHandler):
         elif fault.startswith("status"):
             status = int(fault.split()[1])
             self.reply(status, {"error": {"message": f"{self.headers['Authorization']} must wait"}})
+        elif fault.startswith("refuses"):
+            name = fault.split()[1]
+            why = f"Unsupported value: '{name}' does not support {request.get(name)} with this model."
+            self.reply(400, {"error": {"message": why, "param": name, "code": "unsupported_value"}})
         elif self.path.endswith("/embeddings"):
             self.embeddings(request)
         else:

@@ -38,6 +38,7 @@ class LLMJudge:
                 f"nobody knows what `{self.model.name}` costs, and `max_cost` needs that", key="price", fix=fix
             )
         self.ledger = Ledger(config.max_cost, config.max_total_tokens)
+        self.left_out: dict[str, list[str]] = {}  #: parameters that its model refuses, where the run keeps no journal
 
     @property
     def models(self) -> Sequence[ChatModel]:
@@ -48,7 +49,9 @@ class LLMJudge:
         """Return the grades, from 0 to 1; None where there is none. Raises GymError where a model refuses or a cap is reached."""
         if account is not None:
             return self._graded(inputs, account)
-        with Caller(Journal(None, {}), self.ledger, self.model.concurrency) as caller:
+        journal = Journal(None, {})
+        journal.left_out = self.left_out
+        with Caller(journal, self.ledger, self.model.concurrency) as caller:
             try:
                 return self._graded(inputs, alone(inputs, caller))
             except CapReached as error:

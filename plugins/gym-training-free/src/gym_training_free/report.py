@@ -50,6 +50,9 @@ def _summary(library: ExperienceLibrary) -> str:
         told.append(f"{confirmed['calls']:,} calls cost ${confirmed['cost']:.4f}.")
         if lost["calls"]:
             told.append(f"{lost['calls']:,} more brought no count; they cost ${lost['cost']:.4f} at most.")
+    for model, names in evidence.get("left_out", {}).items():
+        if names:
+            told.append(f"{model} refuses {' and '.join(names)}: it was asked without.")
     if evidence.get("stopped"):
         told.append(f"Stopped early: {evidence['stopped']}.")
     return escape(" ".join(told))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Event, Lock, Thread
 from typing import TypeVar, cast
 
@@ -79,12 +79,16 @@ class Caller:
 
         Raises CapReached where it might cost more than is left, and GymError where no request will ever succeed.
         """
-        return self._asked(model, key, request.digest(), model.most(request), lambda: model.ask(request))
+
+        def ask(left_out: Collection[str]) -> ChatReply:
+            return model.ask(request.without(left_out))
+
+        return self._asked(model, key, request.digest(), model.most(request), ask)
 
     def embed(self, model: ChatModel, key: Key, texts: Sequence[str]) -> list[list[float]] | None:
         """Return a vector for each text; otherwise as `call`."""
 
-        def ask() -> ChatReply:
+        def ask(left_out: Collection[str]) -> ChatReply:
             vectors, usage = model.embed(texts)
             return ChatReply(json.dumps(vectors), usage=usage)
 
@@ -94,15 +98,17 @@ class Caller:
         return None if reply is None else cast(list[list[float]], json.loads(reply.text))
 
     def _asked(
-        self, model: ChatModel, key: Key, digest: str, most: Charge, ask: Callable[[], ChatReply]
+        self, model: ChatModel, key: Key, digest: str, most: Charge, ask: Callable[[Collection[str]], ChatReply]
     ) -> ChatReply | None:
         if found := self.journal.reply(key, digest):
             return found
-        for attempt in range(model.retries + 1):
+        name, refused, attempt = f"{model.name} at {model.where}", list[str](), 0
+        while True:
+            left_out = {*self.journal.left_out.get(name, ()), *refused}
             with self.ledger.reserve(most) as reservation:
                 self.journal.sent(key, digest, most)
                 try:
-                    reply = ask()
+                    reply = ask(left_out)
                 except Failed as failed:
                     error = failed
                     if not error.counted:
@@ -117,13 +123,19 @@ class Caller:
                     self.journal.replied(key, digest, reply, charge, reply.usage is not None)
                     if reply.usage is not None:
                         reservation.settle(charge)
+                    for one in self.journal.leave_out(name, refused):
+                        _log.warning("%s refuses `%s`, which is left out from now on", name, one)
                     return reply
+            if error.parameter and error.parameter not in left_out:
+                refused.append(error.parameter)  # remembered once a request without it is answered
+                continue
             if (
                 not error.passing
                 or attempt == model.retries
                 or self._over.wait(self._pause(model, key, attempt, error))
             ):
                 break
+            attempt += 1
         self.failures[str(error)] += 1
         level = logging.WARNING if self.failures[str(error)] == 1 else logging.DEBUG  # one line for each reason
         _log.log(level, "%s gave no answer to %s: %s", model.where, key, error)

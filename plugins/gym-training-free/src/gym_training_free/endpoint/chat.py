@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge
 from gym_training_free.endpoint.ledger import Charge, Usage
 from gym_training_free.endpoint.local_server import NAME, LocalServer
 from gym_training_free.endpoint.price import Price
+from gym_training_free.endpoint.refusal import refused_parameter
 
 LARGEST = 64 * 2**20  #: bytes of a reply
 CROSSED_OUT = "[key]"
@@ -28,6 +29,7 @@ SECRET = 8  #: least letters of a key that is crossed out; shorter ones are what
 #: Tokens that a chat template may put around a message, and around all of them; a token has at least one byte of text.
 AROUND_MESSAGE, AROUND_ALL = 32, 256
 PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+NAMING = frozenset({400, 422})  #: statuses whose text may name a parameter that the server does not take
 REFUSED = {401: "does not accept the key", 403: "does not let this key ask", 404: "knows no such model or address"}
 
 Message = Mapping[str, Any]
@@ -39,10 +41,15 @@ class ChatRequest:
 
     messages: Sequence[Message]
     max_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
+    temperature: float | None = 0.0
+    top_p: float | None = 1.0
     seed: int | None = None
     tools: Sequence[Mapping[str, Any]] = ()
+
+    def without(self, parameters: Iterable[str]) -> ChatRequest:
+        """Return the same request without some of LEAVABLE."""
+        left: dict[str, Any] = dict.fromkeys(parameters)
+        return replace(self, **left)
 
     def digest(self) -> str:
         """Return a hash of everything that is asked."""
@@ -80,10 +87,15 @@ class ChatReply:
 class Failed(Exception):
     """A request that brought no reply to keep."""
 
-    def __init__(self, why: str, *, passing: bool, counted: bool, wait: float | None = None) -> None:
-        """Say why, whether it may pass, whether the server may have counted tokens, and how long it asks to wait."""
+    def __init__(
+        self, why: str, *, passing: bool, counted: bool, wait: float | None = None, parameter: str = ""
+    ) -> None:
+        """Say why, whether it may pass, whether the server may have counted tokens, how long it asks to wait, what it refused.
+
+        `parameter` is one of LEAVABLE, where the server names it.
+        """
         super().__init__(why)
-        self.passing, self.counted, self.wait = passing, counted, wait
+        self.passing, self.counted, self.wait, self.parameter = passing, counted, wait, parameter
 
 
 class ChatModel(Protocol):
@@ -230,9 +242,9 @@ class ChatEndpoint:
                 return json.loads(self._clean(reply.body.decode("utf-8")))
             except (ValueError, RecursionError):
                 raise Failed("replied with what is no JSON", passing=True, counted=True) from None
-        raise self._refused(reply)
+        raise self._refused(reply, body)
 
-    def _refused(self, reply: Reply) -> Exception:
+    def _refused(self, reply: Reply, asked: Mapping[str, Any]) -> Exception:
         said = self._clean(reply.body[:2000].decode("utf-8", "replace"))[:200]
         if 300 <= reply.status < 400:
             to = self._clean(reply.headers.get("Location") or "nowhere")
@@ -241,7 +253,9 @@ class ChatEndpoint:
             why = f"{REFUSED[reply.status]} (status {reply.status}: {said!r})"
             return self._stop(why, "see the name of the model, `base_url`, and the variable that holds the key")
         wait = _retry_after(reply)
-        return Failed(f"status {reply.status}: {said!r}", passing=reply.status in PASSING, counted=False, wait=wait)
+        parameter = refused_parameter(reply.body, asked) if reply.status in NAMING else ""
+        why, passing = f"status {reply.status}: {said!r}", reply.status in PASSING
+        return Failed(why, passing=passing, counted=False, wait=wait, parameter=parameter)
 
     def _stop(self, why: str, fix: str) -> GymError:
         return GymError(f"{self.where} {why}", key="model", fix=fix)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ class Journal:
         """
         self.path = path
         self.confirmed, self.lost = Charge(), Charge()  #: of the lines that were there
+        self.left_out: dict[str, list[str]] = {}  #: parameters that a model refuses, by its name and its server
         self._replies: dict[Key, tuple[str, ChatReply]] = {}
         self._attempts: dict[Key, int] = {}
         self._noted: dict[Key, Any] = {}
@@ -91,6 +92,16 @@ class Journal:
             self._noted[key] = made
             self._write({"noted": list(key), "value": made})
         return self._noted[key]
+
+    def leave_out(self, model: str, parameters: Iterable[str]) -> list[str]:
+        """Note parameters that a model refuses; return those that nobody had noted."""
+        with self._lock:
+            known = self.left_out.setdefault(model, [])
+            new = [name for name in parameters if name not in known]
+            known += new
+        for name in new:
+            self._write({"left_out": [model, name]})
+        return new
 
     def close(self) -> None:
         """Close the file."""
@@ -148,6 +159,9 @@ class Journal:
                     flying[tuple(line["sent"])] = Charge.from_json(line["most"])
                 elif "noted" in line:
                     self._noted[Key(*line["noted"])] = line["value"]
+                elif "left_out" in line:
+                    model, name = line["left_out"]
+                    self.left_out.setdefault(model, []).append(name)
                 else:
                     done = "done" in line
                     call = tuple(line["done" if done else "failed"])
@@ -159,7 +173,7 @@ class Journal:
                         self.confirmed += charge
                     else:
                         self.lost += charge
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             fix = "move the file away to begin again"
             raise GymError(f"holds a line that no journal has: {error!r:.60}", where=str(self.path), fix=fix) from None
         self.lost += sum(flying.values(), Charge())

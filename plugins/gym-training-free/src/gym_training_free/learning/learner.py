@@ -176,6 +176,7 @@ class Learner:
             "confirmed": spent.confirmed.to_json(),
             "unconfirmed": spent.lost.to_json(),
             "stopped": self.stopped,
+            "left_out": {model: sorted(names) for model, names in self.asking.caller.journal.left_out.items()},
         }
 
 
