@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_core import Artifact, GymError
@@ -59,22 +60,34 @@ def test_sizes_that_no_group_divides(bench, tmp_path, quantizer):
 
 
 @pytest.mark.parametrize(
-    "quantizer",
-    [RTN(group_size=16), GPTQ(bits=3, group_size=16), AWQ(group_size=16, sym=True), FP8()],
-    ids=lambda each: type(each).__name__,
+    ("family", "quantizer"),
+    [
+        ("qwen3_moe", RTN(group_size=16)),
+        ("qwen3_moe", GPTQ(bits=3, group_size=16)),
+        ("qwen3_moe", AWQ(group_size=16, sym=True)),
+        ("qwen3_moe", FP8()),
+        ("mixtral", RTN(group_size=16)),
+        ("mixtral", GPTQ(bits=3, group_size=16)),
+        ("mixtral", AWQ(group_size=16, sym=True)),
+    ],
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
-def test_experts_are_quantized_one_by_one(bench, tmp_path, quantizer):
+def test_experts_are_quantized_one_by_one(bench, tmp_path, family, quantizer):
     """Plain transformers stacks them again as it loads, and answers as the model with the weights that were written."""
-    base = write(bench, tmp_path / "base", "qwen3_moe")
+    base = write(bench, tmp_path / "base", family)
     run = bench.trained(base)
     made = quantizer.build().quantize(run, Artifact(base), run.output / "quantized")
     plain, again = (AutoModelForCausalLM.from_pretrained(path) for path in (base, made.path))
     own, stacked = quantizer.build().restore(made), plain.state_dict()
+    with safe_open(base / "model.safetensors", "pt") as files:
+        assert own.keys() == set(files.keys()), "all weights have the names of the model's own files"
+    own = {name.replace(".block_sparse_moe.", ".mlp."): weight for name, weight in own.items()}
+    cut = ("w1", "w3", "w2") if family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
     for name in stacked:
         if "experts." in name:
             place, _, matrix = name.rpartition(".")
-            cut = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
-            each = [torch.cat([own.pop(f"{place}.{n}.{part}.weight") for part in cut]) for n in range(4)]
+            parts = cut[:2] if matrix == "gate_up_proj" else cut[2:]
+            each = [torch.cat([own.pop(f"{place}.{n}.{part}.weight") for part in parts]) for n in range(4)]
             assert not torch.equal(torch.stack(each), stacked[name])
             stacked[name] = torch.stack(each)
     plain.load_state_dict(stacked | own)
@@ -107,7 +120,7 @@ def test_an_expert_is_calibrated_on_the_tokens_that_reach_it():
     ("name", "quantizer", "match"),
     [
         ("gpt2", RTN(), "no linear layers"),
-        ("mixtral", RTN(), "another name in the files of MixtralForCausalLM"),
+        ("granitemoe", RTN(), "stacks experts|another name"),
         ("qwen3_moe", RTN(sym=False), "zero points"),
         ("qwen3_moe", Mixed(bits_per_weight=10, choices=(4, 8), group_size=16), "different bits"),
     ],

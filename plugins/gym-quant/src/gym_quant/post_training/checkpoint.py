@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from compressed_tensors import __version__ as version
@@ -23,19 +23,25 @@ from gym_torch.checkpoints import weight_shards
 SCHEMES = "quantization.json"  #: what was done to each weight, and what came of it
 EXPERTS = r"re:.*\.experts\.\d+\..*"  #: names of the linear layers of experts
 TORCH = {code: dtype for dtype, code in weight_shards.CODES.items()}
+T = TypeVar("T")
 
 
 class Checkpoint:
     """Files of weights under a directory, in which each weight has its place before any is there."""
 
-    def __init__(self, model: PreTrainedModel, schemes: Mapping[str, Scheme], into: Path, most: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, schemes: Mapping[str, Scheme], names: Mapping[str, str], into: Path, most: int
+    ) -> None:
         """Lay the files out: weights with a scheme as codes, all others as they are, in files of at most `most` bytes.
+
+        `names` says what files call a weight that has a scheme, where they call it otherwise than the model that computes.
 
         Raises GymError where the family keeps a weight that has a scheme under another name, or joined with others.
         """
-        self.into = into
+        self.into, self.names = into, names
         own = weight_shards.own_weights(model)
         whole = dict(weight_shards.on_disk(model, ((name, weight.to("meta")) for name, weight in own.items())))
+        schemes = self.named(schemes)
         if moved := sorted(schemes.keys() - whole.keys()):
             raise GymError(
                 f"{moved[0]} has another name in the files of {type(model).__name__}, and cannot be found there in a few bits",
@@ -52,9 +58,13 @@ class Checkpoint:
         self.left = dict(self.places)
         self.model = model
 
+    def named(self, of: Mapping[str, T]) -> dict[str, T]:
+        """Return the same by the names that weights have in the files."""
+        return {self.names.get(name, name): value for name, value in of.items()}
+
     def codes(self, name: str, codes: Codes) -> None:
         """Write a quantized weight."""
-        for part, tensor in codes.tensors(name).items():
+        for part, tensor in codes.tensors(self.names.get(name, name)).items():
             weight_shards.put(part, tensor, self.left, self.into)
 
     def keep(self, weights: Iterator[tuple[str, Tensor]]) -> None:

@@ -115,19 +115,19 @@ class PostTrainingQuantizer:
             raise GymError(
                 "experts of different bits cannot be read by transformers", key="quantization", fix="use gptq"
             )
-        checkpoint = Checkpoint(model, work.schemes, building, SHARD)
+        checkpoint = Checkpoint(model, work.schemes, experts.file_names(model), building, SHARD)
         work.write(checkpoint)
         checkpoint.finish(base, work.schemes)
         sizes = {name: _size(place.shape, place.dtype) for name, place in checkpoint.places.items()}
         return {
             "method": self._name,
             "options": self.config.model_dump(mode="json"),
-            **evidence.measured_bits(sizes, work.schemes, checkpoint.numbers),
+            **evidence.measured_bits(sizes, checkpoint.named(work.schemes), checkpoint.numbers),
             "file_bytes": _bytes(building),
             "file_bytes_before": _bytes(base),
             "samples": samples.told if samples else None,
             "holdout": work.compared(),
-            "layers": work.told,
+            "layers": checkpoint.named(work.told),
         }
 
     def _fitted(self, model: PreTrainedModel) -> dict[str, Scheme]:

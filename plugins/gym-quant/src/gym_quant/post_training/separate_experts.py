@@ -1,6 +1,7 @@
 """Experts of a mixture as linear layers, one for each matrix: transformers computes with all of a layer stacked in one tensor.
 
-Their names are those of checkpoints, where each expert has `gate_proj`, `up_proj` and `down_proj` of its own.
+Each expert has `gate_proj`, `up_proj` and `down_proj` of its own, which most families call so in their files too; Mixtral's have
+`w1`, `w3` and `w2`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from gym_torch.model.expert_layer import runs_beside
 
@@ -81,13 +83,30 @@ def stacked(model: PreTrainedModel) -> dict[str, nn.Module]:
 
 
 def columns(model: PreTrainedModel) -> dict[str, int]:
-    """Return the columns of each matrix of an expert, by the name of its weight in a checkpoint."""
+    """Return the columns of each matrix of an expert, by the name of its weight."""
     found = {}
     for place, layer in stacked(model).items():
         experts, hidden, width = layer.get_parameter("down_proj").shape
         for number in range(experts):
             for name, size in (("gate_proj", hidden), ("up_proj", hidden), ("down_proj", width)):
                 found[f"{place}.{number}.{name}.weight"] = size
+    return found
+
+
+def file_names(model: PreTrainedModel) -> dict[str, str]:
+    """Return what the files of a family call each matrix of an expert, by the name of its weight here.
+
+    A matrix that its files do not hold by itself is left out. Transformers cuts up stacked tensors of one number a matrix, which
+    says what it calls them.
+    """
+    found: dict[str, str] = {}
+    for place, layer in stacked(model).items():
+        count = len(layer.get_parameter("down_proj"))
+        for stack, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+            own = [f"{place}.{number}.{part}.weight" for number in range(count) for part in parts]
+            marked = torch.arange(len(own), dtype=torch.float32).view(count, len(parts), 1)
+            told = revert_weight_conversion(model, {f"{place}.{stack}": marked})
+            found |= {own[int(mark)]: name for name, mark in told.items() if mark.numel() == 1}
     return found
 
 
