@@ -12,6 +12,7 @@ import time
 import pytest
 from pydantic import ValidationError
 from scripted_server import FAULTS, ScriptedServer
+from simulated_world import World, exact, rows
 
 from gym_core.errors import GymError
 from gym_training_free import OpenAI, Price
@@ -169,6 +170,22 @@ def _lost(fault, number):
             return lost
         lost += not said.startswith("status")
     return lost
+
+
+def test_each_server_is_asked_as_many_at_a_time_as_it_takes():
+    """A critic that takes many does not have the worker asked as often."""
+    from gym_training_free import GRPOConfig, TrainingFreeGRPO
+
+    world = World()
+
+    def slow(asked):
+        time.sleep(0.01)
+        return world(asked)
+
+    with ScriptedServer(slow) as worker, ScriptedServer(slow) as critic:
+        config = GRPOConfig(max_epochs=1, held_out=0, critic=OpenAI(path="c", base_url=critic.base_url, concurrency=16))
+        TrainingFreeGRPO("m", config, worker.base_url, concurrency=2).train(rows(10), exact)
+    assert worker.most_at_once <= 2 < critic.most_at_once <= 16
 
 
 @pytest.mark.parametrize("cap", [{"max_tokens": 20_000}, {"max_cost": 0.02}])

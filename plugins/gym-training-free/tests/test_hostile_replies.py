@@ -39,6 +39,27 @@ def test_a_count_that_is_none_leaves_the_largest_cost(count):
 
 
 @pytest.mark.parametrize(
+    ("used", "total"),
+    [
+        ({"prompt_tokens": 7}, None),
+        ({"prompt_tokens": 7, "completion_tokens": None}, None),
+        ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 40}, 40),
+        ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 1}, 9),
+        ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": "many"}, 9),
+        ({"prompt_tokens": 7, "completion_tokens": 0}, 7),
+    ],
+)
+def test_a_count_is_never_less_than_what_the_server_says_anywhere(used, total):
+    """Some count what a model thinks in the total alone; one that leaves the reply out has counted nothing."""
+    reply = json.dumps({"choices": [{"message": {"content": "yes"}}], "usage": used})
+    with ScriptedServer(lambda request: "") as server:
+        handler = server.RequestHandlerClass
+        server.RequestHandlerClass = type("Odd", (handler,), {"complete": lambda self, *_: self.reply(200, reply)})
+        found = endpoint(OpenAI(path="m", base_url=server.base_url)).ask(HELLO).usage
+    assert (found.total if found else None) == total
+
+
+@pytest.mark.parametrize(
     "vectors", ["[[1], [1, 2]]", "[[1], [1e999]]", f"[[1], [1{'0' * 400}]]", "[[1]]", "[[], []]", '["a", "b"]']
 )
 def test_embeddings_that_cannot_be_compared_are_no_reply(vectors):

@@ -134,6 +134,12 @@ def test_a_run_stops_before_its_cap_with_what_it_has(tmp_path):
         TrainingFreeGRPO("m", GRPOConfig(max_cost=1), "https://example.org/v1").train(rows(10), exact)
 
 
+def test_a_cap_that_leaves_no_room_for_one_answer_is_an_error():
+    with ScriptedServer(World()) as server, pytest.raises(GymError, match="tokens are spent") as stopped:
+        trainer(server, GRPOConfig(max_total_tokens=100)).infer("Task 7 about the desert")
+    assert "max_total_tokens" in str(stopped.value) and not server.requests
+
+
 def test_a_server_that_answers_nothing_is_an_error():
     refusing = ScriptedServer(World(), lambda request, attempt: "status 500")
     with refusing as server, pytest.raises(GymError, match="no answer to a whole batch"):

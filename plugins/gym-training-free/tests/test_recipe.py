@@ -131,6 +131,16 @@ def test_a_library_that_does_harm_is_an_error(recipe, tmp_path, capsys):
     assert "does harm" in capsys.readouterr().err
 
 
+def test_a_measurement_that_meets_its_cap_is_an_error(recipe, tmp_path, capsys):
+    place, file = tmp_path / "one.json", tmp_path / "recipe.yaml"
+    place.write_text(json.dumps(ExperienceLibrary().to_json()))
+    recipe["algorithm"]["max_total_tokens"] = 100
+    file.write_text(yaml.safe_dump(recipe))
+    assert run(["experiences", "test", str(place), str(file)]) == 1
+    said = capsys.readouterr().err
+    assert "tokens are spent" in said and "max_total_tokens" in said and "Traceback" not in said
+
+
 def test_any_source_of_gym_data_serves(recipe, world):
     pytest.importorskip("gym_data")
     path = recipe["algorithm"].pop("dataset")

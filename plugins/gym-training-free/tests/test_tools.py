@@ -31,11 +31,16 @@ def called(name, **arguments):
         (called("calculator", expression="1; 2"), "is no expression"),
         (called("python", code="x = [n * n for n in range(4)]\nsum(x)"), "14"),
         (called("python", code="print('a')"), "a"),
+        (called("python", code="s = 'ä'\n(len(s),\n 2) ; # ö"), "(1, 2)"),
         (called("python", code="import socket\nsocket.create_connection(('127.0.0.1', 9))"), "Error"),
         (called("python", code="1 / 0"), "ZeroDivisionError"),
         (called("python", source="1"), "it needs the argument `code`"),
         (ToolCall("c1", "python", "{oops"), "error: "),
         (called("shell", command="ls"), "there is no tool `shell`"),
+        (ToolCall("c1", "calculator", "[" * 100_000), "error: "),
+        (called("python", code="1" + " + 1" * 900), "901"),
+        (called("calculator", expression="1" + " + 1" * 900), "901"),
+        (called("python", code="print('\ud800')"), "surrogates not allowed"),
     ],
 )
 def test_tools_answer_and_never_raise(call, said):

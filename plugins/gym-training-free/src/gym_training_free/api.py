@@ -12,6 +12,7 @@ from gym_core.outputlock import OutputLock
 from gym_training_free import questions
 from gym_training_free.config import GRPOConfig, OpenAI
 from gym_training_free.endpoint.chat import ChatEndpoint
+from gym_training_free.endpoint.ledger import CapReached
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.judging import judge
 from gym_training_free.open_endpoint import endpoint
@@ -102,14 +103,17 @@ class TrainingFreeGRPO:
     def infer(self, query: Any, experiences: ExperienceLibrary | None = None) -> str:
         """Return the answer to a question, text or messages, with experiences in the prompt, and with tools where there are some.
 
-        Raises GymError where none comes.
+        Raises GymError where none comes, or a cap leaves no room for one.
         """
         asked = questions.asked([query if isinstance(query, str) else {"messages": query}])
         found = questions.questions(asked, (), 0, self.seed)
         config = self.config
         with asking(Setting(config, models(config, self.model, None), found, None, self.seed), None) as ask:
             library = experiences or ExperienceLibrary()
-            attempts = ask.answers({0: found.train[0]}, library, 1, 0, 0, "infer", config.temperature_eval)
+            try:
+                attempts = ask.answers({0: found.train[0]}, library, 1, 0, 0, "infer", config.temperature_eval)
+            except CapReached as reached:
+                raise ask.caller.ledger.error(reached) from None
             reply, failures = attempts[0][0].reply, ask.caller.failures
         if reply is None:
             why = f"gave no answer: {failures.most_common(1)[0][0]}"

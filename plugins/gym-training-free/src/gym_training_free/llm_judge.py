@@ -65,7 +65,7 @@ class LLMJudge:
             account.remark(one, reply.text)
             return grade(reply.text)
 
-        return account.map(graded, inputs)
+        return account.map(graded, inputs, self.model)
 
     def request(self, answer: RewardInput) -> ChatRequest:
         """Return what the judge is asked about an answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gym_core.recipe import Recipe
 from gym_training_free.config import training_free
-from gym_training_free.endpoint.ledger import Charge
+from gym_training_free.endpoint.ledger import CapReached, Charge
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.judging import judge
 from gym_training_free.learning.gate import Comparison, compare
@@ -15,7 +15,7 @@ from gym_training_free.session import Setting, asking
 def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> tuple[Comparison | None, Charge]:
     """Return how answers to all questions of a recipe do with a library, against none, and what that cost.
 
-    Raises RecipeError where the recipe is of another algorithm.
+    Raises RecipeError where the recipe is of another algorithm, GymError where a cap leaves no room for all answers.
     """
     config = training_free(recipe)
     assert recipe.model is not None  # the algorithm needs that section
@@ -27,7 +27,12 @@ def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> tuple[C
         setting = Setting(config, models(config, worker, None), found, judging, recipe.train.seed)
         with asking(setting, None) as ask:
             sides = (("test:without", ExperienceLibrary()), ("test:with", library))
-            old, new = (ask.answers(every, one, samples, 0, 0, role, config.temperature_eval) for role, one in sides)
+            try:
+                old, new = (
+                    ask.answers(every, one, samples, 0, 0, role, config.temperature_eval) for role, one in sides
+                )
+            except CapReached as reached:
+                raise ask.caller.ledger.error(reached) from None
             return compare(old, new), ask.caller.ledger.spent
     finally:
         if judging is not None:

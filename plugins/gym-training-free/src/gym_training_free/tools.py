@@ -38,9 +38,10 @@ def _python(arguments: Mapping[str, Any]) -> str:
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return source  # the sandbox says what is wrong
     if tree.body and isinstance(last := tree.body[-1], ast.Expr) and not _prints(last.value):
-        shown = ast.Expr(ast.Call(ast.Name("print", ast.Load()), [last.value], []))
-        tree.body[-1] = ast.copy_location(shown, last)
-        return ast.unparse(ast.fix_missing_locations(tree))
+        lines = source.encode().splitlines(keepends=True)  # columns count bytes
+        begin, end = (sum(map(len, lines[: row - 1])) for row in (last.lineno, last.end_lineno or last.lineno))
+        begin, end, text = begin + last.col_offset, end + (last.end_col_offset or 0), b"".join(lines)
+        return (text[:begin] + b"print((" + text[begin:end] + b"))" + text[end:]).decode()
     return source
 
 
@@ -86,7 +87,8 @@ def use(call: ToolCall, names: Sequence[str], seconds: float) -> str:
     make, argument, _ = TOOLS[call.name]
     try:
         program = make(json.loads(call.arguments))
-    except (ValueError, TypeError, KeyError) as error:
+        program.encode()
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         reason = f"it needs the argument `{argument}`" if isinstance(error, TypeError | KeyError) else str(error)
         return f"error: {reason}"
     verdict, printed = sandbox.run(_reported(program), sandbox.Limits(seconds=seconds), sandbox.level("namespaces"))

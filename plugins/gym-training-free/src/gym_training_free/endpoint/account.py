@@ -40,9 +40,9 @@ class Account:
             self.ends.append(error)
             raise
 
-    def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Return what `work` returns for each item, many at a time."""
-        return self.caller.map(work, items)
+    def map(self, work: Callable[[T], R], items: Iterable[T], model: ChatModel) -> list[R]:
+        """Return what `work`, which asks a model, returns for each item, as many at a time as the model takes."""
+        return self.caller.map(work, items, model)
 
     def remark(self, answer: RewardInput, text: str) -> None:
         """Note what is said of an answer, for who compares it with others."""

@@ -25,7 +25,7 @@ class Caller:
     """Asks models on behalf of a run. A context: it ends its threads."""
 
     def __init__(self, journal: Journal, ledger: Ledger, concurrency: int) -> None:
-        """Ask so many times at once, over all models together."""
+        """Ask so many times at once where nobody says which model is asked."""
         self.journal, self.ledger, self.concurrency = journal, ledger, concurrency
         self._over = Event()  #: ends waits between attempts
         self._stop: BaseException | None = None
@@ -40,13 +40,13 @@ class Caller:
         """Let no call wait any longer."""
         self._over.set()
 
-    def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Return what `work`, which calls, returns for each item, in order.
+    def map(self, work: Callable[[T], R], items: Iterable[T], model: ChatModel | None = None) -> list[R]:
+        """Return what `work`, which calls a model, returns for each item, in order; as many at once as the model takes.
 
         Where one raises, nothing new begins, what is under way ends, and then its error is raised. Ctrl-C waits for nothing:
         what is under way stays in the ledger, and is asked again when the run goes on.
         """
-        todo = list(items)
+        todo, most = list(items), self.concurrency if model is None else model.concurrency
         waiting, found = iter(enumerate(todo)), dict[int, R]()
 
         def serve() -> None:
@@ -61,7 +61,7 @@ class Caller:
                     self._stop = self._stop or error
                     self._over.set()
 
-        threads = [Thread(target=serve, daemon=True) for _ in range(min(self.concurrency, len(todo)))]
+        threads = [Thread(target=serve, daemon=True) for _ in range(min(most, len(todo)))]
         for thread in threads:
             thread.start()
         try:
@@ -147,8 +147,3 @@ class Caller:
         jitter = 0.5 + int.from_bytes(said[:4]) / 2**33  # from a half to one
         wait = error.wait if error.wait is not None else model.backoff * 2**attempt * jitter
         return float(min(wait, LONGEST_WAIT))
-
-
-def concurrency(models: Sequence[ChatModel]) -> int:
-    """Return how many requests are under way at a time: what the most patient server takes."""
-    return max(model.concurrency for model in models)

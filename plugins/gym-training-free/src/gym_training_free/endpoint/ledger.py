@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gym_core.errors import GymError
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -115,6 +117,11 @@ class Ledger:
                 elif reservation.lost:
                     self.lost += most
                 self._room.notify_all()
+
+    def error(self, reached: CapReached) -> GymError:
+        """Return the error for whoever cannot stop before a cap that was reached."""
+        key = "max_cost" if self.max_cost is not None else "max_total_tokens"
+        return GymError(str(reached), key=key, fix=f"raise `{key}`")
 
     def _fits(self, charge: Charge) -> bool:
         dear = self.max_cost is not None and charge.cost > self.max_cost + 1e-12

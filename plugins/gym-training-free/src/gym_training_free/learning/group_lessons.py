@@ -55,7 +55,7 @@ class Critic:
             )
             return said if said is not None else one.transcript
 
-        made = iter(self.caller.map(summary, wanted))
+        made = iter(self.caller.map(summary, wanted, self.model))
         return [[next(made) for _ in group] for group in groups]
 
     def operations(
@@ -81,7 +81,7 @@ class Critic:
             plan = [Operation(operation="ADD", content=lesson) for lesson in lessons] if found is None else found
             return [one.model_copy(update={"sources": (group[0].question.id,)}) for one in plan]
 
-        return self.caller.map(proposed, range(len(groups)))
+        return self.caller.map(proposed, range(len(groups)), self.model)
 
     def plan(
         self, proposed: Sequence[Sequence[Operation]], library: ExperienceLibrary, epoch: int, batch: int
