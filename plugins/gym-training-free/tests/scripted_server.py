@@ -107,6 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         said = server.answer(request)
         message = {"role": "assistant", "content": said} if isinstance(said, str) else {"role": "assistant", **said}
+        finish = message.pop("finish_reason", "tool_calls" if "tool_calls" in message else "stop")
         prompt, completion = tokens(json.dumps(request["messages"])), tokens(json.dumps(message))
         server.count(prompt, completion)
         used = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
@@ -115,9 +116,7 @@ class Handler(BaseHTTPRequestHandler):
             "object": "chat.completion",
             "created": int(time.time()),
             "model": request["model"],
-            "choices": [
-                {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in message else "stop"}
-            ],
+            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
             **({} if fault == "no usage" else {"usage": used}),
         }
         if fault == "timeout":

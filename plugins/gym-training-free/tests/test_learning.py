@@ -202,6 +202,27 @@ def test_answers_and_questions_never_reach_the_library():
     assert not any("result-" in one.text for one in library)
 
 
+@pytest.mark.parametrize(("finish", "count"), [("length", 1), ("stop", 2)])
+def test_a_lesson_that_was_cut_off_is_none(finish, count):
+    """A critic that ran out of tokens leaves half a sentence; one that forgot the tag behind its last lesson does not."""
+    world, lessons = World(), "When lost, follow rivers downhill.\n- When no river is near, do not go"
+    world.advantage = lambda messages, request: {"content": f"<experiences>\n- {lessons}", "finish_reason": finish}
+    with ScriptedServer(world) as server:
+        library = trainer(server, GRPOConfig(max_epochs=1, held_out=0)).train(rows(10), exact)
+    assert len(library) == count
+
+
+def test_what_is_held_out_teaches_nothing(caplog):
+    """Questions that are among those to learn from and among those that measure: evidence of the first kind is none."""
+    with ScriptedServer(World()) as server:
+        library = trainer(server, GRPOConfig(max_epochs=1)).train(rows(10), exact, validation=rows(4))
+        asked = {request["messages"][-1]["content"] for request in server.requests if request["temperature"] == 0.7}
+        assert asked == {row["question"] for row in rows(10)[4:]} and library.evidence["held_out"]["questions"] == 4
+        assert "4 questions to learn from are held out too" in caplog.text
+        with pytest.raises(GymError, match="no question to learn from"):
+            trainer(server).train(rows(4), exact, validation=rows(10))
+
+
 def test_infer_puts_experiences_into_the_prompt_and_retrieves_what_fits():
     world = World(success=0.0)
     from gym_training_free import Experience

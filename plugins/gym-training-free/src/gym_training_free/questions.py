@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from gym_core.errors import DataError
 from gym_training_free.endpoint.chat import Message
 from gym_training_free.prompting import shown
 
+_log = logging.getLogger(__name__)
 COLUMNS = ("messages", "prompt", "question", "problem", "instruction", "query")
 
 
@@ -94,6 +96,10 @@ def questions(
     Equal questions stay on one side. Raises DataError where none is left to learn from.
     """
     learn, measure = _identified(train), _identified(validation)
+    asked = {one.id.partition("/")[0] for one in measure}
+    if both := sum(one.id.partition("/")[0] in asked for one in learn):
+        _log.warning("%d questions to learn from are held out too: they only measure", both)
+        learn = [one for one in learn if one.id.partition("/")[0] not in asked]
     if not measure and held_out:
         kinds = list(dict.fromkeys(one.id.partition("/")[0] for one in learn))
         wanted = int(held_out) if held_out >= 1 else round(held_out * len(kinds))

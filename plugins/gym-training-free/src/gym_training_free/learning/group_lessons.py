@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gym_training_free.config import GRPOConfig
 from gym_training_free.endpoint.caller import Caller
-from gym_training_free.endpoint.chat import ChatModel, ChatRequest, Message
+from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest, Message
 from gym_training_free.endpoint.journal import Key
 from gym_training_free.experience.leak_guard import final_answers
 from gym_training_free.experience.library import ExperienceLibrary
@@ -20,7 +20,8 @@ from gym_training_free.prompting import Prompts, block
 from gym_training_free.questions import Question
 
 _log = logging.getLogger(__name__)
-_LESSONS = re.compile(r"<experiences>(.*?)(?:</experiences>|\Z)", re.DOTALL)
+OPENING, CLOSING = "<experiences>", "</experiences>"
+_LESSONS = re.compile(rf"{OPENING}(.*?)(?:{CLOSING}|\Z)", re.DOTALL)
 DIFFERENT = 1e-9  #: least difference of two rewards
 
 
@@ -53,7 +54,7 @@ class Critic:
             said = self._say(
                 Key(epoch, batch, one.number, one.sample, "summary"), self.prompts.asked("summary", blocks)
             )
-            return said if said is not None else one.transcript
+            return said.text if said is not None else one.transcript
 
         made = iter(self.caller.map(summary, wanted, self.model))
         return [[next(made) for _ in group] for group in groups]
@@ -109,10 +110,11 @@ class Critic:
             blocks.append(block(f"ATTEMPT {number}, REWARD {_graded(one)}", summary))
         count = self.config.experiences_per_question
         said = self._say(key, self.prompts.asked("advantage", blocks, count=count, words=self.limits.words))
-        tagged = _LESSONS.findall(said or "")
-        lines = [
-            re.sub(r"^\s*(?:[-*]|\d+[.)])\s*", "", line).strip() for line in (tagged[-1] if tagged else "").splitlines()
-        ]
+        tagged = _LESSONS.findall(said.text) if said else []
+        written = (tagged[-1] if tagged else "").splitlines()
+        if said and not said.finished and CLOSING not in said.text.rpartition(OPENING)[2]:
+            written = written[:-1]  # the limit of its length cut the last one off
+        lines = [re.sub(r"^\s*(?:[-*]|\d+[.)])\s*", "", line).strip() for line in written]
         return [line for line in lines if line][:count]
 
     def _operations(self, key: Key, messages: Sequence[Message]) -> list[Operation] | None:
@@ -120,12 +122,12 @@ class Critic:
         said = self._say(key, messages)
         if said is None:
             return None
-        found, why = self._read(said)
+        found, why = self._read(said.text)
         if why:
-            again = [*messages, {"role": "assistant", "content": said}]
+            again = [*messages, {"role": "assistant", "content": said.text}]
             again.append({"role": "user", "content": self.prompts.fill("repair", fault=why)})
             mended = self._say(key._replace(role=f"{key.role}/repair"), again)
-            better, still = self._read(mended or "")
+            better, still = self._read(mended.text if mended else "")
             if better is not None and (found is None or not still):
                 found = better
             elif found is None:
@@ -141,11 +143,10 @@ class Critic:
         faults = [f"number {n}: {why}" for n, one in enumerate(found, 1) if (why := fault(one, self.limits))]
         return found, "; ".join(faults)
 
-    def _say(self, key: Key, messages: Sequence[Message]) -> str | None:
+    def _say(self, key: Key, messages: Sequence[Message]) -> ChatReply | None:
         config = self.config
         request = ChatRequest(messages, config.critic_max_new_tokens, config.temperature_critic)
-        reply = self.caller.call(self.model, key, request)
-        return None if reply is None else reply.text
+        return self.caller.call(self.model, key, request)
 
     def _library(self, library: ExperienceLibrary) -> str:
         return block("LIBRARY", library.lines() or "(it is empty)")
