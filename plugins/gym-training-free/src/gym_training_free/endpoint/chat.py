@@ -22,6 +22,7 @@ from gym_training_free.endpoint.ledger import Charge, Usage
 from gym_training_free.endpoint.local_server import NAME, LocalServer
 from gym_training_free.endpoint.price import Price
 from gym_training_free.endpoint.refusal import refused_parameter
+from gym_training_free.endpoint.usage import counted
 
 LARGEST = 64 * 2**20  #: bytes of a reply
 CROSSED_OUT = "[key]"
@@ -209,7 +210,7 @@ class ChatEndpoint:
                 raise TypeError
             # Half a pair of surrogates is no text: no file takes it.
             text = text.encode("utf-8", "replace").decode()
-            return ChatReply(text, calls, choice.get("finish_reason") != "length", _usage(found, "completion_tokens"))
+            return ChatReply(text, calls, choice.get("finish_reason") != "length", counted(found, "completion_tokens"))
         except (KeyError, IndexError, TypeError, AttributeError):
             raise Failed("replied with JSON that is no chat completion", passing=True, counted=True) from None
 
@@ -224,7 +225,7 @@ class ChatEndpoint:
         sizes = {len(vector) if all(map(isfinite, vector)) else 0 for vector in vectors}
         if len(vectors) != len(texts) or len(sizes) != 1 or 0 in sizes:
             raise Failed("replied with JSON that holds no embedding for each text", passing=True, counted=True)
-        return vectors, _usage(found, "prompt_tokens") or Usage(sum(len(text.encode()) for text in texts))
+        return vectors, counted(found, "prompt_tokens") or Usage(sum(len(text.encode()) for text in texts))
 
     @property
     def _called(self) -> str:
@@ -272,28 +273,6 @@ class ChatEndpoint:
 def _call(found: Mapping[str, Any]) -> ToolCall:
     function = found["function"]
     return ToolCall(str(found.get("id") or ""), str(function["name"]), str(function.get("arguments") or "{}"))
-
-
-def _usage(found: Mapping[str, Any], needed: str) -> Usage | None:
-    """Return what a reply says that it used; None where it does not, or leaves the count that is needed out.
-
-    Some servers count what a model thought in the total alone.
-    """
-    try:
-        used = found["usage"]
-        cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        prompt = int(used["prompt_tokens"])
-        int(used[needed])
-        output = max(int(used.get("completion_tokens") or 0), _number(used.get("total_tokens")) - prompt)
-        counted = Usage(prompt, output, min(int(cached), prompt))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return None
-    return counted if min(counted.input, counted.output, counted.cached) >= 0 else None
-
-
-def _number(value: Any) -> int:
-    """Return a number of tokens; 0 where it is none."""
-    return value if isinstance(value, int) else 0
 
 
 def _retry_after(reply: Reply) -> float | None:
