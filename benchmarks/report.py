@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -47,6 +48,20 @@ def _flags() -> set[str]:
     file = Path("/proc/cpuinfo")
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return next((set(line.split(":")[1].split()) for line in lines if line.startswith("flags")), set())
+
+
+def matmul_rate(precision: str) -> float:
+    """Return the FLOP/s of this machine's own matrix products in `fp32` or `bf16`, the best of a few."""
+    import torch
+
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right = (torch.randn(1024, 1024, dtype=kind) for _ in range(2))
+    times = []
+    for _ in range(12):
+        began = time.perf_counter()
+        left @ right
+        times.append(time.perf_counter() - began)
+    return 2 * 1024**3 / min(times)
 
 
 Measure = Callable[[Report, bool], None]

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import report
-import torch
 from peers.material import source, write_model, write_samples
 from peers.runs import best, run
 from peers.shape import SMALL
@@ -33,7 +31,7 @@ def measure(out: report.Report, quick: bool) -> None:
     trial = precision_probe.trial(512)
     precisions = ["fp32"] if trial.precision == "fp32" else ["fp32", "bf16"]
     out.figures["precision"] = str(trial)
-    out.figures["matmul_gflops"] = {kind: round(_matmul_rate(kind) / 1e9, 1) for kind in precisions}
+    out.figures["matmul_gflops"] = {kind: round(report.matmul_rate(kind) / 1e9, 1) for kind in precisions}
     steps = 6 if quick else 16
     for data in DATA[: 1 if quick else 2]:
         with tempfile.TemporaryDirectory() as scratch:
@@ -101,18 +99,6 @@ def _flops(lengths: list[int], supervised: float) -> float:
     """Return the FLOPs that a real token needs: matrices, causal attention within samples, head where supervised."""
     attention = 8 * 2 * 512 * sum(length**2 / 2 for length in lengths) / sum(lengths)
     return 6 * (PARAMETERS + attention + 512 * SMALL * supervised)
-
-
-def _matmul_rate(precision: str) -> float:
-    """Return the FLOP/s of this machine's own matrix products, the best of a few."""
-    kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    left, right = (torch.randn(1024, 1024, dtype=kind) for _ in range(2))
-    times = []
-    for _ in range(12):
-        began = time.perf_counter()
-        left @ right
-        times.append(time.perf_counter() - began)
-    return 2 * 1024**3 / min(times)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ class Tuning(Spec):
     samples: str = ""  #: the same for the peers: `input_ids` and `labels`, a line each
     length: int = 0  #: tokens in a row that a peer packs
     adapter: dict[str, Any] | None = None
+    recompute: bool | str = False  #: as Gym's `train.gradient_checkpointing` has it; the peers know yes and no
     algorithm: Any = "sft"  #: as Gym's recipe has it; the peers know no other
 
 
@@ -42,6 +43,7 @@ def gym(spec: Tuning) -> Tuned:
     before = held()
     adapter = {"adapter": spec.adapter} if spec.adapter else {}
     recipe = {"model": spec.model, "data": spec.data, "algorithm": spec.algorithm, **adapter, **schedule(spec)}
+    recipe["train"]["gradient_checkpointing"] = spec.recompute
     found, tokens = executed(recipe)
     return Tuned(**found, tokens=tokens[-1], base_bytes=before)
 
@@ -110,7 +112,8 @@ def _real_tokens(spec: Tuning) -> int:
 
 
 def _arguments(spec: Tuning) -> dict[str, Any]:
-    return arguments(spec) | {"include_num_input_tokens_seen": "non_padding"}
+    more = {"include_num_input_tokens_seen": "non_padding", "gradient_checkpointing": bool(spec.recompute)}
+    return arguments(spec) | more
 
 
 if __name__ == "__main__":

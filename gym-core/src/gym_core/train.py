@@ -30,9 +30,9 @@ class Train(Config):
     """Largest L2 norm of the gradient over all trained parameters; 0 does not clip."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the forward and backward pass; `auto` probes this machine. Trained weights stay fp32."""
-    gradient_checkpointing: bool | PositiveInt | Literal["selective", "auto"] = False
-    """Layers that compute their activations again in the backward pass: every one, or each so many-th; `selective`: every one,
-    but for its matrix products and attention; `auto`: as little of that as lets the run fit. No number of the run changes."""
+    gradient_checkpointing: bool | PositiveInt | Literal["selective", "tiled", "offload", "auto"] = False
+    """Layers that compute activations again: every one, or each so many-th; `selective`: all but matrix products and attention;
+    `tiled`: every one, in slices of the row; `offload`: those, inputs put on the disk or the host; `auto`: as little as fits."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of everything random: weights, sample order, dropout."""
     shuffle: bool = True

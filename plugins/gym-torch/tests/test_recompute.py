@@ -20,7 +20,7 @@ from gym_torch.model.gradient_checkpointing import recomputable, recompute_layer
 from gym_torch.model.log_probs import declared_head
 from gym_torch.policy import Policy
 
-EVERY: list[Any] = [False, True, 2, 3, "selective"]
+EVERY: list[Any] = [False, True, 2, 3, "selective", "tiled", "offload"]
 
 
 def real(folder: Path) -> PreTrainedModel:
@@ -74,11 +74,11 @@ def test_every_so_many_layers_compute_again() -> None:
         True: [True] * 7,
         2: [True, False] * 3 + [True],
         3: [True, False, False] * 2 + [True],
-        "selective": [True] * 7,
+        **dict.fromkeys(["selective", "tiled", "offload"], [True] * 7),
     }
 
 
-@pytest.mark.parametrize("policy", ["selective", 2])
+@pytest.mark.parametrize("policy", ["selective", 2, "offload"])
 def test_a_run_is_the_same_run(model_path: Path, tmp_path: Path, policy: Any) -> None:
     for name, asked in (("plain", False), ("other", policy)):
         train(make_run(model_path, tmp_path / name, max_steps=3, gradient_checkpointing=asked))

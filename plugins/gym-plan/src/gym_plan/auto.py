@@ -23,7 +23,7 @@ SMALLEST = 512
 #: a GPU has long reached its full speed.
 MOST = {"cpu": 8192, "cuda": 65536}
 #: What `gradient_checkpointing: auto` tries, the fastest first.
-POLICIES: tuple[Policy, ...] = (False, "selective", True)
+POLICIES: tuple[Policy, ...] = (False, "selective", True, "tiled")
 
 
 class Fitting:

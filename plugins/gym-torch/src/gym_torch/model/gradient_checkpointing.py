@@ -15,6 +15,9 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from gym_torch.model.offloading import checkpoint_offloaded
+from gym_torch.model.tiling import tile
+
 Policy = bool | int | str  #: as `train.gradient_checkpointing` has it
 
 _aten = torch.ops.aten
@@ -59,6 +62,10 @@ def recompute_layers(model: PreTrainedModel, policy: Policy = True) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
     for number, layer in enumerate(recomputable(model)):
         layer.gradient_checkpointing = number % every(policy) == 0
+        if policy in ("tiled", "offload"):
+            tile(layer)
+        if policy == "offload":
+            layer._gradient_checkpointing_func = checkpoint_offloaded
 
 
 def _choose(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
