@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +105,28 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)}, text=True,
                           capture_output=True, check=False)  # fmt: skip
     assert "cannot be put on the disk" in done.stderr and str(tmp_path) in done.stderr and "TMPDIR" in done.stderr
+
+
+FREED = """
+import psutil, sys, torch
+from gym_torch.model.malloc import give_back_freed
+own = psutil.Process().memory_info
+if sys.argv[1] == "yes":
+    give_back_freed()
+before, kept = own().rss, []
+for _ in range(50):
+    between = torch.ones(4, 2**20)
+    kept.append(torch.ones(2**19))
+    del between
+print((own().rss - before - 50 * 2**21) / 2**20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere nothing is asked of the allocator")
+def test_freed_memory_is_given_back() -> None:
+    """Between blocks that stay: what remains resident beside them, in MiB."""
+    found = {}
+    for asked in ("yes", "no"):
+        done = subprocess.run([sys.executable, "-c", FREED, asked], capture_output=True, text=True, check=True)
+        found[asked] = float(done.stdout)
+    assert found["yes"] < 10 < found["no"]

@@ -21,7 +21,7 @@ from gym_torch.kinds import Adapter, part
 from gym_torch.model import fingerprint
 from gym_torch.model.adapted import AdaptedModel, LowRank, build_adapter
 from gym_torch.model.dropout import dropouts
-from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.gradient_checkpointing import LONG, recompute_layers
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.parameter_groups import groups_of
@@ -139,6 +139,9 @@ def _check(recipe: Recipe) -> None:
         raise AloneError(
             "random weights are those of one seed, and each user has its own", key="model.init", fix="leave it out"
         )
+    if recipe.train.gradient_checkpointing in LONG:
+        why = "a layer over a slice of a row does not know whose tokens these are"
+        raise AloneError(why, key="train.gradient_checkpointing", fix="set `gradient_checkpointing: true`")
 
 
 def _check_model(loaded: LoadedModel) -> None:

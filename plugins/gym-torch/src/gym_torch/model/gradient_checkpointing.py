@@ -15,10 +15,12 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from gym_torch.model.malloc import give_back_freed
 from gym_torch.model.offloading import checkpoint_offloaded
 from gym_torch.model.tiling import tile
 
 Policy = bool | int | str  #: as `train.gradient_checkpointing` has it
+LONG = ("tiled", "offload")  #: those for long rows, where memory counts before speed
 
 _aten = torch.ops.aten
 #: What `selective` keeps: products of matrices and attention, which take most of the time of a layer.
@@ -60,9 +62,11 @@ def recompute_layers(model: PreTrainedModel, policy: Policy = True) -> None:
     with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    if policy in LONG and model.device.type == "cpu":
+        give_back_freed()
     for number, layer in enumerate(recomputable(model)):
         layer.gradient_checkpointing = number % every(policy) == 0
-        if policy in ("tiled", "offload"):
+        if policy in LONG:
             tile(layer)
         if policy == "offload":
             layer._gradient_checkpointing_func = checkpoint_offloaded

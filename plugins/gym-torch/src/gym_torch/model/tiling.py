@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from itertools import chain
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import get_device_states, set_device_states
 
 TOKENS = 1024  #: of a slice: enough for matrix products at full speed, and little beside a row that is long
 
@@ -37,14 +39,72 @@ def tile(layer: nn.Module, tokens: int = TOKENS) -> list[nn.Module]:
 
 def _sliced(part: Any, row: Tensor) -> Tensor:
     """Compute `[rows, tokens, ...]` slice by slice."""
-    whole, tokens = part.whole_forward, part.slice_tokens
-    if row.shape[1] <= tokens:
-        result: Tensor = whole(row)
-        return result
-    slices = row.split(tokens, dim=1)
-    if not torch.is_grad_enabled():
-        return torch.cat([whole(each) for each in slices], dim=1)
-    return torch.cat([checkpoint(whole, each, use_reentrant=False) for each in slices], dim=1)
+    if row.shape[1] <= part.slice_tokens:
+        result: Tensor = part.whole_forward(row)
+    elif torch.is_grad_enabled():
+        result = _Sliced.apply(row, part, *_trained(part))  # type: ignore[no-untyped-call]
+    else:
+        result = _computed(part, row)
+    return result
+
+
+def _trained(part: nn.Module) -> list[Tensor]:
+    return [weight for weight in part.parameters() if weight.requires_grad]
+
+
+def _computed(part: Any, row: Tensor) -> Tensor:
+    """Compute without keeping anything. Written into one tensor, results of slices leave no holes among freed blocks."""
+    slices = row.split(part.slice_tokens, dim=1)
+    first = part.whole_forward(slices[0])
+    whole: Tensor = first.new_empty((*row.shape[:2], *first.shape[2:]))
+    start = 0
+    for found in chain([first], map(part.whole_forward, slices[1:])):
+        whole[:, start : start + found.shape[1]] = found
+        start += found.shape[1]
+    return whole
+
+
+class _Sliced(torch.autograd.Function):
+    """Keeps the row alone, and computes each slice again where its gradient is asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, row: Tensor, part: Any, *weights: Tensor) -> Tensor:
+        device = row.device.type
+        ctx.part, ctx.random = part, (torch.get_rng_state(), *get_device_states(row))
+        ctx.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+        ctx.save_for_backward(row)
+        return _computed(part, row)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_whole: Tensor) -> tuple[Tensor | None, ...]:
+        (row,), part, weights = ctx.saved_tensors, ctx.part, _trained(ctx.part)
+        state, devices, states = ctx.random
+        by_row = torch.empty_like(row) if ctx.needs_input_grad[0] else None
+        by_weights: list[Tensor | None] = [None] * len(weights)
+        start = 0
+        with (
+            torch.random.fork_rng(devices, device_type=row.device.type),
+            torch.autocast(*ctx.autocast),
+            torch.enable_grad(),
+        ):
+            torch.set_rng_state(state)
+            set_device_states(devices, states, device_type=row.device.type)
+            for each in row.split(part.slice_tokens, dim=1):
+                end = start + each.shape[1]
+                inputs = [each.detach().requires_grad_(), *weights]
+                out = part.whole_forward(inputs[0])
+                by_slice, *found = torch.autograd.grad(out, inputs, by_whole[:, start:end], allow_unused=True)
+                if by_row is not None:
+                    by_row[:, start:end] = by_slice
+                by_weights = [_sum(*pair) for pair in zip(by_weights, found, strict=True)]
+                start = end
+        return by_row, None, *by_weights
+
+
+def _sum(total: Tensor | None, found: Tensor | None) -> Tensor | None:
+    """Add in place."""
+    return found if total is None else total if found is None else total.add_(found)
 
 
 def _token_wise(module: nn.Module) -> Iterator[nn.Module]:
