@@ -16,6 +16,7 @@ typedef uint32_t Pair;                                 /* two of them, of rows o
 typedef float Floats __attribute__((vector_size(64))); /* of 16 queries */
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
+typedef Half Halves __attribute__((vector_size(32)));
 
 enum { LANES = 16, UNIT = 32, BLOCK = 64, VECTORS = BLOCK / LANES };
 enum { START, LENGTH, PARENT, POSITION, PLACE, NODE }; /* of a segment; PLACE is where its keys begin in what a task packs */
@@ -33,7 +34,7 @@ typedef struct {
 } Row;
 
 typedef struct {
-    Half *key, *key_t, *value; /* [size][dim], [dim][size]; forward has values in key_t */
+    Half *key, *key_t, *value; /* [size][dim], [dim][size], [size][dim]; forward has values there too */
     float *d_key, *d_value;
     Pair *query_t, *query, *d_out_t, *d_out; /* [dim / 2][BLOCK], [BLOCK / 2][dim] */
     float *scores, *d_scores, *sums;         /* [BLOCK][BLOCK], [dim][BLOCK] */
@@ -166,34 +167,94 @@ static inline float full(Half x) {
     return found;
 }
 
+static inline Words words(const Half *x) {
+    Halves found;
+    memcpy(&found, x, sizeof found);
+    return __builtin_convertvector(found, Words);
+}
+static inline Floats widened(const Half *x) { return (Floats)(words(x) << 16); }
+static inline Words paired(const Half *x, Int stride) { return words(x) | words(x + stride) << 16; }
+
+/* Exchanges rows and columns of 16 x 16 words: one bit of their numbers after the other. */
+#define EXCHANGE(BIT, ...) \
+    for (int r = 0; r < LANES; r++) \
+        if (!(r & BIT)) { \
+            Words a = x[r], b = x[r | BIT]; \
+            x[r] = __builtin_shufflevector(a, b, __VA_ARGS__); \
+            x[r | BIT] = OTHER(a, b, BIT, __VA_ARGS__); \
+        }
+#define OTHER(a, b, BIT, A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P) \
+    __builtin_shufflevector(a, b, A + BIT, B + BIT, C + BIT, D + BIT, E + BIT, F + BIT, G + BIT, H + BIT, I + BIT, J + BIT, \
+                            K + BIT, L + BIT, M + BIT, N + BIT, O + BIT, P + BIT)
+static inline void exchange(Words x[LANES]) {
+    EXCHANGE(1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
+    EXCHANGE(2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+    EXCHANGE(4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
+    EXCHANGE(8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+}
+
 static inline const Half *rows_of(const Row *row, int tensor, Int head, Int token) {
     return row->data[tensor] + head * row->head[tensor] + token * row->token[tensor];
 }
 
-/* Copies of `count` rows [dim], filled up with rows of 0, and the same with rows and columns exchanged. */
+/* Copies of `count` rows [dim], filled up with zeros. */
 static void pack_rows(const Half *from, Int stride, Int count, Int dim, Int width, Half *to) {
     for (Int i = 0; i < filled(count); i++) {
         memset(to + i * width, 0, width * sizeof *to);
         if (i < count) memcpy(to + i * width, from + i * stride, dim * sizeof *to);
     }
 }
-static void pack_columns(const Half *from, Int stride, Int count, Int dim, Int width, Half *to, Int to_row) {
-    for (Int d = 0; d < width; d += LANES)
-        for (Int i = 0; i < filled(count); i++)
-            for (Int e = d; e < d + LANES; e++) to[e * to_row + i] = i < count && e < dim ? from[i * stride + e] : 0;
+/* The same with rows and columns exchanged, from rows that are packed already. */
+static void pack_columns(const Half *rows, Int count, Int width, Half *to, Int to_row) {
+    for (Int i = 0; i < filled(count); i += UNIT)
+        for (Int d = 0; d < width; d += LANES) {
+            Words pairs[LANES];
+            for (int r = 0; r < LANES; r++) pairs[r] = paired(rows + (i + 2 * r) * width + d, width);
+            exchange(pairs);
+            for (int r = 0; r < LANES; r++) memcpy(to + (d + r) * to_row + i, pairs + r, sizeof *pairs);
+        }
 }
 
 /* Queries of a block in pairs: of columns in `across` [width / 2][BLOCK], of rows in `along` [BLOCK / 2][width] where that is given. */
 static void pack_pairs(const Half *from, Int stride, Int count, Int dim, Int width, Pair *across, Pair *along, Half *rows) {
     pack_rows(from, stride, count, dim, width, rows);
-    const Pair *words = (const Pair *)rows;
     for (Int i = 0; i < filled(count); i += LANES)
-        for (Int d = 0; d < width / 2; d++)
-            for (Int j = i; j < i + LANES; j++) across[d * BLOCK + j] = words[j * (width / 2) + d];
-    if (along)
-        for (Int i = 0; i < filled(count); i += 2)
-            for (Int d = 0; d < width; d++)
-                along[i / 2 * width + d] = rows[i * width + d] | (Pair)rows[(i + 1) * width + d] << 16;
+        for (Int d = 0; d < width / 2; d += LANES) {
+            Words tile[LANES];
+            for (int r = 0; r < LANES; r++) memcpy(tile + r, rows + (i + r) * width + 2 * d, sizeof *tile);
+            exchange(tile);
+            for (int r = 0; r < LANES; r++) memcpy(across + (d + r) * BLOCK + i, tile + r, sizeof *tile);
+        }
+    for (Int i = 0; along && i < filled(count); i += 2)
+        for (Int d = 0; d < width; d += LANES) {
+            Words pairs = paired(rows + i * width + d, width);
+            memcpy(along + i / 2 * width + d, &pairs, sizeof pairs);
+        }
+}
+
+/* Write what was summed for the queries of a block, [width][BLOCK], each multiplied by a factor of its own, as rows of a tensor. */
+static void write_rows(const float *sums, const float *factors, Int count, Int dim, Half *to, Int stride) {
+    for (Int i = 0; i < count; i += LANES)
+        for (Int d = 0; d < dim; d += LANES) {
+            Words tile[LANES];
+            for (int r = 0; r < LANES; r++) tile[r] = (Words)(loaded(sums + (d + r) * BLOCK + i) * loaded(factors + i));
+            exchange(tile);
+            for (Int r = 0; r < least(LANES, count - i); r++) {
+                Halves halves = __builtin_convertvector(rounded((Floats)tile[r]), Halves);
+                memcpy(to + (i + r) * stride + d, &halves, least(LANES, dim - d) * sizeof *to);
+            }
+        }
+}
+
+/* The product of two vectors of `dim` numbers. */
+static float product(const Half *a, const Half *b, Int dim) {
+    Floats sums = {0};
+    Int d = 0;
+    for (; d + LANES <= dim; d += LANES) sums += widened(a + d) * widened(b + d);
+    float sum = 0;
+    for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
+    for (; d < dim; d++) sum += full(a[d]) * full(b[d]);
+    return sum;
 }
 
 /* Which of 16 queries see a key: those from `low` to `high`, both counted from the first of them. */
@@ -250,8 +311,8 @@ static void forward(const Row *row, Scratch *s, Int tree, Int kv_head) {
         const Int *own = row->nodes + NODE * *member;
         Int place = own[PLACE];
         pack_rows(rows_of(row, KEY, kv_head, own[START]), row->token[KEY], own[LENGTH], row->dim, width, s->key + place * width);
-        pack_columns(rows_of(row, VALUE, kv_head, own[START]), row->token[VALUE], own[LENGTH], row->dim, width, s->key_t + place,
-                     row->size);
+        pack_rows(rows_of(row, VALUE, kv_head, own[START]), row->token[VALUE], own[LENGTH], row->dim, width, s->value + place * width);
+        pack_columns(s->value + place * width, own[LENGTH], width, s->key_t + place, row->size);
     }
     for (const Int *member = first; member < stop; member++)
         for (Int head = kv_head * group; head < (kv_head + 1) * group; head++) {
@@ -293,12 +354,13 @@ static void forward(const Row *row, Scratch *s, Int tree, Int kv_head) {
                     }
                     multiply(s->sums, BLOCK, width, wide, tall, s->key_t + place, row->size, s->pairs, BLOCK, 1);
                 }
-                for (Int i = 0; i < count; i++) {
+                float factors[BLOCK];
+                for (Int i = 0; i < wide; i++) {
                     float total = sum[i / LANES][i % LANES];
-                    row->lse[head * row->tokens + start + i] = most[i / LANES][i % LANES] + log2f(total);
-                    Half *out = (Half *)rows_of(row, OUT, head, start + i);
-                    for (Int d = 0; d < row->dim; d++) out[d] = half(s->sums[d * BLOCK + i] / total);
+                    factors[i] = 1 / total;
+                    if (i < count) row->lse[head * row->tokens + start + i] = most[i / LANES][i % LANES] + log2f(total);
                 }
+                write_rows(s->sums, factors, count, row->dim, (Half *)rows_of(row, OUT, head, start), row->token[OUT]);
             }
         }
 }
@@ -312,7 +374,7 @@ static void backward(const Row *row, Scratch *s, Int tree, Int kv_head) {
         const Half *key = rows_of(row, KEY, kv_head, own[START]), *value = rows_of(row, VALUE, kv_head, own[START]);
         pack_rows(key, row->token[KEY], own[LENGTH], row->dim, width, s->key + place * width);
         pack_rows(value, row->token[VALUE], own[LENGTH], row->dim, width, s->value + place * width);
-        pack_columns(key, row->token[KEY], own[LENGTH], row->dim, width, s->key_t + place, row->size);
+        pack_columns(s->key + place * width, own[LENGTH], width, s->key_t + place, row->size);
         memset(s->d_key + place * width, 0, filled(own[LENGTH]) * width * sizeof *s->d_key);
         memset(s->d_value + place * width, 0, filled(own[LENGTH]) * width * sizeof *s->d_value);
     }
@@ -324,12 +386,11 @@ static void backward(const Row *row, Scratch *s, Int tree, Int kv_head) {
                 const Half *d_out = rows_of(row, D_OUT, head, start), *out = rows_of(row, OUT, head, start);
                 pack_pairs(rows_of(row, QUERY, head, start), row->token[QUERY], count, row->dim, width, s->query_t, s->query, s->weights);
                 pack_pairs(d_out, row->token[D_OUT], count, row->dim, width, s->d_out_t, s->d_out, s->weights);
-                float lse[BLOCK], delta[BLOCK];
+                float lse[BLOCK], delta[BLOCK], scales[BLOCK];
                 for (Int i = 0; i < BLOCK; i++) {
-                    lse[i] = i < count ? row->lse[head * row->tokens + start + i] : 0, delta[i] = 0;
-                    if (i < count)
-                        for (Int d = 0; d < row->dim; d++)
-                            delta[i] += full(d_out[i * row->token[D_OUT] + d]) * full(out[i * row->token[OUT] + d]);
+                    lse[i] = i < count ? row->lse[head * row->tokens + start + i] : 0;
+                    delta[i] = i < count ? product(d_out + i * row->token[D_OUT], out + i * row->token[OUT], row->dim) : 0;
+                    scales[i] = row->scale;
                 }
                 memset(s->sums, 0, width * BLOCK * sizeof *s->sums);
                 Block block = {own, own, query, count, -BLOCK, 0};
@@ -347,8 +408,9 @@ static void backward(const Row *row, Scratch *s, Int tree, Int kv_head) {
                                 Floats change = weight * (loaded(s->d_scores + at) - loaded(delta + v)) * slope;
                                 two[o] = rounded(change);
                                 Words bits = rounded(weight);
-                                for (int lane = 0; lane < LANES; lane++)
-                                    s->weights[at + lane] = (Half)bits[lane], s->d_weights[at + lane] = (Half)two[o][lane];
+                                Halves kept = __builtin_convertvector(bits, Halves), changed = __builtin_convertvector(two[o], Halves);
+                                memcpy(s->weights + at, &kept, sizeof kept);
+                                memcpy(s->d_weights + at, &changed, sizeof changed);
                             }
                             two[0] |= two[1] << 16;
                             memcpy(s->pairs + r / 2 * BLOCK + v, two, sizeof *two);
@@ -357,10 +419,7 @@ static void backward(const Row *row, Scratch *s, Int tree, Int kv_head) {
                     multiply(s->d_key + place * width, width, tall, width, wide, s->d_weights, BLOCK, s->query, width, 1);
                     multiply(s->sums, BLOCK, width, wide, tall, s->key_t + place, row->size, s->pairs, BLOCK, 1);
                 }
-                for (Int i = 0; i < count; i++) {
-                    Half *d_query = (Half *)rows_of(row, D_QUERY, head, start + i);
-                    for (Int d = 0; d < row->dim; d++) d_query[d] = half(s->sums[d * BLOCK + i] * row->scale);
-                }
+                write_rows(s->sums, scales, count, row->dim, (Half *)rows_of(row, D_QUERY, head, start), row->token[D_QUERY]);
             }
         }
     for (const Int *member = first; member < stop; member++) {

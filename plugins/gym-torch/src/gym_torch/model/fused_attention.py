@@ -26,7 +26,11 @@ from gym_torch.spans import Spans
 
 SOURCE = Path(__file__).with_suffix(".c")
 RECORD = "fused_attention"  #: in run.json: by shape of heads, the kernel that a run took, or ""
-LENGTHS = (150, 60, 33, 150, 400)  #: tokens of the segments of a trial
+LONG = 640  #: tokens of the largest tree of segments from which on a row is tried as one of long segments
+LENGTHS = {
+    False: (150, 60, 33, 150, 400),
+    True: (1500, 900),
+}  #: tokens of the segments of a trial, by whether they are long
 WORTH = 1.1  #: the kernel must be so many times as fast
 CLOSE = 1.25  #: and its error at most so many times that of torch's
 
@@ -174,18 +178,19 @@ class Trial:
         return self.torch_ms > WORTH * self.kernel_ms and self.kernel_error < CLOSE * self.torch_error
 
 
-def trial(own: Kernel, shape: tuple[int, int, int], attend: Callable[..., Tensor]) -> Trial:
+def trial(own: Kernel, shape: tuple[int, int, int], long: bool, attend: Callable[..., Tensor]) -> Trial:
     """Return the trial for `(heads, key-value heads, head_dim)` beside `attend(query, key, value, spans, scores)`, remembered."""
-    threads = torch.get_num_threads()
-    what = json.dumps([own.name, *shape, threads, SOURCE.stat().st_size])
-    return Trial(**remembered("attention", what, lambda: asdict(_measure(own, shape, attend))))
+    what = json.dumps([own.name, *shape, long, SOURCE.read_text(encoding="utf-8")])
+    return Trial(**remembered("attention", what, lambda: asdict(_measure(own, shape, LENGTHS[long], attend))))
 
 
-def _measure(own: Kernel, shape: tuple[int, int, int], attend: Callable[..., Tensor]) -> Trial:
+def _measure(
+    own: Kernel, shape: tuple[int, int, int], lengths: tuple[int, ...], attend: Callable[..., Tensor]
+) -> Trial:
     heads, kv_heads, dim = shape
-    spans, scores = Spans(LENGTHS), Scores(dim**-0.5)
+    spans, scores = Spans(lengths), Scores(dim**-0.5)
     draws = torch.Generator().manual_seed(0)
-    wide = [torch.randn(1, sum(LENGTHS), count, dim, generator=draws) for count in (heads, kv_heads, kv_heads, heads)]
+    wide = [torch.randn(1, sum(lengths), count, dim, generator=draws) for count in (heads, kv_heads, kv_heads, heads)]
     *given, d_out = (part.bfloat16().transpose(1, 2) for part in wide)
 
     def gradients(how: Callable[..., Tensor], dtype: torch.dtype) -> Tensor:
@@ -224,10 +229,11 @@ class Choices:
             return own if self.always else None
         if (len(spans.forest.bounds) - 1) * shape[1] < torch.get_num_threads():
             return None  # one head of one segment is the work of one thread
-        name = "x".join(map(str, shape))
+        long = spans.forest.size >= LONG
+        name = "x".join(map(str, shape)) + (" long" if long else "")
         if name not in self._known:
             with torch.enable_grad(), torch.random.fork_rng():
-                self._known[name] = own.name if trial(own, shape, attend).pays else ""
+                self._known[name] = own.name if trial(own, shape, long, attend).pays else ""
             if self._run:
                 self._run.record.update(**{RECORD: self._known})
         return own if self._known[name] == own.name else None
