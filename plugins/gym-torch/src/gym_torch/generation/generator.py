@@ -7,6 +7,7 @@ is the one bridge from messages to texts.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.generation.cache_support import Way, way_of
+from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.decoding import Around, Completion, Decoding, Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.shared_prefixes import Shared, shares
@@ -112,7 +114,8 @@ class Generator:
             say(f"every token that is generated computes its whole text anew: {way.why}")
             self._said = way.why
         shared = Shared() if way.shared and shares(self.model, [row.prompt for row in waiting]) else None
-        with evaluating(self.model):
+        once = cast_once(self.model) if around is None else nullcontext()  # what is around may change weights
+        with evaluating(self.model), once:
             batch = Decoding(self.model, way, longest, self.routers, around, shared)
             while waiting or batch.rows:
                 free = self.max_batch - len(batch.rows)

@@ -1,0 +1,51 @@
+"""bf16 copies of weights, made once for all steps of a generation.
+
+Autocast keeps its copies of weights that train alone: a frozen one, as below an adapter, is cast anew in every step, which
+moves three times the bytes that the product does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+
+
+@contextmanager
+def cast_once(model: PreTrainedModel) -> Iterator[None]:
+    """Have frozen linear layers of a model multiply by copies of their weights in the precision of the autocast around.
+
+    What they return is the same, bit for bit; their `weight` stays what it was for whoever reads it. The weights must not change
+    meanwhile. Without autocast, and in a model that is compiled, nothing is done. The copies take half the bytes of the weights.
+    """
+    layers = _layers(model) if torch.is_autocast_enabled(model.device.type) else []
+    for layer in layers:
+        weight = layer.weight.to(torch.get_autocast_dtype(layer.weight.device.type))
+        layer.forward = partial(_product, layer, weight)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _product(layer: nn.Linear, weight: Tensor, input: Tensor) -> Tensor:
+    return linear(input, weight, layer.bias)
+
+
+def _layers(model: PreTrainedModel) -> list[nn.Linear]:
+    """Return the layers whose weights autocast would cast in every pass; none where a part of the model is compiled."""
+    parts = list(model.modules())
+    if any(part._compiled_call_impl is not None for part in parts):
+        return []
+    plain = [part for part in parts if type(part) is nn.Linear and "forward" not in vars(part)]
+    return [part for part in plain if type(part.weight) is nn.Parameter and _cast_anew(part.weight)]
+
+
+def _cast_anew(weight: Tensor) -> bool:
+    return weight.dtype == torch.float32 and not weight.requires_grad
