@@ -6,13 +6,10 @@ The public names below are imported on first use, so that a component of somebod
 from __future__ import annotations
 
 from gym_core.lazy import lazily
-from gym_torch.deferred import defer
 from gym_torch.quiet import keep_back
 
 __version__ = "0.1.0"
-# Before anything below imports transformers, which imports torchao and others where they are installed.
-keep_back()
-defer()
+keep_back()  # before anything below imports transformers, which imports torchao where it is installed
 
 _HOMES = {
     "gym_torch.config": "EarlyStopping TorchAlgorithm Transformers",
