@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from gym_torch_packed import losses, shared
+from gym_torch_packed import losses, separate, shared
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -15,6 +15,7 @@ from gym_torch.batch import packed
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.shared_casts import share_casts
 from gym_torch.packing import PACKED
+from gym_torch.policy import Policy
 
 
 def casts(model: nn.Module, given: torch.Tensor) -> int:
@@ -72,3 +73,18 @@ def test_a_family_with_adapters_has_the_same_loss_and_gradients_as_near_to_fp32(
     assert torch.equal(found[0][0], found[1][0])
     apart, together = (float((gradient - exact).norm()) for _, gradient in found)
     assert together < 1.2 * apart
+
+
+def test_beside_shared_casts_the_head_keeps_no_logits_in_fp32():
+    model, batch = architectures.build("qwen3"), packed(*separate())
+    assert layout_for(model) is PACKED
+    policy = Policy(model, bf16=True)
+    wide, kept = (len(batch.targets), model.config.vocab_size), []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append((tuple(tensor.shape), tensor.dtype))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        policy(batch)
+    assert [dtype for shape, dtype in kept if shape == wide] == [torch.bfloat16]

@@ -47,7 +47,7 @@ class Policy(nn.Module, Generic[B]):
         self.auxiliary = nn.ModuleDict({name: _checked(name, module) for name, module in (auxiliary or {}).items()})
         self.bf16 = bf16
         if bf16:
-            share_casts(model)
+            share_casts(model, head=model.get_output_embeddings())
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             self.head = replace(head or head_of(model), temperature=temperature)
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)

@@ -15,9 +15,14 @@ import torch
 from torch import Tensor, nn
 
 
-def share_casts(model: nn.Module) -> None:
-    """Have the linear layers of a model share the casts of their inputs under autocast. Twice is as good as once."""
-    layers = [module for module in model.modules() if type(module) is nn.Linear and module not in _SHARING]
+def share_casts(model: nn.Module, head: nn.Module | None = None) -> None:
+    """Have the linear layers of a model share the casts of their inputs under autocast. Twice is as good as once.
+
+    The `head` is left out: nothing else reads what it does, and `gym_torch.model.log_probs` takes the short way only where
+    no hook looks on.
+    """
+    linear = [module for module in model.modules() if type(module) is nn.Linear]
+    layers = [module for module in linear if module is not head and module not in _SHARING]
     cast = _LastCast()
     for layer in layers:
         layer.register_forward_pre_hook(cast)
