@@ -1,12 +1,13 @@
-"""Who imports whom: no cycle between packages, nor between the rooms of a package, and no upward arrow in the engine.
+"""Who imports whom: no cycle between packages, rooms of a package or files, and no upward arrow in the engine.
 
 A room is a folder of a package, or a module at its top level. Imports inside functions count as any other; those for types alone
-do too, but for two single modules, which may describe each other.
+do too, but for two single modules, or two files of a room, which may describe each other.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
@@ -34,19 +35,26 @@ def modules(package: Path) -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in names.items()}
 
 
+@functools.cache
+def parsed(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Return the import statements of a file, and of each whether it stands under `if TYPE_CHECKING`."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    typing = [isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) for node in body]
+    found = ((node, types) for top, types in zip(body, typing, strict=True) for node in ast.walk(top))
+    return [(node, types) for node, types in found if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(path: Path, known: Mapping[str, object], types: bool = True) -> Iterator[str]:
     """Yield the modules that a file imports; what is imported from a package is a module where there is one of that name.
 
     Without `types`, those under `if TYPE_CHECKING` are left out.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    tree.body = [
-        node for node in tree.body if types or not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
-    ]
-    for node in ast.walk(tree):
+    for node, described in parsed(path):
+        if described and not types:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif node.module and not node.level:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in known else node.module
@@ -81,18 +89,37 @@ def test_no_cycle_between_rooms(package: Path) -> None:
     graphlib.TopologicalSorter(rooms(package)).prepare()
 
 
+def files(package: Path) -> dict[str, set[str]]:
+    """Return for each file, by module name, the files of the package that it imports when it runs."""
+    known = modules(package)
+    return {name: {*imports(path, known, types=False)} & known.keys() - {name} for name, path in known.items()}
+
+
+@pytest.mark.parametrize("package", sources(), ids=lambda package: package.name)
+def test_no_cycle_between_files(package: Path) -> None:
+    graphlib.TopologicalSorter(files(package)).prepare()
+
+
 def test_a_cycle_is_found(tmp_path: Path) -> None:
     package = tmp_path / "planted"
     for name, text in {
-        "": "",
-        "low": "from planted.high import b",
-        "high": "def f():\n    from planted import low",
+        "__init__": "",
+        "low/__init__": "from planted.high import b",
+        "high/__init__": "def f():\n    from planted import low",
+        "room/one": "from planted.room import two",
+        "room/two": "def f():\n    from planted.room.one import g",
     }.items():
-        file = package / name / "__init__.py"
+        file = package / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(rooms(package)).prepare()
+    for room in ("low", "high"):
+        (package / room / "__init__.py").write_text("")
+    parsed.cache_clear()
+    graphlib.TopologicalSorter(rooms(package)).prepare()
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(files(package)).prepare()
 
 
 def test_arrows_between_the_rooms_of_the_engine_lead_downward() -> None:

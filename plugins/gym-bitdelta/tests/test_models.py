@@ -17,7 +17,8 @@ from gym_bitdelta.fit.coder import encode
 from gym_core import Artifact, GymError
 from gym_core.loading import load_component
 from gym_torch.checkpoints import deltas
-from gym_torch.checkpoints.artifact import base_of, open_artifact
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.base import base_of
 from gym_torch.model.quantized_loading import quantize_in_place
 from gym_torch.model.quantized_weights import plain_state, stored_modules
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gym_bitdelta.safety.gate import Models, Probes, gate
-from gym_bitdelta.safety.judge import RefusalRules
 from gym_bitdelta.safety.options import Compliance
 from gym_bitdelta.safety.rates import Count, needed, reduction, wilson
+from gym_bitdelta.safety.refusal_rules import RefusalRules
 from gym_bitdelta.safety.scale_search import verified
 from gym_bitdelta.safety.threshold import NOT_EVALUATED, SafetyThreshold
 from gym_core import GymError

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, GymError
-from gym_torch.checkpoints.artifact import CERTIFICATE, base_of
+from gym_torch.checkpoints.artifact import CERTIFICATE
+from gym_torch.checkpoints.base import base_of
 from gym_torch.model import fingerprint
 
 VERIFIED, UNVERIFIED = "verified", "unverified"

@@ -19,7 +19,8 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 
 from gym_core import Artifact, GymError
 from gym_torch.checkpoints import weight_shards
-from gym_torch.checkpoints.artifact import Opened, base_of, opened, plain_model
+from gym_torch.checkpoints.artifact import Opened, opened, plain_model
+from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.model.adapted import Plain, skeleton, stored_dtype
 from gym_torch.model.tasks import PROBE, Task, answers, built, task_of

@@ -21,7 +21,8 @@ from gym_bitdelta.runtime.tenant_model import TenantModel
 from gym_bitdelta.store import Variant, VariantStore
 from gym_core import Artifact, BusyError, GymError
 from gym_data.tokenizer import Tokenizer
-from gym_torch.checkpoints.artifact import base_of, open_artifact
+from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.base_fingerprint import check_base
 from gym_torch.checkpoints.tokenizer_files import BESIDE, copy_tokenizer
 from gym_torch.model import mapped_weights

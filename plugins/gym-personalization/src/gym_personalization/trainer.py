@@ -26,7 +26,7 @@ from gym_personalization.roster import Trained, Waiting, train_all, train_alone
 from gym_personalization.serving import Request, Served, ServingEngine
 from gym_personalization.users import first_row, is_pair, rows_of, users_in
 from gym_personalization.variants import Variant, Variants, disk_errors
-from gym_torch.checkpoints.artifact import base_of
+from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.base_fingerprint import check_base
 from gym_torch.console import say
 

@@ -26,7 +26,7 @@ from gym_core import Artifact, BusyError, DataError, GymError, RecipeError
 from gym_core.files import BUILDING, remove, write_atomically
 from gym_core.record import RunRecord
 from gym_personalization.users import checked_name, folder_of, user_of
-from gym_torch.checkpoints.artifact import base_of
+from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.base_fingerprint import check_base
 from gym_torch.checkpoints.tokenizer_files import BESIDE
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from gym_bitdelta.safety.judge import Judge
-from gym_bitdelta.safety.rates import Count, excess_reduction, needed, reduction
+from gym_bitdelta.safety.rates import Count, excess_reduction, reduction
 from gym_bitdelta.safety.scale_search import largest, verified
-from gym_bitdelta.safety.threshold import NOT_EVALUATED, SafetyThreshold, Verdict, told
+from gym_bitdelta.safety.threshold import NOT_EVALUATED, SafetyThreshold, Verdict, check_enough, told
 from gym_core import GymError
 
 M = TypeVar("M")
@@ -51,18 +51,6 @@ def gate(models: Models[M], probes: Probes[M], wanted: SafetyThreshold) -> Verdi
     if not probes.prompts:
         return Verdict(1.0, NOT_EVALUATED)
     return Gate(models.base, models.tuned, probes, wanted).verdict(models.scaled)
-
-
-def check_enough(prompts: int, wanted: SafetyThreshold, left_out: str = "") -> None:
-    """Raise GymError where so many different prompts, in halves, cannot show what is wanted, whatever models answer."""
-    least = 2 * needed(wanted.threshold)
-    if prompts < least:
-        raise GymError(
-            f"{prompts} different harmful prompts can never show a reduction of {wanted.threshold:.0%} with 95 % confidence"
-            f"{left_out}",
-            key="quantization.safety_prompts",
-            fix=f"give at least {least}, better hundreds; or none: the safety is then `{NOT_EVALUATED}`",
-        )
 
 
 class Gate(Generic[M]):

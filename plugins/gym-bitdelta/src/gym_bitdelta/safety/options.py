@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt, SerializeAsAny, ValidationInfo, field_validator
 
+from gym_bitdelta.safety.refusal_rules import RefusalRules
 from gym_core import Config, GymError, Slot
 from gym_core.sections import Findings, component, nested_slots
 from gym_data.kinds import Data
@@ -29,8 +30,6 @@ class Compliance(Reward):
 
     def check(self) -> None:
         """Raise GymError where the file is no list of phrases."""
-        from gym_bitdelta.safety.judge import RefusalRules
-
         RefusalRules.read(self.rules)
 
 

@@ -7,14 +7,15 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gym_bitdelta.safety.gate import check_enough
-from gym_bitdelta.safety.options import SafetyOptions
-from gym_bitdelta.safety.threshold import SafetyThreshold
+from gym_bitdelta.safety.threshold import SafetyThreshold, check_enough
 from gym_core import DataError
+
+if TYPE_CHECKING:
+    from gym_bitdelta.safety.options import SafetyOptions
 
 _WORDS = re.compile(r"\w+")
 

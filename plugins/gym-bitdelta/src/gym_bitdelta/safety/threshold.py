@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from gym_bitdelta.safety.rates import needed
 from gym_core import Config, GymError
 
 NOT_EVALUATED: Literal["not evaluated"] = "not evaluated"
@@ -45,6 +46,18 @@ class Verdict:
         if self.refused:
             fix = "train on other data, compress less, or set a lower safety threshold; what was trained is there"
             raise GymError(self.refused, key="quantization.safety_threshold", fix=fix)
+
+
+def check_enough(prompts: int, wanted: SafetyThreshold, left_out: str = "") -> None:
+    """Raise GymError where so many different prompts, in halves, cannot show what is wanted, whatever models answer."""
+    least = 2 * needed(wanted.threshold)
+    if prompts < least:
+        raise GymError(
+            f"{prompts} different harmful prompts can never show a reduction of {wanted.threshold:.0%} with 95 % confidence"
+            f"{left_out}",
+            key="quantization.safety_prompts",
+            fix=f"give at least {least}, better hundreds; or none: the safety is then `{NOT_EVALUATED}`",
+        )
 
 
 def told(evidence: dict[str, Any] | str) -> str:

@@ -6,17 +6,20 @@ import difflib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gym_core import DataError
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
 from gym_data.kinds import Format
-from gym_data.sources import File, Hub, Named
+from gym_data.sources.config import File, Hub
 from gym_data.sources.files import FileRows
 from gym_data.sources.hub import HubRows
 from gym_data.sources.readers import READERS, whole
+
+if TYPE_CHECKING:
+    from gym_data.sources.named import Named
 
 REGISTRY = "dataset_info.json"
 HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")

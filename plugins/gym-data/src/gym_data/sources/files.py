@@ -6,12 +6,14 @@ import hashlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gym_core import DataError
 from gym_data.kinds import Format
-from gym_data.sources import File
 from gym_data.sources.readers import READERS, read_text
+
+if TYPE_CHECKING:
+    from gym_data.sources.config import File
 
 CHUNK = 1 << 20  #: bytes hashed at a time
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gym_core import DataError
 from gym_data.kinds import Format
-from gym_data.sources import Hub
+
+if TYPE_CHECKING:
+    from gym_data.sources.config import Hub
 
 BATCH = 1000  #: rows hashed at a time
 

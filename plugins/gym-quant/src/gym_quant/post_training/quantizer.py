@@ -26,7 +26,8 @@ from gym_quant.post_training import separate_experts as experts
 from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read
 from gym_quant.post_training.layer_work import LayerWork
 from gym_torch.checkpoints import weight_shards
-from gym_torch.checkpoints.artifact import base_of, quantized_from
+from gym_torch.checkpoints.artifact import quantized_from
+from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.checkpoint import MANIFEST, whole_by_one
 from gym_torch.checkpoints.largest_kl import check_kl
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer

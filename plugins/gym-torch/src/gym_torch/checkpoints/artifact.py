@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from gym_core import Artifact, GymError
-from gym_data.location import locate
 from gym_torch.checkpoints import weight_shards
+from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.checkpoint import MANIFEST, problem
 from gym_torch.checkpoints.deltas import with_delta
 from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
@@ -41,11 +41,6 @@ class Opened:
         Raises GymError where there is no such model.
         """
         return headed(self.adapted.merged_weights(), self.task, self.head)
-
-
-def base_of(artifact: Artifact) -> Path:
-    """Return the directory of the model that an adapter or delta belongs to, or of the model itself."""
-    return artifact.path if artifact.kind == "model" else locate(artifact.base, artifact.details.get("revision"))
 
 
 def quantized_from(artifact: Artifact, into: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError, Run
 from gym_optim.promises import promised
+from gym_torch.checkpoints.base import base_of
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import mapped_weights
 from gym_torch.model.quantized_loading import maker_of
@@ -36,8 +37,6 @@ class DeltaCodec(ABC):
 
     def restore(self, artifact: Artifact) -> dict[str, Tensor]:
         """Return the whole weights by name, in fp32, as they are computed with."""
-        from gym_torch.checkpoints.artifact import base_of
-
         model = with_delta(artifact, base_of(artifact), torch.float32, codec=self)
         return {name: weight.detach() for name, weight in model.named_parameters()}
 

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gym_torch.model.quantized_experts import quantized_experts
+from gym_torch.model.quantized_weights import Stored
 
 GRAIN = 16  #: bytes, of which the strides of a grouped product have to be multiples
 DECLARED = {"has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_is_expert_parallel"}
 Update = tuple[Tensor, Tensor]  #: A `[experts, in, rank]` and scaled B `[experts, rank, out]`, in the order of `x A B`
+
+
+class StoredExperts(Stored):
+    """Stands in the place of a layer of experts, whose tensors `[experts, ., .]` are gone but for what stores them."""
+
+    layer: nn.Module  #: as transformers made it, with the same tensors and modules as this one
+
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """Return what the experts make of tokens."""
+        return mixed(self, {}, hidden_states, top_k_index, top_k_weights)
+
+    @abstractmethod
+    def stores(self, name: str) -> bool:
+        """Return whether the tensor of this name is stored; else the layer has it as a parameter."""
+
+    @abstractmethod
+    def product(self, name: str, rows: Tensor, ends: Tensor) -> Tensor:
+        """Return every row times the matrix of its expert, `[n, out]`; rows `[n, in]` lie sorted by expert, and end at `ends`."""
 
 
 def runs_beside(experts: nn.Module) -> bool:
@@ -23,8 +42,7 @@ def runs_beside(experts: nn.Module) -> bool:
 
 def _declared(experts: nn.Module) -> nn.Module:
     """Return the layer as transformers made it, which says how it is run."""
-    stored = quantized_experts(experts)
-    return stored.layer if stored else experts
+    return experts.layer if isinstance(experts, StoredExperts) else experts
 
 
 def mixed(experts: nn.Module, updates: Mapping[str, Update], tokens: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
@@ -38,14 +56,14 @@ def mixed(experts: nn.Module, updates: Mapping[str, Update], tokens: Tensor, cho
         shares: `[n, k]`, how much each counts.
 
     """
-    stored, layer = quantized_experts(experts), _declared(experts)
+    stored, layer = experts if isinstance(experts, StoredExperts) else None, _declared(experts)
     kind, device = tokens.device.type, tokens.device
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
     owners, order = chosen.flatten().sort(stable=True)
     ends = torch.searchsorted(owners, torch.arange(layer.num_experts, device=device), right=True, out_int32=True)
 
     def linear(name: str, rows: Tensor) -> Tensor:
-        if stored and name in stored.stacks:
+        if stored is not None and stored.stores(name):
             found = stored.product(name, rows, ends)
         else:
             weight = layer.get_parameter(name).to(dtype)

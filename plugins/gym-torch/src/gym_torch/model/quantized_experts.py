@@ -16,18 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gym_torch.model.quantized_weights import STORED, Stored
+from gym_torch.model.expert_layer import StoredExperts
+from gym_torch.model.quantized_weights import STORED
 from gym_torch.model.weight_codec import ChangedCodec, WeightCodec, decoded, encoded
 
 
-class QuantizedExperts(Stored):
-    """Stands in the place of a layer of experts, whose tensors `[experts, ., .]` are gone but for what stores them.
+class QuantizedExperts(StoredExperts):
+    """Experts whose matrices a codec stores.
 
     The layer itself says how they are run: its gate, its biases, which way its matrices lie. It is no module of this one, so
     all tensors have the names that they have without quantization.
     """
-
-    layer: nn.Module  #: as transformers made it, with the same tensors and modules as this one
 
     def __init__(self, layer: nn.Module) -> None:
         """Take a layer of experts, to hold its tensors in a few bits one after another."""
@@ -39,12 +38,6 @@ class QuantizedExperts(Stored):
         self.stacks: dict[str, tuple[WeightCodec, torch.Size, tuple[str, ...]]] = {}
         """By name of the tensor: codec, its shape, and names of what is stored."""
         self._is_hf_initialized = True  # transformers draws first values for what is not
-
-    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """Return what the experts make of tokens."""
-        from gym_torch.model.expert_layer import mixed  # which asks here for products
-
-        return mixed(self, {}, hidden_states, top_k_index, top_k_weights)
 
     @torch.no_grad()
     def store(self, name: str, weight: Tensor, codec: WeightCodec, device: torch.device) -> None:
@@ -64,6 +57,10 @@ class QuantizedExperts(Stored):
         """Return the matrix of one expert, as its tensor holds it, decoded."""
         codec, shape, keys = self.stacks[name]
         return decoded(codec, {key: self.get_buffer(f"{STORED}{name}_{key}")[expert] for key in keys}, shape[1:])
+
+    def stores(self, name: str) -> bool:
+        """Return whether a codec stores the tensor of this name."""
+        return name in self.stacks
 
     def product(self, name: str, rows: Tensor, ends: Tensor) -> Tensor:
         """Return every row times the matrix of its expert, `[n, out]`; rows `[n, in]` lie sorted by expert, and end at `ends`."""
@@ -137,11 +134,6 @@ def quantizable(model: nn.Module, place: str) -> QuantizedExperts:
     made = QuantizedExperts(experts)
     model.set_submodule(place, made)
     return made
-
-
-def quantized_experts(experts: nn.Module) -> QuantizedExperts | None:
-    """Return the layer as one that is quantized; None where it is none."""
-    return experts if isinstance(experts, QuantizedExperts) else None
 
 
 @contextmanager

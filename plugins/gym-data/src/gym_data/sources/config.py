@@ -1,0 +1,55 @@
+"""Configurations of files and of datasets of the Hub. They import nothing heavy; the readers are in the modules beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gym_data.kinds import Source
+
+
+class File(Source):
+    """A json, jsonl, csv, parquet, arrow or txt file, or a folder of files of one of these kinds."""
+
+    target: ClassVar[str] = "gym_data.sources.files:FileRows"
+
+    path: Annotated[str, Field(examples=["data/rows.jsonl"])]
+    """File or folder."""
+    text_unit: Literal["line", "paragraph", "file"] = "line"
+    """What is one document of a txt file; paragraphs are parted by blank lines."""
+
+    @property
+    def title(self) -> str:
+        """Return the path."""
+        return self.path
+
+    def check(self) -> None:
+        """Raise DataError where there are no files to read."""
+        from gym_data.sources.files import find_files
+
+        find_files(Path(self.path).expanduser())
+
+
+class Hub(Source):
+    """A dataset of the Hugging Face Hub, through `datasets`. No code of the dataset is run."""
+
+    target: ClassVar[str] = "gym_data.sources.hub:HubRows"
+    outside: ClassVar[str] = "the Hugging Face Hub"
+
+    path: Annotated[str, Field(examples=["openai/gsm8k"])]
+    """Hub id, such as `openai/gsm8k`."""
+    subset: str | None = None
+    """Configuration of the dataset."""
+    split: str = "train"
+    """Split of the dataset."""
+    folder: str | None = None
+    """Folder inside the repository."""
+    revision: str | None = None
+    """Branch, tag or commit."""
+
+    @property
+    def title(self) -> str:
+        """Return the Hub id."""
+        return self.path

@@ -1,0 +1,35 @@
+"""Configuration of a source by its name."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gym_data.kinds import Source
+
+
+class Named(Source):
+    """A name in `dataset_info.json` (LLaMA-Factory's schema), else a path, else a Hub id."""
+
+    target: ClassVar[str] = "gym_data.sources.dataset_info:open_named"
+
+    path: Annotated[str, Field(examples=["data/rows.jsonl"])]
+    """Name, path or Hub id."""
+    directory: str | None = None
+    """Folder of `dataset_info.json`; without it, `dataset_dir` of the section."""
+
+    @property
+    def title(self) -> str:
+        """Return the name."""
+        return self.path
+
+    def looked_up_in(self, directory: str | None) -> Named:
+        """Return the name in this folder, where it has none of its own."""
+        return self if self.directory is not None else self.model_copy(update={"directory": directory})
+
+    def check(self) -> None:
+        """Raise DataError where the name stands for nothing; what the Hub has is not asked."""
+        from gym_data.sources.dataset_info import check_named
+
+        check_named(self)
