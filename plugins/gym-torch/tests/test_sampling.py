@@ -57,3 +57,14 @@ def test_greedy_takes_the_largest_logit_and_gives_its_log_prob() -> None:
     tokens, log_probs = choose(logits, 0.0, 1.0, [])
     assert torch.equal(tokens, logits.argmax(-1))
     assert torch.allclose(log_probs, logits.log_softmax(-1).max(-1).values, atol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [9e-6, 1e-20, 1e-40, 5e-324])
+def test_a_temperature_near_zero_is_greedy(temperature: float) -> None:
+    """Numbers divided by so little overflow, and logits of bf16 are often equal: the first of them is greedy's."""
+    logits = torch.randn(200, 1000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    greedy = choose(logits, 0.0, 1.0, [])
+    assert (logits == logits.max(-1, keepdim=True).values).sum() > 200, "some rows must have two largest logits"
+    for options in ((1.0, 0), (0.9, 0), (0.9, 5)):
+        found = choose(logits, temperature, options[0], draws(3)[:200], options[1])
+        assert torch.equal(found[0], greedy[0]) and torch.equal(found[1], greedy[1])

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from gym_torch.model.nucleus import nucleus
 
+COLDEST = 1e-5  #: temperature below which the likeliest token is taken, as vLLM does; logits divided by less overflow
 BLOCK = 256  #: probabilities added up in fp32 before the running sum goes on in fp64
 _MASK = (1 << 64) - 1
 
@@ -23,7 +24,7 @@ Adjust = Callable[
 class SamplingOptions(NamedTuple):
     """How a token is drawn."""
 
-    temperature: float = 0.0  #: 0 is greedy
+    temperature: float = 0.0  #: 0, and whatever is below `COLDEST`, is greedy
     top_p: float = 1.0
     top_k: int = 0  #: 0 is off
     seed: int = 0
@@ -92,19 +93,19 @@ def choose(
 
     Args:
         logits: `[rows, vocabulary]`.
-        temperature: 0 takes the likeliest token.
+        temperature: 0 takes the likeliest token, and so does whatever is below `COLDEST`.
         top_p: sample among the likeliest tokens that together hold this much probability (arXiv:1904.09751).
-        uniforms: a number in [0, 1) for each row; not looked at when temperature is 0.
+        uniforms: a number in [0, 1) for each row; not looked at where the likeliest is taken.
         top_k: sample among so many likeliest tokens, of which `top_p` is a share; 0 is off.
 
     Returns:
         Tokens `[rows]` int64, and their log-probabilities `[rows]` fp32 in the distribution that they are drawn from:
-        `softmax(logits / temperature)` over the tokens that `top_k` and `top_p` leave. Temperature 0 reports `softmax(logits)`,
+        `softmax(logits / temperature)` over the tokens that `top_k` and `top_p` leave. Greedy reports `softmax(logits)`,
         uncut.
 
     """
     logits = logits.float()
-    if temperature == 0.0:
+    if temperature < COLDEST:
         tokens = logits.argmax(-1, keepdim=True)
     else:
         logits = logits if temperature == 1.0 else logits / temperature
