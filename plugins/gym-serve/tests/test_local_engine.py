@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ import pytest
 import torch
 
 from gym_serve.batching import grammar
+from gym_serve.batching.engine import BatchEngine
 from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
 from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
+from gym_serve.local.model import LocalModel
+from gym_serve.local.tenants import Answering
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import servers
@@ -195,6 +199,43 @@ def test_a_full_queue_refuses_and_those_in_it_are_answered() -> None:
         with pytest.raises(Gone):
             async for _ in stream:
                 pass
+
+    asyncio.run(use())
+
+
+class Counted(LocalModel):
+    """Counts what holds it, and takes a while to open."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        super().__init__(engine.served["tiny"], Limits(), None)
+        self.holds: list[int] = []
+        self.opening, self.go_on = threading.Event(), threading.Event()
+
+    def open(self, tenant: str | None, stack: ExitStack) -> Answering:
+        self.opening.set()
+        assert self.go_on.wait(20)
+        stack.callback(self.holds.append, -1)
+        self.holds.append(1)
+        return super().open(tenant, stack)
+
+
+def test_a_client_that_leaves_while_its_request_is_prepared_holds_nothing(engine: LocalEngine) -> None:
+    async def use() -> None:
+        model = Counted(engine)
+        counted = BatchEngine([model], Limits())
+        asked = asyncio.create_task(text(counted, asking()))
+        assert await asyncio.to_thread(model.opening.wait, 20)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        model.go_on.set()
+        assert await text(counted, asking()) == await text(engine, asking())
+        for _ in range(500):
+            if model.holds.count(1) == model.holds.count(-1) == 2:
+                break
+            await asyncio.sleep(0.01)
+        await counted.close()
+        assert model.holds.count(1) == model.holds.count(-1) == 2
 
     asyncio.run(use())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
@@ -75,7 +75,6 @@ class BatchEngine:
 
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""
-        self._open()
         self._loop = asyncio.get_running_loop()
         if self._prepared >= self._limits.queue + self._limits.max_batch:
             raise Full(f"{self._prepared} requests are being prepared")
@@ -101,7 +100,6 @@ class BatchEngine:
 
     async def count(self, request: Request) -> int:
         """Return the tokens of the prompt."""
-        self._open()
 
         def counted() -> int:
             model = self._model(request.model)
@@ -112,14 +110,12 @@ class BatchEngine:
 
     async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
         """Return the score of each input."""
-        self._open()
         return await self._run(lambda: self._asked(model, tenant, "score").scores(inputs))
 
     async def embed(
         self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
     ) -> list[list[float]]:
         """Return a vector of length 1 for each text."""
-        self._open()
 
         def embedded() -> list[list[float]]:
             asked = self._asked(model, tenant, "embed")
@@ -130,7 +126,6 @@ class BatchEngine:
 
     async def load(self, model: str, tenant: str) -> None:
         """Read a tenant ahead."""
-        self._open()
 
         def read() -> None:
             with ExitStack() as stack:
@@ -156,10 +151,6 @@ class BatchEngine:
         for model in self._models.values():
             model.close()
 
-    def _open(self) -> None:
-        if self._closed:
-            raise Gone("the engine is closed")
-
     def _model(self, name: str) -> BatchModel:
         if name not in self._models:
             raise Unknown(f"there is no model `{name}`")
@@ -173,10 +164,19 @@ class BatchEngine:
             raise Unknown(f"there is no model `{name}@{tenant}`")
         return model
 
-    async def _run(self, function: Callable[[], Found]) -> Found:
-        """Run what takes a while beside the event loop. What is wrong with a tenant or a prompt is an error of the request."""
+    async def _run(self, function: Callable[[], Found], unread: Callable[[Found], None] = lambda found: None) -> Found:
+        """Run what takes a while beside the event loop. What is wrong with a tenant or a prompt is an error of the request.
+
+        Where nobody waits any more, `unread` is given what was found.
+        """
+        if self._closed:
+            raise Gone("the engine is closed")
+        running = self._preparing.submit(function)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._preparing, function)
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            running.add_done_callback(lambda done: _given_up(done, unread))
+            raise
         except (RequestError, CrowdedError):
             raise
         except GymError as error:
@@ -186,7 +186,7 @@ class BatchEngine:
         """Return a request as a job; one whose tenant has no room waits while others are at work."""
         while True:
             try:
-                return await self._run(lambda: self._prepare(request))
+                return await self._run(lambda: self._prepare(request), lambda ready: ready[1].close())
             except CrowdedError as error:
                 if not self._scheduler.running:
                     raise BadRequest(error.problems[0].why, key="model") from error
@@ -253,6 +253,11 @@ class BatchEngine:
         touched, self._touched = self._touched, set()
         if touched and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_wake, touched)
+
+
+def _given_up(done: Future[Found], unread: Callable[[Found], None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        unread(done.result())
 
 
 def _wake(replies: Iterable[Reply]) -> None:
