@@ -93,6 +93,24 @@ def _rest(base: Path) -> dict[str, object]:
     return {"kind": "delta", "base": str(base), "details": {"delta": "gym_bitdelta:BitDelta"}}
 
 
+def test_tenants_for_whom_there_is_no_room_wait_for_those_at_work(tmp_path: Path) -> None:
+    base, users = Bench(tmp_path).model(), ("ann", "ben", "cleo")
+    with VariantStore(tmp_path / "store") as store:
+        for seed, user in enumerate(users):
+            store.create(user, delta(base, tmp_path / user, seed))
+    source = ModelSource("base", str(base), tenants=tmp_path / "store")
+    one_fits = (tmp_path / "ann" / file.NAME).stat().st_size * 3 // 2
+
+    async def use() -> None:
+        wide, one = (Local().build(artifacts=[source], limits=Limits(tenant_bytes=room)) for room in (2**29, one_fits))
+        alone = [await tokens(wide, asking(user)) for user in users]
+        for _ in range(5):
+            assert await asyncio.gather(*(tokens(one, asking(user)) for user in users)) == alone
+        await asyncio.gather(wide.close(), one.close())
+
+    asyncio.run(use())
+
+
 def test_adapters_of_many_share_batches_and_the_template_that_trained_serves(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     base = bench.model()

@@ -114,7 +114,8 @@ class Tiers:
     def pin(self, names: Iterable[str]) -> dict[str, Tenant]:
         """Return tenants, and keep them until `unpin`; waits for those that are not there yet.
 
-        Raises what reading raises; and NoRoomError where the tenants in use would take more than the bound. Then none is kept.
+        Raises what reading raises; NoRoomError where the tenants in use would take more than the bound, and GymError where one
+        alone would. Then none is kept.
         """
         wanted = list(dict.fromkeys(names))
         with self._lock:
@@ -200,11 +201,12 @@ class Tiers:
                     return tenant
                 self.packed.put(name, delta, lambda *held: False)
                 if not self.prepared.put(name, tenant, self._used):
-                    raise NoRoomError(
-                        f"the tenants in use leave no room for `{name}`, which takes {tenant.bytes / 1e6:.1f} MB: prepared "
-                        f"deltas may take {self.prepared.limit / 1e6:.1f} MB",
+                    never, most = tenant.bytes > self.prepared.limit, self.prepared.limit / 1e6
+                    raise (GymError if never else NoRoomError)(
+                        f"{'there is' if never else 'the tenants in use leave'} no room for `{name}`, which takes "
+                        f"{tenant.bytes / 1e6:.1f} MB: prepared deltas may take {most:.1f} MB",
                         key="prepared_bytes",
-                        fix="serve fewer tenants at a time, or set it higher",
+                        fix="set it higher" if never else "serve fewer tenants at a time, or set it higher",
                     )
                 return tenant
         finally:

@@ -57,6 +57,7 @@ class BatchEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._preparing = ThreadPoolExecutor(WORKERS, "preparing")
         self._prepared = 0
+        self._holding: set[object] = set()  # one for each answer that has a tenant, or is about to
         self._closed = False
         self._scheduler = Scheduler(limits.max_batch, limits.queue, self._flush)
 
@@ -80,7 +81,7 @@ class BatchEngine:
             raise Full(f"{self._prepared} requests are being prepared")
         self._prepared += 1
         try:
-            job, reply = await self._ready(request)
+            job, reply = await self._run(lambda: self._prepare(request), lambda ready: ready[1].close())
         finally:
             self._prepared -= 1
         try:
@@ -104,7 +105,8 @@ class BatchEngine:
         def counted() -> int:
             model = self._model(request.model)
             with ExitStack() as stack:
-                return len(prompt_tokens(request, model.open(request.tenant, stack).tokenizer, model.vocabulary))
+                answering = self._answering(model, request.tenant, stack)
+                return len(prompt_tokens(request, answering.tokenizer, model.vocabulary))
 
         return await self._run(counted)
 
@@ -120,7 +122,7 @@ class BatchEngine:
         def embedded() -> list[list[float]]:
             asked = self._asked(model, tenant, "embed")
             with ExitStack() as stack:
-                return asked.embeddings(asked.open(tenant, stack), texts, dimensions)
+                return asked.embeddings(self._answering(asked, tenant, stack), texts, dimensions)
 
         return await self._run(embedded)
 
@@ -129,7 +131,7 @@ class BatchEngine:
 
         def read() -> None:
             with ExitStack() as stack:
-                self._model(model).open(tenant, stack)
+                self._answering(self._model(model), tenant, stack)
 
         await self._run(read)
 
@@ -167,30 +169,34 @@ class BatchEngine:
     async def _run(self, function: Callable[[], Found], unread: Callable[[Found], None] = lambda found: None) -> Found:
         """Run what takes a while beside the event loop. What is wrong with a tenant or a prompt is an error of the request.
 
-        Where nobody waits any more, `unread` is given what was found.
+        What has no room for its tenant waits while others hold theirs. Where nobody waits any more, `unread` is given what was
+        found.
         """
-        if self._closed:
-            raise Gone("the engine is closed")
-        running = self._preparing.submit(function)
-        try:
-            return await asyncio.wrap_future(running)
-        except asyncio.CancelledError:
-            running.add_done_callback(lambda done: _given_up(done, unread))
-            raise
-        except (RequestError, CrowdedError):
-            raise
-        except GymError as error:
-            raise BadRequest(error.problems[0].why, key=error.problems[0].key or "model") from error
-
-    async def _ready(self, request: Request) -> tuple[Job, Reply]:
-        """Return a request as a job; one whose tenant has no room waits while others are at work."""
-        while True:
+        while not self._closed:
+            others = bool(self._holding)  # one that ends during a try leaves room for the next
+            running = self._preparing.submit(function)
             try:
-                return await self._run(lambda: self._prepare(request), lambda ready: ready[1].close())
+                return await asyncio.wrap_future(running)
+            except asyncio.CancelledError:
+                running.add_done_callback(lambda done: _given_up(done, unread))
+                raise
+            except RequestError:
+                raise
             except CrowdedError as error:
-                if not self._scheduler.running:
-                    raise BadRequest(error.problems[0].why, key="model") from error
+                if not (others or self._holding):
+                    raise _of_request(error) from error
                 await asyncio.sleep(AGAIN)
+            except GymError as error:
+                raise _of_request(error) from error
+        raise Gone("the engine is closed")
+
+    def _answering(self, model: BatchModel, tenant: str | None, stack: ExitStack) -> Answering:
+        """Return what answers for a tenant until `stack` is closed."""
+        hold = object()
+        self._holding.add(hold)
+        stack.callback(self._holding.discard, hold)
+        answering: Answering = model.open(tenant, stack)
+        return answering
 
     def _prepare(self, request: Request) -> tuple[Job, Reply]:
         model, sampling = self._asked(request.model, None, "generate"), request.sampling
@@ -199,7 +205,7 @@ class BatchEngine:
         if request.echo and "echo" not in self._supports:
             raise BadRequest("prompts are not echoed by this engine", key="echo")
         with ExitStack() as stack:
-            answering: Answering = model.open(request.tenant, stack)
+            answering = self._answering(model, request.tenant, stack)
             prompt = prompt_tokens(request, answering.tokenizer, model.vocabulary)
             stops = frozenset(sampling.stop_token_ids) | (
                 frozenset() if sampling.ignore_eos else frozenset(answering.stops)
@@ -253,6 +259,10 @@ class BatchEngine:
         touched, self._touched = self._touched, set()
         if touched and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_wake, touched)
+
+
+def _of_request(error: GymError) -> BadRequest:
+    return BadRequest(error.problems[0].why, key=error.problems[0].key or "model")
 
 
 def _given_up(done: Future[Found], unread: Callable[[Found], None]) -> None:
