@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +61,21 @@ def test_the_last_step_of_an_epoch_may_end_with_it() -> None:
     assert longer.total == 20
     with pytest.raises(DataError, match="do not end with an epoch"):
         Dataset(samples(42), Train(batch_tokens=64), whole_epochs=True)
+
+
+@pytest.mark.parametrize("length", [{"epochs": 2}, {"max_steps": 6}])
+@pytest.mark.parametrize("batch", [{"batch_size": 4}, {"batch_tokens": 50}])
+def test_a_longer_run_that_stops_goes_on_with_the_samples_it_would_have_had(
+    batch: dict[str, Any], length: dict[str, Any]
+) -> None:
+    data = samples(10, even=True)
+    longer, again = (Dataset(data, Train(**batch, **length)) for _ in range(2))
+    longer.extend(Dataset(data, Train(**batch)).state_dict(), 3)
+    assert len(ids(longer)[2]) == 2, "the data cut the last step of the shorter run"
+    state = json.loads(json.dumps(longer.state_dict()))
+    again.extend(state, 5)
+    again.load_state_dict(state, {})
+    assert ids(again) == ids(longer) and again.state_dict() == longer.state_dict()
 
 
 def test_steps_can_be_entered_anywhere() -> None:

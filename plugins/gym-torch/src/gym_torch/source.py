@@ -113,6 +113,7 @@ class Dataset(Source, Generic[E]):
         self.lengths = np.asarray(examples.lengths, dtype=np.int64)
         self.bounds = self._bounds()
         self.total = len(self.bounds) - 1
+        self.ended: list[tuple[int, int]] = []  #: steps and samples with which shorter plans ended, to go on behind
         self.tokens = round(int(self.bounds[-1]) * float(self.lengths.mean()))
 
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step[E]]:
@@ -131,14 +132,18 @@ class Dataset(Source, Generic[E]):
     def state_dict(self) -> dict[str, Any]:
         """Return what names the samples and their order."""
         counted = {"samples": len(self.examples), "steps": self.total, "end": int(self.bounds[-1])}
-        return {"fingerprint": self.fingerprint, **counted}
+        return {"fingerprint": self.fingerprint, **counted, "ended": [list(plan) for plan in self.ended]}
 
     def extend(self, state: Mapping[str, Any], step: int) -> None:
-        """Go on behind the last sample of a shorter plan that was carried out, whose last step the data may have cut short."""
-        old, end = int(state["steps"]), int(state["end"])
-        if step == old < self.total and int(self.bounds[old]) != end:
-            self.bounds = np.concatenate([self.bounds[:old], self._bounds(end, old)])
-            self.total = len(self.bounds) - 1
+        """Go on behind the last sample of shorter plans that were carried out, whose last steps the data may have cut short."""
+        ended = list(state.get("ended", ()))
+        if step == state["steps"]:
+            ended.append((step, state["end"]))
+        for steps, end in ended:
+            if steps < self.total and int(self.bounds[steps]) != end:
+                self.bounds = np.concatenate([self.bounds[:steps], self._bounds(end, steps)])
+                self.total = len(self.bounds) - 1
+                self.ended.append((steps, end))
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Check that the samples are those of the checkpoint, and that there are at least as many steps."""
