@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact
 from gym_quant import RTN
@@ -46,6 +47,29 @@ def test_all_forms_of_a_reference_are_one(quantization: Any, tmp_path: Path, mon
     assert first[0] == pytest.approx(0.6931472, abs=1e-6) and first[-1] < first[0] - 0.005
     for losses in found.values():
         assert losses == pytest.approx(first, abs=1e-5)
+
+
+def test_what_a_quantized_reference_said_is_found_by_all_of_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two fine-tunes of one base share embeddings and norms, and two quantizers make other weights of the same."""
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    bench = Bench(tmp_path)
+    base = bench.model_of(64, 128)
+    other = Path(shutil.copytree(base, tmp_path / "other"))
+    weights = load_file(base / "model.safetensors")
+    save_file({name: 3 * w if "mlp" in name else w for name, w in weights.items()}, other / "model.safetensors")
+    for name, path, quantization in (
+        ("first", base, "bnb_4bit"),
+        ("weights", other, "bnb_4bit"),
+        ("codec", base, "hqq"),
+    ):
+        recipe = bench.recipe(
+            {"name": "dpo", "precompute_ref_log_probs": True}, "preference", batch_size=4, max_steps=1
+        )
+        recipe |= {"model": {"path": str(path), "quantization": quantization}, "adapter": "lora"}
+        (loss,) = bench.run(recipe | {"data": str(bench.file(ROWS))}, name).series("loss")
+        assert loss == pytest.approx(0.6931472, abs=1e-6), name
 
 
 def test_a_reference_that_is_not_quantized_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from gym_preference.reference_cache import CachedLogProbs, fingerprint, key_of, 
 from gym_torch.console import say
 from gym_torch.contribution import Parts
 from gym_torch.distributed.collectives import gathered
+from gym_torch.kinds import LoadTimeQuantizer, TorchBackend, part
 from gym_torch.loop.job import Job
 from gym_torch.model.precision_probe import device_name
+from gym_torch.model.quantized_weights import stored_modules
 from gym_torch.packing import Ints
 from gym_torch.policy import Policy
 from gym_torch.reference import Reference, Scorer
@@ -135,14 +138,23 @@ class ReferenceLogProbs:
             train.batch_tokens,
             world,
         ]
-        how += [device_name(), self.policy.head.temperature]
+        how += [device_name(), self.policy.head.temperature, self.policy.model.config._attn_implementation]
+        quantizer = self._quantizer()
+        how.append(quantizer and identity(quantizer))  # the same codes may stand for other weights
         if self.reference.without is None and self.run.recipe.adapter:  # it computes a part of what the reference says
             how.append(identity(self.run.recipe.adapter))
         name = name_of(weights, how, keys)
         return cache_dir() / "reference" / f"{name}.safetensors"
 
+    def _quantizer(self) -> LoadTimeQuantizer | None:
+        """Return what the linear layers of the reference are stored by."""
+        backend, path = part(self.run.recipe, TorchBackend), self.reference.further.path
+        assert backend is not None
+        return (backend if path is None else backend.other(path)).quantizer()
+
     def _fingerprint(self, job: Job, policy: Policy[Any]) -> str:
-        """Name the model that the reference is: without an adapter that is left out."""
+        """Name the model that the reference is, quantized weights included: without an adapter that is left out."""
         own = self.reference.without is not None
         weights = (weight for weight in policy.model.parameters() if not (own and weight.requires_grad))
-        return fingerprint(map(job.spread.full, weights), policy.model.config)
+        stored = (held for layer in stored_modules(policy.model).values() for held in layer.buffers())
+        return fingerprint(map(job.spread.full, chain(weights, stored)), policy.model.config)
