@@ -14,7 +14,7 @@ from gym_torch_plans import CPU, EXPERTS, QWEN, recipe_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from gym_core import GymError
+from gym_core import GymError, load_recipe
 from gym_plan.auto import SMALLEST, largest
 from gym_plan.commands import plan
 from gym_plan.made_examples import lengths_of, planned
@@ -157,3 +157,15 @@ def test_a_run_records_what_auto_became_and_what_memory_it_took(
     assert (found["planner"]["name"], found["planner"]["dist"]) == ("memory", "gym-plan")
     assert found["memory"]["predicted_bytes"] > 0
     assert found["memory"]["measured_bytes"] >= 0  # a process that has run other tests may have had it all before
+
+
+def test_a_second_copy_holds_matrices_as_they_are_stored_and_the_rest_as_what_trains(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN | {"dtype": "bfloat16"}))
+    recipe = load_recipe({"model": str(tmp_path), "data": "none.jsonl", "algorithm": "tdpo1"})
+    built = skeleton(recipe, "bf16", CPU)
+    (reference,) = built.further
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    rest = sum(weight.numel() for name, weight in model.named_parameters() if weight.dim() == 1 or "embed" in name)
+    buffers = sum(buffer.nbytes for buffer in model.buffers())
+    assert built.weights - buffers == 4 * built.parameters
+    assert reference.weights - buffers == 2 * (built.parameters - rest) + 4 * rest

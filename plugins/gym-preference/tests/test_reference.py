@@ -173,6 +173,15 @@ def test_a_lost_reference_in_bf16_is_found_again(tmp_path: Path, model_path: Pat
     assert fingerprint(again.outcome.artifact.path, ".safetensors") == weights
 
 
+@pytest.mark.parametrize("adapter", [None, "freeze"])
+def test_a_second_copy_in_bf16_says_what_the_policy_says(tmp_path: Path, model_path: Path, adapter: str | None) -> None:
+    """What trains is held in fp32: embeddings of the copy in bf16 would round all that comes behind them otherwise."""
+    stored = shutil.copytree(model_path, tmp_path / "stored")
+    AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16).save_pretrained(stored)
+    found = trained(tmp_path, stored, "left out", adapter, precision="bf16", max_steps=1)
+    assert found.series("kl") == [0.0] and found.series("rewards/margins") == [0.0]
+
+
 @pytest.mark.parametrize(
     ("form", "why"),
     [("kept", "the base model was"), ("further, kept", "the reference is not what it was when the run began")],

@@ -29,7 +29,7 @@ from gym_torch.model.loading import LoadedModel
 from gym_torch.model.rope_scaling import longest
 from gym_torch.model.value_head import freeze_lm_head
 from gym_torch.packing import Layout
-from gym_torch.reference import left_out
+from gym_torch.reference import left_out, matrices
 
 B = TypeVar("B", bound=Batch)
 
@@ -116,8 +116,7 @@ def built_alone(
     policy = recipe.train.gradient_checkpointing
     repeat = _shortened(model, every(policy)) if early else Repeat()
     with torch.device("meta"), NoDrawing():
-        frozen = further is not None and not further.trains
-        adapted = Full(None, model, trained=lambda name: False) if frozen else adapt(model, recipe)
+        adapted = _frozen(further, model, recipe) if further and not further.trains else adapt(model, recipe)
         if further is not None:
             freeze_lm_head(model)
     repeat = repeat if early else _shortened(model, every(policy))
@@ -141,6 +140,16 @@ def built_alone(
         gradients=sum(weight.nbytes for weight in trained),
         layout=loaded.layout,
     )
+
+
+def _frozen(further: Further, model: PreTrainedModel, recipe: Recipe) -> AdaptedModel:
+    """Return a further model that does not train; a copy of the one that does holds all but matrices as that does."""
+    held = {weight: weight.dtype for weight in matrices(model)}
+    if further.path is None:
+        adapt(model, recipe)
+    for weight, dtype in held.items():
+        weight.data = weight.data.to(dtype)
+    return Full(None, model, trained=lambda name: False)
 
 
 def _shortened(model: PreTrainedModel, every: int) -> Repeat:

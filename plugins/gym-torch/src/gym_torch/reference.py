@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError, Recipe, Run
@@ -133,10 +133,33 @@ class Reference:
         if self.further.path is None and self.without:
             return Scorer(policy, self.without)
         frozen = load_further(self.further, run.recipe, self.model)
-        if self.further.path is None and not starts_unchanged(run.recipe):
-            _put_start(frozen.model, run.recipe, run.output / START)
+        if self.further.path is None:
+            if not starts_unchanged(run.recipe):
+                _put_start(frozen.model, run.recipe, run.output / START)
+            hold_alike(frozen.model, policy.model)
         device = next(policy.parameters()).device
         return Scorer(Policy(frozen.model.to(device), policy.bf16, temperature=policy.head.temperature).eval())
+
+
+def hold_alike(copied: nn.Module, own: nn.Module) -> None:
+    """Hold the weights of a copy of a model in the precision of that model, but for matrices.
+
+    What trains is fp32: embeddings of fewer bits would have everything behind them rounded otherwise.
+    """
+    held = matrices(copied)
+    for copy, weight in zip(copied.parameters(), own.parameters(), strict=True):
+        if copy not in held:
+            copy.data = copy.data.to(weight.dtype)
+
+
+def matrices(model: nn.Module) -> set[nn.Parameter]:
+    """Return the weights of linear layers that no embedding shares: autocast makes the same of them whatever they are held in."""
+    kinds = (nn.Linear, nn.Embedding)
+    linear, embedded = (
+        {weight for layer in model.modules() if isinstance(layer, kind) for weight in layer.parameters()}
+        for kind in kinds
+    )
+    return linear - embedded
 
 
 def _put_start(model: PreTrainedModel, recipe: Recipe, path: Path) -> None:
