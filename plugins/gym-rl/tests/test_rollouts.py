@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from gym_rl_bench import prompts
+from gym_rl_bench import prompts, rounds
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import DataError, Train
@@ -259,3 +259,28 @@ def test_scored_columns_are_kept_in_a_checkpoint(model, path) -> None:
     again = source(model, path, scoring=never, num_mini_batches=2, train={"batch_size": 4, "accumulate": 1})
     again.load_state_dict(state, tensors)
     assert answers([next(again.steps(1))]) == wanted
+
+
+@pytest.mark.parametrize("length", [{"epochs": 2}, {"max_steps": 9}])
+def test_a_longer_run_goes_on_behind_a_round_that_the_data_cut_short(path: Path, length: dict[str, int]) -> None:
+    """Two prompts a round, a step for each: the third round of five prompts has one of both."""
+
+    def source(**train: int) -> Rollouts:
+        return rounds(path, count=5, num_mini_batches=2, train={"batch_size": 4, "accumulate": 1, **train})
+
+    def asked(steps: Sequence[Step]) -> list[str]:
+        return [name for step in steps for name in {answer.prompt.id for batch in step.batches for answer in batch}]
+
+    shorter = source(epochs=1)
+    assert sorted(asked(list(shorter.steps(0)))) == [f"row {number}" for number in range(5)]
+    whole, again = source(**length), source(**length)
+    whole.extend(shorter.state_dict(), 5)
+    whole.load_state_dict(shorter.state_dict(), shorter.tensors())
+    steps = whole.steps(5)
+    first = [next(steps) for _ in range(2)]
+    state, tensors = whole.state_dict(), {name: tensor.clone() for name, tensor in whole.tensors().items()}
+    rest = list(steps)
+    assert len({*asked(first), *asked(rest)}) == len(first + rest) == whole.total - 5
+    again.extend(state, 7)
+    again.load_state_dict(state, tensors)
+    assert asked(list(again.steps(7))) == asked(rest)

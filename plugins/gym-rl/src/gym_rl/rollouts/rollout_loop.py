@@ -20,11 +20,11 @@ from gym_core.component import load_object
 from gym_rl.rollouts.compute_advantages import Credit
 from gym_rl.rollouts.dynamic_sampling import DynamicSample, dynamic_sample, in_loss
 from gym_rl.rollouts.experience import Experience, Rollout
-from gym_rl.rollouts.generate_and_score import RolloutGenerator
+from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
 from gym_rl.rollouts.log_probs import Scoring
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_rl.rollouts.mini_batches import MiniBatches, prompts_in
-from gym_torch.packing import Layout
+from gym_torch.packing import Ints, Layout
 from gym_torch.source import Dataset, Source, Step
 
 Shares = Callable[[Experience], Iterator[Sequence[Rollout]]]
@@ -55,12 +55,10 @@ class Rollouts(Source):
         self.generator, self.config, self.prompts = generator, config, generator.prompts
         self.scoring, self.keep, self.sampled = scoring, keep, sampled
         self.mini_batches = MiniBatches(config, self.prompts, train, layout)
-        rounds = math.ceil(train.max_steps / config.num_mini_batches) if train.max_steps else None
-        schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
-        self.order = Dataset(self.prompts, train.model_copy(update=schedule), fingerprint, layout)
-        last = int(self.order.bounds[-1] - self.order.bounds[-2]) * config.group_size  # fewer where the data end
-        whole = (self.order.total - 1) * config.num_mini_batches
-        self.total = train.max_steps or whole + math.ceil(last / self.mini_batches.size)
+        self.train, self.fingerprint, self.layout = train, fingerprint, layout
+        self.order = self._rounds()
+        self.first_steps = self._first_steps()
+        self.total = train.max_steps or int(self.first_steps[-1])
         self.credit: Credit = load_object(type(config).credit)
         self.experience: Experience | None = None
         self.carried_over: tuple[Experience, ...] = ()  #: groups too many, for the next round
@@ -72,18 +70,29 @@ class Rollouts(Source):
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` on; where a round begins, its completions are sampled first."""
         for step in range(start, self.total):
-            number, part = divmod(step, self.config.num_mini_batches)
+            number = int(np.searchsorted(self.first_steps, step, side="right")) - 1
+            first, end = map(int, self.first_steps[number : number + 2])
+            part = step - first
             if self.experience is None or int(self.experience.number) != number:
                 self.experience, self.metrics = self._round(number, rank, world)
-                first = number * self.config.num_mini_batches + 1
-                self.keep(self.experience, (first, min(first + self.config.num_mini_batches - 1, self.total)))
+                self.keep(self.experience, (first + 1, min(end, self.total)))
             made = self.mini_batches.step(self.experience, part, (self.first_prompt, self.next_prompt), rank, world)
             yield replace(made, metrics={**self.metrics, **made.metrics})
 
+    def extend(self, state: Mapping[str, Any], step: int) -> None:
+        """Go on behind the last prompt of a shorter plan that was carried out, whose last round the data may have cut short."""
+        carried_out = step == state.get("total")
+        self.order = self._rounds(
+            len(state.get("ended", ())) + carried_out
+        )  # for those cut short, which have fewer steps
+        self.order.extend(state, state["steps"] if carried_out else -1)
+        self.first_steps = self._first_steps()
+        self.total = self.train.max_steps or int(self.first_steps[-1])
+
     def state_dict(self) -> dict[str, Any]:
         """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
-        asked = [self.first_prompt, self.next_prompt]
-        return {**self.order.state_dict(), "asked": asked, "metrics": self.metrics, "failures": self.failures}
+        plan = {**self.order.state_dict(), "total": self.total, "asked": [self.first_prompt, self.next_prompt]}
+        return {**plan, "metrics": self.metrics, "failures": self.failures}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the round that is under way, and what is carried over to the next."""
@@ -104,9 +113,21 @@ class Rollouts(Source):
         self.first_prompt, self.next_prompt = state["asked"]
         self.metrics, self.failures = dict(state["metrics"]), dict(state["failures"])
 
+    def _rounds(self, more: int = 0) -> Dataset[Prompt]:
+        """Return the prompts of each round in order; with `max_steps` that many `more` rounds than are needed for whole ones."""
+        train, config = self.train, self.config
+        rounds = math.ceil(train.max_steps / config.num_mini_batches) + more if train.max_steps else None
+        schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
+        return Dataset(self.prompts, train.model_copy(update=schedule), self.fingerprint, self.layout)
+
+    def _first_steps(self) -> Ints:
+        """Return the first step of each round, and the end, `[rounds + 1]`: a round has fewer steps where the data end."""
+        completions = np.diff(self.order.bounds) * self.config.group_size
+        return np.cumsum([0, *-(-completions // self.mini_batches.size)])
+
     def _round(self, number: int, rank: int, world: int) -> tuple[Experience, dict[str, float]]:
         """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
-        self.first_step = number * self.config.num_mini_batches
+        self.first_step = int(self.first_steps[number])
         self.generator.engine.refresh()
         drawn = self._drawn(number, rank, world)
         judged, self.carried_over = drawn.experience, drawn.carried_over
