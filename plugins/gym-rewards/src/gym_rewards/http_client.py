@@ -6,16 +6,20 @@ time of a whole reply, and its size.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from threading import Timer
+from typing import Any
 
-from urllib3 import BaseHTTPResponse, Retry, connection_from_url
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Retry, connection_from_url
 from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError, TimeoutError
 from urllib3.util import parse_url
 
 _CHUNK = 1 << 16
+_AGE = 1e9  #: seconds; nobody waits so long
 
 
 class NoReply(Exception):
@@ -76,46 +80,99 @@ class HttpClient:
         The time is that between two parts of the reply.
         """
         try:
-            with self._connected(method, self.url + path, body, {"Accept": "text/event-stream"}) as response:
+            with (
+                connection_from_url(self.url, timeout=self.timeout) as connections,
+                self._response(connections, method, self.url + path, body, {"Accept": "text/event-stream"}) as response,
+            ):
                 yield response
         except HTTPError as error:
             raise NoReply(str(error.__cause__ or error) or type(error).__name__) from error
 
     @contextmanager
-    def _connected(
-        self, method: str, url: str, body: str | bytes | None, further: Mapping[str, str]
+    def _response(
+        self,
+        connections: HTTPConnectionPool,
+        method: str,
+        url: str,
+        body: str | bytes | None,
+        further: Mapping[str, str],
     ) -> Iterator[BaseHTTPResponse]:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close", **further}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        with connection_from_url(url, timeout=self.timeout) as connections:
-            response = connections.urlopen(
-                method,
-                parse_url(url).request_uri,
-                body,
-                headers,
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-            )
-            try:
-                yield response
-            finally:
-                response.close()
+        response = connections.urlopen(
+            method,
+            parse_url(url).request_uri,
+            body,
+            headers,
+            retries=False,
+            redirect=False,
+            preload_content=False,
+            decode_content=False,
+        )
+        try:
+            yield response
+        finally:
+            response.close()
 
     def _once(
         self, method: str, url: str, body: str | bytes | None, further: Mapping[str, str]
     ) -> tuple[BaseHTTPResponse, bytes]:
         deadline, received = time.monotonic() + self.timeout, bytearray()
-        with self._connected(method, url, body, further) as response:
-            while chunk := response.read1(_CHUNK):
-                received += chunk
-                if len(received) > self.largest:
-                    raise TooLarge(f"more than {self.largest >> 20} MiB")
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"no whole reply within {self.timeout:g} s")
+        late = TimeoutError(f"no whole reply within {self.timeout:g} s")
+        try:
+            with (
+                connection_from_url(url, timeout=self.timeout) as connections,
+                _cut(connections, self.timeout),
+                self._response(connections, method, url, body, further) as response,
+            ):
+                while chunk := response.read1(_CHUNK):
+                    received += chunk
+                    if len(received) > self.largest:
+                        raise TooLarge(f"more than {self.largest >> 20} MiB")
+                    if time.monotonic() >= deadline:
+                        raise late
+        except HTTPError:
+            if time.monotonic() >= deadline:
+                raise late from None
+            raise
+        if time.monotonic() >= deadline:  # cut off, and a reply without a length looks whole
+            raise late
         return response, bytes(received)
+
+
+@contextmanager
+def _cut(connections: HTTPConnectionPool, seconds: float) -> Iterator[None]:
+    """Break off what is under way in so many seconds: a timeout of urllib3 is one between two bytes, and a header may drip."""
+    sockets: list[socket.socket] = []
+    kind: Any = connections.ConnectionCls
+
+    class Watched(kind):  # type: ignore[misc]
+        def connect(self) -> None:
+            super().connect()
+            sockets.append(self.sock)
+
+    def cut() -> None:
+        for one in sockets:
+            with suppress(OSError):  # it ended by itself
+                socket.socket.shutdown(one, socket.SHUT_RDWR)  # below TLS, whose own end waits for the server
+
+    connections.ConnectionCls = Watched
+    timer = Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def retry_after(said: str | None) -> float | None:
+    """Return the seconds of a header `Retry-After`, in either of its forms; None where there is none, or one without sense."""
+    try:
+        return float(min(Retry().parse_retry_after(said), _AGE)) if said else None
+    except (InvalidHeader, ValueError, OverflowError):  # a number of 5,000 digits, the year 99,999
+        return None
 
 
 class _Retry(Retry):
@@ -126,8 +183,5 @@ class _Retry(Retry):
         return float(min(self.backoff_max, self.backoff_factor * 2 ** (times - 1))) if times else 0.0
 
     def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
-        try:
-            seconds = super().get_retry_after(response)
-        except InvalidHeader:
-            return None
+        seconds = retry_after(response.headers.get("Retry-After"))
         return None if seconds is None else min(seconds, self.backoff_max)
