@@ -256,7 +256,7 @@ def test_time_is_over_whatever_drips(begin, drop):
     thread.start()
     began = time.monotonic()
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    with listening, pytest.raises(NoReply, match="no whole reply within 0.3 s"):
+    with listening, pytest.raises(NoReply, match="no whole reply within"):
         try:
             HttpClient(address, "", 0.3, 0, 0.0, (), 1 << 20).send("POST", body="{}")
         finally:
@@ -265,7 +265,9 @@ def test_time_is_over_whatever_drips(begin, drop):
     assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize("said", ["9" * 5000, "Fri, 31 Dec 99999 23:59:59 GMT", "Fri, 31 Dec 9999999999999 0:0:0 GMT", "-5"])
+@pytest.mark.parametrize(
+    "said", ["9" * 5000, "Fri, 31 Dec 99999 23:59:59 GMT", "Fri, 31 Dec 9999999999999 0:0:0 GMT", "-5"]
+)
 def test_a_time_without_sense_is_none(endpoint, said):
     endpoint.behaviour = asks_for(said)
     assert client(endpoint).send("POST", body="{}").status == 200
