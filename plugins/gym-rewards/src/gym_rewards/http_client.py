@@ -119,7 +119,7 @@ class HttpClient:
         self, method: str, url: str, body: str | bytes | None, further: Mapping[str, str]
     ) -> tuple[BaseHTTPResponse, bytes]:
         deadline, received = time.monotonic() + self.timeout, bytearray()
-        late = TimeoutError(f"no whole reply within {self.timeout:g} s")
+        late = TimeoutError(f"timed out: no whole reply within {self.timeout:g} s")
         try:
             with (
                 connection_from_url(url, timeout=self.timeout) as connections,
