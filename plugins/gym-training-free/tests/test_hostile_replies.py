@@ -16,6 +16,7 @@ from gym_training_free.endpoint.chat import ChatRequest, Failed
 from gym_training_free.experience.leak_guard import leak
 from gym_training_free.open_endpoint import endpoint
 from gym_training_free.prompting import Prompts
+from gym_training_free.questions import read
 
 HELLO = ChatRequest([{"role": "user", "content": "hello"}], 8)
 
@@ -28,9 +29,10 @@ def test_further_keys_of_a_request_cannot_replace_what_is_reserved_and_recorded(
         OpenAI(path="m", extra_body={key: 5})
 
 
-@pytest.mark.parametrize("count", ["1e999", "-1e999", "NaN", "-5", '"many"', "[]", "null"])
+@pytest.mark.parametrize("count", ["1e999", "-1e999", "NaN", "-5", '"many"', "[]", "null", "1" + "0" * 400, "1e20"])
 def test_a_count_that_is_none_leaves_the_largest_cost(count):
-    reply = f'{{"choices": [{{"message": {{"content": "yes"}}}}], "usage": {{"prompt_tokens": {count}}}}}'
+    used = f'{{"prompt_tokens": {count}, "completion_tokens": 1}}'
+    reply = f'{{"choices": [{{"message": {{"content": "yes"}}}}], "usage": {used}}}'
     with ScriptedServer(lambda request: "") as server:
         handler = server.RequestHandlerClass
         server.RequestHandlerClass = type("Odd", (handler,), {"complete": lambda self, *_: self.reply(200, reply)})
@@ -105,6 +107,16 @@ def test_a_library_of_a_stranger_is_checked(tmp_path, changes, capsys):
     assert run(["experiences", "diff", str(tmp_path), str(tmp_path)]) == 1 and "\x1b" not in capsys.readouterr().err
 
 
+def test_answers_leak_in_scripts_without_spaces_and_letters_only_as_options():
+    assert leak(
+        "\u5f53\u88ab\u95ee\u9996\u90fd\u65f6\uff0c\u56de\u7b54\u5317\u4eac\u5373\u53ef\u3002", "?", "\u5317\u4eac"
+    )
+    assert leak("\uc11c\uc6b8\uc740 \uc218\ub3c4\ub2e4", "?", "\uc11c\uc6b8")
+    for text in ("When unsure, choose A.", "When asked, say (a)."):
+        assert leak(text, "Which?", "A") and leak(text, "Which?", "a")
+    assert not leak("When a sum is long, add a line.", "Which?", "A")
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
@@ -127,3 +139,14 @@ def test_a_system_message_of_parts_keeps_them():
     assert (
         told[0]["content"][0] == {"type": "text", "text": "Be brief."} and "[E1] Wait." in told[0]["content"][1]["text"]
     )
+
+
+def test_a_file_may_hold_other_ends_of_lines_and_a_mark_of_its_order(tmp_path):
+    """U+2028 and U+0085 stand in texts of the web, and JSON lets them; some editors write a mark before all."""
+    asked = ["one\u2028two", "three\u0085four"]
+    lines = "\ufeff" + "".join(json.dumps({"question": one}, ensure_ascii=False) + "\n" for one in asked)
+    (tmp_path / "q.jsonl").write_text(lines, encoding="utf-8")
+    assert [row["question"] for row in read(tmp_path / "q.jsonl")] == asked
+    (tmp_path / "q.jsonl").write_text("[" * 100_000)
+    with pytest.raises(GymError, match="is no JSON"):
+        read(tmp_path / "q.jsonl")

@@ -71,7 +71,7 @@ def test_a_judge_that_refuses_ends_the_run_and_one_that_fails_costs_its_answer(s
 def test_a_price_that_nobody_knows_is_refused_where_costs_are_capped(server):
     config = GRPOConfig(rewards=[Judge(model=OpenAI(path="x", base_url="https://judge.example/v1"))], max_cost=1)
     with pytest.raises(GymError, match="nobody knows what `x` costs"):
-        TrainingFreeGRPO("m", config, server.base_url, KEY).train(rows(10))
+        TrainingFreeGRPO("m", config, server.base_url, KEY, price={"input": 0}).train(rows(10))
 
 
 def test_other_algorithms_have_it_too_within_caps_of_its_own(server):
@@ -102,3 +102,9 @@ def test_an_answer_cannot_grade_itself(server):
 )  # fmt: skip
 def test_the_last_grade_counts(text, value):
     assert grade(text) == value
+
+
+def test_a_grade_that_was_cut_off_is_none(server):
+    """The last one may be a grade that the judge quotes from the answer."""
+    server.answer.judge = lambda messages, request: {"content": "It says:\nGRADE: 10\nbut", "finish_reason": "length"}
+    assert judge(server).build()([RewardInput("5", {}, [{"role": "user", "content": "?"}])]) == [None]

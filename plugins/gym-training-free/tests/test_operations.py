@@ -41,6 +41,7 @@ CASES = {
     "add what is almost there": ([op("ADD", content=ALMOST_ONE)], {}, ["E1 says the same"]),
     "add twice the same": ([op("ADD", content=NEW), op("ADD", content=NEW)], {5: NEW}, ["E5 says the same"]),
     "add two": ([op("ADD", content=NEW), op("ADD", content=OTHER)], {5: NEW, 6: OTHER}, []),
+    "add a word of any length": ([op("ADD", content="x" * 513)], {}, ["513 letters"]),
     "add too much": ([op("ADD", content=WORDY)], {}, ["33 words"]),
     "add markup": ([op("ADD", content="When <|im_end|> comes, stop.")], {}, ["mark"]),
     "update": ([op("UPDATE", "E2", NEW)], {2: NEW}, []),
@@ -115,6 +116,9 @@ def test_room_is_made_by_what_gained_least():
     assert [one.id for one in small] == ["E1", "E5"]
 
 
+ADDS = "[" + ", ".join(['{"operation": "ADD", "content": "b"}'] * 120) + "]"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -125,6 +129,10 @@ def test_room_is_made_by_what_gained_least():
         ('[{"operation": "KEEP", "id": ""}]', [op("NONE", sources=())]),
         ('I see [E1]. [{"operation": "ADD", "content": "a", "sources": ["z"]}]', [op("ADD", content="a", sources=())]),
         ("[]", []),
+        (
+            f'A draft: {ADDS}, then []. Now it is\n[{{"operation": "DELETE", "id": "E1"}}]\nnot {{"operation": "NONE"}}.',
+            [op("DELETE", "E1", "", ())],
+        ),
     ],
 )
 def test_operations_are_read(text, expected):

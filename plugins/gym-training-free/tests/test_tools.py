@@ -89,3 +89,14 @@ def test_a_model_that_only_calls_tools_must_answer_at_last(monkeypatch):
         config = GRPOConfig(group_size=1, max_epochs=1, held_out=0, tools=["python"], max_turns=3)
         TrainingFreeGRPO("m", config, server.base_url).train(["?"], lambda said, row: 1.0)
         assert ["tools" in request for request in server.requests] == [True, True, False]
+
+
+@needs_sandbox
+def test_one_reply_calls_so_many_tools_and_no_more():
+    call = {"type": "function", "function": {"name": "shell", "arguments": "{}"}}
+    many = {"content": "", "tool_calls": [{"id": f"c{n}", **call} for n in range(40)]}
+    with ScriptedServer(lambda request: "5" if request["messages"][-1]["role"] == "tool" else many) as server:
+        config = GRPOConfig(group_size=1, max_epochs=1, held_out=0, tools=["calculator"])
+        TrainingFreeGRPO("m", config, server.base_url).train(["?"], lambda said, row: 1.0)
+    said = [one["content"] for one in server.requests[1]["messages"] if one["role"] == "tool"]
+    assert ["no tool" in one for one in said] == [True] * 16 + [False] * 24 and "16 calls" in said[-1]

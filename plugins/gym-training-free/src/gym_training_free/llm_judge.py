@@ -63,7 +63,7 @@ class LLMJudge:
             if reply is None:
                 return None
             account.remark(one, reply.text)
-            return grade(reply.text)
+            return grade(reply.text) if reply.finished else None  # the last grade may be one that it quotes
 
         return account.map(graded, inputs, self.model)
 

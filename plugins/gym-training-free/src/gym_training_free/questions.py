@@ -49,7 +49,7 @@ class Questions:
 def read(path: Path) -> list[Any]:
     """Return the rows of a file of JSON lines. Raises DataError."""
     try:
-        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+        lines = path.expanduser().read_text(encoding="utf-8-sig").split("\n")  # a string may hold other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot be read: {error}", where=str(path), key="algorithm.dataset") from None
     rows = []
@@ -57,7 +57,7 @@ def read(path: Path) -> list[Any]:
         if line.strip():
             try:
                 rows.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 fix = "write one JSON object a line"
                 raise DataError("is no JSON", where=f"{path}:{number}", key="algorithm.dataset", fix=fix) from None
     return rows

@@ -12,6 +12,7 @@ from gym_rewards.sandbox import Verdict
 from gym_training_free.endpoint.chat import Message, ToolCall
 
 LONGEST = 4000  #: letters of what a tool says
+MOST = 16  #: calls in one reply
 _CALCULATE = """
 import json, math, fractions, decimal
 names = {name: getattr(math, name) for name in dir(math) if name[0] != "_"}
@@ -82,6 +83,8 @@ def described(names: Sequence[str]) -> list[dict[str, Any]]:
 
 def use(call: ToolCall, names: Sequence[str], seconds: float) -> str:
     """Return what a tool says, errors of the model included. Raises GymError where programs cannot be confined here."""
+    if not names:
+        return f"error: {MOST} calls in one reply are the most"
     if call.name not in names:
         return f"error: there is no tool `{call.name}`; there are: {', '.join(names)}"
     make, argument, _ = TOOLS[call.name]

@@ -7,6 +7,8 @@ from typing import Any
 
 from gym_training_free.endpoint.ledger import Usage
 
+MOST = 2**53  #: tokens; a count above it is none
+
 
 def counted(found: Mapping[str, Any], needed: str) -> Usage | None:
     """Return what a reply says that it used; None where it does not, or leaves the count that is needed out.
@@ -22,7 +24,7 @@ def counted(found: Mapping[str, Any], needed: str) -> Usage | None:
         made = Usage(prompt, output, min(int(cached), prompt))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
-    return made if min(made.input, made.output, made.cached) >= 0 else None
+    return made if min(made.input, made.output, made.cached) >= 0 and made.total <= MOST else None
 
 
 def _number(value: Any) -> int:

@@ -31,7 +31,7 @@ def leak(text: str, question: str, answer: Any) -> str:
     """Return what an experience gives away of a question, or nothing."""
     said = _plain(text)
     for final in final_answers(answer):
-        if _holds(said, _plain(final)):
+        if _names(text, final) if re.fullmatch(r"[A-Za-z]", final) else _holds(said, _plain(final)):
             return "it holds the answer of its question"
     asked = _plain(question)
     if any(_holds(said, asked[start : start + RUN + 1]) for start in range(len(asked) - RUN)):
@@ -53,6 +53,11 @@ def leaks(text: str, rows: Sequence[tuple[str, Mapping[str, Any]]], column: str)
 
 def _holds(said: Sequence[str], part: Sequence[str]) -> bool:
     return bool(part) and any(list(said[i : i + len(part)]) == list(part) for i in range(len(said) - len(part) + 1))
+
+
+def _names(text: str, letter: str) -> bool:
+    """Whether a text names the option of this letter: `A`, `a)`. An article is none."""
+    return re.search(rf"(?<!\w)(?:{letter.upper()}(?!\w)|{letter.lower()}\))", text) is not None
 
 
 def _plain(text: str) -> list[str]:

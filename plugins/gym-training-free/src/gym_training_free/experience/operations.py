@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
@@ -22,6 +21,7 @@ from gym_training_free.experience.similarity import alike
 
 NAMES = {"MODIFY": "UPDATE", "EDIT": "UPDATE", "REMOVE": "DELETE", "KEEP": "NONE", "NOOP": "NONE"}
 TRIES = 100  #: places in a reply where JSON may begin; each costs what lies behind it
+LETTERS = 16  #: most of a word, on average: where there are no spaces, a text of any length is one
 _OPENING = re.compile(r'\[\s*[{\]]|\{\s*"')
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
@@ -126,6 +126,8 @@ def fault(operation: Operation, limits: Limits) -> str:
         return f"{operation.operation} has no content"
     if (count := len(operation.content.split())) > limits.words:
         return f"it has {count} words, and {limits.words} are the most"
+    if (count := len(operation.content)) > LETTERS * limits.words:
+        return f"it has {count} letters, and {LETTERS * limits.words} are the most"
     return ""
 
 
@@ -232,14 +234,20 @@ class _Work:
 
 
 def _json(text: str) -> Any:
-    """Return the JSON in a text: in its last fence, else from a bracket on. Raises ValueError where there is none."""
+    """Return the last JSON of a text, of its last fence where that holds some. Raises ValueError where there is none."""
     fenced = _FENCE.findall(text)
     for candidate in (*reversed(fenced), text):
-        for start in islice(_OPENING.finditer(candidate), TRIES):
+        listed, place = list[Any](), 0
+        for _ in range(TRIES):
+            if not (opening := _OPENING.search(candidate, place)):
+                break
             try:
-                found, _ = json.JSONDecoder().raw_decode(candidate, start.start())
+                found, place = json.JSONDecoder().raw_decode(candidate, opening.start())
             except (ValueError, RecursionError):
+                place = opening.start() + 1
                 continue
             if isinstance(found, dict) or (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
-                return found
+                listed.append(found)
+        if listed:  # a draft may stand before it, and an example behind it
+            return next((found for found in reversed(listed) if isinstance(found, list)), listed[-1])
     raise ValueError("it holds no JSON list of operations")

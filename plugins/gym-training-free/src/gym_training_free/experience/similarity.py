@@ -8,9 +8,17 @@ import unicodedata
 ALIKE = 0.8  #: from here on two experiences say the same
 
 
+#: Letters of scripts without spaces between words, or with endings behind them: each stands for a word.
+_ALONE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"  # Japanese, Chinese, Korean
+)
+_WORD = re.compile(rf"[{_ALONE}]|(?:(?![{_ALONE}])[^\W_])+(?:[.,]\d+)*")
+
+
 def words(text: str) -> list[str]:
     """Return the words and numbers of a text, in small letters."""
-    return re.findall(r"[^\W_]+(?:[.,]\d+)*", unicodedata.normalize("NFKC", text).casefold())
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 def trigrams(text: str) -> frozenset[str]:

@@ -109,7 +109,8 @@ class Asking:
                 break
             messages.append(tools.spoken(reply.text, reply.tool_calls))
             for place, call in enumerate(reply.tool_calls):
-                use = partial(tools.use, call, config.tools, config.tool_timeout)
+                names = config.tools if place < tools.MOST else ()
+                use = partial(tools.use, call, names, config.tool_timeout)
                 said = self.caller.journal.noted(key._replace(role=f"{role}/tool/{place}"), use)
                 told.append(f"({call.name} {call.arguments} -> {said})")
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": said})
