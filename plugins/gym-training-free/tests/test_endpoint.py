@@ -73,6 +73,18 @@ def test_the_official_client_and_ours_say_and_hear_the_same():
         assert vectors == [one.embedding for one in found.data] and usage.input == found.usage.prompt_tokens
 
 
+def test_what_a_gateway_lost_may_have_been_counted():
+    """A server behind it went on after the gateway had given up: the largest cost stays in the ledger."""
+    ledger = Ledger()
+    faults = ["status 502", "status 504", "status 524", "status 503", ""]
+    with (
+        ScriptedServer(lambda asked: "yes", lambda asked, attempt: faults[attempt - 1]) as server,
+        caller(ledger) as calls,
+    ):
+        assert calls.call(one := model(server), key(), request()).text == "yes"
+    assert ledger.lost == sum([one.most(request())] * 3, Charge()) and ledger.confirmed.calls == 1
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_may_pass_is_asked_again_and_counted(fault):
     ledger = Ledger()
@@ -283,8 +295,9 @@ def test_prices_come_from_a_table_and_not_from_a_paper():
     assert price.of(Usage(38_000_000, 6_600_000)) == pytest.approx(38 * 0.56 + 6.6 * 1.68)
     assert price.of(Usage(38_000_000, 6_600_000, 38_000_000)) == pytest.approx(38 * 0.07 + 6.6 * 1.68)
     assert listed("no-such-model") is None
-    assert endpoint(OpenAI(path="no-such-model")).priced  # on this machine nothing costs
-    assert not endpoint(OpenAI(path="no-such-model", base_url="https://example.org/v1")).priced
+    for address in (None, "http://localhost:4000/v1", "https://example.org/v1"):  # one on this machine may pass them on
+        assert not endpoint(OpenAI(path="no-such-model", base_url=address)).priced
+        assert endpoint(OpenAI(path="openai/gpt-4o", base_url=address)).price == listed("gpt-4o")
     with pytest.raises(ValidationError, match="more than"):
         Price(input=1, output=1, cached_input=2)
 
@@ -298,7 +311,7 @@ def test_the_largest_cost_bounds_the_prompt_by_its_bytes():
 
 
 def test_a_key_stands_in_no_log_journal_error_or_text(tmp_path, caplog, capfd):
-    """Whatever the server says: it repeats the key in errors, in replies and as JSON would escape it."""
+    """Whatever the server says: it repeats the key in errors, in replies and in each way in which JSON may write it."""
     secret = "sk-planted/key+9\u0041"
     caplog.set_level(logging.DEBUG)
     faults = ["status 500", "malformed", "dropped", ""]
@@ -308,6 +321,11 @@ def test_a_key_stands_in_no_log_journal_error_or_text(tmp_path, caplog, capfd):
 
     journal = Journal(tmp_path / "journal.jsonl", {"model": "m"})
     with ScriptedServer(answer, lambda asked, attempt: faults[attempt - 1], key=secret) as server:
+        handler, spelled = server.RequestHandlerClass, "".join(f"\\u{ord(letter):04x}" for letter in secret)
+        server.RequestHandlerClass = type("Spells", (handler,), {})
+        server.RequestHandlerClass.reply = lambda self, status, body: handler.reply(
+            self, status, json.dumps(body).replace(secret, spelled) if isinstance(body, dict) else body
+        )
         one = model(server, secret)
         with caller(journal=journal) as calls:
             reply = calls.call(one, key(), request())

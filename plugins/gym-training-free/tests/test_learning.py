@@ -335,6 +335,48 @@ def test_a_library_that_the_model_cannot_be_asked_with_is_rolled_back():
     assert len(library) == 0 and library.evidence["rolled_back"] == 1
 
 
+@pytest.mark.parametrize("silent", [20, 6])
+def test_a_library_whose_answers_nobody_can_judge_is_rolled_back(silent):
+    """All of them, or enough of them: what cannot be compared is no proof that nothing got worse."""
+    world = World(success=0.6)
+    plain = world.worker
+
+    def worker(messages, request):
+        number = int(messages[-1]["content"].split()[1])
+        if "[E" not in messages[0]["content"] or number < 20:
+            return plain(messages, request)
+        return "?" if number < 20 + silent else plain(messages[-1:], request)  # no lesson helps here
+
+    world.worker = worker
+    with ScriptedServer(world) as server:
+        library = trainer(server, GRPOConfig(max_epochs=1, batch_size=20)).train(
+            rows(20), lambda answer, row: None if answer == "?" else 0.5 + exact(answer, row), rows(20, start=20)
+        )
+    assert len(library) == 0 and library.evidence["rolled_back"] == 1
+
+
+def test_a_gate_that_can_find_no_harm_says_so(caplog):
+    with ScriptedServer(World()) as server:
+        trainer(server, GRPOConfig(max_epochs=1, held_out=4)).train(rows(20), exact)
+        assert "the gate rolls nothing back: 4 answers are held out, and 5 worse ones" in caplog.text
+        caplog.clear()
+        trainer(server, GRPOConfig(max_epochs=1, held_out=4, eval_samples=2)).train(rows(20), exact)
+        assert "rolls nothing back" not in caplog.text
+
+
+def test_a_price_that_nobody_knows_is_said(tmp_path):
+    """A server on this machine may be a proxy for one that is paid: no cap of dollars holds, and no sum is said to be all."""
+    with ScriptedServer(World()) as server:
+        with pytest.raises(GymError, match="nobody knows what `m` costs"):
+            trainer(server, GRPOConfig(max_cost=1)).train(rows(10), exact)
+        assert not server.requests
+        library = trainer(server, GRPOConfig(max_epochs=1), tmp_path).train(rows(10), exact)
+    assert (
+        library.evidence["unpriced"] == ["m"]
+        and "m, of which nobody knows the price" in (tmp_path / "report.html").read_text()
+    )
+
+
 def test_a_gate_that_can_measure_nothing_is_an_error():
     def blind(answer, row):
         return exact(answer, row) if int(row["question"].split()[1]) % 2 else None

@@ -64,7 +64,7 @@ def test_a_run_that_goes_on_knows_it_from_its_journal(tmp_path, caplog):
         caplog.clear()
         assert train(server, tmp_path) == whole
         assert server.requests and not any("temperature" in request for request in server.requests)
-        assert not caplog.records, "it was said before"
+        assert "refuses" not in caplog.text, "it was said before"
         assert train(server, tmp_path).evidence["left_out"] == whole.evidence["left_out"]
     assert "temperature" in (tmp_path / "report.html").read_text()
     assert ExperienceLibrary.read(tmp_path).evidence["left_out"]

@@ -29,8 +29,8 @@ def no_disk(request, monkeypatch):
         monkeypatch.setattr("gym_training_free.endpoint.journal.os.fsync", lambda file: None)
 
 
-def train(server, output, config=CONFIG):
-    options = {"timeout": 20, "backoff": 0.001, "concurrency": 4}
+def train(server, output, config=CONFIG, **further):
+    options = {"timeout": 20, "backoff": 0.001, "concurrency": 4, **further}
     return TrainingFreeGRPO("m", config, server.base_url, output=output, **options).train(rows(9), exact)
 
 
@@ -77,6 +77,33 @@ def test_killed_at_any_line_it_ends_with_the_same_library(tmp_path):
             spent = [again.evidence[name]["usage"] for name in ("confirmed", "unconfirmed")]
             ledger = sum(usage["input"] + usage["output"] for usage in spent)
             assert ledger >= server.total - tokens and again.evidence["unconfirmed"]["calls"] == flying
+
+
+def test_what_a_run_went_on_without_is_asked_no_more(tmp_path):
+    """A question that brought nothing, a summary that never came: the same library, though the server answers all by now."""
+    world = World()
+
+    def fault(request, attempt):
+        text, summary = json.dumps(request["messages"]), World.role(request) == "summary"
+        return "status 400" if " 3 about" in text or (summary and " 5 about" in text) else ""
+
+    with ScriptedServer(world, fault) as server:
+        whole = train(server, tmp_path / "whole")
+        once = server.counted["replies"]
+        lines = len((tmp_path / "whole/journal.jsonl").read_text().splitlines())
+        for line in range(lines // 2, lines + 1, lines // 8):
+            output, before, server.fault = tmp_path / str(line), server.counted["replies"], fault
+            killed(server, output, line)
+            left = (output / "journal.jsonl").read_text().splitlines()
+            flying = sum('"sent"' in one for one in left) - sum('"done"' in one or '"failed"' in one for one in left)
+            server.fault = lambda request, attempt: ""
+            assert train(server, output) == whole
+            assert server.counted["replies"] - before <= once + flying
+    with ScriptedServer(world, lambda request, attempt: "status 503") as server:
+        with pytest.raises(GymError, match="no answer to a whole batch"):
+            train(server, tmp_path / "down", retries=0)
+        server.fault = lambda request, attempt: ""
+        assert len(train(server, tmp_path / "down")) > 1  # where nobody answered, it asks again
 
 
 def test_a_finished_run_asks_nothing_again(tmp_path):

@@ -127,7 +127,8 @@ def test(library: Path, recipe: Path, overrides: tuple[str, ...], samples: int, 
     else:
         click.echo(
             f"{compared.old:.3f} without, {compared.new:.3f} with; {compared.better} of {compared.pairs} answers better, "
-            f"{compared.worse} worse, p(harm) {compared.p_harm:.3f}; {spent.usage.total:,} tokens, ${spent.cost:.4f}"
+            f"{compared.worse} worse, p(harm) {compared.p_harm:.3f}; {spent.usage.total:,} tokens"
+            + (f", ${spent.cost:.4f}" if spent.cost else "")
         )
     if compared.p_harm < HARM:
         raise GymError("the library does harm on these questions", where=str(library), fix="do not use it for them")

@@ -53,7 +53,8 @@ class OpenAI(ChatBackend):
     """Seconds before the first repetition, about twice as long before each further one, unless the server says how long
     (`Retry-After`); two minutes at most."""
     price: Price | None = None
-    """US dollars for tokens; by default those of a table, and nothing on this machine."""
+    """US dollars for tokens; by default those of a table, and nothing for a folder that is served here. A server on this machine
+    may pass questions on to one that is paid: `max_cost` needs a price for it, be it `{input: 0, output: 0}`."""
     length_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """What the server calls the most tokens of a reply."""
     extra_body: dict[str, Any] = {}
@@ -76,11 +77,6 @@ class OpenAI(ChatBackend):
                 f"`{taken[0]}` is not to be replaced: costs are reserved, and answers compared, by what the method asks"
             )
         return value
-
-    @property
-    def local(self) -> bool:
-        """Whether the server is on this machine."""
-        return bool(re.match(r"https?://(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?(/|$)", self.address))
 
     @property
     def address(self) -> str:

@@ -21,18 +21,20 @@ def endpoint(config: OpenAI, run: Any = None, key: str | None = None) -> ChatEnd
             raise unsent_key("api_key", config.folder)
         config.check()
         server = LocalServer(config.folder, config.timeout)
-        return _endpoint(config, str(server.model), server.where, server.token, server)
+        return _endpoint(config, str(server.model), server.where, config.price or Price(), server.token, server)
     if key is None:
         config.check()
         key = os.environ.get(config.api_key_env, "") if config.api_key_env else ""
-    return _endpoint(config, config.path, config.address, key.strip())
+    return _endpoint(config, config.path, config.address, config.price or listed(config.path), key.strip())
 
 
-def _endpoint(config: OpenAI, name: str, where: str, key: str, server: LocalServer | None = None) -> ChatEndpoint:
+def _endpoint(
+    config: OpenAI, name: str, where: str, price: Price | None, key: str, server: LocalServer | None = None
+) -> ChatEndpoint:
     return ChatEndpoint(
         name,
         where,
-        price(config),
+        price,
         key,
         config.timeout,
         config.concurrency,
@@ -42,8 +44,3 @@ def _endpoint(config: OpenAI, name: str, where: str, key: str, server: LocalServ
         config.extra_body,
         server,
     )
-
-
-def price(config: OpenAI) -> Price | None:
-    """Return what tokens cost: as said, nothing on this machine, else as listed; None where nobody knows."""
-    return config.price or (Price() if config.local else listed(config.path))

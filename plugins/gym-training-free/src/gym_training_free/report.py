@@ -50,6 +50,8 @@ def _summary(library: ExperienceLibrary) -> str:
         told.append(f"{confirmed['calls']:,} calls cost ${confirmed['cost']:.4f}.")
         if lost["calls"]:
             told.append(f"{lost['calls']:,} more brought no count; they cost ${lost['cost']:.4f} at most.")
+        if unpriced := evidence.get("unpriced"):
+            told.append(f"Not in these sums: {', '.join(unpriced)}, of which nobody knows the price.")
     for model, names in evidence.get("left_out", {}).items():
         if names:
             told.append(f"{model} refuses {' and '.join(names)}: it was asked without.")

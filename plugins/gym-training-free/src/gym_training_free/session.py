@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,12 +26,14 @@ from gym_training_free.experience.library import FILE, ExperienceLibrary
 from gym_training_free.experience.operations import Limits
 from gym_training_free.judging import Judge
 from gym_training_free.learning.answering import Asking
+from gym_training_free.learning.gate import sign_test
 from gym_training_free.learning.group_lessons import Critic
 from gym_training_free.learning.learner import Learner, Round
 from gym_training_free.prompting import Prompts
 from gym_training_free.questions import Questions
 from gym_training_free.report import report
 
+_log = logging.getLogger(__name__)
 #: Options that change no answer: a run may go on with others.
 FREE = {"max_cost", "max_total_tokens", "reward_timeout", "critic", "embedding"}
 PROMPT = "system_prompt.txt"
@@ -85,7 +89,7 @@ def asking(setting: Setting, journal: Path | None) -> Iterator[Asking]:
     config, models = setting.config, setting.models
     every = [*models.all(), *(setting.judge.models if setting.judge else ())]
     if config.max_cost is not None and (dear := [one.name for one in every if not one.priced]):
-        fix = "write price: {input: ..., output: ...}, US dollars for a million tokens"
+        fix = "write price: {input: ..., output: ...}, US dollars for a million tokens, or bound `max_total_tokens`"
         raise GymError(f"nobody knows what `{dear[0]}` costs, and `max_cost` needs that", key="model.price", fix=fix)
     if config.tools:
         sandbox.level("namespaces")  # refuse now what no tool could do later
@@ -109,6 +113,7 @@ def learn(
     with asking(setting, output / "journal.jsonl" if output else None) as ask:
         critic = Critic(config, setting.models.critic, ask.caller, ask.prompts, limits)
         learner = Learner(ask, critic, setting.questions, setting.shuffle)
+        _warn(setting)
 
         def after(made: Round, library: ExperienceLibrary) -> None:
             if output:
@@ -120,6 +125,15 @@ def learn(
         if output:
             _write_rounds(output, learner, found)
         return replace(found, provenance={**setting.described(), "rounds": len(learner.rounds)})
+
+
+def _warn(setting: Setting) -> None:
+    """Say where the gate could not find harm, whatever the answers."""
+    config, count = setting.config, len(setting.questions.held_out) * setting.config.eval_samples
+    if config.gate and setting.judge is not None and sign_test(count, count) >= config.gate_level:
+        least = next(number for number in itertools.count(1) if sign_test(number, number) < config.gate_level)
+        why = "the gate rolls nothing back: %d answers are held out, and %d worse ones are the least that is harm"
+        _log.warning(why + "; raise `held_out` or `eval_samples`", count, least)
 
 
 def save(library: ExperienceLibrary, into: Path) -> Artifact:

@@ -31,13 +31,18 @@ class Caller:
         self._stop: BaseException | None = None
         self._turn = Lock()
         self.failures: Counter[str] = Counter()  #: calls without a reply, by reason
+        self._mute: dict[Key, str] = {}  #: calls without a reply, until something follows from that
+        self._heard = False  #: whether a call of this map was answered
+        self.unpriced: set[str] = set()  #: models that were asked, and of which nobody knows what they cost
 
     def __enter__(self) -> Caller:
         """Begin."""
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         """Let no call wait any longer."""
+        if kind is None:
+            self._go_on()
         self._over.set()
 
     def map(self, work: Callable[[T], R], items: Iterable[T], model: ChatModel | None = None) -> list[R]:
@@ -46,6 +51,8 @@ class Caller:
         Where one raises, nothing new begins, what is under way ends, and then its error is raised. Ctrl-C waits for nothing:
         what is under way stays in the ledger, and is asked again when the run goes on.
         """
+        self._go_on()
+        self._heard = False
         todo, most = list(items), self.concurrency if model is None else model.concurrency
         waiting, found = iter(enumerate(todo)), dict[int, R]()
 
@@ -72,6 +79,8 @@ class Caller:
             raise
         if self._stop is not None:
             raise self._stop
+        if self._heard:  # a run to which nobody answers ends here, and asks again when it goes on
+            self._go_on()
         return [found[place] for place in range(len(todo))]
 
     def call(self, model: ChatModel, key: Key, request: ChatRequest) -> ChatReply | None:
@@ -100,8 +109,13 @@ class Caller:
     def _asked(
         self, model: ChatModel, key: Key, digest: str, most: Charge, ask: Callable[[Collection[str]], ChatReply]
     ) -> ChatReply | None:
+        if not model.priced:
+            self.unpriced.add(model.name)
         if found := self.journal.reply(key, digest):
+            self._heard = True
             return found
+        if self.journal.without(key, digest):
+            return None
         name, refused, attempt = f"{model.name} at {model.where}", list[str](), 0
         while True:
             left_out = {*self.journal.left_out.get(name, ()), *refused}
@@ -119,6 +133,7 @@ class Caller:
                     self.journal.failed(key, "refused for good", Charge())
                     raise
                 else:
+                    self._heard = True
                     charge = most if reply.usage is None else model.charge(reply.usage)
                     self.journal.replied(key, digest, reply, charge, reply.usage is not None)
                     if reply.usage is not None:
@@ -136,10 +151,18 @@ class Caller:
             ):
                 break
             attempt += 1
+        if not self._over.is_set():
+            self._mute[key] = digest
         self.failures[str(error)] += 1
         level = logging.WARNING if self.failures[str(error)] == 1 else logging.DEBUG  # one line for each reason
         _log.log(level, "%s gave no answer to %s: %s", model.where, key, error)
         return None
+
+    def _go_on(self) -> None:
+        """Note the calls that brought nothing: what follows is asked without, and it is to be the same after a crash."""
+        with self._turn:
+            mute, self._mute = self._mute, {}
+        self.journal.unanswered(mute)
 
     def _pause(self, model: ChatModel, key: Key, attempt: int, error: Failed) -> float:
         """Return the seconds before the next attempt: those that the server asks for, or twice as many each time."""

@@ -13,11 +13,8 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Protocol
 
-from urllib3 import Retry
-from urllib3.exceptions import InvalidHeader
-
 from gym_core.errors import GymError
-from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge
+from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge, retry_after
 from gym_training_free.endpoint.ledger import Charge, Usage
 from gym_training_free.endpoint.local_server import NAME, LocalServer
 from gym_training_free.endpoint.price import Price
@@ -29,7 +26,9 @@ CROSSED_OUT = "[key]"
 SECRET = 8  #: least letters of a key that is crossed out; shorter ones are what local servers are told, such as `EMPTY`
 #: Tokens that a chat template may put around a message, and around all of them; a token has at least one byte of text.
 AROUND_MESSAGE, AROUND_ALL = 32, 256
-PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+#: Statuses of those that stand before a server: it may have answered, and counted, what never came through.
+BETWEEN = frozenset({408, 502, 504, 520, 524})
 NAMING = frozenset({400, 422})  #: statuses whose text may name a parameter that the server does not take
 REFUSED = {401: "does not accept the key", 403: "does not let this key ask", 404: "knows no such model or address"}
 
@@ -240,29 +239,43 @@ class ChatEndpoint:
             raise Failed(self._clean(str(error)), passing=True, counted=True) from None
         if reply.status == 200:
             try:
-                return json.loads(self._clean(reply.body.decode("utf-8")))
+                return self._read(reply.body.decode("utf-8"))
             except (ValueError, RecursionError):
                 raise Failed("replied with what is no JSON", passing=True, counted=True) from None
         raise self._refused(reply, body)
 
     def _refused(self, reply: Reply, asked: Mapping[str, Any]) -> Exception:
-        said = self._clean(reply.body[:2000].decode("utf-8", "replace"))[:200]
+        said = self._said(reply.body)
         if 300 <= reply.status < 400:
             to = self._clean(reply.headers.get("Location") or "nowhere")
             return self._stop(f"redirects to {to}", "write that address as `base_url`, if you trust it with the key")
         if reply.status in REFUSED:
             why = f"{REFUSED[reply.status]} (status {reply.status}: {said!r})"
             return self._stop(why, "see the name of the model, `base_url`, and the variable that holds the key")
-        wait = _retry_after(reply)
+        wait = retry_after(reply.headers.get("Retry-After"))
         parameter = refused_parameter(reply.body, asked) if reply.status in NAMING else ""
         why, passing = f"status {reply.status}: {said!r}", reply.status in PASSING
-        return Failed(why, passing=passing, counted=False, wait=wait, parameter=parameter)
+        return Failed(why, passing=passing, counted=reply.status in BETWEEN, wait=wait, parameter=parameter)
 
     def _stop(self, why: str, fix: str) -> GymError:
         return GymError(f"{self.where} {why}", key="model", fix=fix)
 
+    def _said(self, body: bytes) -> str:
+        """Return the beginning of what a server says beside a status, for an error."""
+        text = body.decode("utf-8", "replace")
+        try:
+            text = json.dumps(self._read(text), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            text = self._clean(text)
+        return text[:200]
+
+    def _read(self, text: str) -> Any:
+        """Return what JSON says, the key crossed out in it: JSON may spell each letter as a number. Raises as `json.loads`."""
+        found = json.loads(text)
+        return found if len(self.key) < SECRET else json.loads(self._clean(json.dumps(found, ensure_ascii=False)))
+
     def _clean(self, text: str) -> str:
-        """Return text in which the key is crossed out, however JSON may have written it."""
+        """Return text in which the key is crossed out, also where it stands in JSON."""
         if len(self.key) < SECRET:
             return text
         for written in {self.key, json.dumps(self.key)[1:-1], self.key.replace("/", "\\/")}:
@@ -273,12 +286,3 @@ class ChatEndpoint:
 def _call(found: Mapping[str, Any]) -> ToolCall:
     function = found["function"]
     return ToolCall(str(found.get("id") or ""), str(function["name"]), str(function.get("arguments") or "{}"))
-
-
-def _retry_after(reply: Reply) -> float | None:
-    """Return the seconds of `Retry-After`, in either of its forms."""
-    said = reply.headers.get("Retry-After")
-    try:
-        return Retry().parse_retry_after(said) if said else None
-    except InvalidHeader:
-        return None

@@ -43,6 +43,7 @@ class Journal:
         self._replies: dict[Key, tuple[str, ChatReply]] = {}
         self._attempts: dict[Key, int] = {}
         self._noted: dict[Key, Any] = {}
+        self._unanswered: dict[Key, str] = {}
         self._lock, self._file = threading.Lock(), -1
         self._syncing, self._written, self._synced = threading.Lock(), 0, 0
         lines = self._read()
@@ -84,6 +85,16 @@ class Journal:
     def failed(self, key: Key, why: str, charge: Charge) -> None:
         """Note that a request brought nothing, and the most that it can have cost."""
         self._write({"failed": [*key, self.attempts(key)], "why": why, "charge": charge.to_json()})
+
+    def unanswered(self, calls: Mapping[Key, str]) -> None:
+        """Note calls, with their requests, that the run went on without: another process asks them no more."""
+        self._unanswered |= calls
+        if calls:
+            self._write({"unanswered": [[*key, digest] for key, digest in calls.items()]})
+
+    def without(self, key: Key, digest: str) -> bool:
+        """Whether the run went on without a reply to this request."""
+        return self._unanswered.get(key) == digest
 
     def noted(self, key: Key, make: Callable[[], Any]) -> Any:
         """Return plain data that was made once, such as scores; make it where this is the first time."""
@@ -157,6 +168,8 @@ class Journal:
                 if "sent" in line:
                     self._attempts[Key(*line["sent"][:5])] = line["sent"][5]
                     flying[tuple(line["sent"])] = Charge.from_json(line["most"])
+                elif "unanswered" in line:
+                    self._unanswered |= {Key(*call[:5]): call[5] for call in line["unanswered"]}
                 elif "noted" in line:
                     self._noted[Key(*line["noted"])] = line["value"]
                 elif "left_out" in line:

@@ -13,7 +13,7 @@ from gym_core.component import Config
 from gym_training_free.endpoint.ledger import Usage
 
 MILLION = 1e6
-Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Dollars = Annotated[float, Field(ge=0, le=MILLION)]
 
 
 class Price(Config):

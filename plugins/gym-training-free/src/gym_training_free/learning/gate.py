@@ -36,12 +36,16 @@ def compare(old: Sequence[Sequence[Attempt]], new: Sequence[Sequence[Attempt]]) 
     """Return how two libraries did on the same questions and samples; None where no pair has rewards.
 
     Where the old one was answered and the new one was not, that is worse, and earns nothing: a library may leave a model no room.
+    An answer that nobody can judge is worse than one that has a reward, and counts in no mean.
     """
     both = [pair for first, second in zip(old, new, strict=True) for pair in zip(first, second, strict=True)]
     judged = [(one.reward, other.reward) for one, other in both]
     pairs = [(a, b) for a, b in judged if a is not None and b is not None]
     lost = [one.reward for one, other in both if one.reward is not None and other.reply is None]
-    better, worse = sum(b > a for a, b in pairs), sum(b < a for a, b in pairs) + len(lost)
+    said = [(one.reward, other.reward) for one, other in both if one.reply is not None and other.reply is not None]
+    gained, mute = (sum(x is None and y is not None for x, y in side) for side in (said, [(b, a) for a, b in said]))
+    better = sum(b > a for a, b in pairs) + gained
+    worse = sum(b < a for a, b in pairs) + len(lost) + mute
     pairs += [(reward, min(0.0, reward)) for reward in lost]
     if not pairs:
         return None

@@ -128,16 +128,16 @@ class Learner:
         changed, made.changes = apply(library, plan, made.step, self.critic.limits, self._leaks(sources))
         if changed.fingerprint() == library.fingerprint():
             return changed  # at most it knows more sources
-        made.comparison = self._compared(library, changed, made)
-        if made.comparison is None:
+        if not self._gated:
             made.accepted = True
             return changed
-        made.accepted = made.comparison.p_harm >= self.asking.config.gate_level
-        if not made.accepted:
+        made.comparison = compared = self._compared(library, changed, made)
+        made.accepted = compared is not None and compared.p_harm >= self.asking.config.gate_level
+        if compared is None or not made.accepted:
             # An id that was given is never given again, also where what bore it is gone.
             return replace(library, next_id=changed.next_id)
         mine = [one.id for one in changed if one.updated == made.step]
-        return changed.with_uplift({identity: made.comparison.gain / len(mine) for identity in mine})
+        return changed.with_uplift({identity: compared.gain / len(mine) for identity in mine})
 
     def _leaks(self, sources: Mapping[str, Question]) -> Callable[[Operation], str]:
         """Return what says what an operation gives away of the questions of this batch."""
@@ -145,9 +145,11 @@ class Learner:
         column = self.asking.config.answer
         return lambda operation: leaks(operation.content, rows, column)
 
+    @property
+    def _gated(self) -> bool:
+        return self.asking.config.gate and bool(self.questions.held_out) and self._judged
+
     def _compared(self, old: ExperienceLibrary, new: ExperienceLibrary, made: Round) -> Comparison | None:
-        if not (self.asking.config.gate and self.questions.held_out and self._judged):
-            return None
         first = self.measured(old, made.epoch, made.batch, "gate:old")
         if not any(one.reward is not None for group in first for one in group):
             fix = "see what the log says of the reward and of the endpoint, or write gate: false"
@@ -175,6 +177,7 @@ class Learner:
             "rolled_back": sum(one.accepted is False for one in self.rounds),
             "confirmed": spent.confirmed.to_json(),
             "unconfirmed": spent.lost.to_json(),
+            "unpriced": sorted(self.asking.caller.unpriced),
             "stopped": self.stopped,
             "left_out": {model: sorted(names) for model, names in self.asking.caller.journal.left_out.items()},
         }
