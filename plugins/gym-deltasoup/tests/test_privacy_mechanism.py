@@ -12,8 +12,17 @@ from torch import Tensor
 
 import gym_deltasoup as soup
 from gym_core import GymError
-from gym_deltasoup import CentralPrivacy, DifferentialPrivacy, Input, PrivacyLedger, merge_artifacts, merge_vectors
+from gym_deltasoup import (
+    CentralPrivacy,
+    DifferentialPrivacy,
+    Input,
+    PrivacyLedger,
+    epsilon_of,
+    merge_artifacts,
+    merge_vectors,
+)
 from gym_deltasoup.attacks.vectors import sign_flip
+from gym_deltasoup.gaussian_mechanism import mu_of
 from gym_deltasoup.merging.rule import planned
 from gym_deltasoup.merging.updates import Chunk, Vectors
 from gym_deltasoup.privacy.local import privatize
@@ -193,6 +202,28 @@ def test_a_contribution_is_noised_before_it_is_sent(bench, tmp_path):
     with pytest.raises(GymError, match="the cap is 8"):
         privatize(Input(base, "anna"), tmp_path / "again", base=str(base), epsilon=1.0, ledger=ledger)
     assert not (tmp_path / "again").exists()
+
+
+def test_each_noising_is_charged_also_into_one_folder_and_no_failure_is(bench, tmp_path):
+    """Two noises on one change show twice as much of it, wherever they are written."""
+    base, ledger = bench.model(), PrivacyLedger(tmp_path / "mine.sqlite")
+
+    def noised(**options) -> None:
+        given = {"contribution": Input(base, "anna"), "into": tmp_path / "sent", "base": str(base), **options}
+        privatize(**given, epsilon=1.0, ledger=ledger)
+
+    noised()
+    with pytest.raises(GymError, match="the output is there already"):
+        noised()
+    with pytest.raises(GymError, match="no such folder"):
+        noised(contribution=Input(tmp_path / "nothing", "anna"), into=tmp_path / "other")
+    assert ledger.spent("anna") == pytest.approx(1.0), "what made nothing cost something"
+    (tmp_path / "sent").rename(tmp_path / "was sent")
+    noised()
+    assert ledger.spent("anna") == pytest.approx(epsilon_of(2**0.5 * mu_of(1.0, 1e-5), 1e-5))
+    with pytest.raises(GymError, match="whose account"):
+        noised(contribution=Input(base), into=tmp_path / "other")
+    assert sorted(each.name for each in tmp_path.iterdir() if "sent" in each.name) == ["sent", "was sent"]
 
 
 def test_rounds_of_a_community_are_charged_and_end_at_the_cap(bench, tmp_path, capsys):

@@ -83,8 +83,7 @@ def merge_artifacts(
     Raises GymError where inputs do not belong together, or do not suit the merger, and OSError where the disk does not take it.
 
     """
-    if into.exists() and (not into.is_dir() or any(into.iterdir())):
-        raise BusyError("the output is there already", where=str(into), key="output", fix="name another one")
+    check_free(into)
     if not inputs:
         raise GymError("there is nothing to merge", key="inputs", fix="name directories")
     given = [Input(each.path, each.name or str(each.path), each.weight) for each in inputs]
@@ -139,6 +138,12 @@ def merge_artifacts(
         (building / "README.md").write_text(card(report), encoding="utf-8")
         made.record()
     return MergedArtifact(replace(made, path=into), report)
+
+
+def check_free(into: Path) -> None:
+    """Raise BusyError where something is in the place of an output."""
+    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+        raise BusyError("the output is there already", where=str(into), key="output", fix="name another one")
 
 
 def hidden(inputs: Sequence[Opened]) -> dict[str, Any]:

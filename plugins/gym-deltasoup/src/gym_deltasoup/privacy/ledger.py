@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf, prod
 from pathlib import Path
+from secrets import token_hex
 
 from gym_core import GymError
 from gym_deltasoup.gaussian_mechanism import composed, epsilon_of
@@ -61,6 +62,14 @@ class PrivacyLedger:
             new = [(member, release, mu, slack) for member in members]
             rows.executemany("INSERT OR IGNORE INTO spent VALUES (?, ?, ?, ?)", new)
         return found
+
+    def spend_anew(self, what: str, member: str, mu: float, slack: float = 0.0) -> float:
+        """Write down a release with noise of its own, which costs anew each time, and return what the member has spent by now.
+
+        To be called before anybody sees it, once for each drawing of noise: two drawings for one change tell more than one does.
+        Raises what `spend` raises.
+        """
+        return self.spend(f"{what} {token_hex(8)}", [member], mu, slack)[member]
 
     def spent(self, member: str) -> float:
         """Return the epsilon of a contributor over all releases."""

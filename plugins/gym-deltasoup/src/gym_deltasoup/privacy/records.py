@@ -53,7 +53,7 @@ def train_on_records(
         privacy: batches, steps and noise.
         ledger: of what has been spent.
         member: whose account is charged.
-        release: name of what is sent, charged once: under one name one model is sent.
+        release: what the ledger calls this training. Each call is charged, also under one name: its noise is another one.
         collate: makes a batch of rows; by default torch's.
 
     Raises GymError where the cap would be exceeded, or the rows are fewer than a batch.
@@ -66,7 +66,7 @@ def train_on_records(
     engine = PrivacyEngine(accountant="prv")
     rate = 1 / len(loader)  # what opacus samples with
     mu = mu_of_training(privacy.noise, rate, privacy.steps, slack)
-    spent = ledger.spend(release, [member], mu, slack)[member]
+    spent = ledger.spend_anew(release, member, mu, slack)
     model.train()
     private, stepping, batches = engine.make_private(
         module=model,
