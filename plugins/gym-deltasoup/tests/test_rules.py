@@ -12,6 +12,7 @@ import gym_deltasoup as soup
 from gym_core import GymError
 from gym_deltasoup import merge_vectors
 from gym_deltasoup.merging.drawn import uniform
+from gym_deltasoup.merging.sketch import WIDTH, cosines, sketches
 from gym_deltasoup.merging.updates import Vectors
 from gym_deltasoup.robust.bucketing import buckets
 from gym_deltasoup.robust.krum import scores
@@ -164,6 +165,27 @@ def test_draws_belong_to_a_place():
         assert torch.equal(uniform(3, "a", begin, end), whole[begin:end])
     assert not torch.equal(uniform(3, "b", 0, 1000), whole) and not torch.equal(uniform(4, "a", 0, 1000), whole)
     assert 0.45 < float(whole.mean()) < 0.55
+
+
+def test_sketches_keep_distances_whatever_the_chunks_are():
+    """2,000 pairs at any distance: the mean is right, and nearly all are within four standard deviations of the bound."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 20_000, generator=draw, dtype=torch.float64)
+    others = x + torch.logspace(-3, 0, 64)[:, None] * torch.randn(64, 20_000, generator=draw, dtype=torch.float64)
+    others[:8, 0] += 100  # all of the difference in one coordinate
+    values = torch.cat([x, others])
+    found = sketches(Vectors(values), seed=3)
+    assert torch.equal(found[5:9], sketches(Vectors(values, most=1), 3, [5, 6, 7, 8])), "chunks change nothing"
+    ratio = (
+        torch.cdist(found, found)[*torch.triu_indices(65, 65, 1)]
+        / torch.cdist(values, values)[*torch.triu_indices(65, 65, 1)]
+    )
+    assert abs(float((ratio**2).mean()) - 1) < 0.02 and float((ratio**2 - 1).abs().max()) < 4 * (2 / WIDTH) ** 0.5
+    exact = torch.nn.functional.cosine_similarity(x, others)
+    near = cosines(found[:1], found[1:])[0]
+    assert float(((near - exact) / (1 - exact)).abs().max()) < 0.1
+    assert cosines(torch.zeros(1, WIDTH, dtype=torch.float64), found[:1]).tolist() == [[0.0]]
+    assert not torch.equal(sketches(Vectors(values), seed=4), found)
 
 
 def test_buckets_are_means_that_names_decide():

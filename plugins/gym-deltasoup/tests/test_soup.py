@@ -154,6 +154,40 @@ def test_copies_earn_a_family_no_more(base, loras, tmp_path):
     assert totals[1] <= 1.05 * totals[0]
 
 
+@pytest.mark.parametrize("private", [False, True])
+def test_what_earlier_rounds_saw_earns_nobody_anything(private, base, loras, tmp_path):
+    """Bytes of somebody, near copies of them and of the result are refused; a member may come with its own again."""
+    soup = soup_of(base, tmp_path / "soup", evaluate=None, differential_privacy=private, privacy_epsilon=1e4)
+    soup.contribute("alice", loras["alice"])
+    soup.contribute("bob", loras["bob"])
+    first = soup.aggregate().artifact.path
+    with pytest.raises(Refused, match="these very bytes to round 1"):
+        soup.contribute("mallory", loras["alice"])
+    soup.contribute("alice", loras["alice"])
+    soup.contribute("carol", loras["carol"])
+    soup.contribute("mallory", pulled(base, tmp_path / "near", 1, noise=0.050001))  # what bob trained
+    soup.contribute("thief", first)
+    report = soup.aggregate().report
+    assert report["refused"].pop("thief") == "it is a copy of the result of round 1"
+    if private:  # what one contributed decides nothing about another
+        assert not report["refused"] and "mallory" in report["accepted"]
+        return
+    assert report["refused"] == {"mallory": "it is a copy of what bob contributed to round 1"}
+    assert report["accepted"] == ["alice", "carol"]
+    points = report["rewards"]["points"]
+    assert points["mallory"] == points["thief"] == 0 and points["alice"] and points["carol"]
+
+
+def test_who_was_alone_in_a_round_may_come_again_though_the_result_is_the_same(base, loras, tmp_path):
+    soup = soup_of(base, tmp_path / "soup", evaluate=None, min_contributors=1)
+    for _ in range(3):
+        soup.contribute("alice", loras["alice"])
+        assert soup.aggregate().report["accepted"] == ["alice"]
+    soup.contribute("bob", pulled(base, tmp_path / "copy", 0, noise=0.050001))
+    with pytest.raises(GymError, match="1 were refused"):
+        soup.aggregate()
+
+
 @pytest.mark.parametrize("kind", ["model", "adapter"])
 def test_with_privacy_who_is_refused_counts_as_no_change(kind, base, tmp_path):
     """So the number of inputs, which decides the noise, does not tell who was refused."""

@@ -31,6 +31,7 @@ CREATE TABLE contributions (
   round INTEGER NOT NULL, member TEXT NOT NULL, content TEXT NOT NULL, size INTEGER NOT NULL, kind TEXT NOT NULL,
   details TEXT NOT NULL, event INTEGER NOT NULL UNIQUE, passed INTEGER,
   PRIMARY KEY (round, member), UNIQUE (round, content));
+CREATE INDEX contributions_of ON contributions (content);
 CREATE TABLE refusals (round INTEGER NOT NULL, member TEXT NOT NULL, why TEXT NOT NULL);
 CREATE INDEX refusals_of ON refusals (round, member);
 CREATE TABLE uploads (

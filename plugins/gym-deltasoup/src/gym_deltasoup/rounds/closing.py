@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import torch
 
 from gym_core import Artifact, GymError
 from gym_core.files import remove, replacing
@@ -23,6 +24,7 @@ from gym_deltasoup.merge import expected
 from gym_deltasoup.rewards.schemes import Known, rewards
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contents import without_change
+from gym_deltasoup.rounds.earlier import Earlier, keep, seed_of
 from gym_deltasoup.rounds.gate import Gate, usable
 from gym_deltasoup.rounds.measures import BesideResult, beside_result
 from gym_deltasoup.rounds.reputation import reputations, weight
@@ -103,7 +105,10 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
     given = ledger.contributions(number)
     if len(given) < wanted:
         raise _too_few(number, wanted, len(given), 0)
-    gate = Gate(community, work)
+    others = (
+        community.privacy is None
+    )  # with privacy, contributions of others decide nothing; results are for all to see
+    gate = Gate(community, work, Earlier.of(community.folder / FOLDER, number, others))
     gated = gate.judged(usable(community, given, work / "given"))
     if len(gated.inputs) < wanted:
         raise _too_few(number, wanted, len(gated.inputs), len(gated.refused))
@@ -134,7 +139,8 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
     spent = None if privacy is None else privacy.spend(f"{community.server}/{number}", members)
     after = gate.score(merged.artifact)
     tolerated = merged.tolerated_byzantine
-    beside = beside_result(everybody, base.path, work / "beside", merged.artifact, tolerated).first(len(members))
+    seed = seed_of(ledger)
+    beside = beside_result(everybody, base.path, work / "beside", merged.artifact, tolerated, seed).first(len(members))
     quality = gated.quality if gated.quality is not None else _cosines(members, beside)
     least_trimmed = (1 + 2 * tolerated / len(everybody)) / 2  #: half way between what chance trims and all
     trimmed = {
@@ -152,7 +158,10 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
     if config.enable_rewards:
         points |= rewards(known, config)
     facts = Merged(merged.report, members, beside, trimmed, quality, after, points, spent, hostile)
-    return report(community, number, given, gated, facts)
+    found = report(community, number, given, gated, facts)
+    own = torch.stack([gated.sketches[name] for name in members])
+    keep(building, members, torch.cat([own, beside.sketch]) if found["published"] == "result" else own)
+    return found
 
 
 def _written(community: Community, number: int, found: Mapping[str, Any], final: Path, sign: Sign | None) -> None:

@@ -139,9 +139,10 @@ class Community:
             may_send(rows, given, 4 * numbers(self.layout))
         if self.privacy is not None and given.kind == "delta":
             raise Refused("compressed deltas are not merged with privacy", key="kind", fix="export it: gym export")
-        copies = "SELECT member FROM contributions WHERE round = ? AND content = ?"
-        if rows.execute(copies, (given.round, given.content)).fetchone() is not None:
-            raise Refused("somebody contributed these very bytes already", key="content")
+        first = "SELECT round, member FROM contributions WHERE content = ? ORDER BY event LIMIT 1"
+        copied = rows.execute(first, (given.content,)).fetchone()
+        if copied is not None and copied[1] != given.member:
+            raise Refused(f"somebody contributed these very bytes to round {copied[0]} already", key="content")
         (count,) = rows.execute("SELECT count(*) FROM contributions WHERE round = ?", (given.round,)).fetchone()
         if count >= self.config.max_contributors:
             raise Refused(f"round {given.round} has its {count} contributions", key="round", fix="come to the next")

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from torch import Tensor
+
 from gym_core import Artifact, GymError
 from gym_core.files import remove
 from gym_deltasoup.artifacts import merge_artifacts
@@ -18,6 +20,7 @@ from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.checks import form
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contents import FILES
+from gym_deltasoup.rounds.earlier import Earlier, seed_of
 from gym_deltasoup.rounds.measures import beside
 from gym_deltasoup.sources.inputs import Input
 
@@ -34,6 +37,7 @@ class Gated:
     scores: dict[str, float] | None = None  #: by member; None where nothing is evaluated
     quality: dict[str, float] | None = None  #: share of the base's score, at most 1
     before: float | None = None  #: score of the base
+    sketches: dict[str, Tensor] = field(default_factory=dict)  #: of changes, by member
 
 
 def usable(community: Community, given: Sequence[Contribution], folder: Path) -> Gated:
@@ -57,34 +61,42 @@ def usable(community: Community, given: Sequence[Contribution], folder: Path) ->
 class Gate:
     """Compares contributions with each other, and with what the base can do."""
 
-    def __init__(self, community: Community, work: Path) -> None:
+    def __init__(self, community: Community, work: Path, earlier: Earlier) -> None:
         """Write into `work` what is evaluated."""
-        self.community, self.work = community, work
+        self.community, self.work, self.earlier = community, work, earlier
         self._numbers = count()
         self._before: float | None = None
 
     def judged(self, given: Gated) -> Gated:
-        """Refuse copies, changes of nothing, and what is worse than the base. Raises GymError where the base is worth nothing."""
+        """Refuse copies of others, also of earlier rounds, changes of nothing, and what is worse than the base.
+
+        Raises GymError where the base is worth nothing.
+        """
         config, base = self.community.config, self.community.base
         refused = dict(given.refused)
         if not given.inputs:
             return given
-        seen = beside(given.inputs, base.path, self.work / "seen")
-        norms = dict(zip([each.name for each in given.inputs], seen.norms.tolist(), strict=True))
+        seen = beside(given.inputs, base.path, self.work / "seen", seed_of(self.community.ledger))
+        names = [each.name for each in given.inputs]
+        norms = dict(zip(names, seen.norms.tolist(), strict=True))
+        sketches = dict(zip(names, seen.sketches, strict=True))
         private = config.differential_privacy  # then nothing of one contribution may decide about another
         least = NOTHING * (config.privacy_clip if private else float(seen.norms.median()))
+        again = self.earlier.copied(names, seen.sketches, config.duplicate_cosine)
         kept: list[int] = []
         for row, each in enumerate(given.inputs):
             copied = next((at for at in kept if float(seen.cosines[row, at]) >= config.duplicate_cosine), None)
             if norms[each.name] <= least:
                 refused[each.name] = "it changes nothing"
+            elif each.name in again:
+                refused[each.name] = again[each.name]
             elif copied is not None and not private:
                 refused[each.name] = f"it is a copy of what {given.inputs[copied].name} contributed"
             else:
                 kept.append(row)
         inputs = [given.inputs[row] for row in kept]
         if self.community.evaluate is None:
-            return Gated(inputs, refused, norms)
+            return Gated(inputs, refused, norms, sketches=sketches)
         before = self.base_score()
         scores = {each.name: self._merged_score([each], UniformSoup(), 0) for each in inputs}
         quality = {}
@@ -94,7 +106,8 @@ class Gate:
                 refused[name] = f"quality {kept_share:.3g} is below {config.quality_threshold:g} of that of the base"
             else:
                 quality[name] = min(1.0, kept_share)
-        return Gated([each for each in inputs if each.name in quality], refused, norms, scores, quality, before)
+        passed = [each for each in inputs if each.name in quality]
+        return Gated(passed, refused, norms, scores, quality, before, sketches)
 
     def base_score(self) -> float:
         """Return how good the base is. Raises GymError where it is no better than `quality_floor`."""

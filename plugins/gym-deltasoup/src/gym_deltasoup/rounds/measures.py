@@ -12,6 +12,7 @@ from torch import Tensor
 from gym_core import Artifact
 from gym_deltasoup.artifacts import group_of
 from gym_deltasoup.merging.columns import sorted_columns
+from gym_deltasoup.merging.sketch import sketches
 from gym_deltasoup.sources.files import Contribution, Files, Weights
 from gym_deltasoup.sources.inputs import Input, opened
 from gym_deltasoup.sources.lora import LoraProduct
@@ -24,6 +25,7 @@ class Beside:
 
     norms: Tensor  #: [inputs], of changes
     cosines: Tensor  #: [inputs, inputs]; 0 where a change is zero
+    sketches: Tensor  #: [inputs, width]
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,23 @@ class BesideResult:
     distances: Tensor  #: [inputs], to the result
     cosines: Tensor  #: [inputs], to the result
     trimmed: Tensor  #: [inputs], share of the coordinates in which one is among the `hostile` largest or smallest
+    sketch: Tensor  #: [1, width], of the result
 
     def first(self, count: int) -> BesideResult:
         """Return the first so many."""
-        return BesideResult(self.distances[:count], self.cosines[:count], self.trimmed[:count])
+        return BesideResult(self.distances[:count], self.cosines[:count], self.trimmed[:count], self.sketch)
 
 
-def beside(inputs: Sequence[Input], base: Path, scratch: Path) -> Beside:
-    """Measure contributions that belong together. Raises what a merge of them does."""
+def beside(inputs: Sequence[Input], base: Path, scratch: Path, seed: int) -> Beside:
+    """Measure contributions that belong together; `seed` is that of their sketches. Raises what a merge of them does."""
     updates = _updates(inputs, base, scratch, ())
     distances = updates.distances()[0]
-    return Beside(distances.norms, _cosines(distances.products))
+    return Beside(distances.norms, _cosines(distances.products), sketches(updates, seed))
 
 
-def beside_result(inputs: Sequence[Input], base: Path, scratch: Path, result: Artifact, hostile: int) -> BesideResult:
+def beside_result(
+    inputs: Sequence[Input], base: Path, scratch: Path, result: Artifact, hostile: int, seed: int
+) -> BesideResult:
     """Measure contributions that were merged."""
     updates = _updates(inputs, base, scratch, (result,))
     distances = updates.distances()[0]
@@ -62,6 +67,7 @@ def beside_result(inputs: Sequence[Input], base: Path, scratch: Path, result: Ar
         distances.between[:count, count].sqrt(),
         _cosines(distances.products)[:count, count],
         outside / max(1, updates.size),
+        sketches(updates, seed, [count]),
     )
 
 

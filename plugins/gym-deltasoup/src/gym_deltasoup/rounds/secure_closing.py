@@ -17,6 +17,7 @@ from gym_deltasoup.artifacts import MergedArtifact, merge_artifacts
 from gym_deltasoup.kinds import Merger, name_of, require
 from gym_deltasoup.merge import expected
 from gym_deltasoup.rounds.community import Community
+from gym_deltasoup.rounds.earlier import seed_of
 from gym_deltasoup.rounds.measures import BesideResult, beside, beside_result
 from gym_deltasoup.rounds.round_report import OPEN, beside_each, head, is_worse, of_merge
 from gym_deltasoup.rounds.secure_steps import Team, advertised, context, require_over, teams
@@ -70,8 +71,9 @@ def made_of_groups(community: Community, number: int, least: int | None, work: P
         merger, sums.inputs, into, base=base.name, hostile=hostile, rank=config.rank, announce=announce
     )
     spent = None if privacy is None else privacy.spend(f"{community.server}/{number}", came)
-    told = beside_result(sums.inputs, base.path, work / "beside", merged.artifact, merged.tolerated_byzantine)
-    norms = beside(sums.inputs, base.path, work / "norms").norms.tolist()
+    seed = seed_of(community.ledger)
+    told = beside_result(sums.inputs, base.path, work / "beside", merged.artifact, merged.tolerated_byzantine, seed)
+    norms = beside(sums.inputs, base.path, work / "norms", seed).norms.tolist()
     return _report(community, number, sums, hostile, merged, spent, _rows(sums, told, norms))
 
 
