@@ -28,7 +28,8 @@ def run(numbers, threshold, late=(), gone=()):
     for name, member in members.items():
         member.receive({by: texts[name] for by, texts in sent.items() if by != name})
     masked = {name: members[name].masked(numbers[name]) for name in numbers if name not in gone}
-    reveals = {name: members[name].reveal([*masked]) for name in masked if name not in late}
+    confirmed = {name: members[name].confirm([*masked]) for name in masked if name not in late}
+    reveals = {name: members[name].reveal(confirmed) for name in confirmed}
     return unmasked(masked, reveals, keys, [*numbers], threshold, CONTEXT), masked
 
 
@@ -86,12 +87,43 @@ def test_members_refuse_what_would_show_them():
     with pytest.raises(GymError, match="the shares of b were not written for a"):
         members[0].receive({"b": sent["b"]["c"]})
     members[0].receive({"b": sent["b"]["a"], "c": sent["c"]["a"]})
+    for came, match in (
+        (["a"], "1 members are left"),
+        (["b", "c"], "of a did not come"),
+        (["a", "d"], "d shared nothing"),
+    ):
+        with pytest.raises(GymError, match=match):
+            members[0].confirm(came)
+    assert members[0].confirm(["b", "a"]) == members[0].confirm(["a", "b"]) == ["a", "b"]
+    with pytest.raises(GymError, match="confirmed already, as others"):
+        members[0].confirm(["a", "c"])
     with pytest.raises(GymError, match="1 members are left"):
-        members[0].reveal(["a"])
-    shown = members[0].reveal(["a", "b"])
+        members[0].reveal({"a": ["a", "b"]})
+    shown = members[0].reveal(dict.fromkeys("ab", "ab"))
     assert set(shown.own) == {"a", "b"} and set(shown.keys) == {"c"}
     with pytest.raises(GymError, match="never are a second time"):
-        members[0].reveal(["a", "c"])
+        members[0].reveal(dict.fromkeys("ab", "ab"))
+
+
+def test_a_server_that_tells_members_of_different_survivors_unmasks_nobody():
+    """It tells half of a group that `c` came, and the other half that it dropped out, to get both halves of its masks."""
+    members = {name: SecureMember(name, CONTEXT) for name in "abcde"}
+    keys = {name: member.advertise() for name, member in members.items()}
+    sent = {name: member.share(keys, 3) for name, member in members.items()}
+    for name, member in members.items():
+        member.receive({by: texts[name] for by, texts in sent.items() if by != name})
+    told = {"a": "abcde", "b": "abcde", "c": "abcde", "d": "abde", "e": "abde"}
+    confirmed = {name: member.confirm([*told[name]]) for name, member in members.items()}
+    for name, member in members.items():
+        with pytest.raises(GymError, match="was told of other members whose numbers came"):
+            member.reveal(confirmed)
+        if told[name] == "abde":  # without what contradicts them too few are left
+            with pytest.raises(GymError, match="2 members are left, and 3 are needed"):
+                member.reveal({other: confirmed[other] for other in "de"})
+        with pytest.raises(GymError, match="was told of other members"):
+            member.reveal({**dict.fromkeys("abc", confirmed[name]), "x": confirmed[name]})
+    agreed = {name: confirmed[name] for name in "abc"}
+    assert {*members["a"].reveal(agreed).own} == {*"abcde"} and not members["b"].reveal(agreed).keys
 
 
 def test_shares_that_do_not_fit_are_noticed():
@@ -101,7 +133,8 @@ def test_shares_that_do_not_fit_are_noticed():
     for name, member in members.items():
         member.receive({by: texts[name] for by, texts in sent.items() if by != name})
     masked = {name: members[name].masked(np.ones(4, np.uint32)) for name in "ab"}
-    reveals = {name: members[name].reveal(["a", "b"]) for name in "ab"}
+    confirmed = {name: members[name].confirm(["a", "b"]) for name in "ab"}
+    reveals = {name: members[name].reveal(confirmed) for name in "ab"}
     lying = reveals | {"b": Reveal(reveals["b"].own, {"c": reveals["b"].keys["c"] + 1})}
     with pytest.raises(GymError, match="c"):
         unmasked(masked, lying, keys, "abc", 2, CONTEXT)

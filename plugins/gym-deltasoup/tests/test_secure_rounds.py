@@ -129,9 +129,17 @@ def test_a_round_with_drop_outs_and_a_hostile_member_is_the_mean_of_the_rest(com
     ) in contents:  # no file says anything of a change: as many bits are set as not, and no number is as of any member
         held = np.fromfile(community.server.service.community.contents.path(each.content), np.uint8)
         assert len(held) == 4 * SIZE and abs(np.unpackbits(held).mean() - 0.5) < 0.02
-    community.until("reveal")
+    community.until("confirm")
     for name, part in parts.items():
         if name not in (gone, late):
+            part.confirm()
+    community.until("reveal")
+    split = next(name for name in drawn[3])  # who is told of other members than the rest notices
+    parts[split].secrets._came = frozenset(drawn[3][:2])
+    with pytest.raises(GymError, match="was told of other members whose numbers came"):
+        parts[split].reveal()
+    for name, part in parts.items():
+        if name not in (gone, late, split):
             part.reveal()
     community.until("closed")
     found = result(community.server.service.community, 1)
@@ -201,7 +209,7 @@ def test_a_round_in_which_too_few_are_left_keeps_the_base_and_the_next_begins(co
     assert sorted(found.report["refused"]) == NAMES[:4] and len(found.report["dropped"]) == 8
     assert not verify(*community.client(NAMES[0]).ledger()).problems
     with pytest.raises(GymError, match="round 1 went on without this member"):
-        parts[NAMES[5]].reveal()
+        parts[NAMES[5]].confirm()
     community.part(NAMES[0], loras[NAMES[0]], tmp_path / "again").advertise()
     assert community.client(NAMES[0]).server()["secure"]["members"] == 1
 
@@ -229,7 +237,7 @@ def test_what_would_show_a_member_is_refused(community, loras, base, tmp_path):
         first.share()
     first.rules = {**first.rules, "group": 3}
     forged = {**told[other], "step": {**told[other]["step"], "masks": "3" * 64}}
-    with pytest.raises(GymError, match=f"{other} did not sign these keys"):
+    with pytest.raises(GymError, match=f"{other} did not sign this `advertise`"):
         first.checked(other, forged)
     for part in parts.values():
         part.share()

@@ -13,7 +13,7 @@ from torch import Tensor
 from gym_core import GymError
 from gym_deltasoup.ledger.events import Event
 from gym_deltasoup.ledger.signatures import holds, message, signed
-from gym_deltasoup.rounds.secure_steps import ADVERTISE, MASKED, REVEAL, SHARE, STEPS, context
+from gym_deltasoup.rounds.secure_steps import ADVERTISE, CONFIRM, MASKED, REVEAL, SHARE, STEPS, context
 from gym_deltasoup.secure.fixed_point import encoded
 from gym_deltasoup.secure.member import PublicKeys, SecureMember
 from gym_deltasoup.secure.shamir import SHARE as SHARE_BYTES
@@ -49,6 +49,7 @@ class SecureContribution:
         )  # fmt: skip
         self.server, self.round, self.rules = told["server"], told["round"]["number"], told["secure"]
         self.secrets = SecureMember(member, context(self.server, self.round))
+        self.keys: dict[str, str] = {}  #: that sign for each member of the group
 
     def run(self, announce: Callable[[str], None] | None = None) -> Event:
         """Return the event that accepts the masked numbers. Raises GymError where the round goes on without this member."""
@@ -58,6 +59,7 @@ class SecureContribution:
         self.advertise()
         members = self.share()
         event = self.send(members)
+        self.confirm()
         self.reveal()
         return event
 
@@ -88,9 +90,15 @@ class SecureContribution:
             file.write_bytes(words.astype("<u4").tobytes())
             return self.client.contribute(self.name, file, "masked", {"masked": True}, self.base)
 
+    def confirm(self) -> None:
+        """Wait for whose numbers came, and sign who that is."""
+        self.say(CONFIRM, came=self.secrets.confirm(self._wait_for(CONFIRM)["came"]))
+
     def reveal(self) -> None:
-        """Wait for whose numbers came, and give shares that take the masks away."""
-        found = self.secrets.reveal(self._wait_for(REVEAL)["came"])
+        """Wait for what others signed, and give shares that take the masks away. Raises GymError where it is other than this."""
+        signed_by = self._wait_for(REVEAL)["confirmed"]
+        confirmed = {name: self._signed(name, said, CONFIRM)["came"] for name, said in signed_by.items()}
+        found = self.secrets.reveal(confirmed)
 
         def texts(shares: Mapping[str, int]) -> dict[str, str]:
             return {name: share.to_bytes(SHARE_BYTES, "big").hex() for name, share in shares.items()}
@@ -123,11 +131,19 @@ class SecureContribution:
 
     def checked(self, name: str, said: Mapping[str, Any]) -> PublicKeys:
         """Return the keys of a member, as it signed them. Raises GymError where it did not sign them for this round."""
-        step = said["step"]
-        key = self.client.member(name)["key"]
-        meant = (step["server"], step["round"], step["member"], step["layout"], step["step"])
-        if meant != (self.server, self.round, name, self.layout, ADVERTISE) or not holds(
-            key, message("secure", step), said["signature"]
-        ):
-            raise GymError(f"{name} did not sign these keys for this round", where=self.client.url, key="keys")
+        self.keys[name] = self.client.member(name)["key"]
+        step = self._signed(name, said, ADVERTISE)
+        if step["layout"] != self.layout:
+            raise GymError(f"{name} adds up other weights", where=self.client.url, key="layout")
         return PublicKeys(bytes.fromhex(step["shares"]), bytes.fromhex(step["masks"]))
+
+    def _signed(self, name: str, said: Mapping[str, Any], wanted: str) -> dict[str, Any]:
+        """Return what a member said in a step, with the key that it had when this member first heard of it."""
+        step: dict[str, Any] = said["step"]
+        meant = (step["server"], step["round"], step["member"], step["step"])
+        right = meant == (self.server, self.round, name, wanted) and name in self.keys
+        if not right or not holds(self.keys[name], message("secure", step), said["signature"]):
+            raise GymError(
+                f"{name} did not sign this `{wanted}` for this round", where=self.client.url, key="signature"
+            )
+        return step

@@ -16,7 +16,8 @@ from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.secure.member import PublicKeys, Reveal
 from gym_deltasoup.secure.merge import groups
 
-ADVERTISE, SHARE, MASKED, REVEAL, OVER = STEPS = ("advertise", "share", "masked", "reveal", "over")
+STEPS = ("advertise", "share", "masked", "confirm", "reveal", "over")
+ADVERTISE, SHARE, MASKED, CONFIRM, REVEAL, OVER = STEPS
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Team:
     advertised: dict[str, Mapping[str, Any]]  #: by member: what it signed
     shares: dict[str, Mapping[str, str]]  #: by member who shared: what it wrote for each other
     came: dict[str, str]  #: by member whose numbers are here: the SHA-256 of their file
+    confirmed: dict[str, Mapping[str, Any]]  #: by member: what it signed of whose numbers came
     reveals: dict[str, Mapping[str, Mapping[str, str]]]  #: by member
 
     @property
@@ -38,7 +40,8 @@ class Team:
         before: dict[str, tuple[Collection[str], Collection[str]]] = {
             SHARE: (self.advertised, self.shares),
             MASKED: (self.shares, self.came),
-            REVEAL: (self.came, self.reveals),
+            CONFIRM: (self.came, self.confirmed),
+            REVEAL: (self.confirmed, self.reveals),
         }
         asked, sent = before[step]
         return {*asked} - {*sent} if len(asked) >= self.threshold else set()
@@ -74,7 +77,7 @@ def teams(rows: sqlite3.Connection, number: int) -> list[Team]:
     """Return the groups of a round, by their numbers; none before they were drawn."""
     drawn = rows.execute("SELECT teams FROM secure_rounds WHERE round = ?", (number,)).fetchone()
     came = dict(rows.execute("SELECT member, content FROM contributions WHERE round = ?", (number,)))
-    said: dict[str, dict[str, Any]] = {ADVERTISE: {}, SHARE: {}, REVEAL: {}}
+    said: dict[str, dict[str, Any]] = {ADVERTISE: {}, SHARE: {}, CONFIRM: {}, REVEAL: {}}
     for member, step, text in rows.execute("SELECT member, step, said FROM secure_said WHERE round = ?", (number,)):
         said[step][member] = json.loads(text)
 
@@ -82,7 +85,7 @@ def teams(rows: sqlite3.Connection, number: int) -> list[Team]:
         return {name: held[name] for name in sorted(names) if name in held}
 
     return [
-        Team(of(names, said[ADVERTISE]), of(names, said[SHARE]), of(names, came), of(names, said[REVEAL]))
+        Team(*(of(names, held) for held in (said[ADVERTISE], said[SHARE], came, said[CONFIRM], said[REVEAL])))
         for names in json.loads("[]" if drawn is None else drawn[0])
     ]
 
@@ -119,10 +122,12 @@ def keep(rows: sqlite3.Connection, number: int, step: str, member: str, said: Ma
 
 
 def _check_names(team: Team, step: str, member: str, said: Mapping[str, Any]) -> None:
-    """Raise Refused where shares are for others than the group, or both of one member would be revealed."""
+    """Raise Refused where shares are for others than the group, others would have come, or both of one would be revealed."""
     others = {*team.advertised} - {member}
     if step == SHARE and {*said} != others:
         raise Refused("there is one share for each other member of the group", key="shares")
+    if step == CONFIRM and said["step"]["came"] != sorted(team.came):
+        raise Refused("these are not the members whose numbers came", key="came")
     if step == REVEAL and ({*said["own"]} != {*team.came} or {*said["keys"]} != {*team.shares} - {*team.came}):
         raise Refused("these are not the shares that are asked for", key="own")
 
@@ -130,7 +135,7 @@ def _check_names(team: Team, step: str, member: str, said: Mapping[str, Any]) ->
 def advance(rows: sqlite3.Connection, number: int, now: float, seconds: float) -> str:
     """Go on to the next step where this one is over, or all that it asks for is there; return the step."""
     step, ends = standing(rows, number)
-    while step in (SHARE, MASKED, REVEAL):
+    while step in (SHARE, MASKED, CONFIRM, REVEAL):
         if now < ends and any(team.waits_for(step) for team in teams(rows, number)):
             return step
         step, ends = STEPS[STEPS.index(step) + 1], now + seconds
@@ -171,6 +176,8 @@ def told(rows: sqlite3.Connection, number: int, member: str) -> dict[str, Any]:
     found |= {"ends": ends, "members": team.advertised, "shared": sorted(team.shares), "came": sorted(team.came)}
     if step != SHARE:  # then it is known who shared
         found["shares"] = {by: each[member] for by, each in team.shares.items() if by != member}
+    if step == REVEAL:  # then it is known who confirmed
+        found["confirmed"] = team.confirmed
     return found
 
 

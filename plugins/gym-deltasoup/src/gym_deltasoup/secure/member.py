@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidTag
@@ -34,10 +34,12 @@ class Reveal:
 
 
 class SecureMember:
-    """Steps: `advertise`, `share`, `receive`, `masked`, `reveal`, each once (Bonawitz et al. 2017, figure 4).
+    """Steps: `advertise`, `share`, `receive`, `masked`, `confirm`, `reveal`, each once (Bonawitz et al. 2017, figure 4).
 
     It protects against a server that is curious and follows the steps, and against members below the threshold who tell it all
-    they know. Keys are as authentic as the channel: sign `advertise()` where the server is not trusted to hand them on.
+    they know. Members sign what `advertise` and `confirm` return, so that a server can neither hand on other keys nor tell some
+    that others came and some that they did not: for two such sets it needs `2 threshold - members` members who sign both
+    (section 6).
 
     Args:
         name: of this member.
@@ -53,6 +55,7 @@ class SecureMember:
         self._keys: dict[str, PublicKeys] = {}
         self._threshold = 0
         self._held: dict[str, tuple[int, int]] = {}
+        self._came: frozenset[str] = frozenset()
         self._done = False
 
     def advertise(self) -> PublicKeys:
@@ -104,16 +107,40 @@ class SecureMember:
                 found = found + between if self.name < other else found - between
         return found
 
-    def reveal(self, came: Sequence[str]) -> Reveal:
-        """Return shares that take away the masks, given whose numbers came. Once: the other half would show single changes."""
+    def confirm(self, came: Collection[str]) -> list[str]:
+        """Return whose numbers came, to be signed. Once: who signs two sets lets a server take the masks from single changes.
+
+        Raises GymError where this member is not among them, too few are, or some did not share.
+        """
+        if self._came and self._came != {*came}:
+            raise GymError("whose numbers came was confirmed already, as others", key="came")
+        if not {*came} <= {*self._held}:
+            raise GymError(f"{sorted({*came} - {*self._held})[0]} shared nothing with {self.name}", key="came")
+        self._enough(came)
+        if self.name not in came:
+            raise GymError(f"the numbers of {self.name} did not come", key="came")
+        self._came = frozenset(came)
+        return sorted(came)
+
+    def reveal(self, confirmed: Mapping[str, Collection[str]]) -> Reveal:
+        """Return shares that take away the masks. Once: the other half would show single changes.
+
+        Args:
+            confirmed: what members of the group signed, each by itself: whose numbers came.
+
+        Raises GymError where one of them was told of others than this member was, or fewer than the threshold signed.
+
+        """
         if self._done:
             raise GymError("shares were revealed already, and never are a second time", key="reveal")
-        self._enough([name for name in self._held if name in came])
-        if self.name not in came:
-            raise GymError(f"the numbers of {self.name} did not come", key="reveal")
+        for name, came in sorted(confirmed.items()):
+            if name not in self._came or {*came} != self._came:
+                why = f"{name} was told of other members whose numbers came than {self.name}"
+                raise GymError(why, key="came", fix="do not go on with this server")
+        self._enough(confirmed)
         self._done = True
-        own = {name: pair[0] for name, pair in self._held.items() if name in came}
-        return Reveal(own, {name: pair[1] for name, pair in self._held.items() if name not in came})
+        own = {name: pair[0] for name, pair in self._held.items() if name in self._came}
+        return Reveal(own, {name: pair[1] for name, pair in self._held.items() if name not in self._came})
 
     def _between(self, other: str) -> bytes:
         return agreed(self._masks_key, self._keys[other].masks, b"mask" + self.context)
@@ -123,8 +150,8 @@ class SecureMember:
         purpose = b"\0".join([b"shares", self.context, sender.encode(), receiver.encode()])
         return AESGCM(agreed(self._shares_key, self._keys[other].shares, purpose))
 
-    def _enough(self, names: object) -> None:
-        count = len(list(names))  # type: ignore[call-overload]
+    def _enough(self, names: Collection[str]) -> None:
+        count = len(names)
         if not self._threshold or count < self._threshold:
             why = f"{count} members are left, and {self._threshold} are needed"
             raise GymError(why, key="threshold", fix="begin a new round, with a lower threshold or more members")

@@ -94,6 +94,10 @@ class Step(Config):
     time: Seconds
     """Clock of the member, in seconds since 1970."""
 
+    def kept(self, told: dict[str, object], signature: str) -> dict[str, object]:
+        """Return what is kept of it, given it as plain data: all of it with its signature, which others check."""
+        return {"step": told, "signature": signature}
+
 
 class Advertise(Step):
     """I take part, and these are my keys."""
@@ -116,6 +120,19 @@ class Share(Step):
     shares: Annotated[dict[Name, Annotated[str, Field(pattern=r"^[0-9a-f]{296}$")]], Field(max_length=200)]
     """By the name of each other member of the group: what it alone can read."""
 
+    def kept(self, told: dict[str, object], signature: str) -> dict[str, object]:
+        """Return the shares."""
+        return {**self.shares}
+
+
+class Confirm(Step):
+    """I was told that the numbers of these members came."""
+
+    step: Literal["confirm"]
+    """Which step."""
+    came: Annotated[list[Name], Field(max_length=200)]
+    """Their names, sorted."""
+
 
 PlainShares = Annotated[dict[Name, Annotated[str, Field(pattern=r"^[0-9a-f]{132}$")]], Field(max_length=200)]
 
@@ -130,11 +147,15 @@ class Unmask(Step):
     keys: PlainShares
     """Of the keys of members who dropped out."""
 
+    def kept(self, told: dict[str, object], signature: str) -> dict[str, object]:
+        """Return the shares."""
+        return {"own": self.own, "keys": self.keys}
+
 
 class SignedStep(Config):
     """A step, signed by the member."""
 
-    step: Annotated[Advertise | Share | Unmask, Field(discriminator="step")]
+    step: Annotated[Advertise | Share | Confirm | Unmask, Field(discriminator="step")]
     """What is signed."""
     signature: Signature
     """Over the canonical text."""

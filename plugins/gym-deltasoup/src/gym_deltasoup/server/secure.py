@@ -10,7 +10,7 @@ from gym_deltasoup.rounds import secure_steps as steps
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.vectors import digest, numbers
-from gym_deltasoup.server.requests import Advertise, Share, SignedStep, check_clock, check_signed, parsed
+from gym_deltasoup.server.requests import Advertise, SignedStep, check_clock, check_signed, parsed
 from gym_deltasoup.server.uploads import Unknown
 
 
@@ -46,11 +46,7 @@ class SecureRounds:
                 raise Refused(f"this is for round {step.round}, and round {now.number} is {now.state}", key="round")
             if isinstance(step, Advertise):
                 self._check_room(rows, step)
-                steps.keep(rows, now.number, steps.ADVERTISE, step.member, {"step": told, "signature": said.signature})
-            elif isinstance(step, Share):
-                steps.keep(rows, now.number, steps.SHARE, step.member, step.shares)
-            else:
-                steps.keep(rows, now.number, steps.REVEAL, step.member, {"own": step.own, "keys": step.keys})
+            steps.keep(rows, now.number, step.step, step.member, step.kept(told, said.signature))
             return steps.told(rows, now.number, step.member)
 
     def state(self, member: str) -> dict[str, Any]:
