@@ -31,9 +31,9 @@ def project(name: str) -> dict:
     return tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
 
 
-def test_needs(name: str) -> list[str]:
-    """Return the dependency group `test` of a package (PEP 735)."""
-    return tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text()).get("dependency-groups", {}).get("test", [])
+def test_needs(name: str, group: str = "test") -> list[str]:
+    """Return a dependency group of a package (PEP 735)."""
+    return tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text()).get("dependency-groups", {}).get(group, [])
 
 
 def closure(*names: str) -> list[str]:
@@ -156,6 +156,25 @@ def broken(session: nox.Session) -> None:
     """Prove that hostile plugins hurt nobody: gym-core with the hostile distributions installed."""
     install(session, closure("gym-testkit", "gym-manage"), "pytest")
     session.run("python", "-m", "pytest", "tests/hostile", "-p", "no:cacheprovider", *session.posargs)
+
+
+@nox.session
+def oracles(session: nox.Session) -> None:
+    """Compare merges with ByzFL, SciPy and mergekit, and privacy with dp-accounting and opacus.
+
+    ByzFL and mergekit bring much that nothing else here needs, so they have an environment of their own.
+    """
+    package, needs = "gym-deltasoup", [*test_needs("gym-deltasoup"), *test_needs("gym-deltasoup", "oracles")]
+    ours = [need for need in needs if need in PACKAGES]
+    others = [need for need in needs if need not in PACKAGES]
+    install(session, closure(package, "gym-testkit", *ours), "pytest", *others)
+    session.run(
+        "python", "-m", "pip", "uninstall", "-q", "-y", "torchvision"
+    )  # of another build than the torch at hand
+    session.run("python", "-c", "import importlib.metadata as m, mergekit.sparsify; m.version('byzfl')")  # else skipped
+    names = ("byzfl", "mergekit", "rules", "privacy_accounting", "privacy_mechanism", "record_privacy")
+    tests = [str(PACKAGES[package] / "tests" / f"test_{name}.py") for name in names]
+    session.run("python", "-m", "pytest", *tests, "-p", "no:cacheprovider", *session.posargs)
 
 
 @nox.session(venv_backend="none")
