@@ -98,6 +98,12 @@ def median(x, f=0):
     return np.median(x, 0)
 
 
+def meamed(x, f):
+    middle, kept = np.median(x, 0), len(x) - f
+    near = [sorted(column, key=lambda value, m=m: abs(value - m))[:kept] for column, m in zip(x.T, middle, strict=True)]
+    return np.array([np.mean(values) for values in near])
+
+
 def centered_clipping(x, f=0, tau=1.0, iterations=5):
     v = np.zeros(x.shape[1])
     for _ in range(iterations):

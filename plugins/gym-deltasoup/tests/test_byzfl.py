@@ -50,6 +50,7 @@ def test_coordinates_are_trimmed_and_halved_as_there(byzfl):
     for x, f in cases():
         close(merge_vectors(soup.TrimmedMean(), torch.from_numpy(x), f).vector, rules.TrMean(f)(x))
         close(merge_vectors(soup.Median(), torch.from_numpy(x)).vector, rules.Median()(x))
+        close(merge_vectors(soup.MeaMed(), torch.from_numpy(x), f).vector, rules.Meamed(f)(x))
 
 
 def test_krum_is_theirs_with_their_number_of_neighbours(byzfl):

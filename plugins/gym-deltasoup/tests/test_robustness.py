@@ -156,6 +156,7 @@ def test_the_result_stays_in_the_box_of_the_honest_inputs(merger):
     [
         (soup.TrimmedMean(), lambda f: 2 * f + 1),
         (soup.Median(), lambda f: 2 * f + 1),
+        (soup.MeaMed(), lambda f: 2 * f + 1),
         (soup.GeometricMedian(), lambda f: 2 * f + 1),
         (soup.ByzantineRobust(), lambda f: 2 * f + 1),
         (soup.Krum(), lambda f: 2 * f + 3),
@@ -195,7 +196,7 @@ def test_few_contributors_get_the_mean_and_are_told_that_nobody_is_tolerated():
 
 
 ROBUST = [
-    soup.TrimmedMean(), soup.Median(), soup.Krum(), soup.MultiKrum(), soup.Bulyan(), soup.GeometricMedian(),
+    soup.TrimmedMean(), soup.Median(), soup.MeaMed(), soup.Krum(), soup.MultiKrum(), soup.Bulyan(), soup.GeometricMedian(),
     soup.CenteredClipping(), soup.NormBound(), soup.SignMajority(), soup.NNM(), soup.ARC(), soup.ByzantineRobust(),
 ]  # fmt: skip
 

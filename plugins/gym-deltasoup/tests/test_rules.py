@@ -31,6 +31,7 @@ RULES = [
     (soup.Bulyan(), oracles.bulyan, 2),
     (soup.TrimmedMean(), oracles.trimmed_mean, 4),
     (soup.Median(), oracles.median, 5),
+    (soup.MeaMed(), oracles.meamed, 5),
     (soup.CenteredClipping(start="base", tau=2.0), lambda x, f: oracles.centered_clipping(x, tau=2.0), 3),
     (soup.NormBound(bound=3.0), lambda x, f: oracles.norm_bound(x, bound=3.0), 3),
     (soup.SignMajority(), oracles.sign_majority, 5),
@@ -58,7 +59,12 @@ def test_agrees_with_its_oracle(merger, oracle, hostile):
 
 @pytest.mark.parametrize(
     ("merger", "oracle"),
-    [(soup.TrimmedMean(), oracles.trimmed_mean), (soup.Median(), oracles.median), (soup.Krum(), oracles.krum)],
+    [
+        (soup.TrimmedMean(), oracles.trimmed_mean),
+        (soup.Median(), oracles.median),
+        (soup.MeaMed(), oracles.meamed),
+        (soup.Krum(), oracles.krum),
+    ],
     ids=lambda each: type(each).__name__,
 )
 def test_agrees_with_brute_force_for_all_sizes(merger, oracle):
@@ -108,6 +114,9 @@ def test_the_geometric_median_of_few_points():
     np.testing.assert_allclose(fermat, [0.5, 0.75**0.5 / 3], atol=1e-6)
     line = torch.tensor([[0.0], [1.0], [5.0], [6.0], [100.0]], dtype=torch.float64)
     np.testing.assert_allclose(merge_vectors(soup.GeometricMedian(), line, 0).vector, [5.0], atol=1e-4)
+    for x in draws(50, inputs=9, size=1):  # of one coordinate it is the median
+        found = merge_vectors(soup.GeometricMedian(), torch.from_numpy(x), 0).vector.numpy()
+        assert abs(found - np.median(x)) < 1e-4 * (x.max() - x.min())
 
 
 def test_greedy_soup_keeps_what_does_not_make_it_worse():

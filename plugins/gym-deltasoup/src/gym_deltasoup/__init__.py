@@ -10,7 +10,7 @@ _HOMES = {
     "gym_deltasoup.config.mixing": "ARC Bucketing ByzantineRobust NNM",
     "gym_deltasoup.config.privacy": "DifferentialPrivacy",
     "gym_deltasoup.config.robust": (
-        "Bulyan CenteredClipping FLTrust GeometricMedian Krum Median MultiKrum NormBound SignMajority TrimmedMean"
+        "Bulyan CenteredClipping FLTrust GeometricMedian Krum MeaMed Median MultiKrum NormBound SignMajority TrimmedMean"
     ),
     "gym_deltasoup.config.soups": "GreedySoup ModelStock SLERP TaskArithmetic UniformSoup WeightedMean",
     "gym_deltasoup.config.sparse": "Breadcrumbs DARE DELLA TIES",

@@ -12,6 +12,7 @@ from gym_deltasoup.config.robust import CenteredClipping as CenteredClipping
 from gym_deltasoup.config.robust import FLTrust as FLTrust
 from gym_deltasoup.config.robust import GeometricMedian as GeometricMedian
 from gym_deltasoup.config.robust import Krum as Krum
+from gym_deltasoup.config.robust import MeaMed as MeaMed
 from gym_deltasoup.config.robust import Median as Median
 from gym_deltasoup.config.robust import MultiKrum as MultiKrum
 from gym_deltasoup.config.robust import NormBound as NormBound

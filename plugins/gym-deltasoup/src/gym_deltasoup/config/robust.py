@@ -69,6 +69,12 @@ class Median(Robust):
     target: ClassVar[str] = "gym_deltasoup.robust.median:MedianRule"
 
 
+class MeaMed(Robust):
+    """Of each coordinate the mean of the `n - f` values that are nearest to the median (Xie et al. 2018, definition 7)."""
+
+    target: ClassVar[str] = "gym_deltasoup.robust.meamed:MeaMedRule"
+
+
 class GeometricMedian(Robust):
     """The point with the least sum of distances to the inputs, by the smoothed Weiszfeld algorithm (Pillutla et al. 2022).
 
