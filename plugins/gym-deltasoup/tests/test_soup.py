@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from soup_models import adapter, flat, lora_score, pulled, tuned
+from soup_models import LAYER, adapter, flat, lora_score, pulled, tuned
 
 from gym_core import Artifact, GymError
 from gym_deltasoup import DeltaSoup, DeltaSoupConfig
@@ -18,7 +19,9 @@ from gym_deltasoup.ledger.verify import verify
 from gym_deltasoup.reports.html import page
 from gym_deltasoup.reports.table import lines
 from gym_deltasoup.rounds.checks import Refused
+from gym_deltasoup.rounds.reputation import updated
 from gym_deltasoup.rounds.stored_files import verify_files
+from gym_deltasoup.sources.adapters import LoraProduct
 from gym_testkit.tiny import write_model
 
 FIRST_PAGE = """
@@ -219,6 +222,44 @@ def test_a_result_that_is_worse_than_the_base_is_not_published(base, loras, tmp_
     assert found.report["published"] == "base" and found.artifact.path == base
 
 
+def test_the_gate_asks_for_quality_from_a_floor_and_for_safety(base, tmp_path):
+    """Both at their bounds: 0.8 of what the base has above the floor, and 0.95 of its safety; the result is asked too."""
+    given = {
+        "all": (1.0, 1.0),
+        "just": (0.842, 0.951),
+        "dull": (0.838, 1.0),
+        "unsafe": (1.0, 0.949),
+        "odd": (1.0, float("nan")),
+    }
+    paths = {name: pulled(base, tmp_path / name, seed) for seed, name in enumerate(given)}
+    said = {
+        (name, kind): value for name in given for kind, value in zip(("quality", "safety"), given[name], strict=True)
+    }
+    products = {name: LoraProduct(path).read(LAYER, 0, 1024) for name, path in paths.items()}
+
+    def told(kind: str, artifact: Artifact) -> float:
+        if artifact.kind == "model":
+            return 1.0
+        found = LoraProduct(artifact.path).read(LAYER, 0, 1024)
+        return next(
+            (said[name, kind] for name, each in products.items() if torch.allclose(found, each, atol=1e-5)),
+            result[kind],
+        )
+
+    for number, result in enumerate(({"quality": 1.0, "safety": 0.96}, {"quality": 1.0, "safety": 0.94})):
+        soup = soup_of(base, tmp_path / f"soup-{number}", evaluate=partial(told, "quality"), quality_floor=0.2)
+        soup.community.safety = partial(told, "safety")
+        for name, path in paths.items():
+            soup.contribute(name, path)
+        report = soup.aggregate().report
+        assert report["accepted"] == ["all", "just"] and report["safety"] == {"before": 1.0, "after": result["safety"]}
+        assert report["refused"]["dull"] == "quality 0.797 is below 0.8 of that of the base"
+        assert all(report["refused"][name].startswith("safety ") for name in ("unsafe", "odd"))
+        assert report["published"] == ("base" if number else "result")
+        assert ("The result is less safe than the base, so the base stays." in report["remarks"]) == bool(number)
+        assert "safety 1 before" in "\n".join(lines(report)) and "safety 1 before" in page(report)
+
+
 def test_reputation_and_participation_follow_rounds(base, tmp_path):
     soup = soup_of(base, tmp_path / "soup", method="weighted_mean")
     for number in range(3):
@@ -227,6 +268,7 @@ def test_reputation_and_participation_follow_rounds(base, tmp_path):
             soup.contribute(name, path)
         report = soup.aggregate().report
     members = soup.community.ledger.members()
+    assert updated(0.8, 0.9, 0.9) == pytest.approx(0.81)
     assert members["alice"].reputation == pytest.approx(1 - 0.9**3)
     assert members["carol"].reputation == pytest.approx(0.1 * 0.99 * 0.9 + 0.1)
     points = report["rewards"]["points"]

@@ -62,6 +62,10 @@ class DeltaSoupConfig(Config):
     """Share of the score of the base that a contribution has to keep, counted from `quality_floor`."""
     quality_floor: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     """Score of a model that knows nothing, such as that of guessing."""
+    evaluate_safety: Annotated[str | None, Field(pattern=r".:.")] = None
+    """`package.module:function` that is given a `gym_core.Artifact` and returns how safe it is, higher being better."""
+    safety_threshold: Share = 0.95
+    """Share of the safety of the base that a contribution, and the result of a round, have to keep."""
     duplicate_cosine: Share = 0.999
     """Cosine of two changes from which the later one counts as a copy of the other."""
     max_change: PositiveFloat = 0.5

@@ -83,6 +83,8 @@ def _summary(report: Mapping[str, Any]) -> str:
     ]
     if scores["before"] is not None:
         told.append(f"score {scores['before']:.4g} before, {scores['after']:.4g} after")
+    if report["safety"]["before"] is not None:
+        told.append(f"safety {report['safety']['before']:.4g} before, {report['safety']['after']:.4g} after")
     if report["privacy"] is not None:
         told += [f"{key} {value}" for key, value in report["privacy"].items()]
     return escape("; ".join(told)) + "."

@@ -20,6 +20,8 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     ]
     if scores["before"] is not None:
         head.append(f"score {scores['before']:.4g} before, {scores['after']:.4g} after")
+    if report["safety"]["before"] is not None:
+        head.append(f"safety {report['safety']['before']:.4g} before, {report['safety']['after']:.4g} after")
     head.append(f"published: {report['published']}")
     if report["privacy"] is not None:
         head.append("privacy: " + ", ".join(f"{key} {value}" for key, value in report["privacy"].items()))

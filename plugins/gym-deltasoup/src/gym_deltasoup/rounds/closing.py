@@ -29,6 +29,7 @@ from gym_deltasoup.rounds.gate import Gate, usable
 from gym_deltasoup.rounds.measures import BesideResult, beside_result
 from gym_deltasoup.rounds.reputation import reputations, weight
 from gym_deltasoup.rounds.round_report import Merged, report
+from gym_deltasoup.rounds.scores import scored
 from gym_deltasoup.rounds.secure_closing import MODEL, made_of_groups
 from gym_deltasoup.rounds.secure_steps import forget
 
@@ -137,7 +138,7 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
         announce=partial(click.echo, err=True),
     )
     spent = None if privacy is None else privacy.spend(f"{community.server}/{number}", members)
-    after = gate.score(merged.artifact)
+    after = scored(community, merged.artifact)
     tolerated = merged.tolerated_byzantine
     seed = seed_of(ledger)
     beside = beside_result(everybody, base.path, work / "beside", merged.artifact, tolerated, seed).first(len(members))

@@ -53,7 +53,8 @@ class Community:
         """Open the folder."""
         self.config = config
         self.folder = Path(config.folder).expanduser().absolute()
-        self.evaluate = evaluate if evaluate is not None else _function(config.evaluate)
+        self.evaluate = evaluate if evaluate is not None else _function(config.evaluate, "evaluate")
+        self.safety = _function(config.evaluate_safety, "evaluate_safety")
         self.limits = Limits() if limits is None else limits
         if self.evaluate is None and config.enable_rewards and SCHEMES[config.reward_scheme].values_coalitions:
             why = f"`{config.reward_scheme}` asks how good models are, and there is no function to say so"
@@ -216,14 +217,14 @@ def in_the_open() -> Refused:
     return Refused(why, key="secure_aggregation", fix="contribute to its server: gym soup contribute")
 
 
-def _function(reference: str | None) -> Evaluate | None:
+def _function(reference: str | None, key: str) -> Evaluate | None:
     if reference is None:
         return None
     try:
         found: Evaluate = load_object(reference)
     except (ImportError, AttributeError) as error:
         why = f"there is no function `{reference}` ({error})"
-        raise RecipeError(why, key="evaluate", fix="write `package.module:function`, of what is installed") from None
+        raise RecipeError(why, key=key, fix="write `package.module:function`, of what is installed") from None
     return found
 
 

@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 
 from torch import Tensor
 
-from gym_core import Artifact, GymError
+from gym_core import GymError
 from gym_core.files import remove
 from gym_deltasoup.artifacts import merge_artifacts
 from gym_deltasoup.config.soups import UniformSoup
@@ -22,6 +23,7 @@ from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contents import FILES
 from gym_deltasoup.rounds.earlier import Earlier, seed_of
 from gym_deltasoup.rounds.measures import beside
+from gym_deltasoup.rounds.scores import UNKNOWN, Scores, of_base, scored
 from gym_deltasoup.sources.inputs import Input
 
 NOTHING = 1e-6  #: norm of a change that is none, in medians of the norms; with privacy, in `privacy_clip`
@@ -34,9 +36,9 @@ class Gated:
     inputs: list[Input]  #: in the order of acceptance
     refused: dict[str, str] = field(default_factory=dict)  #: by member: why
     norms: dict[str, float] = field(default_factory=dict)  #: of changes, by member
-    scores: dict[str, float] | None = None  #: by member; None where nothing is evaluated
-    quality: dict[str, float] | None = None  #: share of the base's score, at most 1
-    before: float | None = None  #: score of the base
+    scores: dict[str, Scores] = field(default_factory=dict)  #: by member
+    quality: dict[str, float] | None = None  #: share of the base's score, at most 1; None where nothing is evaluated
+    before: Scores = UNKNOWN  #: of the base
     sketches: dict[str, Tensor] = field(default_factory=dict)  #: of changes, by member
 
 
@@ -65,7 +67,6 @@ class Gate:
         """Write into `work` what is evaluated."""
         self.community, self.work, self.earlier = community, work, earlier
         self._numbers = count()
-        self._before: float | None = None
 
     def judged(self, given: Gated) -> Gated:
         """Refuse copies of others, also of earlier rounds, changes of nothing, and what is worse than the base.
@@ -95,36 +96,37 @@ class Gate:
             else:
                 kept.append(row)
         inputs = [given.inputs[row] for row in kept]
-        if self.community.evaluate is None:
+        if self.community.evaluate is None and self.community.safety is None:
             return Gated(inputs, refused, norms, sketches=sketches)
-        before = self.base_score()
-        scores = {each.name: self._merged_score([each], UniformSoup(), 0) for each in inputs}
+        before = self.base_scores
+        scores = {each.name: self._of_merge([each], UniformSoup(), 0, safety=True) for each in inputs}
         quality = {}
-        for name, score in scores.items():
-            kept_share = (score - config.quality_floor) / (before - config.quality_floor)
+        for name, found in scores.items():
+            kept_share = self._share(found)
             if not kept_share >= config.quality_threshold:  # NaN is not
                 refused[name] = f"quality {kept_share:.3g} is below {config.quality_threshold:g} of that of the base"
+            elif found.unsafe(before, config.safety_threshold):
+                refused[name] = (
+                    f"safety {found.safety:.4g} is below {config.safety_threshold:g} of {before.safety:.4g}, the base's"
+                )
             else:
                 quality[name] = min(1.0, kept_share)
-        passed = [each for each in inputs if each.name in quality]
-        return Gated(passed, refused, norms, scores, quality, before, sketches)
+        passed = [each for each in inputs if each.name not in refused]
+        return Gated(passed, refused, norms, scores, None if before.quality is None else quality, before, sketches)
 
-    def base_score(self) -> float:
-        """Return how good the base is. Raises GymError where it is no better than `quality_floor`."""
-        if self._before is None:
-            base = self.community.base
-            made = Artifact(base.path, details={"base": base.name, "base_fingerprint": base.fingerprint})
-            found = self.score(made)
-            assert found is not None, "asked where something is evaluated"
-            if not found > self.community.config.quality_floor:
-                why = f"the base scores {found:.4g}, which is no more than that of a model that knows nothing"
-                raise GymError(why, key="quality_floor", fix="lower it, or evaluate what the base can do")
-            self._before = found
-        return self._before
+    @cached_property
+    def base_scores(self) -> Scores:
+        """What is said of the base. Raises GymError where it is no better than `quality_floor`."""
+        found = of_base(self.community)
+        if found.quality is not None and not found.quality > self.community.config.quality_floor:
+            why = f"the base scores {found.quality:.4g}, which is no more than that of a model that knows nothing"
+            raise GymError(why, key="quality_floor", fix="lower it, or evaluate what the base can do")
+        return found
 
-    def score(self, artifact: Artifact) -> float | None:
-        """Return how good a model is; None where nothing is evaluated."""
-        return None if self.community.evaluate is None else float(self.community.evaluate(artifact))
+    def _share(self, found: Scores) -> float:
+        """Return the share of the quality of the base, counted from the floor; 1 where nothing is evaluated."""
+        before, floor = self.base_scores.quality, self.community.config.quality_floor
+        return 1.0 if found.quality is None or before is None else (found.quality - floor) / (before - floor)
 
     def value(
         self, inputs: Mapping[str, Input], merger: Merger, wanted: int
@@ -134,23 +136,22 @@ class Gate:
             return None
 
         def worth(members: frozenset[str]) -> float:
-            if not members:
-                return self.base_score()
             hostile = min(wanted, merger.tolerates(len(members)))
-            found = self._merged_score([inputs[name] for name in sorted(members)], merger, hostile)
-            return found if math.isfinite(found) else self.base_score()
+            some = [inputs[name] for name in sorted(members)]
+            found = self._of_merge(some, merger, hostile).quality if some else None
+            before = self.base_scores.quality
+            assert before is not None, "asked where something is evaluated"
+            return found if found is not None and math.isfinite(found) else before
 
         return worth
 
-    def _merged_score(self, inputs: Sequence[Input], merger: Merger, hostile: int) -> float:
-        """Return how good what these make together is, as a model that anybody could open."""
+    def _of_merge(self, inputs: Sequence[Input], merger: Merger, hostile: int, safety: bool = False) -> Scores:
+        """Return what is said of what these make together, as a model that anybody could open."""
         place = self.work / f"candidate-{next(self._numbers)}"
-        evaluate = self.community.evaluate
-        assert evaluate is not None, "asked where something is evaluated"
-        asked = evaluate if merger.needs_evaluation else None
+        asked = self.community.evaluate if merger.needs_evaluation else None
         base, rank = self.community.base.name, self.community.config.rank
         made = merge_artifacts(merger, inputs, place, base=base, hostile=hostile, evaluate=asked, rank=rank)
         try:
-            return float(evaluate(made.artifact))
+            return scored(self.community, made.artifact, safety)
         finally:
             remove(place)

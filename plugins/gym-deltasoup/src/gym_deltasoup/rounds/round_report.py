@@ -10,6 +10,7 @@ from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.gate import Gated
 from gym_deltasoup.rounds.measures import BesideResult
+from gym_deltasoup.rounds.scores import Scores
 
 OPEN = "Enrolment is open: one person may hold many names, and nothing but the robust rule and the gate stands against that."
 
@@ -23,7 +24,7 @@ class Merged:
     beside: BesideResult
     trimmed: Mapping[str, float]  #: whose numbers were trimmed away: in what share of the coordinates
     quality: Mapping[str, float]
-    after: float | None  #: score of the result; None where nothing is evaluated
+    after: Scores  #: of the result
     points: Mapping[str, int]
     privacy: Mapping[str, Any] | None  #: what was spent
     hostile: int  #: how many hostile contributors were expected
@@ -34,7 +35,7 @@ def report(
 ) -> dict[str, Any]:
     """Return the report."""
     left_out = {name: f"it holds {why}" for name, why in merged.merge["excluded"].items()}
-    contents = {each.member: each for each in given}
+    contents, said = {each.member: each for each in given}, gated.scores
     contributors = {
         name: {
             "content": contents[name].content,
@@ -42,12 +43,13 @@ def report(
             "norm": gated.norms[name],
             **told,
             "quality": merged.quality[name],
-            "score": None if gated.scores is None else gated.scores[name],
+            "score": said.get(name, Scores()).quality,
+            "safety": said.get(name, Scores()).safety,
         }
         for name, told in beside_each(merged.members, merged.beside).items()
     }
-    worse = is_worse(gated.before, merged.after)
     config = community.config
+    worse = merged.after.worse(gated.before, config.safety_threshold)
     return {
         **head(community, number, merged.merge["merger"]),
         "hostile": merged.hostile,
@@ -58,7 +60,7 @@ def report(
         "refused": {**gated.refused, **left_out},
         "refused_at_upload": community.refusals(number),
         "contributors": contributors,
-        "scores": {"before": gated.before, "after": merged.after},
+        **before_and_after(gated.before, merged.after),
         "published": "base" if worse else "result",
         "privacy": None if merged.privacy is None else dict(merged.privacy),
         "rewards": {
@@ -90,9 +92,12 @@ def beside_each(names: Sequence[str], beside: BesideResult) -> dict[str, dict[st
     return {name: {"distance": distance, "cosine": cosine, "trimmed": share} for name, distance, cosine, share in rows}
 
 
-def is_worse(before: float | None, after: float | None) -> bool:
-    """Return whether a result scores below the base."""
-    return after is not None and before is not None and not after >= before
+def before_and_after(before: Scores, after: Scores) -> dict[str, Any]:
+    """Return what a report says of the base and of the result."""
+    return {
+        "scores": {"before": before.quality, "after": after.quality},
+        "safety": {"before": before.safety, "after": after.safety},
+    }
 
 
 def of_merge(merge: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,14 +105,14 @@ def of_merge(merge: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in merge.items() if key not in ("inputs", "base")}
 
 
-def _remarks(community: Community, merged: Merged, worse: bool) -> list[str]:
+def _remarks(community: Community, merged: Merged, worse: str) -> list[str]:
     found = []
     if not merged.merge["tolerated_byzantine"]:
         found.append(f"{len(merged.members)} contributors leave room for no hostile one: tolerated_byzantine = 0.")
     if community.evaluate is None:
         found.append("Nothing was evaluated: there was no gate, and quality is the cosine of a change to the result.")
     if worse:
-        found.append("The result scores below the base, so the base stays.")
+        found.append(f"The result {worse}, so the base stays.")
     if merged.privacy is not None:
         found.append(
             "Scores, distances, reputations and rewards are computed from what is not noised: keep them private."

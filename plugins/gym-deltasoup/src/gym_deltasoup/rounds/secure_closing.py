@@ -12,14 +12,15 @@ from typing import Any
 import click
 import numpy as np
 
-from gym_core import Artifact, GymError
+from gym_core import GymError
 from gym_deltasoup.artifacts import MergedArtifact, merge_artifacts
 from gym_deltasoup.kinds import Merger, name_of, require
 from gym_deltasoup.merge import expected
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.earlier import seed_of
 from gym_deltasoup.rounds.measures import BesideResult, beside, beside_result
-from gym_deltasoup.rounds.round_report import OPEN, beside_each, head, is_worse, of_merge
+from gym_deltasoup.rounds.round_report import OPEN, before_and_after, beside_each, head, of_merge
+from gym_deltasoup.rounds.scores import Scores, of_base, scored
 from gym_deltasoup.rounds.secure_steps import Team, advertised, context, require_over, teams
 from gym_deltasoup.rounds.vectors import numbers
 from gym_deltasoup.secure.collector import unmasked
@@ -125,11 +126,10 @@ def _report(
     community: Community, number: int, sums: Sums, hostile: int, merged: MergedArtifact | None,
     spent: Mapping[str, Any] | None, rows: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
-    base, method = community.base, community.config.method
-    before = after = None
-    if community.evaluate is not None and merged is not None:
-        kept = Artifact(base.path, details={"base": base.name, "base_fingerprint": base.fingerprint})
-        before, after = float(community.evaluate(kept)), float(community.evaluate(merged.artifact))
+    method = community.config.method
+    before = after = Scores()
+    if merged is not None:
+        before, after = of_base(community), scored(community, merged.artifact)
     merger = {"name": name_of(method), "options": method.model_dump(mode="json")}
     merge = {} if merged is None else merged.report
     left_out = {
@@ -140,14 +140,14 @@ def _report(
     accepted = sorted(name for names in sums.members.values() for name in names) if merged is not None else []
     tolerated = merge.get("tolerated_byzantine", 0)
     least = (1 + 2 * tolerated / max(1, len(rows))) / 2
-    worse = is_worse(before, after)
+    worse = after.worse(before, community.config.safety_threshold)
     remarks = [GROUPS]
     if merged is None:
         remarks.append("Too little was left for a merge, so the base stays.")
     elif not tolerated:
         remarks.append(f"{len(rows)} groups leave room for no hostile one: tolerated_byzantine = 0.")
     if worse:
-        remarks.append("The result scores below the base, so the base stays.")
+        remarks.append(f"The result {worse}, so the base stays.")
     if community.ledger.identity("enrolment") == "open":
         remarks.append(OPEN)
     return {
@@ -161,7 +161,7 @@ def _report(
         "refused_at_upload": community.refusals(number),
         "dropped": sums.dropped,
         "contributors": dict(rows),
-        "scores": {"before": before, "after": after},
+        **before_and_after(before, after),
         "published": "base" if merged is None or worse else "result",
         "privacy": None if spent is None else dict(spent),
         "rewards": {"scheme": None, "pool": 0, "points": {}},
