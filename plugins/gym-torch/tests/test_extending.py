@@ -113,6 +113,10 @@ class TestBest:
         lines = [line for line in metrics(tmp_path / "best") if "eval_loss" in line]
         best = min(lines, key=lambda line: line["eval_loss"])["step"]
         assert best < 6 and made.details["step"] == best
+        told = next(line["eval_loss"] for line in lines if line["step"] == best)
+        assert json.loads((tmp_path / "best" / "eval_results.json").read_text())["eval_loss"] == told
+        card = (made.path / "README.md").read_text()
+        assert f"| weights of step | {best} |" in card and f"| eval_loss | {round(told, 4)} |" in card
         self.run(model_path, tmp_path / "short", sections, max_steps=best)
         assert same(weights(tmp_path / "best"), weights(tmp_path / "short"))
 

@@ -27,6 +27,7 @@ class Progress:
     evaluated: int = 0  #: step of the last evaluation
     best_step: int = -1  #: step of the best evaluation so far
     best: float | None = None  #: what it measured of what the algorithm improves
+    best_figures: dict[str, float] = field(default_factory=dict)  #: all that it measured
     skipped: list[int] = field(default_factory=list)  #: finished steps that updated nothing, counted from 1
     idle: int = 0  #: finished steps that had nothing to learn from, and updated nothing
     loss: float = 0.0  #: sum over the finished steps of their loss
@@ -38,6 +39,11 @@ class Progress:
     def over(self) -> bool:
         """Whether no further step is to be taken."""
         return self.step >= self.total or bool(self.stop)
+
+    def figures_of(self, artifact: Artifact) -> dict[str, float]:
+        """Return `figures` with what was measured of these weights, where they are those of the best evaluation."""
+        best = artifact.details.get("step") == self.best_step
+        return self.figures | (self.best_figures if best else {})
 
     @property
     def mean_loss(self) -> float:

@@ -64,7 +64,7 @@ def tell_end(job: Job, artifact: Artifact) -> None:
     say(f"{progress.step:,} steps, {progress.tokens:,} tokens in {progress.seconds:.1f} s ({speed})")
     if progress.stop:
         say(f"ended early: {progress.stop}")
-    figures = {name: f"{value:.4f}" for name, value in progress.figures.items()}
+    figures = {name: f"{value:.4f}" for name, value in progress.figures_of(artifact).items()}
     if measure in figures:
         held_out = f", held out {figures[f'eval_{measure}']}" if progress.evaluated else ""
         first, last = figures[f"first_{measure}"], figures[measure]

@@ -178,7 +178,7 @@ def evaluate(job: Job, evaluation: Evaluation) -> None:
     record = {f"eval_{name}": value for name, value in found.items()}
     progress.figures.update(record)
     if gain(found[job.measure], progress.best, job.better) > 0:
-        progress.best_step, progress.best = progress.step, found[job.measure]
+        progress.best_step, progress.best, progress.best_figures = progress.step, found[job.measure], record
     job.observer.evaluated(progress, {"step": progress.step, "epoch": progress.epoch, **record})
 
 

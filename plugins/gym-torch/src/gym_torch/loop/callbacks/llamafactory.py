@@ -42,7 +42,7 @@ class LlamaFactoryFiles(JsonLines):
             "train_samples_per_second": round(progress.samples / seconds, 3),
             "train_steps_per_second": round(progress.step / seconds, 3),
         }
-        found = {key: value for key, value in progress.figures.items() if key.startswith("eval_")}
+        found = {key: value for key, value in progress.figures_of(artifact).items() if key.startswith("eval_")}
         evaluation = {"epoch": progress.epoch, **found} if found else {}
         for name, values in (("train", training), ("eval", evaluation), ("all", training | evaluation)):
             if values:

@@ -35,7 +35,9 @@ class ModelCard(Observer):
         if is_hub_id(self.base):  # a family or a folder of this machine means nothing to others
             head["base_model"] = self.base
         rows = [("steps", progress.step), ("epochs", round(progress.epoch, 3)), ("tokens", progress.tokens)]
-        rows += [(name, round(value, 4)) for name, value in progress.figures.items()]
+        if artifact.details.get("step", progress.step) != progress.step:
+            rows.append(("weights of step", artifact.details["step"]))
+        rows += [(name, round(value, 4)) for name, value in progress.figures_of(artifact).items()]
         figures = "\n".join(f"| {name} | {value} |" for name, value in rows)
         recipe = yaml.safe_dump({key: canonical[key] for key in canonical if key != "output"}, sort_keys=False)
         return CARD.format(
