@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 from peers.process import Result, Spec, arguments, clock, held, peak, schedule, serve
 
@@ -51,7 +52,7 @@ def vowels(completions: list[list[dict[str, str]]], **_: Any) -> list[float]:
 def gym(spec: Rolling) -> Rolled:
     """Train with Gym, through a recipe."""
     import gym_grpo.objective  # noqa: F401 - loaded before memory is measured, as the peer's modules are
-    import gym_rl.training_setup  # noqa: F401
+    import gym_rl.training_setup
     from gym_core import Callback, execute, load_recipe
     from gym_torch.observer import Observer, Progress
 
@@ -65,7 +66,18 @@ def gym(spec: Rolling) -> Rolled:
 
         def stepped(self, progress: Progress) -> None:
             self.ends.append(time.perf_counter())
-            self.updated.append(progress.seconds)
+            self.updated.append(progress.seconds - Timed.sampling)
+
+    class Timed(gym_rl.training_setup.Rollouts):
+        """Takes the time of rounds, which are no part of an update."""
+
+        sampling = 0.0
+
+        def _round(self, *args: Any) -> Any:
+            began = time.perf_counter()
+            made = super()._round(*args)
+            Timed.sampling += time.perf_counter() - began
+            return made
 
     watch = Watch()
 
@@ -78,7 +90,8 @@ def gym(spec: Rolling) -> Rolled:
     algorithm = {"name": "grpo", "rewards": [reward], "group_size": GROUP, "max_new_tokens": spec.longest}
     data = {"sources": [spec.prompts]}
     recipe = load_recipe({"model": spec.model, "data": data, "algorithm": algorithm, **schedule(spec)})
-    outcome = execute(replace(recipe, callbacks=(Watching(),)))
+    with patch("gym_rl.training_setup.Rollouts", Timed):
+        outcome = execute(replace(recipe, callbacks=(Watching(),)))
     most = peak()
     lines = [json.loads(line) for line in (outcome.output / "metrics.jsonl").read_text().splitlines()]
     return Rolled(

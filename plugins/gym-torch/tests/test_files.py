@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from gym_torch_bench import Memory, make_run, train
+from gym_torch_bench import Memory, Prepared, Sample, Samples, make_run, samples, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core import Artifact
@@ -88,3 +90,25 @@ def test_smoothing_starts_at_the_first_value() -> None:
 def test_a_run_without_a_log_line_can_be_drawn(tmp_path: Path) -> None:
     draw([], tmp_path / "empty.png")
     assert (tmp_path / "empty.png").exists()
+
+
+class SlowSamples(Samples):
+    """Takes its time for each sample, as rollouts do."""
+
+    def __getitem__(self, index: int) -> Sample:
+        time.sleep(0.2)
+        return super().__getitem__(index)
+
+
+class Slow(Memory):
+    """Counting sequences that are made as they are asked for."""
+
+    def build(self, **context: Any) -> Prepared:
+        return Prepared(SlowSamples(samples(4).samples), None)
+
+
+def test_the_time_of_a_step_begins_where_its_samples_are_asked_for(model_path: Path, tmp_path: Path) -> None:
+    train(make_run(model_path, tmp_path, Slow(), max_steps=2, batch_size=2))
+    record = json.loads((tmp_path / "run.json").read_text())["training"]
+    assert record["seconds"] >= 0.8
+    assert sum(line["tokens_per_second"] for line in read_lines(tmp_path / "metrics.jsonl")) <= record["tokens"] / 0.4

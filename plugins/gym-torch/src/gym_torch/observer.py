@@ -23,7 +23,8 @@ class Progress:
     epoch: float = 0.0  #: passes over the data finished
     tokens: int = 0  #: tokens seen, padding not counted
     samples: int = 0  #: samples seen
-    seconds: float = 0.0  #: time spent training, over all processes that worked on the run one after another
+    seconds: float = 0.0
+    """Time spent on steps, what makes them included, over all processes that worked on the run one after another."""
     evaluated: int = 0  #: step of the last evaluation
     best_step: int = -1  #: step of the best evaluation so far
     best: float | None = None  #: what it measured of what the algorithm improves

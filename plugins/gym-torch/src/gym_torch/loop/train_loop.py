@@ -55,6 +55,7 @@ def run(job: Job) -> None:
         if progress.over:
             return
         job.ranks.at("")  # a source may sample and judge its steps first, which takes its time
+        began = time.monotonic()
         by = f"{named(job.source)}.steps, for step {progress.step + 1} of {progress.total},"
         step = promised(next(steps, None), Step, by, "algorithm")
         check_names(step.metrics.keys() - {UNLEARNT}, by)
@@ -62,9 +63,9 @@ def run(job: Job) -> None:
             skip(job, step)
             job.observer.stepped(progress)
         elif step.idle:
-            rest(job, step)
+            rest(job, step, began)
             job.observer.stepped(progress)
-        elif optimizer_step(job, step, [peak * job.factor(progress.step) for peak in peaks]):
+        elif optimizer_step(job, step, [peak * job.factor(progress.step) for peak in peaks], began):
             job.observer.stepped(progress)
 
 
@@ -89,20 +90,21 @@ def skip(job: Job, step: Step) -> None:
     job.observer.skipped(progress, {"step": progress.step, "epoch": progress.epoch, "skipped": names})
 
 
-def rest(job: Job, step: Step) -> None:
+def rest(job: Job, step: Step, began: float) -> None:
     """Let a step go by that has nothing to learn from: weights and optimizer stay as they are, the schedule goes on."""
-    progress = job.progress
+    progress, seconds = job.progress, time.monotonic() - began
     progress.step, progress.epoch, progress.idle = progress.step + 1, step.epoch, progress.idle + 1
-    job.window.add({"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "seconds": 0.0, **step.metrics, UNLEARNT: 1.0})
+    progress.seconds += seconds
+    job.window.add({"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "seconds": seconds, **step.metrics, UNLEARNT: 1.0})
 
 
-def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
+def optimizer_step(job: Job, step: Step, rates: Sequence[float], began: float) -> bool:
     """Take one optimizer step; return False, with the model untouched, when a signal came in between.
 
+    `began` is when its source was asked for it, `time.monotonic`: what samples its own steps takes most of the time of a run.
     Where the gradient is 0 there was nothing to learn from, and momentum and decay move nothing: weights and optimizer stay as
     they are, as in `rest`. An optimizer in the backward pass, which never sees the whole gradient, is the exception.
     """
-    began = time.monotonic()
     in_backward = job.optimizer_config.updates_in_backward()
     whole = StepBatches.of(job, step)
     for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
@@ -118,7 +120,7 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float]) -> bool:
 
 
 def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began: float) -> None:
-    """Update the weights by the gradients of a step, all of whose batches went backward; `began` is when, `time.monotonic`.
+    """Update the weights by the gradients of a step, all of whose batches went backward.
 
     Raises GymError where the loss or a gradient is not finite, and then changes nothing.
     """
