@@ -133,13 +133,13 @@ def newest(output: Path) -> int:
 
 def test_early_stopping_counts_on_after_a_crash(model_path: Path, tmp_path: Path) -> None:
     data = Memory(held_out=6)
-    stop = EarlyStopping(patience=3, threshold=100.0)
+    stops = (EarlyStopping(patience=3, threshold=100.0), EarlyStopping(patience=9))  # each by its own count
     settings = {"eval_every": 1, "save_every": 1, "log_every": 1}
     for name, event in (("plain", ()), ("crashed", (Event(step=3),))):
         if event:
             with pytest.raises(Crash):
-                train(make_run(model_path, tmp_path / name, data, sections={"callbacks": (stop, *event)}, **settings))
-        train(make_run(model_path, tmp_path / name, data, sections={"callbacks": (stop,)}, **settings))
+                train(make_run(model_path, tmp_path / name, data, sections={"callbacks": (*stops, *event)}, **settings))
+        train(make_run(model_path, tmp_path / name, data, sections={"callbacks": stops}, **settings))
     assert metrics(tmp_path / "plain") == metrics(tmp_path / "crashed")
     assert metrics(tmp_path / "plain")[-1]["step"] == 4
     assert "eval_loss" in json.loads((tmp_path / "plain" / "run.json").read_text())["training"]["stopped"]

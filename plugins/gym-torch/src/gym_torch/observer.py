@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +98,10 @@ class Observer:
 
 
 class Observers(Observer):
-    """Several observers as one, told in order, each with a record of its own. Their states are kept by class name."""
+    """Several observers as one, told in order, each with a record of its own.
+
+    Their states are kept by class name; that of a second one of a class is `EarlyStop-2`.
+    """
 
     def __init__(self, members: Sequence[Observer]) -> None:
         """Hold the observers."""
@@ -147,12 +150,20 @@ class Observers(Observer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each. Raises PluginError where one is no plain data."""
         return {
-            type(member).__name__: plain_data(member.state_dict(), f"{named(member)}.state_dict", "callbacks")
-            for member in self.members
+            name: plain_data(member.state_dict(), f"{named(member)}.state_dict", "callbacks")
+            for name, member in self._named()
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hand each its state; one that was not there before starts afresh."""
+        for name, member in self._named():
+            if name in state:
+                member.load_state_dict(state[name])
+
+    def _named(self) -> Iterator[tuple[str, Observer]]:
+        """Yield the observers, each with a name of its own."""
+        seen: dict[str, int] = {}
         for member in self.members:
-            if type(member).__name__ in state:
-                member.load_state_dict(state[type(member).__name__])
+            kind = type(member).__name__
+            seen[kind] = seen.get(kind, 0) + 1
+            yield (kind if seen[kind] == 1 else f"{kind}-{seen[kind]}"), member
