@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gym_core import GymError, execute, load_recipe
 from gym_core.errors import Problem
 from gym_core.sections import Findings
-from gym_llamafactory import exporting, serving
+from gym_llamafactory import exporting, predicting, serving
 from gym_llamafactory.v1 import exporting as merging
 from gym_testkit import tiny
 
@@ -49,15 +49,8 @@ def command(keys: dict[str, Any]) -> Any:
     """Return what reads a file that is not for training, None where it is."""
     if "peft_config" in keys and "train_dataset" not in keys:
         return merging
-    return (
-        None
-        if "dataset" in keys
-        else exporting
-        if "export_dir" in keys
-        else serving
-        if "infer_backend" in keys
-        else None
-    )
+    marks = {"do_train": None, "do_predict": predicting, "dataset": None, "export_dir": exporting, "infer_backend": serving}
+    return next((reader for mark, reader in marks.items() if keys.get(mark)), None)
 
 
 def for_training(keys: dict[str, Any]) -> bool:

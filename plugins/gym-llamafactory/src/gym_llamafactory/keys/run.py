@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gym_llamafactory.keys.convert import NOT, note, number, positive, refused, unread
@@ -70,6 +71,18 @@ def clipped(
     return 0.0 if at_once or str(optim).endswith("_layerwise") else norm
 
 
+def beside_training(command: str, done: str) -> Callable[..., None]:
+    """Return a conversion for a switch that LLaMA-Factory follows with `do_train` or alone; alone it is no file for training."""
+
+    def said(value: Any, do_train: Any = None) -> None:
+        if value and not do_train:
+            raise ValueError(f"alone it trains nothing: set `do_train: true`, or {command}")
+        if value and done:
+            note(done)
+
+    return said
+
+
 def mixed(value: Any) -> str:
     """Take Megatron's name of mixed precision."""
     if value != "bf16_mixed":
@@ -109,6 +122,13 @@ class RunKeys(Keys):
         Key("logging_steps", "train.log_every", convert=whole, default=_LOGGED),
         Key(
             "eval_strategy", "train.eval_every", convert=evaluations, default="no", together="eval_steps logging_steps"
+        ),
+        Key("do_eval", "train.eval_every", convert=beside_training("leave it out", ""), together="do_train"),
+        Key(
+            "do_predict",
+            "train.eval_every",
+            convert=beside_training("run `gym predict FILE`", "do_predict: `gym predict FILE` answers after training"),
+            together="do_train",
         ),
         Key("per_device_eval_batch_size", "train.eval_every", convert=unread),
         Key("save_steps", "train.save_every", convert=whole, default=500),

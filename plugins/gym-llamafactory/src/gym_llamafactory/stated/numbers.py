@@ -62,11 +62,9 @@ NUMBERS: dict[str, Stated] = {
     "quantization_device_map": Stated((None,), "the device is that of the process", "leave it out"),
     "audio_sampling_rate": Stated((16000, None), "is about audio, which is not read yet", "leave it out"),
     **refused(OFF, "samples come in a random order", "leave it out", ("group_by_length", "sortish_sampler")),
-    **refused(
-        OFF,
-        "is done by `gym inference`, which answers prompts",
-        "run `gym inference` on the rows",
-        ("do_predict", "predict_with_generate"),
+    "predict_with_generate": Stated(
+        why="it counts with `do_predict`: `gym predict`",
+        note="evaluations in training measure the loss; `gym predict FILE` answers, and scores answers",
     ),
     **refused(OFF, "evaluation is as precise as training", "leave it out", ("bf16_full_eval", "fp16_full_eval")),
     **refused(

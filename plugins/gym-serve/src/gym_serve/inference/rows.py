@@ -65,12 +65,16 @@ def _row(number: int, line: bytes) -> Row:
 
 
 def asked(row: Any) -> dict[str, Any]:
-    """Return what a row asks: `messages` up to the last of the user, a `prompt`, or an `instruction` with its `input`.
+    """Return what a row asks: `messages` up to the last of the user, a `prompt` or its `tokens`, or an `instruction` with its `input`.
 
     Raises ValueError where it asks nothing.
     """
     if not isinstance(row, dict):
         raise ValueError("is no JSON object")
+    if isinstance(tokens := row.get("tokens"), list):
+        if not tokens or not all(isinstance(token, int) and token >= 0 for token in tokens):
+            raise ValueError("`tokens` is no list of token ids")
+        return {"tokens": tokens}
     messages, tools = row.get("messages"), row.get("tools")
     if messages is None and isinstance(row.get("instruction"), str):
         text = "\n".join(part for part in (row["instruction"], row.get("input")) if part)

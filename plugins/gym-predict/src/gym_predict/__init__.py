@@ -1,0 +1,1 @@
+"""`gym predict`: answers to rows whose answers are known, and how alike the two are."""

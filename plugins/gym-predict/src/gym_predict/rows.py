@@ -1,0 +1,87 @@
+"""The rows of a recipe as prompts and known answers: what stands before the last answer, and that answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gym_core import DataError, Recipe, RecipeError
+from gym_core.files import write_atomically
+from gym_data.kinds import Data
+from gym_data.location import locate
+
+SHAPE = "conversation"
+
+
+@dataclass(frozen=True)
+class Known:
+    """Prompts with the answers that are known."""
+
+    prompts: list[list[int]]  #: tokens
+    texts: list[str]  #: of the prompts, special tokens included
+    answers: list[str]  #: without special tokens
+    ends: frozenset[int]  #: the special tokens that end these answers
+
+    def write(self, path: Path) -> None:
+        """Write one prompt a line, for what answers them."""
+        write_atomically(path, "".join(json.dumps({"tokens": tokens}) + "\n" for tokens in self.prompts))
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of prompts and answers."""
+        return hashlib.sha256(json.dumps([self.prompts, self.answers]).encode()).hexdigest()[:16]
+
+
+def known(recipe: Recipe, everything: bool) -> Known:
+    """Return the rows that a recipe holds out, or all of them, as its own template writes them.
+
+    Raises RecipeError where it says of no row what is held out, and DataError where no row has a prompt and an answer.
+    """
+    data, model = recipe.data, recipe.canonical(everything=True).get("model", {})
+    if not isinstance(data, Data) or "path" not in model:
+        raise RecipeError("the recipe names no data, or no model to tokenise for", key="data")
+    path = locate(model["path"], model.get("revision"), weights=False)
+    prepared: Any = data.build(tokenizer=path, rows=SHAPE, seed=recipe.train.seed)
+    held = prepared.validation
+    if held is None and not everything:
+        fix = "name rows: `data.validation_sources=FILE`; or take all of them: `rows=all`"
+        raise RecipeError("nothing is held out", key="data.validation", fix=fix)
+    tokenizer = data.tokenizer(path)
+    samples = [part[number] for part in ((prepared.train, held) if everything else (held,)) if part is not None
+               for number in range(len(part))]  # fmt: skip
+    return _known(samples, tokenizer)
+
+
+def _known(samples: list[Any], tokenizer: Any) -> Known:
+    prompts, texts, answers, ends = [], [], [], set()
+    for sample in samples:
+        edges = np.flatnonzero(np.diff(sample.trained.astype(np.int8), prepend=0, append=0))
+        if not len(edges) or edges[-2] == 0:
+            raise DataError(
+                "a row has no prompt before its answer", where=sample.id, key="data", fix="name rows of conversations"
+            )
+        start, end = int(edges[-2]), int(edges[-1])
+        prompt, answer = [int(token) for token in sample.tokens[:start]], sample.tokens[start:end]
+        prompts.append(prompt)
+        texts.append(tokenizer.decode(prompt))
+        answers.append(tokenizer.decode(answer, skip_special=True))
+        last = next((int(token) for token in answer[::-1] if tokenizer.decode([token], skip_special=True).strip()), None)
+        ends |= {int(token) for token in answer if tokenizer.written(int(token)) in tokenizer.special and token != last}
+    return Known(prompts, texts, answers, frozenset(ends))
+
+
+def predictions(known: Known, answers: Path) -> list[Mapping[str, str]]:
+    """Return prompt, prediction and label of each row; a row that could not be answered has an empty prediction and an `error`."""
+    found = []
+    with answers.open(encoding="utf-8") as file:
+        for text, label, line in zip(known.texts, known.answers, file, strict=True):
+            answer = json.loads(line)
+            error = {"error": answer["error"]} if "error" in answer else {}
+            found.append({"prompt": text, "predict": answer.get("response", ""), "label": label, **error})
+    return found

@@ -1,0 +1,71 @@
+"""What is to be predicted: the rows of a recipe, and the model that answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gym_core import Recipe, RecipeError, dialect, load_recipe, sections
+from gym_core.discovery import entries
+from gym_core.loading import load
+from gym_core.sections import Findings
+from gym_core.yamlfile import parse_scalar, read_yaml
+from gym_manage.recorded import recorded
+from gym_predict.options import PredictOptions
+from gym_serve.options import report
+
+DIALECTS = "predict_dialects"
+FOLDER = "predict"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Rows, a model, and how it answers."""
+
+    recipe: Recipe  #: whose data are answered
+    options: PredictOptions
+    output: Path
+
+
+def task(given: Path, words: Sequence[str]) -> Task:
+    """Return what a run, its recipe, or a file of another dialect means; `key=value` words set options, or change the recipe.
+
+    Raises RecipeError with every problem found, and BusyError where the run is not trained to its end.
+    """
+    folder = given
+    if given.suffix in (".yaml", ".yml"):
+        document = read_yaml(given)
+        reader = next((entry for entry in entries(DIALECTS) if entry.name in document.data), None)
+        if reader is not None:
+            data, found = deepcopy(document.data), Findings(dict(document.marks), folder=given.parent)
+            for word in words:
+                mark = dialect.apply_override(data, *_pair(word))
+                found.marks[mark] = "command line"
+            told = load(reader)(data, found)
+            report(found)
+            return _made(load_recipe(told["recipe"]), told["options"], found)
+        folder = Path(load_recipe(given).output).expanduser()
+    run = recorded(folder)
+    own = {key: value for key, value in map(_pair, words) if key.partition(".")[0] in PredictOptions.model_fields}
+    recipe = load_recipe(run.recipe, [word for word in words if _pair(word)[0] not in own])
+    options: dict[str, Any] = {"models": [str(folder)], "output": str(run.output / (FOLDER + run.label))}
+    for key, value in own.items():
+        dialect.apply_override(options, key, value)
+    return _made(recipe, options, Findings(dict.fromkeys([(key,) for key in own], "command line")))
+
+
+def _pair(word: str) -> tuple[str, Any]:
+    key, equals, text = word.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"`{word}` is not key=value", where="command line")
+    return key, parse_scalar(text)
+
+
+def _made(recipe: Recipe, options: Mapping[str, Any], findings: Findings) -> Task:
+    found = sections.config(PredictOptions, dict(options), (), findings)
+    report(findings)
+    assert isinstance(found, PredictOptions) and found.output is not None
+    return Task(recipe, found, found.output)

@@ -1,0 +1,72 @@
+"""`gym predict`: the rows that a run held out, by the tokens of training; a file of LLaMA-Factory; and going on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gym_core import execute, load_recipe
+from gym_core.cli import run
+from gym_testkit import tiny
+
+ROWS = [{"instruction": f"What is {number}?", "output": f"It is {number}."} for number in range(12)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that held out four of twelve rows."""
+    folder = tmp_path_factory.mktemp("predict")
+    (folder / "rows.json").write_text(json.dumps(ROWS))
+    (folder / "dataset_info.json").write_text(json.dumps({"known": {"file_name": "rows.json"}}))
+    model = tiny.write_model(folder / "tiny")
+    recipe = {"model": str(model), "data": {"sources": str(folder / "rows.json"), "validation": 4}, "algorithm": "sft"}
+    execute(load_recipe(recipe | {"train": {"max_steps": 1, "batch_size": 2}, "output": str(folder / "run")}))
+    return folder
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "generated_predictions.jsonl").read_text().splitlines()]
+
+
+def test_what_was_held_out_is_answered_and_goes_on_where_it_stopped(trained: Path, capsys: Any) -> None:
+    words = ["predict", str(trained / "run"), "max_tokens=4", "temperature=0.5", "--json"]
+    assert run(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    found, folder = read(trained / "run/predict"), Path(told["output"])
+    assert len(found) == 4 == told["results"]["predict_samples"]
+    for row in found:
+        number = row["prompt"].partition("What is ")[2].partition("?")[0]
+        assert row["prompt"].endswith("<|im_start|>assistant\n") and row["label"] == f"It is {number}."
+    results = json.loads((folder / "predict_results.json").read_text())
+    assert results == told["results"] and 0 <= results["predict_bleu-4"] <= 100
+    answers = next(folder.glob("predictions/*/answers.jsonl"))
+    lines = answers.read_bytes().splitlines(keepends=True)
+    answers.write_bytes(b"".join(lines[:2]) + lines[2][:5])  # as a killed process leaves it
+    assert run(words) == 0 and answers.read_bytes() == b"".join(lines) and read(folder) == found
+
+
+def test_rows_of_a_run_that_held_out_nothing_are_named_by_the_user(trained: Path, capsys: Any) -> None:
+    assert run(["predict", str(trained / "run"), "data.validation=0"]) == 2
+    assert "nothing is held out" in capsys.readouterr().err
+    whole = ["predict", str(trained / "run"), "data.validation=0", "rows=all", "max_tokens=1"]
+    assert run([*whole, f"output={trained / 'whole'}"]) == 0 and len(read(trained / "whole")) == 12
+
+
+def test_a_file_of_llamafactory(trained: Path, capsys: Any) -> None:
+    file = trained / "predict.yaml"
+    keys = {"model_name_or_path": str(trained / "tiny"), "stage": "sft", "do_predict": True, "finetuning_type": "lora"}
+    keys |= {"eval_dataset": "known", "dataset_dir": str(trained), "template": "qwen", "max_samples": 3}
+    keys |= {"predict_with_generate": True, "max_new_tokens": 2, "output_dir": str(trained / "there")}
+    file.write_text(yaml.safe_dump(keys))
+    assert run(["predict", str(file), "do_sample=false"]) == 0
+    found = read(trained / "there")
+    assert len(found) == 3 and found[0]["prompt"].startswith("<|im_start|>system\nYou are Qwen")
+    assert [row["label"] for row in found] == [row["output"] + "\n" for row in ROWS[:3]]  # the line break is learnt there
+    assert "predict_rouge-l" in json.loads((trained / "there/all_results.json").read_text())
+    assert run(["train", str(file)]) == 2 and "run `gym predict FILE`" in capsys.readouterr().err
+    assert run(["predict", str(file), "predict_with_generate=false"]) == 2
+    assert "asks for no answers" in capsys.readouterr().err
