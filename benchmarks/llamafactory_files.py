@@ -49,7 +49,13 @@ def command(keys: dict[str, Any]) -> Any:
     """Return what reads a file that is not for training, None where it is."""
     if "peft_config" in keys and "train_dataset" not in keys:
         return merging
-    marks = {"do_train": None, "do_predict": predicting, "dataset": None, "export_dir": exporting, "infer_backend": serving}
+    marks = {
+        "do_train": None,
+        "do_predict": predicting,
+        "dataset": None,
+        "export_dir": exporting,
+        "infer_backend": serving,
+    }
     return next((reader for mark, reader in marks.items() if keys.get(mark)), None)
 
 

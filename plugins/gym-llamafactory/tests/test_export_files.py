@@ -50,9 +50,26 @@ def test_a_merge_file_writes_the_merged_model(bench: Bench) -> None:
 
 
 def test_what_nobody_does_is_named(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, file = written(bench, export_quantization_bit=4, export_dirr="x", infer_dtype="int3")
+    _, _, file = written(bench, export_quantization_bit=5, export_dirr="x", infer_dtype="int3")
     assert run(["export", str(file)]) != OK
     told = capsys.readouterr().err
     assert (
-        all(word in told for word in ("gym quantize", "export_dirr", "int3")) and not (bench.root / "merged").exists()
+        all(word in told for word in ("no weights of 5 bits", "measures on texts", "export_dirr", "int3"))
+        and not (bench.root / "merged").exists()
     )
+
+
+def test_a_merge_file_writes_the_merged_model_in_few_bits(bench: Bench) -> None:
+    texts = bench.path("texts.jsonl")
+    texts.write_text(
+        "".join(json.dumps({"text": f"{number} and {number + 1} are " * 9}) + "\n" for number in range(60))
+    )
+    quantized = {"export_quantization_bit": 8, "export_quantization_dataset": str(texts)}
+    _, adapter, file = written(bench, **quantized, export_quantization_nsamples=8, export_quantization_maxlen=64)
+    assert run(["export", str(file)]) == OK
+    told = json.loads((bench.root / "merged" / "quantization.json").read_text())
+    assert (told["method"], told["options"]["bits"], told["options"]["desc_act"]) == ("GPTQ", 8, False)
+    assert told["samples"]["calibration_samples"] == 8 and told["holdout"]["kl"] < 0.01
+    base = AutoModelForCausalLM.from_pretrained(bench.root / "model-0")
+    theirs, made = PeftModel.from_pretrained(base, adapter), AutoModelForCausalLM.from_pretrained(bench.root / "merged")
+    assert torch.allclose(made(TOKENS).logits, theirs(TOKENS).logits, atol=0.1)

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from gym import hparams, train
 from gym_core import PluginError, RecipeError, Train, execute, load_recipe
 from gym_core.cli import cli
+from gym_core.train import steps_of
 from gym_data import Data, DatasetConfig
 from gym_preference import KTO, RewardModel
 from gym_sft import SFT, Pretrain
@@ -131,9 +132,25 @@ def test_what_is_left_out_or_switched_off_means_what_it_means_there() -> None:
     assert loop(**held, eval_strategy="steps").eval_every == 5
     assert loop(val_size=0.1, eval_strategy="steps").eval_every == 500
     assert loop(val_size=0.1, eval_strategy="steps", logging_steps=7).eval_every == 7
-    for strategy, steps, why in (("epoch", 5, "not by `epoch`"), ("steps", 0.2, "whole number of steps")):
+    for strategy, steps, why in (("epoche", 5, "no `epoche`"), ("steps", 2.5, "whole number of steps")):
         with pytest.raises(RecipeError, match=why):
             loop(eval_strategy=strategy, eval_steps=steps)
+
+
+def test_steps_may_be_shares_and_epochs() -> None:
+    shares = loop(save_steps=0.1, eval_strategy="steps", eval_steps=0.25, logging_steps=0.05, warmup_steps=0.1)
+    assert (shares.save_every, shares.eval_every, shares.log_every, shares.warmup) == (0.1, 0.25, 0.05, 0.1)
+    assert steps_of(shares.save_every, 42) == 5 and steps_of(shares.eval_every or 0, 42) == 11  # rounded up, as there
+    epochs = loop(save_strategy="epoch", eval_strategy="epoch", num_train_epochs=7)
+    assert all(steps_of(every or 0, 7 * steps) == steps for every in (epochs.save_every, epochs.eval_every)
+               for steps in range(1, 400))  # fmt: skip
+    assert loop(eval_strategy="epoch", num_train_epochs=1).eval_every is None
+    assert (
+        loop(save_strategy="no").save_every == loop(save_strategy="epoch", num_train_epochs=1).save_every >= 1_000_000
+    )
+    for keys in ({"max_steps": 10}, {"num_train_epochs": 2.5}):
+        with pytest.raises(RecipeError, match="epochs must be whole"):
+            loop(save_strategy="epoch", **keys)
 
 
 def test_precision_is_the_files(capsys: pytest.CaptureFixture[str]) -> None:

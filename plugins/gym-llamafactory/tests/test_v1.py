@@ -77,7 +77,7 @@ def test_sections_of_theirs_are_sections_here(written: dict[str, Any], more: dic
         ({"dist_config": {"name": "fsdpturbo", "ep_size": 2}}, "dist_config.name"),
         ({"peft_config": LORA | {"rank": 4}}, "peft_config.rank"),
         ({"train_dataset": "nowhere.yaml"}, "train_dataset"),
-        ({"cp_size": 2}, "cp_size"),
+        ({"dist_config": {"name": "fsdp2", "cp_size": 2}}, "dist_config.cp_size"),
         ({"micro_batch_size": 0}, "micro_batch_size"),
         ({"lora_rank": 4}, "lora_rank"),
         ({"global_batch_size": 3, "micro_batch_size": 2}, "global_batch_size"),

@@ -45,7 +45,9 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
 
 
 def _model(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: data[key] for key in ("model_name_or_path", "adapter_name_or_path", "trust_remote_code") if key in data}
+    return {
+        key: data[key] for key in ("model_name_or_path", "adapter_name_or_path", "trust_remote_code") if key in data
+    }
 
 
 GENERATING = {

@@ -19,6 +19,7 @@ from gym_llamafactory.table import Choice, Key, Table
 
 TOP = {"output_dir": "output"}  #: keys that are a section by themselves
 PAIRS = ("optim_args",)  #: keys that hold `name=value, ...`, each a key by itself: `optim_args.name`
+ANSWERING = ("temperature", "top_p", "max_new_tokens")  #: keys of `gym predict`, where `do_predict` stands beside them
 CALLBACKS = ("model_in_output",)  #: what watches each run
 
 
@@ -34,6 +35,8 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     table = tables.installed()
     sections, flat = parted(data)
     _take_apart(flat, found)
+    for key in ANSWERING if flat.get("do_predict") else ():
+        flat.pop(key, None)
     chosen = _choose(table, sections, flat, found)
     for key in sorted(TOP.keys() & flat.keys()):
         put(sections, (TOP[key],), flat.pop(key), key, found)

@@ -77,7 +77,13 @@ def _of_file(file: Path, into: Path | None) -> Path:
     if findings.problems:
         raise RecipeError(list(dict.fromkeys(findings.problems)))
     assert exporter is not None
-    path: Path = exporter.build().export(_artifact(told["model"], told["adapter"]), into or Path(told["into"]))
+    model = told["model"] if told["adapter"] else str(told["located"](told["model"]))
+    artifact, target = _artifact(model, told["adapter"]), into or Path(told["into"])
+    if told.get("recipe"):
+        run, hook = reopened(told["recipe"], target)
+        quantized: Path = hook.quantize(run=run, artifact=artifact, into=target).path
+        return quantized
+    path: Path = exporter.build().export(artifact, target)
     return path
 
 

@@ -7,6 +7,7 @@ from math import ceil, prod
 from typing import Any
 
 from gym_core import Recipe
+from gym_core.train import steps_of
 from gym_plan.auto import check, largest, lightest
 from gym_plan.machine import memory_at_hand, room
 from gym_plan.memory import Memory, objective_of, predict
@@ -77,7 +78,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
     speed = rate(built.model.config.get_text_config().hidden_size, built.precision)
     each = found.flops / found.tokens
     final, exact = (sum(sizes) for sizes in zip(*map(_sizes, built.kept), strict=True))
-    saves = ceil(work.steps / train.save_every) if work.steps else train.keep_last + 1
+    saves = ceil(work.steps / steps_of(train.save_every, work.steps)) if work.steps else train.keep_last + 1
     return Plan(
         parameters=built.parameters,
         trainable=sum(prod(shape) for shape in built.trained),

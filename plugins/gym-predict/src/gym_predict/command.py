@@ -87,7 +87,13 @@ def _predicted(asked: Any) -> dict[str, Any]:
 def _model(options: PredictOptions) -> str:
     """Return what answers: where it lies, and when that was written."""
     named = [*options.models, *options.adapters.values()]
-    marks = ("run.json", "adapter_model.safetensors", "model.safetensors", "model/adapter_model.safetensors", "artifact.json")
+    marks = (
+        "run.json",
+        "adapter_model.safetensors",
+        "model.safetensors",
+        "model/adapter_model.safetensors",
+        "artifact.json",
+    )
     times = [(path / mark).stat().st_mtime_ns for path in map(Path, named) for mark in marks if (path / mark).exists()]
     return json.dumps([named, times])
 

@@ -9,7 +9,16 @@ from pydantic import Field
 
 from gym_serve.answer_options import AnswerOptions
 
-RUNNING = {"models", "queue", "max_batch", "prefix_cache_bytes", "tenant_bytes", "tenant_cache_bytes", "at_once", "output"}
+RUNNING = {
+    "models",
+    "queue",
+    "max_batch",
+    "prefix_cache_bytes",
+    "tenant_bytes",
+    "tenant_cache_bytes",
+    "at_once",
+    "output",
+}
 """Options that change no answer, or whose names do not say which one it is."""
 
 

@@ -71,7 +71,9 @@ def _known(samples: list[Any], tokenizer: Any) -> Known:
         prompts.append(prompt)
         texts.append(tokenizer.decode(prompt))
         answers.append(tokenizer.decode(answer, skip_special=True))
-        last = next((int(token) for token in answer[::-1] if tokenizer.decode([token], skip_special=True).strip()), None)
+        last = next(
+            (int(token) for token in answer[::-1] if tokenizer.decode([token], skip_special=True).strip()), None
+        )
         ends |= {int(token) for token in answer if tokenizer.written(int(token)) in tokenizer.special and token != last}
     return Known(prompts, texts, answers, frozenset(ends))
 

@@ -30,6 +30,13 @@ _REFUSED = {
 }
 _SHARDED = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "true")
 _WRAPPING = ("auto_wrap", "offload")  #: which layers are cut, and where they lie: no number changes
+#: Sizes of Megatron: over how many processes layers, experts or samples are cut. FSDP cuts weights, with the same numbers.
+_CUTTING = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "context_parallel_size",
+)
 
 
 def zero(value: Any) -> str:
@@ -62,6 +69,13 @@ def sharding(value: Any) -> str:
     return _said("fsdp", ways[0], "fsdp" if ways[0] in _SHARDED else "ddp")
 
 
+def cut(value: Any) -> str:
+    """Return how weights are cut up in place of layers and experts: those of Megatron lie whole on few of its processes."""
+    if int(value) <= 1:
+        return ""
+    return _said("a size of Megatron", f"{value} parts", "fsdp")
+
+
 def _said(what: str, how: str, strategy: str) -> str:
     note(f"{what} ({how}) means `distributed: {strategy}`, which counts with several processes: gym train --nproc N")
     return strategy
@@ -90,5 +104,6 @@ class ProcessKeys(Keys):
     choices = (
         Choice("deepspeed", "distributed", {"ddp": "ddp", "fsdp": "fsdp"}, read=zero),
         Choice("fsdp", "distributed", {"ddp": "ddp", "fsdp": "fsdp"}, read=sharding),
+        *(Choice(key, "distributed", {"fsdp": "fsdp"}, read=cut) for key in _CUTTING),
     )
     keys = (Key("ddp_timeout", "distributed.timeout", "ddp fsdp", float),)

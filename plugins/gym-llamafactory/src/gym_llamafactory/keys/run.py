@@ -9,6 +9,7 @@ from gym_llamafactory.keys.convert import NOT, note, number, positive, refused, 
 from gym_llamafactory.table import Key, Keys
 
 KEEP_ALL = 1_000_000  #: checkpoints; more than any run writes
+_SAVED, _EPOCHS = 500, 3.0  #: what `save_steps` and `num_train_epochs` mean by being left out
 _LOGGED = 500  #: what `logging_steps` means by being left out
 _FP16 = (
     "fp16 scales its loss, which is not done here: set `bf16: true` where the device has it, or leave both out for fp32"
@@ -16,22 +17,52 @@ _FP16 = (
 _CHECKPOINTED = {"full": True, "selective": "selective"}  #: what Megatron computes again, as here
 
 
-def evaluations(strategy: Any, eval_steps: Any = None, logging_steps: Any = None) -> int | None:
+def evaluations(
+    strategy: Any,
+    eval_steps: Any = None,
+    logging_steps: Any = None,
+    num_train_epochs: Any = None,
+    max_steps: Any = None,
+) -> float | None:
     """Return the steps between two evaluations; None for the one at the end. Without `eval_steps` it is every logged step."""
     if strategy in (False, "no"):
         return None
+    if strategy == "epoch":
+        return epochly(num_train_epochs, max_steps)
     if strategy != "steps":
-        raise ValueError(
-            f"evaluation is by steps here, not by `{strategy}`: set `eval_strategy: steps` and `eval_steps`"
-        )
+        raise ValueError(f"there is no `{strategy}`: one of no, steps, epoch")
     return whole(eval_steps or logging_steps or _LOGGED)
 
 
-def whole(steps: Any) -> int:
-    """Take a number of steps; a share of all steps is not known before the data is read."""
-    if float(steps) < 1 or float(steps) != int(float(steps)):
-        raise ValueError(f"give a whole number of steps, not {steps}")
-    return int(float(steps))
+def checkpoints(strategy: Any, save_steps: Any = None, num_train_epochs: Any = None, max_steps: Any = None) -> float:
+    """Return the steps between two checkpoints; the one at the end is always written."""
+    if strategy in (False, "no"):
+        return KEEP_ALL
+    if strategy == "epoch":
+        return epochly(num_train_epochs, max_steps) or KEEP_ALL
+    if strategy != "steps":
+        raise ValueError(f"there is no `{strategy}`: one of no, steps, epoch; `load_best_model_at_end` keeps the best")
+    return whole(save_steps or _SAVED)
+
+
+def epochly(num_train_epochs: Any, max_steps: Any) -> float | None:
+    """Return an epoch as a share of all steps, of which each has as many; None where there is but one."""
+    epochs = float(num_train_epochs or _EPOCHS)
+    if (max_steps and int(max_steps) > 0) or epochs != int(epochs):
+        raise ValueError(
+            "`epoch` is a share of all steps, so epochs must be whole and `max_steps` left out: set `steps`"
+        )
+    return 1 / epochs if epochs > 1 else None
+
+
+def whole(steps: Any) -> float:
+    """Take a number of steps, or a share of all below 1."""
+    given = float(steps)
+    if 0 < given < 1:
+        return given
+    if given < 1 or given != int(given):
+        raise ValueError(f"give a whole number of steps, or a share of all below 1, not {steps}")
+    return int(given)
 
 
 def warmup(value: Any, lr_scheduler_type: Any = None, warmup_steps: Any = None) -> float | None:
@@ -71,6 +102,12 @@ def clipped(
     return 0.0 if at_once or str(optim).endswith("_layerwise") else norm
 
 
+def training(value: Any) -> None:
+    """Take what `gym train` is asked for."""
+    if value is False:
+        raise ValueError("asks for no training: set it to true")
+
+
 def beside_training(command: str, done: str) -> Callable[..., None]:
     """Return a conversion for a switch that LLaMA-Factory follows with `do_train` or alone; alone it is no file for training."""
 
@@ -94,7 +131,7 @@ class RunKeys(Keys):
     """Keys of the loop, of processes and of what is written."""
 
     keys = (
-        Key("num_train_epochs", "train.epochs", default=3.0),
+        Key("num_train_epochs", "train.epochs", default=_EPOCHS),
         Key("max_steps", "train.max_steps", convert=positive),
         Key("per_device_train_batch_size", "train.batch_size", default=8, unless="batch_tokens"),
         Key("per_gpu_train_batch_size", "train.batch_size"),
@@ -121,8 +158,13 @@ class RunKeys(Keys):
         Key("disable_shuffling", "train.shuffle", convert=NOT),
         Key("logging_steps", "train.log_every", convert=whole, default=_LOGGED),
         Key(
-            "eval_strategy", "train.eval_every", convert=evaluations, default="no", together="eval_steps logging_steps"
+            "eval_strategy",
+            "train.eval_every",
+            convert=evaluations,
+            default="no",
+            together="eval_steps logging_steps num_train_epochs max_steps",
         ),
+        Key("do_train", "train.eval_every", convert=training),
         Key("do_eval", "train.eval_every", convert=beside_training("leave it out", ""), together="do_train"),
         Key(
             "do_predict",
@@ -131,7 +173,13 @@ class RunKeys(Keys):
             together="do_train",
         ),
         Key("per_device_eval_batch_size", "train.eval_every", convert=unread),
-        Key("save_steps", "train.save_every", convert=whole, default=500),
+        Key(
+            "save_strategy",
+            "train.save_every",
+            convert=checkpoints,
+            default="steps",
+            together="save_steps num_train_epochs max_steps",
+        ),
         Key("save_total_limit", "train.keep_last", convert=kept, default=0),
         Key("load_best_model_at_end", "train.load_best_model_at_end"),
         Key("plot_loss", "train.plot"),

@@ -51,17 +51,8 @@ DEVICES: dict[str, Stated] = {
         "leave it out",
         ("accelerator_config", "parallelism_config"),
     ),
-    **refused(
-        _ONE,
-        _CUT,
-        _FSDP,
-        (
-            "tensor_model_parallel_size",
-            "pipeline_model_parallel_size",
-            "virtual_pipeline_model_parallel_size",
-            "expert_model_parallel_size",
-            "context_parallel_size",
-        ),
+    "virtual_pipeline_model_parallel_size": Stated(_ONE, _CUT, _FSDP),
+    "sequence_parallel": Stated(
+        why="it counts with `tensor_model_parallel_size`, and says where activations lie",
     ),
-    "sequence_parallel": Stated(OFF, _CUT, "leave it out, and set `distributed: fsdp`"),
 }

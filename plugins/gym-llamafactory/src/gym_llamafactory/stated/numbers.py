@@ -7,8 +7,6 @@ from gym_llamafactory.stated.entry import OFF, Stated, refused
 _MEASURED = "leave it out; metrics.jsonl has all that is measured"
 _ROWS = "leave it out: samples share rows, each attends to itself"
 NUMBERS: dict[str, Stated] = {
-    "do_train": Stated((True,), fix="set it to true"),
-    "save_strategy": Stated(("steps",), "checkpoints are written by steps", "leave it out, and set save_steps"),
     "logging_strategy": Stated(("steps",), "lines are written by steps", "leave it out, and set logging_steps"),
     "logging_first_step": Stated(OFF, "is a line as others are", "set `logging_steps: 1`"),
     "report_to": Stated(

@@ -41,7 +41,7 @@ _BY_REASON = {
     "push_to_hub_model_id push_to_hub_organization",
     "it counts with `use_liger_kernel`": "liger_kernel_config",
     "it counts with `task`": "task_dir lang n_shot save_dir download_mode",
-    "it counts where answers are written: `gym predict`, `gym inference`": "temperature top_p max_new_tokens generation_max_length generation_num_beams generation_config "
+    "it counts where answers are written: `gym predict`, `gym inference`": "generation_max_length generation_num_beams generation_config "
     "eval_num_beams do_sample top_k num_beams max_length repetition_penalty length_penalty skip_special_tokens infer_backend "
     "infer_dtype offload_folder use_kv_cache vllm_maxlen vllm_gpu_util vllm_enforce_eager vllm_max_lora_rank vllm_config "
     "sglang_maxlen sglang_mem_fraction sglang_tp_size sglang_config sglang_lora_backend",

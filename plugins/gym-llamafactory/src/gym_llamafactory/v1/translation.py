@@ -10,6 +10,7 @@ from gym_core.dialect import mapping_of, parted
 from gym_core.errors import Problem
 from gym_core.sections import Findings
 from gym_llamafactory import translation
+from gym_llamafactory.keys.convert import note
 from gym_llamafactory.v1 import keys, parts
 from gym_llamafactory.v1.datasets import sources
 
@@ -30,6 +31,8 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         stated, value = keys.STATED[key], flat.pop(key)
         if stated.values and value not in stated.values:
             told.problem(key, stated.why, stated.fix)
+        elif stated.note and value not in (None, False, 1):
+            note(f"{key}: {stated.note}")
     for key in sorted(flat.keys() & translation.known()):
         del flat[key]
         told.problem(key, "is of files with `model_name_or_path`", "leave it out, or write the file in those keys")

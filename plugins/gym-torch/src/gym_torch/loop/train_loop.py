@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gym_core import Interrupted
+from gym_core.train import steps_of
 from gym_optim.promises import named, promised
 from gym_torch.distributed.collectives import gathered, over_processes
 from gym_torch.loop.job import Evaluation, Job, keeps_best
@@ -195,9 +196,11 @@ def log(job: Job) -> None:
     job.observer.logged(progress, record | {"tokens_per_second": tokens / max(seconds, 1e-9)})
 
 
-def due(progress: Progress, every: int | None) -> bool:
-    """Whether something that happens every so many steps, and at the end, happens now."""
-    return progress.over or (every is not None and progress.step > 0 and progress.step % every == 0)
+def due(progress: Progress, every: float | None) -> bool:
+    """Whether something that happens every so many steps, or after each such share of all, and at the end, happens now."""
+    return progress.over or (
+        every is not None and progress.step > 0 and progress.step % steps_of(every, progress.total) == 0
+    )
 
 
 def agree_to_stop(job: Job) -> int:
