@@ -288,3 +288,31 @@ def test_a_run_goes_on_from_the_output_directory_of_another(bench: Bench) -> Non
     (first / "adapter_config.json").unlink()  # as a run of Gym's own recipe leaves it
     adapter: Any = load_recipe(chained).adapter
     assert adapter.adapter_name_or_path == str(first / "model")
+
+
+def watching(**keys: Any) -> list[dict[str, Any]]:
+    """Return what trackers are told, but for what they mean by themselves."""
+    return [
+        {"of": type(each).__name__, **each.model_dump(exclude_unset=True)}
+        for each in load_recipe(RUN | keys).callbacks
+        if type(each).__name__ != "ModelInOutput"
+    ]
+
+
+def test_trackers_are_callbacks() -> None:
+    assert not watching(report_to="none", run_name="x") and not watching(report_to=["none"], use_swanlab=False)
+    wandb = {"of": "WandB", "mode": "online", "run": "first"}
+    assert watching(report_to="wandb,tensorboard", run_name="first", logging_dir="logs") == [
+        wandb,
+        {"of": "TensorBoard", "run": "first", "folder": "logs"},
+    ]
+    assert watching(report_to=["trackio"], project="mine", trackio_space_id="me/it") == [
+        {"of": "Trackio", "project": "mine", "space_id": "me/it"}
+    ]
+    swanlab = {"of": "SwanLab", "mode": "local", "run": "second"}
+    keys = {"swanlab_run_name": "second", "swanlab_mode": "local", "run_name": "first"}
+    assert watching(use_swanlab=True, report_to="swanlab", **keys) == [swanlab]
+    with pytest.raises(RecipeError, match="there is no tracker `comet_ml`"):
+        watching(report_to="comet_ml")
+    with pytest.raises(RecipeError, match="should hold no token"):
+        watching(use_swanlab=True, swanlab_api_key="secret")

@@ -16,6 +16,8 @@ from gym_llamafactory import table as tables
 from gym_llamafactory.keys.convert import note
 from gym_llamafactory.stated import STATED
 from gym_llamafactory.table import Choice, Key, Table
+from gym_llamafactory.tracking import KEYS as TRACKED
+from gym_llamafactory.tracking import trackers
 
 TOP = {"output_dir": "output"}  #: keys that are a section by themselves
 PAIRS = ("optim_args",)  #: keys that hold `name=value, ...`, each a key by itself: `optim_args.name`
@@ -35,6 +37,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     table = tables.installed()
     sections, flat = parted(data)
     _take_apart(flat, found)
+    watching = trackers(flat, found)
     for key in ANSWERING if flat.get("do_predict") else ():
         flat.pop(key, None)
     chosen = _choose(table, sections, flat, found)
@@ -78,7 +81,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         if counts and present and not {row.name, row.unless} & mapping_of(sections, row.section).keys():
             _fill(sections, row, row.default, found, said)
     given = sections.get("callbacks") or []
-    sections["callbacks"] = [*(given if isinstance(given, list) else [given]), *CALLBACKS]
+    sections["callbacks"] = [*(given if isinstance(given, list) else [given]), *CALLBACKS, *watching]
     return sections
 
 
@@ -86,7 +89,7 @@ def known() -> set[str]:
     """Return all keys that a file may have."""
     table = tables.installed()
     filling = {key for row in table.keys for key in (row.key, *row.together.split())}
-    return {*TOP, *PAIRS, *STATED, *table.choosing(), *filling}
+    return {*TOP, *PAIRS, *TRACKED, *STATED, *table.choosing(), *filling}
 
 
 def _take(keys: Iterable[str], flat: Mapping[str, Any], found: Findings) -> None:

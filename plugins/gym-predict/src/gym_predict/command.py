@@ -27,9 +27,9 @@ BETWEEN = "predictions"  #: folder of what is done so far
 def predict(given: Path, words: tuple[str, ...], as_json: bool) -> None:
     """Answer the rows that a finished RUN held out, and score the answers: BLEU-4, ROUGE-1, 2 and L.
 
-    RUN is its folder, its recipe, a checkpoint, or a file of another dialect, such as one of LLaMA-Factory with `do_predict`. KEY=VALUE
-    sets an option, or changes the recipe: `data.sources=rows.jsonl rows=all`. The same command again goes on where it stopped.
-    Exit code 1 where a row has an error for an answer.
+    RUN is its folder, its recipe, a checkpoint, or a file of another dialect, such as one of LLaMA-Factory with `do_predict`.
+    KEY=VALUE sets an option, or changes the recipe: `data.sources=rows.jsonl rows=all`. The same command again goes on where it
+    stopped. Exit code 1 where a row has an error for an answer.
     """
     from gym_predict.task import task
 

@@ -79,8 +79,8 @@ def _known(samples: list[Any], tokenizer: Any) -> Known:
 
 
 def predictions(known: Known, answers: Path) -> list[Mapping[str, str]]:
-    """Return prompt, prediction and label of each row; a row that could not be answered has an empty prediction and an `error`."""
-    found = []
+    """Return prompt, prediction and label of each row; one that could not be answered has an `error` too."""
+    found: list[Mapping[str, str]] = []
     with answers.open(encoding="utf-8") as file:
         for text, label, line in zip(known.texts, known.answers, file, strict=True):
             answer = json.loads(line)

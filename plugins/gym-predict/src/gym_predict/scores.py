@@ -1,7 +1,7 @@
 """How alike two texts are: BLEU-4 of characters, and ROUGE of words, Chinese ones included.
 
-The figures are those of LLaMA-Factory's `predict_with_generate`: BLEU of Papineni et al. 2002 with the third smoothing of Chen and
-Cherry 2014 (a geometric sequence), F1 of ROUGE (Lin 2004) over the words that jieba finds; in percent, to four places.
+The figures are those of LLaMA-Factory's `predict_with_generate`: BLEU of Papineni et al. 2002 with the third smoothing of Chen
+and Cherry 2014 (a geometric sequence), F1 of ROUGE (Lin 2004) over the words that jieba finds; in percent, to four places.
 """
 
 from __future__ import annotations

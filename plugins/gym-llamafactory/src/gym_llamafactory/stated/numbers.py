@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from gym_llamafactory.stated.entry import OFF, Stated, refused
 
-_MEASURED = "leave it out; metrics.jsonl has all that is measured"
 _ROWS = "leave it out: samples share rows, each attends to itself"
 NUMBERS: dict[str, Stated] = {
     "logging_strategy": Stated(("steps",), "lines are written by steps", "leave it out, and set logging_steps"),
     "logging_first_step": Stated(OFF, "is a line as others are", "set `logging_steps: 1`"),
-    "report_to": Stated(
-        ("none", None, [], ["none"], "None"), fix="set it to none; metrics.jsonl has all that is measured"
-    ),
-    "use_swanlab": Stated(OFF, fix=_MEASURED),
     "packing": Stated(OFF, "would let samples attend to one another", _ROWS),
     "neat_packing": Stated(OFF, "is done anyway", _ROWS),
     "use_packed_sequences": Stated(OFF, "is done anyway", _ROWS),
@@ -80,8 +75,15 @@ NUMBERS: dict[str, Stated] = {
     **refused(
         (None,),
         "a file that others may read should hold no token",
-        "leave it out: `hf auth login`, or HF_TOKEN",
-        ("hf_hub_token", "hub_token", "push_to_hub_token"),
+        "leave it out: `hf auth login`, or HF_TOKEN; `swanlab login`, or SWANLAB_API_KEY",
+        (
+            "swanlab_api_key",
+            "swanlab_lark_webhook_url",
+            "swanlab_lark_secret",
+            "hf_hub_token",
+            "hub_token",
+            "push_to_hub_token",
+        ),
     ),
     **refused(
         (None,),
@@ -89,5 +91,6 @@ NUMBERS: dict[str, Stated] = {
         "leave it out",
         ("ms_hub_token", "om_hub_token"),
     ),
+    **refused((None,), "is not sent there", "set trackio_space_id", ("trackio_bucket_id", "trackio_static_space_id")),
     **refused(OFF, "is not done", "leave it out, and upload the folder: `hf upload NAME FOLDER`", ("push_to_hub",)),
 }

@@ -7,9 +7,6 @@ from gym_llamafactory.stated.entry import Stated, unread
 _BY_REASON = {
     "how an evaluation is cut up; its loss is the same": "prediction_loss_only eval_accumulation_steps eval_do_concat_batches "
     "eval_use_gather_object batch_eval_metrics include_for_metrics include_inputs_for_metrics per_gpu_eval_batch_size",
-    "a name or an address for trackers": "run_name logging_dir project trackio_space_id trackio_bucket_id "
-    "trackio_static_space_id swanlab_project swanlab_workspace swanlab_run_name swanlab_mode swanlab_api_key swanlab_logdir "
-    "swanlab_lark_webhook_url swanlab_lark_secret",
     "what is printed, or measured beside the run": "log_level log_level_replica log_on_each_node logging_nan_inf_filter "
     "disable_tqdm skip_memory_metrics print_param_status include_num_input_tokens_seen include_tokens_per_second "
     "include_effective_tokens_per_second profiler_output_dir profiler_wait_steps profiler_warmup_steps profiler_active_steps "
@@ -41,7 +38,8 @@ _BY_REASON = {
     "push_to_hub_model_id push_to_hub_organization",
     "it counts with `use_liger_kernel`": "liger_kernel_config",
     "it counts with `task`": "task_dir lang n_shot save_dir download_mode",
-    "it counts where answers are written: `gym predict`, `gym inference`": "generation_max_length generation_num_beams generation_config "
+    "it counts where answers are written: `gym predict`, `gym inference`": "generation_max_length generation_num_beams "
+    "generation_config "
     "eval_num_beams do_sample top_k num_beams max_length repetition_penalty length_penalty skip_special_tokens infer_backend "
     "infer_dtype offload_folder use_kv_cache vllm_maxlen vllm_gpu_util vllm_enforce_eager vllm_max_lora_rank vllm_config "
     "sglang_maxlen sglang_mem_fraction sglang_tp_size sglang_config sglang_lora_backend",

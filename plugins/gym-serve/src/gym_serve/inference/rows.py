@@ -65,7 +65,7 @@ def _row(number: int, line: bytes) -> Row:
 
 
 def asked(row: Any) -> dict[str, Any]:
-    """Return what a row asks: `messages` up to the last of the user, a `prompt` or its `tokens`, or an `instruction` with its `input`.
+    """Return what a row asks: `messages` up to the last of the user, `prompt`, `tokens`, or `instruction` with its `input`.
 
     Raises ValueError where it asks nothing.
     """
