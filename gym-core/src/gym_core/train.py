@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from gym_core.component import Config
-
-Every = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
-"""Optimizer steps from one time to the next; below 1, a share of all steps."""
-
-
-def steps_of(every: float, total: int) -> int:
-    """Return the steps that `every` means in a run of `total` steps; a share is rounded up."""
-    return int(every) if every >= 1 else max(1, ceil(round(every * total, 9)))
 
 
 class Train(Config):
@@ -46,11 +37,11 @@ class Train(Config):
     """Seed of everything random: weights, sample order, dropout."""
     shuffle: bool = True
     """Whether samples come in a random order, another one each epoch."""
-    log_every: Every = 10
+    log_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] = 10
     """Optimizer steps between two lines of `metrics.jsonl`; a share of all steps when below 1."""
-    eval_every: Every | None = None
+    eval_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = None
     """Optimizer steps between two evaluations on the validation split, or a share of all; without it, once at the end."""
-    save_every: Every = 500
+    save_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] = 500
     """Optimizer steps between two checkpoints; a share of all steps when below 1."""
     keep_last: PositiveInt = 2
     """Checkpoints kept; an older one goes only after the newest was verified."""

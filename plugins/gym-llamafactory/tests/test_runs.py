@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from gym import hparams, train
 from gym_core import PluginError, RecipeError, Train, execute, load_recipe
 from gym_core.cli import cli
-from gym_core.train import steps_of
 from gym_data import Data, DatasetConfig
 from gym_preference import KTO, RewardModel
 from gym_sft import SFT, Pretrain
 from gym_testkit.bench import Bench
+from gym_torch.observer import steps_of
 
 PAIR = {"prompt": "a", "chosen": "good", "rejected": "bad"}
 

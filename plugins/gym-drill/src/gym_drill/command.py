@@ -16,7 +16,6 @@ import yaml
 
 from gym_core import GymError, Recipe, load_recipe
 from gym_core.errors import FAILED
-from gym_core.train import steps_of
 from gym_torch.console import say
 
 if TYPE_CHECKING:
@@ -100,6 +99,8 @@ def prepare(recipe: Recipe, settings: dict[str, Any], scratch: Path, seed: int) 
     file = scratch / "recipe.yaml"
     file.write_text(yaml.safe_dump(canonical, sort_keys=False), encoding="utf-8")
     train = load_recipe(file).train
+    from gym_torch.observer import steps_of
+
     total, every = train.max_steps or 0, train.eval_every
     evaluations = [step for step in range(1, total + 1) if every and step % steps_of(every, total) == 0]
     course = Course(total, frozenset([*evaluations, total] if "eval_every" in settings else []))

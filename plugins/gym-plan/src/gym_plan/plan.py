@@ -7,7 +7,6 @@ from math import ceil, prod
 from typing import Any
 
 from gym_core import Recipe
-from gym_core.train import steps_of
 from gym_plan.auto import check, largest, lightest
 from gym_plan.machine import memory_at_hand, room
 from gym_plan.memory import Memory, objective_of, predict
@@ -17,6 +16,7 @@ from gym_plan.workload import Workload, workload
 from gym_torch.batch import Batch
 from gym_torch.model import precision_probe
 from gym_torch.model.adapted import stored_dtype
+from gym_torch.observer import steps_of
 
 
 @dataclass(frozen=True)

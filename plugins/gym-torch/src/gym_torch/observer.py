@@ -52,6 +52,11 @@ class Progress:
         return self.loss / max(1, self.step - len(self.skipped) - self.idle)
 
 
+def steps_of(every: float, total: int) -> int:
+    """Return the steps that `every` means in a run of `total` steps; below 1 it is a share of them, rounded up."""
+    return int(every) if every >= 1 else max(1, math.ceil(round(every * total, 9)))
+
+
 def gain(new: float, old: float | None, better: str) -> float:
     """Return by how much a measure of which `lower` or `higher` is better improved; infinite over nothing."""
     if old is None:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from gym_core import Interrupted
-from gym_core.train import steps_of
 from gym_optim.promises import named, promised
 from gym_torch.distributed.collectives import gathered, over_processes
 from gym_torch.loop.job import Evaluation, Job, keeps_best
@@ -24,7 +23,7 @@ from gym_torch.loop.nonfinite import check_weights, explain
 from gym_torch.loop.step_batches import StepBatches, place, reseed
 from gym_torch.loop.step_metrics import StepMetrics
 from gym_torch.metrics import UNLEARNT, Mean
-from gym_torch.observer import Progress, gain
+from gym_torch.observer import Progress, gain, steps_of
 from gym_torch.promised import check_names
 from gym_torch.source import Step
 

@@ -1,0 +1,1 @@
+"""LLaMA-Factory's commands, each carried out by one of Gym's."""
