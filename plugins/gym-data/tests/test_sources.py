@@ -35,6 +35,27 @@ def test_json_jsonl_csv_parquet_and_arrow_hold_the_same_rows(tmp_path):
         assert rows_of(path) == ROWS, path.name
 
 
+def test_what_a_table_fills_objects_up_with_is_not_learnt(monkeypatch, tmp_path):
+    """Its objects of one column all have the same keys: a call would get the arguments of every other one, as nulls."""
+    rows = [
+        {"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": given}]}], "labels": [True, None]}
+        for given in ({"city": "Paris"}, {"unit": {"of": "heat"}, "n": 3})
+    ]
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    table = pa.Table.from_pylist([*rows, {"messages": None}])
+    (tmp_path / "hub").mkdir()
+    for path in (tmp_path / "a.parquet", tmp_path / "hub" / "a.parquet"):
+        pq.write_table(table, path)
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    wanted = [*rows, {"messages": None, "labels": None}]
+    assert rows_of(tmp_path / "a.parquet") == rows_of(tmp_path / "a.arrow") == wanted
+    assert list(Hub(path=str(tmp_path / "hub")).build().rows()) == wanted
+    (tmp_path / "a.json").write_text(json.dumps([{"given": {"city": None}}]))
+    assert rows_of(tmp_path / "a.json") == [{"given": {"city": None}}]
+
+
 def test_text_is_read_by_line_paragraph_or_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one\ntwo\n\n\nthree\n")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gym_core import DataError
 from gym_data.kinds import Format
+from gym_data.sources.readers import as_written
 
 if TYPE_CHECKING:
     from gym_data.sources.config import Hub
@@ -44,7 +45,7 @@ class HubRows:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows as plain Python values."""
         for row in self._dataset:
-            yield dict(row)
+            yield as_written(dict(row))
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the rows' Arrow batches."""

@@ -102,7 +102,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             for batch in file.iter_batches():
-                yield from batch.to_pylist()
+                yield from map(as_written, batch.to_pylist())
     except pa.ArrowException as error:
         raise DataError(f"not Parquet: {_first_line(error)}", where=str(path)) from None
 
@@ -114,13 +114,27 @@ def read_arrow(path: Path) -> Iterator[Row]:
             if source.read(6) == b"ARROW1":
                 file = pa.ipc.open_file(source)
                 for index in range(file.num_record_batches):
-                    yield from file.get_batch(index).to_pylist()
+                    yield from map(as_written, file.get_batch(index).to_pylist())
             else:
                 source.seek(0)
                 for batch in pa.ipc.open_stream(source):
-                    yield from batch.to_pylist()
+                    yield from map(as_written, batch.to_pylist())
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"not Arrow: {_first_line(error)}", where=str(path)) from None
+
+
+def as_written(row: Row) -> Row:
+    """Return a row of a table without what its columns filled in: objects get all keys there that any of them has.
+
+    A tool call would be learnt with arguments that it does not have, as nulls. A null in a file of JSON was written, and stays.
+    """
+    return {name: _without_nulls(value) for name, value in row.items()}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def read_text(path: Path, unit: str = "line") -> Iterator[Row]:
