@@ -15,7 +15,8 @@ from gym_testkit import architectures
 from gym_torch import native_code
 from gym_torch.batch import packed, padded
 from gym_torch.model import attention, fused_attention
-from gym_torch.model.fused_attention import SOURCE, Choices, Kernel, Scores, Trial
+from gym_torch.model.fused_attention import RECORD, SOURCE, Kernel, Scores
+from gym_torch.model.kernel_choices import Choices, Trial
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 from gym_torch.spans import Spans
@@ -152,22 +153,37 @@ def test_a_resumed_run_attends_as_it_began(tmp_path):
     own = fused_attention.kernel()
     if own is None:
         pytest.skip("no compiler")
-    query, key, _, _ = drawn((150, 60), (2, 2), 16)
-    spans = Spans((150, 60, 33, 70))
     for recorded in ("", own.name):
         output = tmp_path / f"begun {recorded}"
-        make_run(tmp_path, output).record.update(**{fused_attention.RECORD: {"2x2x16": recorded}})
-        choices = Choices()
+        make_run(tmp_path, output).record.update(**{RECORD: {"2x2x16": recorded}})
+        choices = Choices(RECORD)
         choices.keep(make_run(tmp_path, output))
-        assert choices.of(query, key, spans, _untried) is (own if recorded else None)
+        assert choices.takes(own.name, "2x2x16", _untried) is bool(recorded)
     run = make_run(tmp_path, tmp_path / "new")
-    choices = Choices()
+    choices = Choices(RECORD)
     choices.keep(run)
-    chosen = choices.of(query, key, spans, attention.piecewise)
-    assert run.record.read()[fused_attention.RECORD] == {"2x2x16": chosen.name if chosen else ""}
+    for name, pays in (("2x2x16", True), ("2x2x16 long", False)):
+        assert choices.takes(own.name, name, lambda pays=pays: pays) is pays
+    assert run.record.read()[RECORD] == {"2x2x16": own.name, "2x2x16 long": ""}
 
 
-def _untried(*_given: object) -> Tensor:
+def test_a_shape_is_tried_where_it_is_first_met_and_whatever_looks_on(tmp_path, monkeypatch):
+    if fused_attention.kernel() is None:
+        pytest.skip("no compiler")
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path))
+    query, key, _, _ = drawn((150, 60, 33, 70), (4, 4), 16)
+    seen: list[Tensor] = []
+
+    def pack(kept: Tensor) -> Tensor:
+        seen.append(kept)
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):  # as those of layers that compute again
+        fused_attention.chosen(query, key, Spans((150, 60, 33, 70)), attention.piecewise)
+    assert not seen and list((tmp_path / "probe").iterdir())
+
+
+def _untried() -> bool:
     raise AssertionError("a run that goes on asked for a trial")
 
 

@@ -33,7 +33,7 @@ from gym_torch.loop.optimizer import build_optimizer
 from gym_torch.loop.prepared_data import prepare
 from gym_torch.loop.signals import Signals
 from gym_torch.loop.train_eval_parity import check_same_in_training
-from gym_torch.model import compiling, fused_attention, memory_meter, stop_tokens
+from gym_torch.model import compiling, fused_attention, fused_modules, memory_meter, stop_tokens
 from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import disable_dropout
 from gym_torch.model.gradient_checkpointing import recompute_layers
@@ -68,6 +68,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     recipe = run.recipe
     check_loaded(model, recipe.model or "the hook load_model", "model")
     fused_attention.CHOICES.keep(run)
+    fused_modules.CHOICES.keep(run)
     checks.before_data(config, recipe, model)
     accelerator, meter = new_accelerator(), memory_meter.of_run(run)
 

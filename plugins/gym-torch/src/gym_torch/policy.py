@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from gym_core import PluginError
 from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.batch import Batch
+from gym_torch.model.fused_modules import fuse
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.load_balancing import Balance
 from gym_torch.model.log_probs import Head, head_of, label_log_probs, nucleus_log_probs, nucleus_tokens, rows_at_once
@@ -46,6 +47,7 @@ class Policy(nn.Module, Generic[B]):
         self.model = model
         self.auxiliary = nn.ModuleDict({name: _checked(name, module) for name, module in (auxiliary or {}).items()})
         self.bf16 = bf16
+        fuse(model)
         if bf16:
             share_casts(model, head=model.get_output_embeddings())
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):

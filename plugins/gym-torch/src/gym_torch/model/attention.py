@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from gym_core import GymError
-from gym_torch.model.fused_attention import CHOICES, Scores
+from gym_torch.model.fused_attention import Scores, chosen
 from gym_torch.spans import Spans
 
 NAME = "gym_segments"
@@ -108,7 +108,7 @@ def _on_cpu(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Score
     plain = type(query) is Tensor  # others may have no memory of their own, as those that a plan is traced with
     if plain and not dropout and not torch.compiler.is_compiling():
         rounded = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
-        fused = CHOICES.of(query, key, spans, piecewise) if rounded == torch.bfloat16 else None
+        fused = chosen(query, key, spans, piecewise) if rounded == torch.bfloat16 else None
         if fused:
             return fused.attend(query.to(rounded), key.to(rounded), value.to(rounded), spans, rule)
     return piecewise(query, key, value, spans, rule, dropout)

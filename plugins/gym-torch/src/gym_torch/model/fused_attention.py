@@ -8,9 +8,8 @@ this machine finds for each shape of heads; the same numbers come out for a segm
 from __future__ import annotations
 
 import ctypes
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gym_core import GymError, Run
+from gym_core import GymError
 from gym_torch import native_code
-from gym_torch.model.precision_probe import milliseconds, remembered
+from gym_torch.model.kernel_choices import Choices, Results, trial, with_gradients
 from gym_torch.spans import Spans
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -31,8 +30,6 @@ LENGTHS = {
     False: (150, 60, 33, 150, 400),
     True: (1500, 900),
 }  #: tokens of the segments of a trial, by whether they are long
-WORTH = 1.1  #: the kernel must be so many times as fast
-CLOSE = 1.25  #: and its error at most so many times that of torch's
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 
@@ -76,9 +73,9 @@ class Kernel:
         self.name = name.decode()  #: the instructions it multiplies with
         self._call: Any = library.gym_attention
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scores: Scores) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores) -> Tensor:
         """Attend within segments: `[1, heads, tokens, head_dim]` in bf16, as `query` is; keys and values may have fewer heads."""
-        found: Tensor = _Fused.apply(self, query, key, value, spans, scores)
+        found: Tensor = _Fused.apply(self, query, key, value, spans, rule)
         return found
 
     def forward(self, given: Tensors, spans: Spans, scores: Scores) -> tuple[Tensor, Tensor]:
@@ -162,81 +159,34 @@ def kernel() -> Kernel | None:
         return None
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What the trial of one shape of heads found: milliseconds forward and backward, and errors relative to float64."""
-
-    kernel: str
-    kernel_ms: float
-    torch_ms: float
-    kernel_error: float
-    torch_error: float
-
-    @property
-    def pays(self) -> bool:
-        """Return whether to take the kernel."""
-        return self.torch_ms > WORTH * self.kernel_ms and self.kernel_error < CLOSE * self.torch_error
+def chosen(query: Tensor, key: Tensor, spans: Spans, attend: Callable[..., Tensor]) -> Kernel | None:
+    """Return the kernel that attends in a row, or None where torch does, which is `attend(query, key, value, spans, scores)`."""
+    own = kernel()
+    if own is None:
+        return None
+    shape = query.shape[1], key.shape[1], query.shape[3]
+    if CHOICES.always is None and (len(spans.forest.bounds) - 1) * shape[1] < torch.get_num_threads():
+        return None  # one head of one segment is the work of one thread
+    long = spans.forest.size >= LONG
+    name = "x".join(map(str, shape)) + (" long" if long else "")
+    work = partial(_work, own, shape, LENGTHS[long], attend)
+    return own if CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays) else None
 
 
-def trial(own: Kernel, shape: tuple[int, int, int], long: bool, attend: Callable[..., Tensor]) -> Trial:
-    """Return the trial for `(heads, key-value heads, head_dim)` beside `attend(query, key, value, spans, scores)`, remembered."""
-    what = json.dumps([own.name, *shape, long, SOURCE.read_text(encoding="utf-8")])
-    return Trial(**remembered("attention", what, lambda: asdict(_measure(own, shape, LENGTHS[long], attend))))
-
-
-def _measure(
+def _work(
     own: Kernel, shape: tuple[int, int, int], lengths: tuple[int, ...], attend: Callable[..., Tensor]
-) -> Trial:
+) -> tuple[Results, Results, Results]:
+    """Return what a trial of `(heads, key-value heads, head_dim)` compares: the kernel, torch in bf16, and in float64."""
     heads, kv_heads, dim = shape
-    spans, scores = Spans(lengths), Scores(dim**-0.5)
     draws = torch.Generator().manual_seed(0)
     wide = [torch.randn(1, sum(lengths), count, dim, generator=draws) for count in (heads, kv_heads, kv_heads, heads)]
-    *given, d_out = (part.bfloat16().transpose(1, 2) for part in wide)
+    *given, by_out = (part.bfloat16().transpose(1, 2) for part in wide)
 
-    def gradients(how: Callable[..., Tensor], dtype: torch.dtype) -> Tensor:
-        leaves = [part.detach().to(dtype).requires_grad_() for part in given]
-        with torch.autocast("cpu", enabled=False):
-            found = torch.autograd.grad(how(*leaves, spans, scores), leaves, d_out.to(dtype))
-        return torch.cat([part.flatten() for part in found])
+    def results(how: Callable[..., Tensor], dtype: torch.dtype) -> Results:
+        whole = partial(how, spans=Spans(lengths), rule=Scores(dim**-0.5))
+        return partial(with_gradients, whole, [part.to(dtype) for part in given], by_out)
 
-    def error(how: Callable[..., Tensor]) -> float:
-        return float((gradients(how, torch.bfloat16).double() - exact).norm() / exact.norm())
-
-    exact = gradients(attend, torch.float64)
-    mine, theirs = (milliseconds(partial(gradients, how, torch.bfloat16)) for how in (own.attend, attend))
-    return Trial(own.name, mine, theirs, error(own.attend), error(attend))
+    return results(own.attend, torch.bfloat16), results(attend, torch.bfloat16), results(attend, torch.float64)
 
 
-class Choices:
-    """Which kernel attends, by shape of heads: found when a shape is first met, and kept by a run to its end."""
-
-    def __init__(self) -> None:
-        """Begin without any."""
-        self.always: bool | None = None  #: set to true or false, no trial is asked
-        self._known: dict[str, str] = {}
-        self._run: Run | None = None
-
-    def keep(self, run: Run) -> None:
-        """Write down for a run what is chosen, and have one that is resumed go on as it began."""
-        self._run = run
-        self._known = dict(run.record.read().get(RECORD, {})) if run.resuming else {}
-
-    def of(self, query: Tensor, key: Tensor, spans: Spans, attend: Callable[..., Tensor]) -> Kernel | None:
-        """Return the kernel that attends in a row, or None where torch does."""
-        shape = query.shape[1], key.shape[1], query.shape[3]
-        own = kernel()
-        if own is None or self.always is not None:
-            return own if self.always else None
-        if (len(spans.forest.bounds) - 1) * shape[1] < torch.get_num_threads():
-            return None  # one head of one segment is the work of one thread
-        long = spans.forest.size >= LONG
-        name = "x".join(map(str, shape)) + (" long" if long else "")
-        if name not in self._known:
-            with torch.enable_grad(), torch.random.fork_rng():
-                self._known[name] = own.name if trial(own, shape, long, attend).pays else ""
-            if self._run:
-                self._run.record.update(**{RECORD: self._known})
-        return own if self._known[name] == own.name else None
-
-
-CHOICES = Choices()  #: of this process
+CHOICES = Choices(RECORD)  #: of this process

@@ -11,13 +11,18 @@ with them and nothing of the vocabulary's size is computed twice.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gym_core import GymError
+from gym_torch.model.fused_modules import CHOICES
+from gym_torch.model.fused_ops import SOURCE, Kernel, kernel_for, label_scores
+from gym_torch.model.kernel_choices import Results, trial
 
+TRIED = 32  #: rows of logits in a trial of the kernel
 PARTS = 8  #: parts that a tensor is worked on in, where torch has no way to do it in place
 
 
@@ -43,7 +48,7 @@ def linear_log_probs(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int
         else:
             matrix = weight.to(dtype)
             pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
-            found = torch.cat([_at(_log_softmax(rows, matrix), labels) for rows, labels in pieces])
+            found = torch.cat([_scores(rows, matrix, labels) for rows, labels in pieces])
     scores: Tensor = found
     return scores
 
@@ -56,8 +61,8 @@ class _Frozen(torch.autograd.Function):
         matrix = weight.to(dtype)
 
         def work(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            logs = _log_softmax(rows, matrix)
-            return _at(logs, labels), (_residual(logs, labels).to(dtype) @ matrix).to(hidden.dtype)
+            scores, residual = _scores_and_residual(rows, matrix, labels)
+            return scores, (residual @ matrix).to(hidden.dtype)
 
         pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
         found, pulled = zip(*(work(rows, labels) for rows, labels in pieces), strict=True)
@@ -80,10 +85,10 @@ class _Trained(torch.autograd.Function):
         kept: list[Tensor] = []
 
         def work(rows: Tensor, labels: Tensor) -> Tensor:
-            logs = _log_softmax(rows, matrix)
-            scores = _at(logs, labels)
-            if len(hidden) <= chunk:
-                kept.append(_residual(logs, labels).to(dtype))
+            if len(hidden) > chunk:
+                return _scores(rows, matrix, labels)
+            scores, residual = _scores_and_residual(rows, matrix, labels)
+            kept.append(residual)
             return scores
 
         pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
@@ -101,7 +106,7 @@ class _Trained(torch.autograd.Function):
         by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
 
         def work(rows: Tensor, labels: Tensor, factors: Tensor) -> Tensor | None:
-            residual = kept[0] if kept else _residual(_log_softmax(rows.to(dtype), matrix), labels).to(dtype)
+            residual = kept[0] if kept else _scores_and_residual(rows.to(dtype), matrix, labels)[1]
             _add_product(by_weight, residual.T, (rows * factors).to(dtype))
             return residual @ matrix * factors if ctx.needs_input_grad[0] else None
 
@@ -111,13 +116,55 @@ class _Trained(torch.autograd.Function):
         return by_hidden, by_weight.to(weight.dtype), None, None, None
 
 
-def _log_softmax(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Return log-probabilities `[rows, vocabulary]`, fp32 or fp64."""
+def _scores(rows: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
+    """Return the log-probabilities of labels, fp32 or fp64."""
     logits = rows @ matrix.T
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    for part in logits.split(max(1, -(-len(logits) // PARTS))):
+    own = _kernel(logits)
+    return label_scores(own, logits, labels, residual=False) if own else _at(_log_softmax(logits), labels)
+
+
+def _scores_and_residual(rows: Tensor, matrix: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same, and `p - 1` `[rows, vocabulary]` in the dtype of the product."""
+    logits = rows @ matrix.T
+    own, dtype = _kernel(logits), logits.dtype
+    if own:
+        return label_scores(own, logits, labels, residual=True), logits
+    logs = _log_softmax(logits)
+    del logits
+    return _at(logs, labels), _residual(logs, labels).to(dtype)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """Return log-probabilities, fp32 or fp64; what is given may be overwritten."""
+    logs = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    for part in logs.split(max(1, -(-len(logs) // PARTS))):
         part.copy_(part.log_softmax(1))  # one fused kernel on a CPU; logsumexp and a difference are five
-    return logits
+    return logs
+
+
+def _kernel(logits: Tensor) -> Kernel | None:
+    """Return the kernel where it takes these logits and a trial says that it pays."""
+    own, (rows, size), dtype = kernel_for(logits), logits.shape, logits.dtype
+    if own is None or not rows:
+        return None
+
+    def work() -> tuple[Results, Results, Results]:
+        draws = torch.Generator().manual_seed(0)
+        given = torch.randn(TRIED, size, generator=draws).to(dtype)
+        labels = torch.randint(size, (TRIED,), generator=draws)
+
+        def mine() -> list[Tensor]:
+            residual = given.clone()
+            return [label_scores(own, residual, labels, residual=True), residual]
+
+        def theirs(how: Tensor) -> list[Tensor]:
+            logs = _log_softmax(how.clone())
+            return [_at(logs, labels), _residual(logs, labels).to(how.dtype)]
+
+        return mine, partial(theirs, given), partial(theirs, given.double())
+
+    name = f"labels of {size} {str(dtype).removeprefix('torch.')}"
+    return own if CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays) else None
 
 
 def _check_once() -> None:

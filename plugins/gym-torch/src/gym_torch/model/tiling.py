@@ -7,16 +7,16 @@ keep several copies of what they are given.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from itertools import chain
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
+
+from gym_torch.model.forward_pass import surround, takes_one
 
 TOKENS = 1024  #: of a slice: enough for matrix products at full speed, and little beside a row that is long
 
@@ -31,9 +31,8 @@ def tile(layer: nn.Module, tokens: int = TOKENS) -> list[nn.Module]:
     sliced = torch.compiler.disable(_sliced)  # how many slices there are is decided anew for every row
     found = list(_token_wise(layer))
     for part in found:
-        if "whole_forward" not in vars(part):  # bound methods, so that a copy of the layer has its own
-            part.whole_forward, part.slice_tokens = part.forward, tokens
-            part.forward = MethodType(sliced, part)
+        surround(part, sliced)
+        part.slice_tokens = tokens  # type: ignore[assignment]
     return found
 
 
@@ -110,16 +109,10 @@ def _sum(total: Tensor | None, found: Tensor | None) -> Tensor | None:
 def _token_wise(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the largest parts of a module that compute each token by itself."""
     for child in module.children():
-        if _takes_one(child) and (_is_norm(child) or _is_feed_forward(child)):
+        if takes_one(child) and (_is_norm(child) or _is_feed_forward(child)):
             yield child
         else:
             yield from _token_wise(child)
-
-
-def _takes_one(module: nn.Module) -> bool:
-    """Whether a module is given one tensor and nothing else: no positions, mask or cache."""
-    options = inspect.signature(module.forward).parameters.values()
-    return [option.kind for option in options] == [inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
 
 def _is_norm(module: nn.Module) -> bool:

@@ -1,0 +1,40 @@
+"""What takes the place of the forward pass of a module, and what is put around it.
+
+Functions are bound to the module they serve, so that a copy of the model has its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+from torch import nn
+
+INNER = "whole_forward"  #: where a module keeps what `surround` was put around
+
+
+def plain(module: nn.Module) -> bool:
+    """Return whether a module computes what its class says, if within something that `surround` put around it."""
+    own = vars(module)
+    inner = own.get(INNER, own.get("forward"))
+    return inner is None or getattr(inner, "__func__", None) is type(module).forward
+
+
+def replace(module: nn.Module, forward: Callable[..., Any]) -> None:
+    """Have `forward(module, ...)` compute what the class did; what was put around it stays."""
+    setattr(module, INNER if INNER in vars(module) else "forward", MethodType(forward, module))
+
+
+def surround(module: Any, forward: Callable[..., Any]) -> None:
+    """Have `forward(module, ...)` be called, which finds what was so far as `module.whole_forward`. Twice is as good as once."""
+    if INNER not in vars(module):
+        module.whole_forward = module.forward
+        module.forward = MethodType(forward, module)
+
+
+def takes_one(module: nn.Module) -> bool:
+    """Return whether a module is given one tensor and nothing else: no positions, mask or cache."""
+    options = inspect.signature(module.forward).parameters.values()
+    return [option.kind for option in options] == [inspect.Parameter.POSITIONAL_OR_KEYWORD]

@@ -1,0 +1,181 @@
+"""Modules whose work `gym_torch.model.fused_ops` does, where `gym_torch.model.recognition` finds that they compute such a thing.
+
+The kernel takes the place of their forward pass, for tensors that it takes and where a trial says that it pays. All else is
+computed as before: on other devices and in other precisions, and where something compiles, traces or transforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gym_torch.model import fused_ops
+from gym_torch.model.forward_pass import plain, replace, takes_one
+from gym_torch.model.fused_ops import SOURCE, Kernel
+from gym_torch.model.kernel_choices import Choices, Results, apart, trial, with_gradients
+from gym_torch.model.recognition import ACTIVATIONS, Network, Norm, computed, exact_turn, network_of, norm_of, rotates
+
+CHOICES = Choices("fused_ops")  #: of this process
+ROWS = 512  #: of a trial
+
+
+@torch.no_grad()
+def fuse(model: nn.Module) -> None:
+    """Have the kernel compute the parts of a model that it can. Twice is as good as once."""
+    if fused_ops.kernel() is not None:
+        found = apart(lambda: [(module, forward) for module in model.modules() for forward in _forwards(module)])
+        for module, forward in found:
+            replace(module, forward)
+
+
+def _forwards(module: Any) -> Iterator[Callable[..., Any]]:
+    """Yield what can take the place of the forward pass of a module."""
+    if not plain(module):
+        return
+    if takes_one(module):
+        norm, network = norm_of(module), network_of(module)
+        if norm or network:
+            module.fused = norm or network
+            yield _normed if norm else _fed_forward
+    elif _rotating(type(module).forward):
+        yield _attended
+
+
+def _normed(part: Any, given: Tensor) -> Tensor:
+    norm: Norm = part.fused
+    weight = getattr(part, norm.name)
+    own, dtype = fused_ops.kernel_for(given, weight), norm.dtypes.get((given.dtype, weight.dtype))
+    if own and dtype and given.shape[-1:] == weight.shape and given.numel():
+        name = f"norm of {given.shape[-1]} {_short(given.dtype, weight.dtype, dtype)}"
+        work = _norm_work(own, part, given.dtype)
+        if CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays):
+            return fused_ops.rms_norm(own, given, weight + norm.offset if norm.offset else weight, norm.eps, dtype)
+    found: Tensor = type(part).forward(part, given)
+    return found
+
+
+def _norm_work(own: Kernel, part: Any, dtype: torch.dtype) -> Callable[[], tuple[Results, Results, Results]]:
+    norm: Norm = part.fused
+    dim, kept = len(getattr(part, norm.name)), getattr(part, norm.name).dtype
+
+    def work() -> tuple[Results, Results, Results]:
+        given, by_out, weight = _drawn((ROWS, dim), (ROWS, dim), (dim,))
+        leaves, out = [given.to(dtype), weight.to(kept)], norm.dtypes[dtype, kept]
+        mine = lambda given, weight: fused_ops.rms_norm(own, given, norm.offset + weight, norm.eps, out)  # noqa: E731
+        return _three(mine, partial(computed, part, norm.name), norm.exact, leaves, by_out.to(out))
+
+    return work
+
+
+def _fed_forward(part: Any, given: Tensor) -> Tensor:
+    network: Network = part.fused
+    children = part._modules
+    made = [children[name](given) for name in network.first]
+    gate, up = made[0].chunk(2, -1) if network.split else made
+    found: Tensor = children[network.last](_gated(gate, up, network.tanh))
+    return found
+
+
+def _gated(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
+    own, act = fused_ops.kernel_for(gate, up), ACTIVATIONS[tanh]
+    if own and gate.dtype == up.dtype and gate.shape == up.shape and gate.dim() > 1:
+        name = f"{'gelu' if tanh else 'silu'} of {gate.shape[-1]} {_short(gate.dtype)}"
+
+        def work() -> tuple[Results, Results, Results]:
+            *leaves, by_out = (part.to(gate.dtype) for part in _drawn(*3 * [(ROWS, gate.shape[-1])]))
+            mine, theirs = partial(fused_ops.gated, own, tanh=tanh), lambda gate, up: act(gate) * up
+            return _three(mine, theirs, theirs, leaves, by_out)
+
+        if gate.numel() and CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays):
+            return fused_ops.gated(own, gate, up, tanh)
+    return act(gate) * up
+
+
+def _attended(part: Any, *given: Any, **options: Any) -> Any:
+    forward = type(part).forward  # what compiles looks names up in the module of the class
+    fused = None if torch.compiler.is_compiling() else _rotating(forward)
+    return (fused or forward)(part, *given, **options)
+
+
+@cache
+def _rotating(forward: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return the forward pass of an attention whose function that turns queries and keys by their positions is the kernel's."""
+    if type(forward) is not FunctionType:
+        return None
+    known = forward.__globals__
+    turning = {name: known[name] for name in forward.__code__.co_names if type(known.get(name)) is FunctionType}
+    turning = {name: partial(_turned, function) for name, function in turning.items() if rotates(function)}
+    if not turning:
+        return None
+    found = FunctionType(forward.__code__, known | turning, forward.__name__, forward.__defaults__, forward.__closure__)
+    found.__kwdefaults__ = forward.__kwdefaults__
+    return found
+
+
+def _turned(
+    function: Callable[..., Any], query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *more: Any, **options: Any
+) -> Any:
+    """Turn queries and keys; under autocast they come out as attention reads them."""
+    own = fused_ops.kernel_for(query, key, cos, sin)
+    if own and not more and not options and _alike(query, key, cos, sin):
+        dtype = torch.promote_types(query.dtype, cos.dtype)
+        dtype = torch.bfloat16 if fused_ops.rounding() else dtype
+        name = f"rotary of {query.shape[1]} and {key.shape[1]} of {query.shape[3]} {_short(query.dtype, dtype)}"
+
+        def work() -> tuple[Results, Results, Results]:
+            sizes = [(1, part.shape[1], ROWS, part.shape[3]) for part in (query, key)]
+            joined = (1, query.shape[1] + key.shape[1], *sizes[0][2:])
+            *leaves, by_out, cos, sin = _drawn(*sizes, joined, *2 * [(1, *sizes[0][2:])])
+            mine = lambda *given: torch.cat([fused_ops.rotate(own, part, cos, sin, dtype) for part in given], 1)  # noqa: E731
+            theirs = lambda *given: torch.cat(function(*given, cos, sin), 1).to(dtype)  # noqa: E731
+            exact = lambda *given: torch.cat(exact_turn(given[0], given[1], cos.double(), sin.double()), 1)  # noqa: E731
+            return _three(mine, theirs, exact, [part.to(query.dtype) for part in leaves], by_out)
+
+        if CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays):
+            return tuple(fused_ops.rotate(own, part, cos, sin, dtype) for part in (query, key))
+    return function(query, key, cos, sin, *more, **options)
+
+
+def _alike(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> bool:
+    """Whether these are four dimensions and three, all of a head turns, and the angles are constants."""
+    return (
+        (query.dim(), key.dim(), cos.dim()) == (4, 4, 3)
+        and query.dtype == key.dtype
+        and query.shape[::2] == key.shape[::2]
+        and query.shape[3] == key.shape[3]
+        and cos.shape == sin.shape
+        and cos.shape[1:] == query.shape[2:]
+        and len(cos) in (1, len(query))
+        and query.shape[3] % 2 == 0
+        and query.numel() > 0
+        and not (torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad))
+    )
+
+
+def _three(
+    mine: Callable[..., Tensor],
+    theirs: Callable[..., Tensor],
+    exact: Callable[..., Tensor],
+    given: Sequence[Tensor],
+    by_out: Tensor,
+) -> tuple[Results, Results, Results]:
+    wide = [part.double() for part in given]
+    return (
+        partial(with_gradients, mine, given, by_out),
+        partial(with_gradients, theirs, given, by_out),
+        partial(with_gradients, exact, wide, by_out),
+    )
+
+
+def _drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
+    draws = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=draws) for shape in shapes]
+
+
+def _short(*dtypes: torch.dtype) -> str:
+    return " to ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
