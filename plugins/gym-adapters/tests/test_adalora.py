@@ -48,6 +48,17 @@ def test_the_ranks_left_are_those_asked_for(bench: Any, warmup: float, final: fl
 
 
 @pytest.mark.proves("adalora")
+@pytest.mark.parametrize("interval", [1, 5, 100])
+def test_they_are_where_the_step_in_which_the_last_ones_go_updates_nothing(bench: Any, interval: int) -> None:
+    config = AdaLoRA(rank=4, target_rank=2, tinit=3, tfinal=4, delta_t=interval)
+    adapted = config.build(model=bench.base(), seed=0)
+    optimizer = optimizer_of(adapted)
+    for numbers in (range(6), range(8, 12)):  # steps 7 and 8 are left out
+        steps(bench, adapted, optimizer, numbers, 12)
+    assert sum(ranks(adapted)) == 2 * len(ranks(adapted))
+
+
+@pytest.mark.proves("adalora")
 def test_the_penalty_is_the_mean_distance_from_orthogonal(bench: Any) -> None:
     adapted = AdaLoRA(rank=4, target_rank=2, orth_reg_weight=0.3).build(model=bench.base(), seed=0)
     distances = []

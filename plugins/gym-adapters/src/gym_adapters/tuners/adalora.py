@@ -83,7 +83,9 @@ class Adalora(PeftAdapter[AdaLoRA]):
             raise GymError(
                 f"of {total} steps none is left to let ranks go in", key="adapter", fix="set a smaller warmup or final"
             )
-        cast(AdaLoraModel, self.peft_model.base_model).update_and_allocate(step)
+        last = total - options.tfinal  # when the last ranks go; a step that updates nothing is not told
+        late = step > last and not self._settled
+        cast(AdaLoraModel, self.peft_model.base_model).update_and_allocate(last if late else step)
 
     def trained(self) -> dict[str, Tensor]:
         """Return what trains, by the names of the model: peft leaves out the ranks that are gone."""
@@ -142,6 +144,12 @@ class Adalora(PeftAdapter[AdaLoRA]):
     @property
     def _allocator(self) -> RankAllocator:
         return cast(AdaLoraModel, self.peft_model.base_model).rankallocator
+
+    @property
+    def _settled(self) -> bool:
+        """Whether no more ranks are left than are to be in the end."""
+        kept = self._options.rank_pattern
+        return bool(kept) and sum(map(sum, kept.values())) <= self._allocator.target_bgt
 
     def _masks(self) -> dict[str, Tensor]:
         return {MASK + name: torch.tensor(kept) for name, kept in (self._options.rank_pattern or {}).items()}
