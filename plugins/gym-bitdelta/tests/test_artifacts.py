@@ -10,6 +10,7 @@ import torch
 
 from gym_bitdelta import BitDelta, DeltaQuant
 from gym_bitdelta.delta import file
+from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError, Run, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_torch.checkpoints.artifact import open_artifact
@@ -111,6 +112,30 @@ def test_the_same_again_is_there_and_something_else_is_not_overwritten(bench, tu
     with pytest.raises(GymError, match="KL divergence"):
         BitDelta(max_kl=1e-9, **QUICK).build().quantize(run, artifact, tmp_path / "far")
     assert not (tmp_path / "far").exists()
+
+
+def test_a_sound_delta_under_the_evidence_of_another_is_refused_by_name(bench, tuned, tmp_path):
+    """Both files are whole and of one base: only the evidence knows that it was measured on the other one."""
+
+    def other(name: str, weight: torch.Tensor) -> torch.Tensor:
+        return weight + 0.05
+
+    base = bench.model()
+    quantizer = BitDelta(**QUICK).build()
+    first = quantizer.quantize(bench.trained(base, "one"), tuned(base), tmp_path / "first")
+    second = quantizer.quantize(bench.trained(base, "two"), tuned(base, other), tmp_path / "second")
+    assert torch.equal(logits(first), logits(Artifact.read(first.path)))
+    for name in (file.NAME, "delta.json"):
+        (first.path / name).write_bytes((second.path / name).read_bytes())
+    with VariantStore(tmp_path / "store") as store:
+        for use in (logits, lambda swapped: store.create("ann", swapped)):
+            with pytest.raises(GymError, match=f"`{file.NAME}` is not the file whose safety and quality were measured"):
+                use(Artifact.read(first.path))
+        assert not store.listing().variants
+    evidence = replace(second, details={**second.details, "safety": {"asr": 0.0}})
+    del evidence.details["measured"]
+    with pytest.raises(GymError, match="nothing says on which file"):
+        logits(evidence)
 
 
 def test_samples_that_changed_under_the_name_of_their_file_are_something_else(bench, tuned, tmp_path, capsys):

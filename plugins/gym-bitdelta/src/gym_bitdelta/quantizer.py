@@ -23,7 +23,7 @@ from gym_bitdelta.delta.records import Record
 from gym_bitdelta.distillation import distill
 from gym_bitdelta.encoding import Encoder, changed_config, ranked_of
 from gym_bitdelta.enforcement.safety import Safety
-from gym_bitdelta.store.content import hashed
+from gym_bitdelta.store.measured import MEASURED, check_artifact, of_file
 from gym_core import Artifact, GymError, Run
 from gym_core.discovery import entries
 from gym_core.loading import load
@@ -67,9 +67,10 @@ class BitDeltaQuantizer(DeltaCodec):
         source = self._source(run, artifact, where, name, safety)
         if into.exists() and any(into.iterdir()):
             if _source_of(into) == source:
-                check_whole(into)
+                there = Artifact.read(into)
+                check_artifact(there)
                 say(f"{into} holds this delta already")
-                return Artifact.read(into)
+                return there
             raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
         began = time.monotonic()
         adapter = artifact.kind == "adapter"
@@ -99,11 +100,12 @@ class BitDeltaQuantizer(DeltaCodec):
             self._check_size(building / file.NAME)
             told |= evidence.sizes(artifact, where, building / file.NAME, records)
             told |= {"source": source, "seconds": time.monotonic() - began, "squared_errors": encoder.errors}
-            told |= {"options": self.config.model_dump(mode="json"), "sha256": hashed(building / file.NAME)}
+            told |= {"options": self.config.model_dump(mode="json"), MEASURED: of_file(building / file.NAME)}
             (building / EVIDENCE).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
             (building / "README.md").write_text(evidence.card(type(self.config).__name__, told), encoding="utf-8")
             evidence.copy_new_tokenizer(artifact.path, where, building)
-            made = self._artifact(building, artifact, name, changed, tuned, told["safety"])
+            bound = {key: told[key] for key in ("safety", MEASURED)}
+            made = self._artifact(building, artifact, name, changed, tuned, bound)
             made.record()
         say(
             f"wrote the delta to {into}: {told['file_bytes']:,} bytes, {told['bits_per_weight']:.2f} bits per coded weight"
@@ -113,7 +115,11 @@ class BitDeltaQuantizer(DeltaCodec):
         return replace(made, path=into)
 
     def changes(self, artifact: Artifact, base: Path) -> Iterator[tuple[str, Tensor]]:
-        """Yield what is added to each weight that changed. Raises GymError for a damaged file or another base."""
+        """Yield what is added to each weight that changed.
+
+        Raises GymError for a damaged file, one that is not the file that was measured, or another base.
+        """
+        check_artifact(artifact)
         delta = file.read(artifact.path / file.NAME)
         delta.check_base(base_fingerprint(base), str(base))
         delta.check_size(2 * sum(path.stat().st_size for path in base.glob("*.safetensors")))  # of 4 bits at least
@@ -170,14 +176,20 @@ class BitDeltaQuantizer(DeltaCodec):
         return evidence.held_out(base, student, tuned, records, samples.holdout)
 
     def _artifact(
-        self, path: Path, artifact: Artifact, name: str, changed: Mapping[str, Any], tuned: PreTrainedModel, safety: Any
+        self,
+        path: Path,
+        artifact: Artifact,
+        name: str,
+        changed: Mapping[str, Any],
+        tuned: PreTrainedModel,
+        measured: Mapping[str, Any],
     ) -> Artifact:
         maker = next(entry.value for entry in entries("quantizers") if load(entry) is type(self.config))
         details = {
             "delta": maker,
             "options": self.config.without_components(),
             "base_fingerprint": name,
-            "safety": safety,
+            **measured,
             "dtype": str(stored_dtype(tuned, artifact)).removeprefix("torch."),
             **({"config": dict(changed)} if changed else {}),
             **{key: artifact.details[key] for key in ("revision",) if key in artifact.details},
@@ -193,18 +205,6 @@ class BitDeltaQuantizer(DeltaCodec):
         held = sorted((path.name, fingerprint.of_file(path)) for path in files)
         text = json.dumps([told, held, artifact.kind, artifact.details], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def check_whole(made: Path) -> None:
-    """Raise GymError where the delta in a folder is not the one that was measured there: most flipped bits still are a delta."""
-    kept, path = made / EVIDENCE, made / file.NAME
-    said = json.loads(kept.read_text(encoding="utf-8")).get("sha256") if kept.is_file() else None
-    if said is not None and said != hashed(path):
-        raise GymError(
-            "it is not what was written: its SHA-256 differs",
-            where=str(path),
-            fix="remove this folder, and make it again",
-        )
 
 
 def _tuned(artifact: Artifact) -> PreTrainedModel:

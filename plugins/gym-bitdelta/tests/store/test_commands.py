@@ -73,6 +73,20 @@ def test_verify_names_the_damaged_file_and_fails(gym, two):
     assert gym("verify", "nobody")[0] == 1
 
 
+def test_verify_names_a_sound_file_under_the_evidence_of_another(gym, two):
+    """As a record may say that was put together by hand: all hashes are right, and what was measured is another file."""
+    before = two.get("bob")
+    of_another = {**before.artifact["details"], "measured": {"delta.safetensors": two.get("ann").files[0].sha256}}
+    forged = before.model_copy(
+        update={"number": 2, "parent": before.id, "artifact": {**before.artifact, "details": of_another}}
+    )
+    with two.index.writing() as connection:
+        two.index.add(connection, forged)
+    code, told, wrong = gym("verify")
+    assert code == 1 and "1 variants are sound" in told
+    assert "`bob`" in wrong and "`delta.safetensors` is not the file whose safety" in wrong and len(wrong.splitlines()) <= 4
+
+
 def test_remove_and_gc_make_room(gym, two):
     assert gym("remove", "nobody")[0] == 1 and gym("remove")[0] == 2
     assert "removed 1" in gym("remove", "bob")[1]

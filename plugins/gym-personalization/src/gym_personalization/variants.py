@@ -17,10 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gym_bitdelta.quantizer import EVIDENCE, check_whole
+from gym_bitdelta.quantizer import EVIDENCE
 from gym_bitdelta.store import NOT_EVALUATED, VariantStore
 from gym_bitdelta.store import Variant as Stored
 from gym_bitdelta.store.content import hashed
+from gym_bitdelta.store.measured import MEASURED, check_artifact
 from gym_bitdelta.store.record import sha256
 from gym_core import Artifact, BusyError, DataError, GymError, RecipeError
 from gym_core.files import BUILDING, remove, write_atomically
@@ -100,7 +101,7 @@ class Variants:
             return found
         mine = {(path.name, hashed(path)) for path in found.artifact.path.glob("*.safetensors")}
         stored = before[-1] if before else None  # it is this where a process was killed before it wrote that down
-        check_whole(found.artifact.path)
+        check_artifact(found.artifact)
         if stored is None or not mine <= {(file.name, file.sha256) for file in stored.files}:
             put = self.store.update if before else self.store.create
             stored = put(user, found.artifact, **_measured(found.artifact))
@@ -198,10 +199,11 @@ def disk_errors(where: Path) -> Iterator[None]:
 
 
 def _measured(artifact: Artifact) -> dict[str, Any]:
-    """Return what a quantizer measured of what it made."""
+    """Return what a quantizer measured of what it made; what it measured of another file counts for nothing."""
     path = artifact.path / EVIDENCE
     told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {"quality": told.get("holdout") or NOT_EVALUATED}
+    mine = told.get(MEASURED) is not None and told[MEASURED] == artifact.details.get(MEASURED)
+    return {"quality": (told.get("holdout") if mine else None) or NOT_EVALUATED}
 
 
 def _versions(folder: Path) -> list[int]:

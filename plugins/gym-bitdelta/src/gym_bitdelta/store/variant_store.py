@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from gym_bitdelta.store import record
 from gym_bitdelta.store.content import Content, staged
 from gym_bitdelta.store.index import Index, Listing
+from gym_bitdelta.store.measured import check_stored
 from gym_bitdelta.store.opened import OpenFolders
 from gym_bitdelta.store.record import NOT_EVALUATED, Variant
 from gym_bitdelta.store.user_id import check_user_id
@@ -214,6 +215,7 @@ class VariantStore:
                 gone = self._content.link(found.files, folder, user)
                 if gone is None:
                     self._content.check(found.files, folder, user)
+                    check_stored(user, found.artifact["details"], found.files)
                     return found
             except OSError as error:
                 raise GymError(f"the variant of `{user}` cannot be opened: {error}", where=str(folder)) from error
@@ -238,6 +240,7 @@ class VariantStore:
         try:
             with self._folders.folder() as folder:
                 files = staged(artifact.path, folder)
+                check_stored(user, told["artifact"]["details"], files)
                 with self.index.writing() as connection:
                     before = self.index.newest(connection, user)
                     may(before)
