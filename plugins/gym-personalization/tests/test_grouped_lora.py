@@ -59,6 +59,23 @@ def test_value_and_gradients_are_those_of_each_alone(sizes: Sequence[tuple[int, 
         assert torch.equal(model(given), nn.functional.linear(given, linear.weight, linear.bias))
 
 
+def test_gradients_are_to_the_bit_those_of_a_user_who_trains_alone() -> None:
+    """Adam makes whole steps of gradients that are nearly nothing: what is rounded otherwise is soon another adapter."""
+    draws = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 384).requires_grad_(False))
+    lora = GroupedLora(model, {"0": LowRank(torch.zeros(8, 128), torch.zeros(384, 8), 2.0)}, slots=1)
+    stack = lora.layers["0"]
+    for half in (stack.first, stack.second):
+        half.copy_(torch.randn(half.shape, generator=draws))
+    given, weights = (torch.randn(1, 90, size, generator=draws) for size in (128, 384))
+    lora.give([(0, 90)])
+    (model(given) * weights).sum().backward()
+    first, second = (half[0].clone().requires_grad_() for half in (stack.first, stack.second))
+    linear, plain = nn.functional.linear, nn.functional.linear(given, model[0].weight, model[0].bias)
+    ((plain + linear(linear(given, first), second) * 2.0) * weights).sum().backward()
+    assert torch.equal(stack.by_first[0], first.grad) and torch.equal(stack.by_second[0], second.grad)
+
+
 def test_tokens_of_nobody_are_an_error() -> None:
     model = nn.Sequential(nn.Linear(3, 3))
     lora = GroupedLora(model, {"0": LowRank(torch.zeros(1, 3), torch.zeros(3, 1), 1.0)}, slots=2)

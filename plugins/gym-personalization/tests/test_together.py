@@ -46,6 +46,23 @@ def test_each_gets_the_adapter_it_gets_alone(engine: Engine, crowd: Crowd, tmp_p
         assert max(float(held.abs().max()) for name, held in alone.items() if "lora_B" in name) > 100 * CLOSE
 
 
+def test_the_base_computes_as_it_did_when_its_users_began(crowd: Crowd, tmp_path: Path) -> None:
+    """By which library is found by a trial: a later one may come out otherwise, and users who go on must not notice."""
+    losses = []
+    for chosen in (True, False):
+        output = tmp_path / str(chosen)
+        output.mkdir()
+        (output / "personalization.json").write_text(json.dumps({"frozen_products": chosen}))
+        engine = Engine(crowd.recipe(0, output), output, users=1)
+        own = [layer for layer in engine.base.model.modules() if type(layer) is torch.nn.Linear]
+        assert sum("forward" in vars(layer) for layer in own) == (len(own) if chosen else 0)
+        (found,) = train_all(engine, [waiting(crowd, tmp_path, 0, max_steps=2)])
+        assert found.error is None
+        losses.append(json.loads((found.output / "run.json").read_text())["training"]["mean_loss"])
+        found.output.rename(output / "0")
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def test_what_comes_out_is_what_a_run_leaves(engine: Engine, crowd: Crowd, tmp_path: Path) -> None:
     """The same files in `model`, an equal configuration of peft, and a record that others can open."""
     crowd.alone(1)

@@ -84,7 +84,11 @@ def test_verify_names_a_sound_file_under_the_evidence_of_another(gym, two):
         two.index.add(connection, forged)
     code, told, wrong = gym("verify")
     assert code == 1 and "1 variants are sound" in told
-    assert "`bob`" in wrong and "`delta.safetensors` is not the file whose safety" in wrong and len(wrong.splitlines()) <= 4
+    assert (
+        "`bob`" in wrong
+        and "`delta.safetensors` is not the file whose safety" in wrong
+        and len(wrong.splitlines()) <= 4
+    )
 
 
 def test_remove_and_gc_make_room(gym, two):

@@ -125,8 +125,8 @@ class _Updated(torch.autograd.Function):
                 first, second = _pairs(layer.first, layer.second, group, dtype)
                 by_hidden = _product(pulled, second).mul_(layer.scaling)
                 by_first, by_second = _pairs(layer.by_first, layer.by_second, group)
-                # The gradient of B is computed transposed: a product `[rank, out]` is several times faster than `[out, rank]`.
-                by_second.add_(_product(hidden.mT, pulled).mT, alpha=layer.scaling)
+                # Transposed, this product is several times faster and rounds otherwise than that of a user who trains alone.
+                by_second.add_(_product(pulled.mT, hidden), alpha=layer.scaling)
                 by_first.add_(_product(by_hidden.mT, own))
                 if needed:
                     torch.matmul(by_hidden, first, out=_own(by_states, group))

@@ -36,6 +36,7 @@ from gym_torch.loop.train_eval_parity import check_same_in_training
 from gym_torch.model import compiling, fused_attention, fused_modules, memory_meter, stop_tokens
 from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import disable_dropout
+from gym_torch.model.frozen_products import speed_up_where_it_pays
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel, check_loaded
@@ -113,6 +114,8 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     else:
         begin(parts, objective, source)
     compiling.compile_where_it_pays(run, adapted.model, model, train, source.tokens)
+    if accelerator.num_processes == 1:
+        speed_up_where_it_pays(run, adapted.model, adapted, bf16)
     wrapped = spread.wrap(policy)
     wrapped.train()
 

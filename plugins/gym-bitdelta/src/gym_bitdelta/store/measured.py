@@ -27,7 +27,9 @@ def check_measured(details: Mapping[str, Any], held: Callable[[str], str | None]
         raise _unbound(f"`{MEASURED}` in its details names no file", where)
     for name, sha256 in measured.items():
         if held(name) != sha256:
-            raise _unbound(f"`{name}` is not the file whose safety and quality were measured: its SHA-256 differs", where)
+            raise _unbound(
+                f"`{name}` is not the file whose safety and quality were measured: its SHA-256 differs", where
+            )
 
 
 def check_stored(user: str, details: Mapping[str, Any], files: Iterable[StoredFile]) -> None:

@@ -1,0 +1,119 @@
+"""Products with the frozen weights below an adapter, in fp32 on a CPU, by the faster of the two libraries that torch brings.
+
+torch multiplies matrices of fp32 with MKL, which leaves the widest registers of some processors unused; oneDNN uses them, and reads
+the weights where they are. Both sum in fp32, in other orders. It is tried on this machine, and a run keeps what it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gym_core import Run
+from gym_torch.kinds import Adapter, part
+from gym_torch.model.adapted import AdaptedModel
+from gym_torch.model.precision_probe import milliseconds, remembered
+
+RECORD = "frozen_products"  #: in the record of a run: whether oneDNN computes them
+ROWS = 512  #: of the trial
+WORTH = 1.15  #: oneDNN must be so many times as fast
+LEAST = 256  #: inputs of the narrowest layer, below which products take no time
+FEW = 4  #: rows below which there is nothing to gain
+
+
+def speed_up_where_it_pays(run: Run, model: nn.Module, adapted: AdaptedModel, bf16: bool) -> None:
+    """Have the frozen linear layers of a model compute by oneDNN, where that pays; a resumed run does as it did before.
+
+    Only below an adapter that is nothing but low-rank updates and begins as nothing: its policy is its own reference, so that both
+    are rounded alike. Compiled layers stay as they are.
+    """
+    adapter, told = part(run.recipe, Adapter), run.record.read()
+    if bf16 or adapter is None or not adapter.starts_unchanged or adapted.low_rank() is None or told.get("compiled"):
+        return
+    found = frozen(model)
+    chosen = told.get(RECORD) if run.resuming else None
+    if chosen is None:
+        chosen = pays(min((layer.in_features for layer in found), default=0))
+    run.record.update(**{RECORD: chosen})
+    if chosen:
+        speed_up(found)
+
+
+def frozen(model: nn.Module) -> list[nn.Linear]:
+    """Return the linear layers in fp32 on the CPU that do not train."""
+    return [
+        layer
+        for layer in model.modules()
+        if type(layer) is nn.Linear
+        and layer.weight.dtype == torch.float32
+        and layer.weight.device.type == "cpu"
+        and not any(weight.requires_grad for weight in layer.parameters())
+    ]
+
+
+def speed_up(layers: list[nn.Linear]) -> None:
+    """Have layers compute by oneDNN as long as they do not train."""
+    for layer in layers:
+        layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
+
+
+def pays(width: int) -> bool:
+    """Return whether oneDNN is the faster one here, for matrices of this width."""
+    if width < LEAST or not torch.backends.mkldnn.is_available():
+        return False
+    found = remembered("frozen products", str(width), partial(_trial, width))
+    return bool(found["usual_ms"] > WORTH * found["onednn_ms"])
+
+
+def _linear(layer: nn.Linear, given: Tensor) -> Tensor:
+    few = given.numel() < FEW * given.shape[-1]
+    if few or given.dtype != torch.float32 or layer.weight.requires_grad or torch.is_autocast_enabled("cpu"):
+        return nn.functional.linear(given, layer.weight, layer.bias)
+    found: Tensor = _Product.apply(given, layer.weight)  # type: ignore[no-untyped-call]
+    return found if layer.bias is None else found + layer.bias
+
+
+class _Product(torch.autograd.Function):
+    """`x W^T` for a constant W."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, weight: Tensor) -> Tensor:
+        ctx.weight = weight
+        return _forward(given.reshape(-1, given.shape[-1]), weight).view(*given.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, by_output: Tensor) -> tuple[Tensor | None, ...]:
+        rows = by_output.reshape(-1, by_output.shape[-1])
+        return _pulled(rows, ctx.weight).view(*by_output.shape[:-1], -1), None
+
+
+def _forward(rows: Tensor, weight: Tensor) -> Tensor:
+    found: Tensor = torch.ops.aten.mkldnn_linear(rows.contiguous().to_mkldnn(), weight).to_dense()
+    return found
+
+
+def _pulled(rows: Tensor, weight: Tensor) -> Tensor:
+    shape = [len(rows), weight.shape[1]]
+    given = rows.contiguous().to_mkldnn()
+    found: Tensor = torch.ops.aten.mkldnn_linear_backward_input(shape, given, weight).to_dense()
+    return found
+
+
+@torch.no_grad()
+def _trial(width: int) -> dict[str, Any]:
+    draws = torch.Generator().manual_seed(0)
+    rows, weight = (torch.randn(count, width, generator=draws) for count in (ROWS, width))
+
+    def both(product: Callable[[Tensor, Tensor], Tensor], pulled: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return pulled(product(rows, weight), weight)
+
+    return {
+        "usual_ms": milliseconds(partial(both, nn.functional.linear, torch.matmul)),
+        "onednn_ms": milliseconds(partial(both, _forward, _pulled)),
+    }
