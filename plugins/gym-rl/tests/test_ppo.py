@@ -257,6 +257,17 @@ def test_the_adapter_of_a_critic_of_its_own_is_told_of_every_step(tmp_path: Path
         assert masks and sum(int(kept.sum()) for kept in masks) == 2 * len(masks)
 
 
+def test_a_critic_of_its_own_drops_out_nothing_as_the_policy_does(tmp_path: Path) -> None:
+    """Its values are held near those at the beginning of the round, which were asked for without dropout."""
+    bench = Bench(tmp_path)
+    losses = []
+    for dropout in (0.0, 0.5):
+        made = recipe(bench, {"critic": str(bench.model(1))}, max_steps=2, learning_rate=0.03)
+        made |= {"adapter": {"name": "lora", "rank": 4, "dropout": dropout}}
+        losses.append(bench.run(made, str(dropout)).series("value_loss"))
+    assert losses[0] == losses[1]
+
+
 WATCHED: dict[str, Any] = {}  #: of the newest run of `watched`
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from gym_core import GymError, PluginError, Recipe
 from gym_core.component import load_object
 from gym_data.tokenizer import Tokenizer
-from gym_torch.config import Further
+from gym_torch.config import Further, torch_algorithm
 from gym_torch.kinds import TorchBackend, part
 from gym_torch.model.adapted import AdaptedModel, adapt
+from gym_torch.model.dropout import disable_dropout
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.loading import LoadedModel, check_loaded
 from gym_torch.model.model_files import PATH
@@ -62,8 +63,10 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
 
 
 def adapt_further(further: Further, recipe: Recipe, model: LoadedModel) -> TrainedFurther:
-    """Load a further model and have it train, adapted as the model of the recipe is."""
+    """Load a further model and have it train, adapted as the model of the recipe is; without dropout where that has none."""
     loaded = load_further(further, recipe, model)
     adapted = adapt(loaded.model, recipe)
+    if torch_algorithm(recipe).disable_dropout:
+        disable_dropout(adapted.model)
     recompute_layers(adapted.model, recipe.train.gradient_checkpointing)
     return TrainedFurther(loaded, adapted)
