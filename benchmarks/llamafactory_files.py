@@ -94,9 +94,7 @@ SUBJECTS = {
     "cp_size": "layers or samples cut up over processes",
     "dist_config": "layers or samples cut up over processes",
     "kernel": "kernels of other packages",
-    "export_quantization_bit": "export and quantization at once",
     "mixture_of_depths": "Mixture of Depths",
-    "predict": "`do_predict`",
     "no dataset": "a dataset that is not there",
     "Hub": "a dataset on the Hub",
 }

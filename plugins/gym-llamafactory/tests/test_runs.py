@@ -316,3 +316,18 @@ def test_trackers_are_callbacks() -> None:
         watching(report_to="comet_ml")
     with pytest.raises(RecipeError, match="should hold no token"):
         watching(use_swanlab=True, swanlab_api_key="secret")
+
+
+def test_packing_is_how_plain_text_is_cut() -> None:
+    def cut(**keys: Any) -> str:
+        return load_recipe(RUN | keys).data.split  # type: ignore[union-attr]
+
+    assert [cut(stage="pt"), cut(stage="pt", packing=True), cut(stage="pt", packing=False)] == [
+        "blocks",
+        "blocks",
+        "documents",
+    ]
+    assert cut(packing=False) == "blocks"  # which says nothing of conversations
+    with pytest.raises(RecipeError, match="attend to one another"):
+        cut(packing=True)
+    assert loop(use_unsloth_gc=True).gradient_checkpointing is True

@@ -35,6 +35,17 @@ def tokens(path: Any) -> None:
     note("tokenized_path: tokens are kept in the cache; nothing is written there, and training begins at once")
 
 
+def packed(value: Any, stage: Any = None) -> str | None:
+    """Return how plain text is cut: joined, as `stage: pt` means where the key is left out, or document by document."""
+    if stage == "pt":
+        return None if value else "documents"
+    if value:
+        raise ValueError(
+            "would let samples attend to one another: leave it out, samples share rows, each attends to itself"
+        )
+    return None
+
+
 class DataKeys(Keys):
     """Keys of the data."""
 
@@ -59,6 +70,7 @@ class DataKeys(Keys):
         Key("interleave_probs", "data.mix_weights", _OF, numbers),
         Key("train_on_prompt", "data.train_on", _OF, {True: "all", False: None}),
         Key("mask_history", "data.train_on", _OF, {True: "last", False: None}),
+        Key("packing", "data.split", _OF, packed, together="stage"),
         Key("preprocessing_num_workers", "data.processes", _OF),
         Key("overwrite_cache", "data.rebuild", _OF),
         Key("tokenized_path", "data.rebuild", _OF, tokens),

@@ -10,7 +10,6 @@ _CUT = "would cut layers up over processes, which is not done here"
 _FSDP = "set it to 1, and `distributed: fsdp`, which cuts weights up"
 DEVICES: dict[str, Stated] = {
     "use_unsloth": Stated(OFF, _PACKAGE, "leave it out"),
-    "use_unsloth_gc": Stated(OFF, _PACKAGE, "set `gradient_checkpointing: true`"),
     "enable_liger_kernel": Stated(OFF, _PACKAGE, "leave it out"),
     "use_liger_kernel": Stated(OFF, _PACKAGE, "leave it out"),
     "use_kt": Stated(

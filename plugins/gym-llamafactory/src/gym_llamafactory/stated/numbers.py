@@ -8,7 +8,6 @@ _ROWS = "leave it out: samples share rows, each attends to itself"
 NUMBERS: dict[str, Stated] = {
     "logging_strategy": Stated(("steps",), "lines are written by steps", "leave it out, and set logging_steps"),
     "logging_first_step": Stated(OFF, "is a line as others are", "set `logging_steps: 1`"),
-    "packing": Stated(OFF, "would let samples attend to one another", _ROWS),
     "neat_packing": Stated(OFF, "is done anyway", _ROWS),
     "use_packed_sequences": Stated(OFF, "is done anyway", _ROWS),
     "streaming": Stated(OFF, "rows are read before the first step", "leave it out, and its `buffer_size`"),
@@ -42,7 +41,9 @@ NUMBERS: dict[str, Stated] = {
         OFF, "is another option here", "set `batch_tokens: auto` in place of the batch size"
     ),
     "torchdynamo": Stated((None,), "is another key by now", "set `torch_compile: true`"),
-    "mixture_of_depths": Stated((None,), "changes the model into one that no other tool reads", "leave it out"),
+    "mixture_of_depths": Stated(
+        (None,), "needs the package mixture-of-depth, whose models no other tool reads", "leave it out"
+    ),
     "module_dropout": Stated((0, 0.0, None), "is never applied by peft", "leave it out"),
     "pref_bco_weight": Stated(
         (0, 0.0, None), "is not added to another loss", "leave it out; `algorithm: bco_pair` is that loss"
