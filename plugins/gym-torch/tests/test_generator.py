@@ -107,7 +107,7 @@ def test_the_batch_is_refilled_and_a_group_computed_once(max_batch: int) -> None
     with model.register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     ):
-        Generator(model, BareTokenizer(), max_batch).generate(GROUPS, LIMITS, stop_ids=[])
+        Generator(model, BareTokenizer(), max_batch, guesses=0).generate(GROUPS, LIMITS, stop_ids=[])
     steps = [rows for rows, new in shapes if new == 1]
     assert max(steps) <= max_batch
     assert sum(steps) == sum(LIMITS) - len(GROUPS), "no row is computed after its last token"

@@ -13,11 +13,13 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.generation.cache_support import Way
+from gym_torch.generation.drafts import MOST, Drafts
 from gym_torch.generation.kv_cache import RowCache, fill
+from gym_torch.generation.passes import run_tokens
 from gym_torch.generation.prefill import Begun, parts
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.sampling import GREEDY, Adjust, SamplingOptions, Scores, choose_rows, scores_of
@@ -102,6 +104,7 @@ class Decoding:
         around: Around | None = None,
         shared: Shared | None = None,
         prefixes: PrefixCache | None = None,
+        guesses: int = MOST,
     ) -> None:
         """Begin without rows.
 
@@ -113,6 +116,7 @@ class Decoding:
             around: makes the context of each forward pass, given the keys of its rows.
             shared: keeps prompts once that several rows continue; not together with `prefixes`.
             prefixes: has beginnings of prompts, and is given those of all rows that have a scope.
+            guesses: most tokens that are guessed at once for a row that is alone.
 
         """
         self.model = model
@@ -125,6 +129,9 @@ class Decoding:
         self._lengths: list[int] = []  # tokens in the cache
         self._last = torch.empty(0, dtype=torch.long, device=model.device)  # chosen last, not in the cache yet
         self._cache = RowCache()
+        self._guesses = guesses
+        self._drafts: Drafts | None = None  # of the row that is alone
+        self._run = partial(run_tokens, model, routers)
         self._following: Following | None = None if way.cached else self._without_cache(longest)
 
     @torch.no_grad()
@@ -150,7 +157,7 @@ class Decoding:
         key, _, text = begun.rows[0].text
         tokens = torch.tensor([text[begun.done : begun.done + count]], device=self.model.device)
         with self._around([key]):
-            self._forward(tokens, [begun.done + count], begun.cache)
+            self._run(tokens, [begun.done + count], begun.cache)
         begun.done += count
 
     @torch.no_grad()
@@ -180,6 +187,7 @@ class Decoding:
         """Drop all other rows, and the columns that only they used."""
         if len(rows) == len(self.rows):
             return
+        self._forget_drafts()
         if self._prefixes is not None:
             for at in set(range(len(self.rows))) - set(rows):
                 row = self.rows[at]
@@ -219,12 +227,13 @@ class Decoding:
         tokens = torch.tensor([(0,) * (width - len(text)) + text[-width:] for text in texts], device=device)
         cache = begun.cache if begun else self._beginnings(numbers, max(map(len, texts)) - width, width)
         with self._around(keys):
-            logits, routed = self._forward(tokens, list(map(len, texts)), cache)
+            logits, routed = self._run(tokens, list(map(len, texts)), cache)
         if routed is not None:
             own = [experts[width - len(text) :].clone() for experts, text in zip(routed, texts, strict=True)]
             for row in rows:
                 row.completion.routed.append(own[numbers[row.text]])
         places = torch.tensor([numbers[row.text] for row in rows], device=device)
+        self._forget_drafts()
         if self._shared:
             self._shared.take(cache, list(map(len, texts)), places.tolist())
         self._cache.append(cache, places)
@@ -259,36 +268,32 @@ class Decoding:
     def _next(self) -> Tensor:
         """Run the tokens chosen last; return the logits `[rows, vocabulary]` that follow."""
         self._lengths = [length + 1 for length in self._lengths]
+        if len(self.rows) == 1 and self._routers is None and self._shared is None:
+            return self._alone(self.rows[0])
         with self._around([row.key for row in self.rows]):
-            logits, routed = self._forward(self._last[:, None], self._lengths, self._cache, self._shared)
+            logits, routed = self._run(self._last[:, None], self._lengths, self._cache, self._shared)
         if routed is not None:
             for row, experts in zip(self.rows, routed, strict=True):
                 row.completion.routed.append(experts)
         return logits
 
-    def _forward(
-        self, tokens: Tensor, lengths: list[int], cache: Cache, shared: Shared | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run `tokens` `[rows, new]`, after which row i has `lengths[i]` tokens in the cache, aligned at the right.
+    def _alone(self, row: Row) -> Tensor:
+        """Run the token that a row chose last, and guesses at what follows it; return the logits `[1, vocabulary]` after it."""
+        drafts = self._drafts = self._drafts or Drafts(self._guesses)
+        text = [*row.prompt, *row.completion.tokens]
+        known = drafts.follows(text[-1])
+        if known is not None:
+            return known
+        self._cache.take_back(drafts.forget())
+        guessed = drafts.guess(text, row.limit - len(row.completion.tokens) - 1)
+        tokens = torch.tensor([[text[-1], *guessed]], device=self.model.device)
+        with self._around([row.key]):
+            logits, _ = self._run(tokens, [self._lengths[0] + len(guessed)], self._cache, keep=len(guessed) + 1)
+        drafts.tokens, drafts.logits = guessed, list(logits[1:, None])
+        return logits[:1]
 
-        Returns logits `[rows, vocabulary]` and, where they are recorded, experts `[rows, new, layers, k]` on the CPU.
-        """
-        width = cache.get_seq_length() + tokens.shape[1]
-        padding = width - torch.tensor(lengths, device=tokens.device)[:, None]
-        columns = torch.arange(width, device=tokens.device)
-        positions = (columns[-tokens.shape[1] :] - padding).clamp(min=0)
-        extra = {"shared": shared.attend} if shared else {}
-        run = partial(
-            self.model,
-            input_ids=tokens,
-            attention_mask=columns >= padding,
-            position_ids=positions + torch.tensor(shared.starts())[:, None] if shared else positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-            **extra,
-        )
-        if self._routers is None:
-            return run().logits[:, -1], None
-        output, routed = self._routers.record(run)
-        return output.logits[:, -1], routed.unflatten(0, tokens.shape).cpu()
+    def _forget_drafts(self) -> None:
+        """Take guesses out of the cache, for who is alone changes."""
+        if self._drafts:
+            self._cache.take_back(self._drafts.forget())
+        self._drafts = None

@@ -18,9 +18,11 @@ from gym_torch.console import say
 from gym_torch.generation.cache_support import Way, way_of
 from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.decoding import Around, Completion, Decoding, Row
+from gym_torch.generation.drafts import MOST
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.shared_prefixes import Shared, shares
 from gym_torch.model.expert_routing import Routers
+from gym_torch.model.fused_modules import fuse
 from gym_torch.model.stop_tokens import stops
 from gym_torch.policy import evaluating
 
@@ -38,6 +40,7 @@ class Generator:
         max_batch: int = 64,
         routers: Routers | None = None,
         way: Way | None = None,
+        guesses: int = MOST,
     ) -> None:
         """Use a model as it is at each call: a model in training may be given once and asked again and again.
 
@@ -48,11 +51,14 @@ class Generator:
             max_batch: most rows in one forward pass.
             routers: those of the model, where the experts of every token are to be recorded.
             way: how the model can be decoded; by default found out for the longest text of each call.
+            guesses: most tokens that are guessed at once for a row that is alone, which changes no answer.
 
         """
+        fuse(model)
         self.model = model
         self.max_batch = max_batch
         self.routers = routers
+        self._guesses = guesses
         self._way = way
         self._said = ""
         self._stop = stop_ids(model, tokenizer) if tokenizer is not None else set[int]()
@@ -116,7 +122,7 @@ class Generator:
         shared = Shared() if way.shared and shares(self.model, [row.prompt for row in waiting]) else None
         once = cast_once(self.model) if around is None else nullcontext()  # what is around may change weights
         with evaluating(self.model), once:
-            batch = Decoding(self.model, way, longest, self.routers, around, shared)
+            batch = Decoding(self.model, way, longest, self.routers, around, shared, guesses=self._guesses)
             while waiting or batch.rows:
                 free = self.max_batch - len(batch.rows)
                 # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.

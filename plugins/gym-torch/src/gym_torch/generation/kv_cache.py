@@ -65,6 +65,11 @@ class Layer(DynamicLayer):
         self.rows, self.start = len(rows), self.stop - width
         self._view()
 
+    def take_back(self, columns: int) -> None:
+        """Forget the last columns of all rows."""
+        self.stop -= columns
+        self._view()
+
     def append(self, keys: Tensor, values: Tensor, index: Tensor) -> None:
         """Add the rows `index` `[new rows]` of other keys and values, of any width, below the present ones."""
         width = keys.shape[2]
@@ -94,6 +99,11 @@ class RowCache(Cache):
         """Let row i be what was row `rows[i]`; keep the last `width` columns."""
         for layer in self.layers:
             layer.keep(rows, width)
+
+    def take_back(self, columns: int) -> None:
+        """Forget the last columns of all rows."""
+        for layer in self.layers:
+            layer.take_back(columns)
 
     def append(self, other: Cache, index: Tensor) -> None:
         """Add the rows `index` `[new rows]` of another cache below; a row may come more than once."""
