@@ -50,14 +50,8 @@ class LayerWork:
         if self.samples:
             calibrating = Walk(self.model, self.samples.calibration)
             self.before, self.after = (Walk(self.model, self.samples.holdout) for _ in range(2))
-        for number, original in enumerate(self.layers):
-            layer = self._layer(number, calibrating)
-            if self.before:
-                self.before.forward(number, layer.module)
-            self._quantize(number, layer, checkpoint, original)
-            for walk in (calibrating, self.after):
-                if walk:
-                    walk.forward(number, layer.module)
+        for number in range(len(self.layers)):
+            self._through(number, checkpoint, calibrating)
         own = weight_shards.own_weights(self.model)
         checkpoint.keep((name, weight) for name, weight in own.items() if not name.startswith(f"{self.prefix}."))
 
@@ -67,6 +61,17 @@ class LayerWork:
             return None
         self.before.check()
         return evidence.compare(self.before, self.after)
+
+    def _through(self, number: int, checkpoint: Checkpoint, calibrating: Walk | None) -> None:
+        """Quantize and write a layer, and let the samples through; nothing of it is left when the next one comes."""
+        layer = self._layer(number, calibrating)
+        if self.before:
+            self.before.forward(number, layer.module)
+        self._quantize(number, layer, checkpoint, self.layers[number])
+        layer.inputs.clear()  # what is known of them takes as much as the layer
+        for walk in (calibrating, self.after):
+            if walk:
+                walk.forward(number, layer.module)
 
     def _quantize(self, number: int, layer: Layer, checkpoint: Checkpoint, original: nn.Module) -> None:
         for name, codes in self.method.quantize(layer).items():
@@ -96,6 +101,7 @@ class LayerWork:
             yield layer
             if walk:
                 walk.forward(number, layer.module)
+            del layer  # before the next one comes
 
     def _layer(self, number: int, walk: Walk | None) -> Layer:
         module = separate(raised(self.layers[number]))

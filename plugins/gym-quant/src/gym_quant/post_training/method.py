@@ -53,7 +53,7 @@ class Layer:
     linears: Mapping[str, nn.Linear]  #: those to quantize, by the names of their weights in the model
     schemes: Mapping[str, Scheme]  #: of each, fitted to its columns
     dtype: torch.dtype  #: number format of the model, and so of scales
-    inputs: Mapping[str, Inputs] = field(default_factory=dict)
+    inputs: dict[str, Inputs] = field(default_factory=dict)
     """Of each weight; one object for weights that read the same tensor. Empty where there are no data."""
     outputs: Callable[[], Tensor] = lambda: torch.empty(0)
     """Computes what the layer as it is now makes of the first calibration samples, `[tokens, dim]`."""

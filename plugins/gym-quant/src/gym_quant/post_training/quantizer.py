@@ -32,7 +32,7 @@ from gym_torch.checkpoints.checkpoint import MANIFEST, whole_by_one
 from gym_torch.checkpoints.largest_kl import check_kl
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.console import say
-from gym_torch.model import fingerprint, mapped_weights, precision_probe
+from gym_torch.model import fingerprint, malloc, mapped_weights, precision_probe
 from gym_torch.model.memory_meter import Meter
 
 SHARD = int(5e9)  #: most bytes of a file of weights
@@ -65,6 +65,7 @@ class PostTrainingQuantizer:
                 say(f"{into} holds this model, quantized, already")
                 return made
             raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
+        malloc.give_back_freed()
         meter, began = Meter(precision_probe.device()), time.monotonic()
         with (
             whole_by_one(into, "the quantized model", "the trained model") as building,
