@@ -259,7 +259,8 @@ def test_gpus_train_the_same(root: Path, recipe, strategy: str) -> None:
 def test_torchrun_underneath(root: Path, recipe) -> None:
     """`gym train --nproc 2` passes SIGTERM on; the same command without it goes on alone."""
     output, file = root / "launched", recipe(FULL, max_steps=100_000, save_every=100_000, eval_every=100_000)
-    command = [sys.executable, "-m", "gym_core.cli", "train", file, f"output={output}"]
+    arguments = ["train", file, f"output={output}", "model.compile=false"]  # which would pay in so many steps
+    command = [sys.executable, "-m", "gym_core.cli", *arguments]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.Popen([*command, "--nproc", "2"], env=environment, stderr=subprocess.PIPE, text=True)
     metrics = output / "metrics.jsonl"
@@ -271,7 +272,7 @@ def test_torchrun_underneath(root: Path, recipe) -> None:
     assert told.count("error:") == 1 and "the checkpoint is complete" in told
     (checkpoint,) = (output / "checkpoints").glob("step-*")
     assert json.loads((output / "run.json").read_text())["status"] == "interrupted"
-    team = start(1, file, f"output={output}")
+    team = start(1, *arguments[1:])
     while "continuing from" not in team.errors() and team.members[0].poll() is None:
         time.sleep(0.02)
     team.members[0].terminate()
