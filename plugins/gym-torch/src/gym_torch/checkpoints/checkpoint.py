@@ -20,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from gym_core import GymError, Run
-from gym_core.files import BUILDING, replacing, to_disk
+from gym_core.files import BUILDING, replacing
 from gym_core.outputlock import OutputLock
 
 MANIFEST = "manifest.json"
@@ -160,8 +160,7 @@ def problem(path: Path) -> str:
 
 
 def _seal(path: Path, step: int) -> None:
-    """Bring every file to the disk, then write down what they are; the manifest comes last."""
-    to_disk(path)
+    """Write down what the files are, as memory has them; that the disk has them alike is asked when all of it is there."""
     files = {}
     for name in _files(path):
         files[name] = {"bytes": (path / name).stat().st_size, "sha256": _digest(path / name)}

@@ -108,11 +108,15 @@ class Results:
         if self._template is not None:
             details["template_sha256"] = template_hash(self._template)
         if made.kind == "adapter":
-            details |= {**self.model.described, SAID: base_fingerprint(self.model.path)}
+            details |= {**self.model.described, SAID: self._fingerprint}
             if self.adapted.starts_from_weights:
                 details |= told_of(self.model.quantization)
             made = replace(made, base=lasting(self.model.name))
         return replace(made, details=details, task=job.objective.task)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return base_fingerprint(self.model.path)
 
     @cached_property
     def _template(self) -> str | None:
