@@ -20,7 +20,9 @@ from gym_core.loading import base_class
 from gym_core.yamlfile import parse_yaml, read_yaml
 
 ROOT = Path(__file__).parents[1]
-TESTS = "\n".join(path.read_text() for path in ROOT.glob("**/tests/**/*.py") if ".nox" not in path.parts)
+FILES = [path for base in ("", "gym-core/", "plugins/*/") for path in ROOT.glob(f"{base}tests/**/*.py")]
+TEXTS = [path.read_text() for path in FILES]
+TESTS = "\n".join(TEXTS)
 MARKED = ("adapters", "optimizers")  #: kinds of which every method has tests that are marked with `proves`
 
 
@@ -37,7 +39,8 @@ def test_generated_pages_are_current():
 def proofs() -> dict[str, list[str]]:
     """Return the tests that are marked with `pytest.mark.proves`, by the name of the method."""
     found: dict[str, list[str]] = {}
-    for node in ast.walk(ast.parse(TESTS)):
+    marked = (ast.parse(text) for text in TEXTS if "pytest.mark.proves(" in text)
+    for node in (node for tree in marked for node in ast.walk(tree)):
         for mark in getattr(node, "decorator_list", []):
             if ast.unparse(mark).startswith("pytest.mark.proves("):
                 for name in mark.args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gym_core.kinds import KINDS
+from gym_testkit import warm
 
 sys.path.insert(0, str(Path(__file__).parent))
 from class_questions import Sources
@@ -94,8 +94,8 @@ def test_importing_a_package_imports_nothing_heavy(folder):
     module = folder.name.replace("-", "_")
     heavy = ("torch", "numpy", "transformers", "datasets", "peft")
     probe = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = warm.run("-c", probe, light=True)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def sources(texts: Mapping[str, str], kinds: Iterable[str]) -> Sources:
@@ -166,14 +166,17 @@ def test_it_is_noticed_where_somebody_asks():
     assert asked == sorted(f"engine asks for ours.{name}, line {line}" for name, line in named)
 
 
+def tests() -> list[Path]:
+    """Return the files of all tests."""
+    return [path for base in ("", "gym-core/", "plugins/*/") for path in ROOT.glob(f"{base}tests/**/*.py")]
+
+
 def test_nothing_changes_the_class_of_what_is_there():
     """A module of ours stands in the place of another one and holds it; the other stays what it is."""
     found = []
-    for path in [
-        *SOURCES,
-        *(path for path in ROOT.glob("**/tests/**/*.py") if not set(path.parts) & {".nox", "build"}),
-    ]:
-        for node in ast.walk(ast.parse(path.read_text())):
+    texts = {path: path.read_text() for path in (*SOURCES, *tests())}
+    for path, text in ((path, text) for path, text in texts.items() if "__class__" in text):
+        for node in ast.walk(ast.parse(text)):
             places = node.targets if isinstance(node, ast.Assign) else []
             if any(
                 isinstance(each, ast.Attribute) and each.attr == "__class__" for one in places for each in ast.walk(one)
@@ -186,10 +189,12 @@ def test_tests_use_no_private_names_of_the_tree():
     """What a test needs is public; what a package keeps to itself may change without one noticing."""
     code = "\n".join(path.read_text() for path in SOURCES)
     own = set(re.findall(r"(?:\bdef |\bclass |\bself\.|^)(_[a-z]\w*)", code, re.MULTILINE | re.IGNORECASE))
-    files = [path for path in ROOT.glob("**/tests/**/*.py") if not set(path.parts) & {".nox", "build"}]
     found = []
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_text())):
+    texts = {path: path.read_text() for path in tests()}
+    suspects = {path: text for path, text in texts.items() if own & set(re.findall(r"\b_[a-zA-Z]\w*", text))}
+    assert len(suspects) > 20, "it looks at no test"
+    for path, text in suspects.items():
+        for node in ast.walk(ast.parse(text)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in {"self", "cls", "super()", "os"}:
                 names = [node.attr]

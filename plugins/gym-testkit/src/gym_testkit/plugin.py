@@ -40,10 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    """Have the workers of pytest-xdist, which take over this environment, share one server of warm processes."""
+    """Have the workers of pytest-xdist, which take over this environment, share the servers of warm processes."""
     from gym_testkit import warm
 
     warm.address()
+    warm.address(warm.LIGHT)
 
 
 @pytest.hookimpl(tryfirst=True)

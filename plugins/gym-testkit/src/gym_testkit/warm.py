@@ -5,7 +5,9 @@ own directory, environment and output, which may be killed. Three things differ:
 was set, with one thread for OpenMP and the Hub off line; what was imported is not imported anew; all processes hash strings
 alike. A test that is about one of these starts a real process.
 
-The server ends with the process that started it; processes that this one starts find it by the environment.
+`light=True` forks from a process that has imported the kernel alone, for questions about what an import brings along.
+
+The servers end with the process that started them; processes that this one starts find them by the environment.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
-#: The environment variable that holds the path of the server's socket.
-ADDRESS = "GYM_TESTKIT_WARM"
+#: The environment variables that hold the paths of the servers' sockets: of that which imports everything, and of the light one.
+ADDRESS, LIGHT = "GYM_TESTKIT_WARM", "GYM_TESTKIT_LIGHT"
 #: The environment variable that names a worker of pytest-xdist: workers share one server.
 WORKER = "PYTEST_XDIST_WORKER"
 _fresh = count()
@@ -89,19 +91,23 @@ class Process:
         return int(line)
 
 
-def start(*arguments: str, cwd: Path | str | None = None, env: Mapping[str, str] | None = None) -> Process:
+def start(
+    *arguments: str, cwd: Path | str | None = None, env: Mapping[str, str] | None = None, light: bool = False
+) -> Process:
     """Start `python *arguments`, which begin with `-m` and a module or with `-c` and code, with nothing on its stdin."""
-    folder = Path(address()).parent
+    server = address(LIGHT if light else ADDRESS)
+    folder = Path(server).parent
     name = f"{os.getpid()}-{next(_fresh)}"
     out, err = folder / f"{name}.out", folder / f"{name}.err"
     out.touch()
     err.touch()
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(address())
+    connection.connect(server)
+    servers = {name: os.environ[name] for name in (ADDRESS, LIGHT) if name in os.environ}
     request = {
         "arguments": arguments,
         "cwd": str(cwd or Path.cwd()),
-        "env": dict(os.environ if env is None else env) | {ADDRESS: address()},
+        "env": dict(os.environ if env is None else env) | servers,
         "output": [str(out), str(err)],
     }
     connection.sendall(json.dumps(request).encode() + b"\n")
@@ -109,10 +115,14 @@ def start(*arguments: str, cwd: Path | str | None = None, env: Mapping[str, str]
 
 
 def run(
-    *arguments: str, cwd: Path | str | None = None, env: Mapping[str, str] | None = None, timeout: float = 300
+    *arguments: str,
+    cwd: Path | str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300,
+    light: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python *arguments` to its end. Raises `subprocess.TimeoutExpired` after killing it."""
-    process = start(*arguments, cwd=cwd, env=env)
+    process = start(*arguments, cwd=cwd, env=env, light=light)
     try:
         process.wait(timeout)
     finally:
@@ -123,33 +133,34 @@ def run(
 def cpu_seconds() -> float:
     """Return the CPU seconds of the processes that this worker of pytest-xdist, or a process without workers, had forked.
 
-    Those that have ended count. A process without workers is told those of the server too; 0 where none was started.
+    Those that have ended count. A process without workers is told those of the servers too; 0 where none was started.
     """
-    if ADDRESS not in os.environ:
-        return 0.0
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(os.environ[ADDRESS])
-        connection.sendall(json.dumps({"seconds": os.environ.get(WORKER, "")}).encode() + b"\n")
-        return float(connection.makefile().readline())
+    found = 0.0
+    for server in (os.environ[name] for name in (ADDRESS, LIGHT) if name in os.environ):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(server)
+            connection.sendall(json.dumps({"seconds": os.environ.get(WORKER, "")}).encode() + b"\n")
+            found += float(connection.makefile().readline())
+    return found
 
 
-def address() -> str:
-    """Return where the server listens, which imports everything when it is first asked for a process."""
-    if ADDRESS not in os.environ:
-        os.environ[ADDRESS] = _begin()
-    return os.environ[ADDRESS]
+def address(name: str = ADDRESS) -> str:
+    """Return where a server listens, which imports what it is to import when it is first asked for a process."""
+    if name not in os.environ:
+        os.environ[name] = _begin(name)
+    return os.environ[name]
 
 
 @cache
-def _begin() -> str:
-    """Start the server and return its address. It listens already, so that nobody waits for its imports twice."""
+def _begin(name: str) -> str:
+    """Start a server and return its address. It listens already, so that nobody waits for its imports twice."""
     folder = tempfile.TemporaryDirectory(prefix="gym-warm-")
     path = f"{folder.name}/socket"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
     server = subprocess.Popen(
-        [sys.executable, "-m", "gym_testkit.warm_server", str(listener.fileno())],
+        [sys.executable, "-m", "gym_testkit.warm_server", str(listener.fileno()), name],
         pass_fds=[listener.fileno()],
         stdin=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
@@ -157,7 +168,7 @@ def _begin() -> str:
     listener.close()
 
     def end() -> None:
-        os.environ.pop(ADDRESS, None)
+        os.environ.pop(name, None)
         server.communicate()
         folder.cleanup()
 

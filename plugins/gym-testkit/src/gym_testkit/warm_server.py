@@ -20,7 +20,7 @@ from collections import defaultdict
 from importlib.metadata import distributions
 from typing import Any
 
-from gym_testkit.warm import WORKER
+from gym_testkit.warm import LIGHT, WORKER
 
 #: What a run imports late, beside the modules of components.
 LATE = (
@@ -36,10 +36,10 @@ LATE = (
 )
 
 
-def preload() -> None:
-    """Import the modules of all installed components, as far as that works here."""
-    names = [*LATE]
-    for entry in (entry for dist in distributions() for entry in dist.entry_points):
+def preload(light: bool) -> None:
+    """Import the modules of all installed components, as far as that works here; a light one only the command line."""
+    names = ["gym_core.cli"] if light else [*LATE]
+    for entry in () if light else (entry for dist in distributions() for entry in dist.entry_points):
         if entry.group.startswith("gym."):
             with contextlib.suppress(Exception):
                 target = getattr(entry.load(), "target", None)
@@ -52,8 +52,8 @@ def preload() -> None:
 class Server:
     """Forks a process for each request, until its own stdin ends."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        self.listener = listener
+    def __init__(self, listener: socket.socket, light: bool) -> None:
+        self.listener, self.light = listener, light
         self.asked: dict[socket.socket, bytes] = {}
         self.running: dict[int, socket.socket] = {}
         self.by: dict[int, str] = {}  #: whose each process is
@@ -96,7 +96,7 @@ class Server:
     def _prepare(self) -> None:
         """Import everything before the first fork: a server that nobody asks costs next to nothing."""
         if not self.prepared:
-            preload()
+            preload(self.light)
             gc.freeze()  # what is shared stays shared
             self.prepared = True
 
@@ -179,7 +179,7 @@ def main() -> None:
         leave(status)
 
     atexit.register(end)  # the first one is called last
-    request = Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    request = Server(socket.socket(fileno=int(sys.argv[1])), light=sys.argv[2] == LIGHT).serve()
     try:
         if request is not None:
             _become(request)

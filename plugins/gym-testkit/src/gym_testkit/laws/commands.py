@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 
 from gym_core.errors import OK, USAGE
+from gym_testkit import warm
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Distribution
 from gym_testkit.law import Laws
@@ -32,8 +31,8 @@ laws = Laws("command", _subjects)
 @laws("--help needs no torch and exits with 0")
 def helps(entry: EntryPoint, bench: Bench) -> None:
     """`gym <command> --help` prints its usage without importing a tensor library."""
-    command = [sys.executable, "-c", _SHOW_MODULES, *entry.name.split("."), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=bench.root)
+    command = ("-c", _SHOW_MODULES, *entry.name.split("."), "--help")
+    done = warm.run(*command, timeout=120, cwd=bench.root, light=True)
     assert done.returncode == OK, done.stderr[-2000:]
     assert entry.name.replace(".", " ") in done.stdout
     heavy = {"torch", "numpy", "transformers"} & set(done.stderr.split())

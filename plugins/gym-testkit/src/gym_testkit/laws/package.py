@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, metadata
 from types import FunctionType
@@ -16,6 +14,7 @@ from gym_core.component import Component, Config, load_object
 from gym_core.discovery import entries
 from gym_core.loading import base_class
 from gym_core.sections import nested_slots
+from gym_testkit import warm
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought, Distribution
 from gym_testkit.law import Laws
@@ -87,7 +86,7 @@ def light(dist: Distribution, bench: Bench) -> None:
     """Import every configuration module in a fresh process and look at what came along."""
     modules = sorted({entry.module for entry in dist.entry_points if entry.group not in CODE})
     script = f"import sys, importlib\n[importlib.import_module(name) for name in {modules!r}]\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run("-c", script, timeout=120, light=True)
     assert done.returncode == 0, done.stderr
     heavy = sorted(set(HEAVY) & set(done.stdout.split()))
     assert not heavy, f"importing {', '.join(modules)} imports {', '.join(heavy)}: move that behind `target`"
