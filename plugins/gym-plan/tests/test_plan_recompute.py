@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,15 @@ def predicted(folder: Path, policy: Any, **config: Any) -> Prediction:
     return predict(recipe, skeleton(recipe, "fp32", CPU), planned(NextToken(None), LENGTHS))
 
 
-def test_the_plan_counts_what_is_kept_and_what_is_computed_again(tmp_path: Path) -> None:
-    found = {policy: predicted(tmp_path, policy) for policy in EVERY}
+@pytest.fixture(scope="module")
+def seven(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Prediction]:
+    """Return what is predicted of seven layers under a policy, asked once of each."""
+    folder = tmp_path_factory.mktemp("seven")
+    return cache(lambda policy: predicted(folder, policy))
+
+
+def test_the_plan_counts_what_is_kept_and_what_is_computed_again(seven: Callable[[Any], Prediction]) -> None:
+    found = {policy: seven(policy) for policy in EVERY}
     kept = {policy: each.memory.activations for policy, each in found.items()}
     work = {policy: each.flops for policy, each in found.items()}
     assert kept[True] < kept[2] < kept[3] < kept[False]
@@ -63,9 +72,10 @@ def test_the_plan_counts_what_is_kept_and_what_is_computed_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("policy", EVERY)
-def test_what_is_planned_is_what_is_live(tmp_path: Path, policy: Any) -> None:
+def test_what_is_planned_is_what_is_live(seven: Callable[[Any], Prediction], tmp_path: Path, policy: Any) -> None:
     """The same pass over real tensors, taken down operation by operation."""
-    planned_peak = predicted(tmp_path, policy).memory
+    planned_peak = seven(policy).memory
+    recipe_of(tmp_path, QWEN)
     model = real(tmp_path).train()
     recompute_layers(model, policy)
     subject, trace = Policy(model, head=declared_head(model)), Trace()
@@ -81,8 +91,9 @@ def test_what_is_planned_is_what_is_live(tmp_path: Path, policy: Any) -> None:
 
 
 def test_auto_takes_the_fastest_that_fits(tmp_path: Path) -> None:
-    peaks = {policy: predicted(tmp_path, policy).memory.peak for policy in POLICIES}
-    recipe = recipe_of(tmp_path, QWEN, gradient_checkpointing="auto")
+    few = {"num_hidden_layers": 3}
+    peaks = {policy: predicted(tmp_path, policy, **few).memory.peak for policy in POLICIES}
+    recipe = recipe_of(tmp_path, QWEN | few, gradient_checkpointing="auto")
 
     def chosen(room: int) -> Any:
         return lightest(recipe, "fp32", CPU, lambda built: planned(NextToken(None), LENGTHS), room)
