@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gym_testkit import warm
+from gym_testkit.caches import own_cache
 
 ROOT = Path(__file__).parents[1]
 Gym = Callable[..., subprocess.CompletedProcess[str]]
@@ -27,7 +28,7 @@ def data() -> Path:
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a cache directory of this session's own."""
-    return tmp_path_factory.mktemp("cache")
+    return Path(own_cache(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture

@@ -106,9 +106,6 @@ def test_canonical_recipe_trains_exports_and_loads_in_plain_transformers(gym, da
     )
     ids = ids if isinstance(ids, torch.Tensor) else ids["input_ids"]
     assert torch.isfinite(model(input_ids=ids).logits).all()
-    again = gym("export", "saves/tiny", "--into", "elsewhere")
-    assert again.returncode == 0, again.stderr
-    assert (tmp_path / "elsewhere" / "config.json").exists()
 
 
 @pytest.mark.parametrize("name", ["dpo_en_demo", "kto_en_demo"])
@@ -134,7 +131,7 @@ def test_preview_of_real_data(gym, data, tmp_path, name):
 
 def test_second_run_reuses_the_tokens(gym, data, tmp_path, cache):
     (tmp_path / "r.yaml").write_text(CANONICAL.format(data=data))
-    assert gym("train", "r.yaml", "train.max_steps=1", "output=a").returncode == 0
+    assert gym("train", "r.yaml", "train.max_steps=1", "output=a", "export=[]").returncode == 0
     tokens = {path: path.stat().st_mtime_ns for path in (cache / "tokens").glob("**/*.npy")}
     assert gym("train", "r.yaml", "train.max_steps=1", "output=b", "export=[]").returncode == 0
     assert tokens and tokens == {path: path.stat().st_mtime_ns for path in (cache / "tokens").glob("**/*.npy")}

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gym_testkit import warm
+from gym_testkit.caches import own_cache
 
 RECIPE = """\
 model: tiny
@@ -79,7 +80,7 @@ def runs(tmp_path_factory):
     """A folder with a finished run, `whole`, and the same killed when it had checkpoints, `hurt`."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "r.yaml").write_text(RECIPE.format(adapter="adapter: {name: lora, rank: 4}"))
-    environment = {**os.environ, "GYM_CACHE": str(folder / "cache")}
+    environment = {**os.environ, "GYM_CACHE": own_cache(folder / "cache")}
     train = ["-m", "gym_core.cli", "train", "r.yaml"]
     whole = warm.run(*train, "output=whole", cwd=folder, env=environment)
     assert whole.returncode == 0, whole.stderr

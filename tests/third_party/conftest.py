@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gym_testkit import warm
+from gym_testkit.caches import own_cache
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -25,7 +26,7 @@ def installed() -> Callable[[Path], Command]:
             "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
-            "GYM_CACHE": str(package.parent / "cache"),
+            "GYM_CACHE": own_cache(package.parent / "cache"),
         }
 
         def command(*arguments: str) -> subprocess.CompletedProcess[str]:
