@@ -226,6 +226,8 @@ def test_slow_and_strange_requests_end(running):
         ("GET /v1/ledger?after=x HTTP/1.1", 400),
         ("GET /v1/rounds/1/report HTTP/1.1", 404),
         ("GET /v1/rounds/" + "9" * 40 + "/report HTTP/1.1", 404),
+        ("GET /v1/rounds/" + "9" * 5_000 + "/report HTTP/1.1", 404),  # more digits than Python makes a number of
+        ("GET /v1/rounds/%D9%A3/report.html HTTP/1.1", 404),
         ("GET /" + "a" * 9_000 + " HTTP/1.1", 404),
     ):
         assert status_of(raw(running.port, request(line))) == status, line[:50]

@@ -77,8 +77,8 @@ class SoupApp:
             ("POST", "/v1/uploads/{token}/finish", self.finish),
             ("POST", "/v1/secure", self.say),
             ("GET", "/v1/secure/{member}", self.secure),
-            ("GET", "/v1/rounds/{number:int}/report", self.report),
-            ("GET", "/v1/rounds/{number:int}/report.html", self.report_page),
+            ("GET", "/v1/rounds/{number}/report", self.report),
+            ("GET", "/v1/rounds/{number}/report.html", self.report_page),
             ("GET", "/v1/ledger", self.ledger),
         ]
         self.asgi = Starlette(
@@ -112,7 +112,7 @@ class SoupApp:
     async def add(self, request: Request) -> Response:
         """Take a part of an upload, whole and with its hash (RFC 9530), or not at all."""
         token, offset = request.path_params["token"], request.headers.get("upload-offset", "")
-        if not offset.isascii() or not offset.isdecimal() or len(offset) > 18:
+        if not _is_number(offset):
             raise Answered(400, "`Upload-Offset` is no number")
         await self._work(lambda: self.service.uploads.find(token))
         part = await self._body(request, self.limits.chunk_bytes)
@@ -147,16 +147,18 @@ class SoupApp:
     async def ledger(self, request: Request) -> Response:
         """Give events, a page at a time."""
         after = request.query_params.get("after", "0")
-        if not after.isascii() or not after.isdecimal() or len(after) > 18:
+        if not _is_number(after):
             raise Answered(400, "`after` is no number")
         events = await self._work(lambda: self.service.community.ledger.events(int(after)))
         server = self.service.community.server
         return JSONResponse({"server": server, "events": [each._asdict() for each in events]})
 
     def _report(self, request: Request) -> dict[str, Any]:
-        number = min(request.path_params["number"], 1 << 60)  # more than SQLite counts
+        number = request.path_params["number"]
+        if not _is_number(number):
+            raise Unknown("there is no such round")
         try:
-            return dict(result(self.service.community, number).report)
+            return dict(result(self.service.community, int(number)).report)
         except GymError as error:
             raise Unknown(error.problems) from None
 
@@ -197,7 +199,7 @@ class SoupApp:
     async def _body(self, request: Request, most: int) -> bytes:
         """Return the body. It must not be too long, nor come too slowly."""
         said = request.headers.get("content-length", "0")
-        if not said.isdecimal() or int(said) > most:
+        if not _is_number(said) or int(said) > most:
             raise Answered(413, f"the body has more than {most:,} bytes", {"Connection": "close"})
         received = bytearray()
         try:
@@ -213,6 +215,11 @@ class SoupApp:
 
     async def _work(self, call: Callable[[], T]) -> T:
         return await to_thread.run_sync(call, limiter=self.workers)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a whole number that SQLite counts to."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
 def _started(found: Upload | Event) -> Response:
