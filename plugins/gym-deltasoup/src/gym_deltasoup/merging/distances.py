@@ -14,7 +14,7 @@ from torch import Tensor
 from gym_deltasoup.merging.columns import middle_of, sorted_columns
 
 EXACT = 128  #: inputs up to which distances are computed in fp64
-BLOCKS = 4  #: parts of more inputs, each of which is multiplied with those before it alone
+BLOCKS = 8  #: parts of more inputs, each of which is multiplied with those before it alone
 
 
 @dataclass(frozen=True)
