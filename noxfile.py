@@ -144,10 +144,11 @@ def minimal(session: nox.Session) -> None:
 def tutorials(session: nox.Session) -> None:
     """Follow the tutorials in a clean environment that holds the packages they say to install, and no other of the tree."""
     pages = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.stem != "README")
-    said = {
-        name for page in pages for name in re.findall(r"-e (?:plugins/)?(gym-[\w-]+)", page.read_text(encoding="utf-8"))
-    }
-    install(session, [name for name in closure(*PACKAGES) if name in said])
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    said = {*re.findall(r"-e (?:plugins/)?(gym-[\w-]+)", text)}
+    extras = re.findall(r"-e plugins/(gym-[\w-]+)\[(\w+)\]", text)
+    needs = [need for name, extra in extras for need in project(name)["optional-dependencies"][extra]]
+    install(session, [name for name in closure(*PACKAGES) if name in said], *needs)
     session.run("python", "tests/tutorials.py", *session.posargs)
 
 

@@ -69,6 +69,7 @@ class PrivacyLedger:
         To be called before anybody sees it, once for each drawing of noise: two drawings for one change tell more than one does.
         Raises what `spend` raises.
         """
+        self.admit(what, [member], mu, slack)  # whose refusal tells the name alone
         return self.spend(f"{what} {token_hex(8)}", [member], mu, slack)[member]
 
     def spent(self, member: str) -> float:
