@@ -1,7 +1,7 @@
 """Products with the frozen weights below an adapter, in fp32 on a CPU, by the faster of the two libraries that torch brings.
 
-torch multiplies matrices of fp32 with MKL, which leaves the widest registers of some processors unused; oneDNN uses them, and reads
-the weights where they are. Both sum in fp32, in other orders. It is tried on this machine, and a run keeps what it began with.
+torch multiplies matrices of fp32 with MKL, which leaves the widest registers of some processors unused; oneDNN uses them, and
+reads the weights where they are. Both sum in fp32, in other orders. A trial on this machine decides, and a run keeps to it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FEW = 4  #: rows below which there is nothing to gain
 def speed_up_where_it_pays(run: Run, model: nn.Module, adapted: AdaptedModel, bf16: bool) -> None:
     """Have the frozen linear layers of a model compute by oneDNN, where that pays; a resumed run does as it did before.
 
-    Only below an adapter that is nothing but low-rank updates and begins as nothing: its policy is its own reference, so that both
-    are rounded alike. Compiled layers stay as they are.
+    Only below an adapter that is nothing but low-rank updates and begins as nothing: its policy is its own reference, so both are
+    rounded alike. Compiled layers stay as they are.
     """
     adapter, told = part(run.recipe, Adapter), run.record.read()
     if bf16 or adapter is None or not adapter.starts_unchanged or adapted.low_rank() is None or told.get("compiled"):
