@@ -75,6 +75,11 @@ class Distribution:
         return sorted(entry for entry in self._metadata.entry_points if entry.group.startswith("gym."))
 
     @cached_property
+    def scripts(self) -> list[EntryPoint]:
+        """Its commands outside `gym`, by name."""
+        return sorted(self._metadata.entry_points.select(group="console_scripts"))
+
+    @cached_property
     def components(self) -> list[Brought]:
         """Component classes that load; the law of entry points reports those that do not."""
         found = []

@@ -70,8 +70,8 @@ class LawsOf(pytest.Collector):
             dist = Distribution(self.name)
         except PackageNotFoundError:
             raise self.CollectError(f"no distribution {self.name} is installed") from None
-        if not dist.entry_points:
-            raise self.CollectError(f"{self.name} has no entry point in a group `gym.*`")
+        if not dist.entry_points and not dist.scripts:
+            raise self.CollectError(f"{self.name} has no entry point in a group `gym.*`, and no script")
         for title, law, subject in cases(dist):
             yield LawItem.from_parent(self, name=title, law=law, subject=subject)
 
