@@ -6,7 +6,8 @@ Calibration and samples held out are the same for all quantizers. Tokens/s are o
 precision of the model: its compressed-tensors checkpoints are unpacked with the first answer, so fewer bits are no faster on a
 CPU. A step is one of LoRA over the quantized weights. The samples held out are dealt out in ten draws, on each of which two
 quantizers are compared; checks hold the upper end of the 95 % interval of the mean ratio. The picture has the divergence over
-the bits that a weight takes; `--quick` takes the packaged model and fewer samples, and draws into the folder for temporary files.
+the bits that a weight takes; `--quick` takes the packaged model with all samples, for on fewer of them the intervals say nothing,
+and the quantizers that checks compare; it takes times of one alone, and draws into the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import math
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 SPEED = (8, 128)  #: rows and tokens of a batch whose time is taken
 DRAWS, STUDENT = 10, 2.262  #: of samples held out; quantile of Student's t at 97.5 % for one degree of freedom less
 STEPS = 4  #: of LoRA, of which the first is not counted
+COMPARED = [label for label, (name, _) in SETTINGS.items() if name in ("rtn", "gptq", "awq") and label != "rtn 8"]
+TIMED = "rtn 4"  #: setting whose times `--quick` takes
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Subject:
     data: dict[str, Any]
     algorithm: str
     samples: dict[str, int]
+    settings: Collection[str] = tuple(SETTINGS)
+    timed: Collection[str] = tuple(SETTINGS)  #: of these, those whose times are taken
 
 
 def measure(report: Report, quick: bool) -> None:
@@ -98,8 +104,9 @@ def _compare(report: Report, subject: Subject, root: Path) -> None:
 
 def tiny(quick: bool) -> Subject:
     """Return the packaged model with the tasks that it knows."""
-    data = {"sources": [{"name": "tiny-tasks", "count": 600 if quick else 3000}]}
-    return Subject("tiny", locate("tiny"), data, "sft", {"holdout_samples": 100 if quick else 400})
+    data = {"sources": [{"name": "tiny-tasks", "count": 3000}]}
+    subject = Subject("tiny", locate("tiny"), data, "sft", {"holdout_samples": 400})
+    return replace(subject, settings=COMPARED, timed=(TIMED,)) if quick else subject
 
 
 def large(folder: Path) -> Subject:
@@ -115,13 +122,16 @@ def quantized(subject: Subject, root: Path) -> dict[str, Any]:
     run = Run(load_recipe(recipe), root, RunRecord(root / "run.json"))
     reference = Reference(subject, run)
     found: dict[str, Any] = {"as it is": {"file_bytes": _bytes(subject.path)} | _times(subject, subject.path, root)}
-    for label, (name, options) in SETTINGS.items():
+    for label in subject.settings:
+        name, options = SETTINGS[label]
         into = root / label.replace(" ", "-")
         config = load_component("quantizers", name)[1](**subject.samples, **options)
         made = config.build().quantize(run, Artifact(subject.path), into)
         told = json.loads((made.path / "quantization.json").read_text(encoding="utf-8"))
         kept = ("bits_per_weight", "bits_per_weight_of_all", "file_bytes", "seconds", "peak_bytes")
-        found[label] = {key: told[key] for key in kept} | told["holdout"] | _times(subject, made.path, root)
+        found[label] = {key: told[key] for key in kept} | told["holdout"]
+        if label in subject.timed:
+            found[label] |= _times(subject, made.path, root)
         found[label]["kl_of_draws"] = reference.divergences(PostTrainingQuantizer(config).restore(made))
     return found
 
@@ -135,7 +145,7 @@ class Reference:
         samples = calibration.draw(RTN(**subject.samples), run, subject.path)
         assert samples is not None
         self.rows = samples.holdout
-        self.wanted = [self._predicted(row) for row in range(len(self.rows.tokens))]
+        self.wanted = list(self._predicted())
 
     @torch.no_grad()
     def divergences(self, weights: dict[str, torch.Tensor]) -> list[float]:
@@ -143,19 +153,19 @@ class Reference:
         own = {name: weight.clone() for name, weight in self.model.state_dict().items()}
         self.model.load_state_dict(weights, strict=False)
         sums, counts = [0.0] * DRAWS, [0] * DRAWS
-        for row, wanted in enumerate(self.wanted):
-            apart = wanted.exp() * (wanted - self._predicted(row))
+        for row, (wanted, now) in enumerate(zip(self.wanted, self._predicted(), strict=True)):
+            apart = wanted.exp() * (wanted - now)
             sums[row % DRAWS] += float(apart.sum(dtype=torch.float64))
             counts[row % DRAWS] += len(wanted)
         self.model.load_state_dict(own)
         return [total / count for total, count in zip(sums, counts, strict=True)]
 
-    def _predicted(self, row: int) -> torch.Tensor:
-        length = int(self.rows.real[row].sum())
-        if not length:
-            return torch.empty(0, self.model.config.vocab_size)
-        logits = self.model(self.rows.tokens[row : row + 1, :length], use_cache=False).logits[0]
-        return logits[self.rows.predicts[row, :length]].log_softmax(-1)
+    def _predicted(self) -> Iterator[torch.Tensor]:
+        """Yield the log-probabilities `[tokens, vocabulary]` behind the tokens of each row that training predicts."""
+        for part in self.rows.batches():
+            logits = self.model(self.rows.tokens[part], use_cache=False).logits
+            for own, predicts in zip(logits, self.rows.predicts[part], strict=True):
+                yield own[predicts].log_softmax(-1)
 
 
 def _better(report: Report, of: str, found: dict[str, Any], name: str, than: str) -> None:
