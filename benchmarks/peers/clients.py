@@ -55,7 +55,7 @@ def engine_of(source: ModelSource, clients: int) -> Iterator[Engine]:
 
 
 def submitted(engine: Engine, requests: Sequence[Request], clients: int) -> Answers:
-    """Ask an engine itself; each client asks when it has its last reply."""
+    """Ask an engine itself; a client that has its reply asks what nobody asked yet, so that all are at work until the end."""
 
     async def one(request: Request, answers: Answers, at: int) -> None:
         began = time.perf_counter()
@@ -117,12 +117,14 @@ def _at_once(
     count = len(requests)
     answers = Answers((0.0, 0.0), [0.0] * count, [[] for _ in range(count)], [0] * count)
 
-    async def client(number: int) -> None:
-        for at in range(number, count, clients):
+    left = iter(range(count))
+
+    async def client() -> None:
+        for at in left:
             await one(requests[at], answers, at)
 
     async def all_of() -> None:
-        await asyncio.gather(*(client(number) for number in range(min(clients, count))))
+        await asyncio.gather(*(client() for _ in range(min(clients, count))))
 
     clock = Clock()
     asyncio.run(all_of())
