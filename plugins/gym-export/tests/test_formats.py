@@ -19,10 +19,12 @@ from gym_core import Artifact, GymError
 from gym_core.cli import run
 from gym_core.errors import OK
 from gym_core.record import RunRecord
+from gym_data import render
 from gym_export import GGUF, ONNX, Ollama, TorchScript
 from gym_export.certified import Certified
 from gym_export.formats.gguf.numbers import farthest
-from gym_export.formats.ollama import read_back
+from gym_export.formats.ollama import measured, read_back
+from gym_export.source import Source
 
 TINY = Path(gym_tiny.__file__).parent / "model"
 WIDE = {"q8_0": 0.01, "q4_0": 0.1}
@@ -150,6 +152,18 @@ def test_a_template_that_writes_between_messages_is_no_modelfile(copy: Path, tmp
     with pytest.raises(GymError, match="cannot be said in Ollama's language"):
         Ollama(runtime="gguf").build().export(Artifact(copy), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("write", ["render a question", "cannot be said in Ollama's language"])
+def test_a_template_without_an_end_is_refused_before_anything_else_reads_it(
+    copy: Path, write: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers and llama.cpp's binding give templates all the time there is."""
+    monkeypatch.setattr(render, "SECONDS", 0.2)
+    loop = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
+    (copy / "chat_template.jinja").write_text(loop)
+    with Source(Artifact(copy)) as source, pytest.raises(GymError, match=f"{write}.* within 0.2 s"):
+        measured(source.tokenizer, "here") if "Ollama" in write else source.prompts
 
 
 @pytest.fixture

@@ -19,10 +19,11 @@ def compared(format: Format, source: Source, path: Path, told: Mapping[str, Any]
     Raises GymError where its weights, its tokens, its answers or its text are not those of the source.
     """
     figures: dict[str, Any] = dict(format.weights(source, path, told))
+    prompts = source.prompts  # first, for the runtime may read the chat template, and set it no bounds
     loaded = format.load(source, path)
     if loaded is None:
         return figures
-    for prompt in source.prompts:
+    for prompt in prompts:
         _same_tokens(loaded, prompt, path)
     return figures | _answers(format, loaded, source, path)
 

@@ -18,6 +18,7 @@ from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 
 from gym_core import Artifact, GymError
+from gym_export.templates import rendered
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.artifact import Opened, opened, plain_model
 from gym_torch.checkpoints.base import base_of
@@ -185,8 +186,7 @@ def render(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str | None:
     if not tokenizer.chat_template:
         return None
     try:
-        text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        return text
+        return rendered(tokenizer, messages)
     except TemplateError as error:
         if len(messages) > 1:  # such as one that takes no system message
             return None

@@ -16,6 +16,7 @@ from gym_core import GymError
 from gym_export.formats.gguf.format import FILE as WEIGHTS
 from gym_export.formats.gguf.format import GGUFFormat
 from gym_export.source import Source, render
+from gym_export.templates import rendered
 
 FILE = "Modelfile"
 LONGEST_CONTEXT = 8192
@@ -47,8 +48,7 @@ def measured(tokenizer: Any, where: str) -> Turns:
 
     def asked(*roles: str, prompt: bool = True) -> str:
         messages = [{"role": role, "content": _MARK.format(place)} for place, role in enumerate(roles)]
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
-        return text
+        return rendered(tokenizer, messages, prompt)
 
     def between(text: str, first: int, second: int) -> str:
         return text.partition(_MARK.format(first))[2].partition(_MARK.format(second))[0]
