@@ -23,8 +23,10 @@ from gym_serve.options import read
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import servers
+from gym_vllm.launch import Server
+from gym_vllm.serving.command import server_of
 from gym_vllm.serving.config import ServedByVLLM
-from gym_vllm.serving.engine import started
+from gym_vllm.serving.model import open_model
 
 PYTHON = os.environ.get("GYM_VLLM", "")
 needs_vllm = pytest.mark.skipif(not PYTHON, reason="GYM_VLLM names no Python that has vLLM")
@@ -103,7 +105,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Ben
     folder = tmp_path_factory.mktemp("laws")
     bench = Packaged(folder)
     config = ServedByVLLM(dtype="float32", startup=500.0, log=str(folder / "log"))
-    server = started(config, bench.model(), folder / "log", {"--served-model-name": "tiny"})
+    server = Server(config, bench.model(), folder / "log", {"--served-model-name": "tiny"}, (), {}, "engine")
     url, key = server.start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(KEY, key)
@@ -199,6 +201,43 @@ def test_what_it_does_not_serve_is_refused_before_anything_is_started(tmp_path: 
     }.items():
         with pytest.raises(GymError, match=why):
             ServedByVLLM().build(artifacts=sources, limits=Limits())
+
+
+def told_of(**options: Any) -> dict[str, str]:
+    """What the command line of a server says."""
+    server = server_of(ServedByVLLM(**options), open_model(ModelSource("tiny", "tiny"), Limits()), Limits())
+    command = server.command(8123)
+    return dict(zip(command[3::2], command[4::2], strict=True))
+
+
+def test_layers_and_copies_are_spread_over_gpus_and_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spread = (
+        "--tensor-parallel-size",
+        "--data-parallel-size",
+        "--distributed-executor-backend",
+        "--data-parallel-backend",
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    wide = {"tensor_parallel_size": 2, "replicas": 3}
+    assert [told_of().get(name) for name in spread] == ["1", None, None, None]
+    assert [told_of(**wide).get(name) for name in spread] == ["2", "3", None, None]
+    assert told_of(**wide)["--host"] == "127.0.0.1"
+    with pytest.raises(GymError, match="no token for the Ray cluster"):
+        told_of(**wide, ray="10.0.0.1:6379")
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("t" * 32)
+    assert [told_of(**wide, ray="10.0.0.1:6379").get(name) for name in spread] == ["2", "3", "ray", "ray"]
+    assert [told_of(ray="10.0.0.1:6379").get(name) for name in spread] == ["1", None, "ray", None]
+
+
+def test_what_a_server_that_runs_already_would_not_look_at_is_refused() -> None:
+    for name in ("replicas", "tensor_parallel_size", "ray", "dtype"):
+        value = {"ray": "a:1", "dtype": "float32"}.get(name, 2)
+        with pytest.raises(ValueError, match=f"`{name}` is of a server that is started here"):
+            ServedByVLLM(url="http://127.0.0.1:1", **{name: value})
+    assert ServedByVLLM(url="http://127.0.0.1:1", token="KEY", timeout=3.0).replicas == 1
 
 
 def test_a_file_of_llamafactory_selects_it(tmp_path: Path) -> None:

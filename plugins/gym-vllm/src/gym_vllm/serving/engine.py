@@ -13,7 +13,6 @@ import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gym_core import GymError
@@ -26,6 +25,7 @@ from gym_torch.generation.decoding import Row
 from gym_torch.generation.sampling import Scores
 from gym_vllm.client import Client
 from gym_vllm.launch import Server
+from gym_vllm.serving.command import server_of
 from gym_vllm.serving.config import ServedByVLLM
 from gym_vllm.serving.model import open_model
 from gym_vllm.serving.wire import GRAMMARS, body_of, events, why_of
@@ -34,7 +34,6 @@ SUPPORTS = frozenset({f"grammar:{kind}" for kind in GRAMMARS}) | {
     "stream", "seed", "logprobs", "top_k", "tools", "penalties", "logit_bias", "tenants", "cancel", "prefix_cache",
 }  # fmt: skip
 LARGEST = 2**28  #: bytes of a reply
-COMPACT = {"backend": "guidance", "disable_any_whitespace": True}  #: else a model may write space until its limit
 STEP = 0.02  #: seconds between two looks at replies that end
 
 
@@ -210,21 +209,7 @@ class VLLMEngine:
 
     def _start(self, config: ServedByVLLM) -> tuple[str, str]:
         """Start a server, which ends with this process, however that ends."""
-        model, limits = self._model, self._limits
-        options = {
-            "--logprobs-mode": "raw_logprobs",
-            "--max-logprobs": str(max(1, limits.max_logprobs)),
-            "--max-num-seqs": str(limits.max_batch),
-            "--max-model-len": str(model.context),
-            "--served-model-name": model.source.name,
-            "--structured-outputs-config": json.dumps(COMPACT),
-        }
-        flags: list[str] = []
-        if model.adapters:
-            options |= {"--max-lora-rank": str(config.max_lora_rank), "--max-loras": str(min(8, len(model.adapters)))}
-            named = [f"{model.name(name)}={path.resolve()}" for name, path in model.adapters.items()]
-            flags = ["--enable-lora", "--lora-modules", *named]
-        self._server = started(config, model.path, Path(config.log), options, flags)
+        self._server = server_of(config, self._model, self._limits)
         return self._server.start()
 
     def _reach(self, client: Client) -> None:
@@ -245,13 +230,6 @@ class VLLMEngine:
     def _stop(self) -> None:
         if self._server is not None:
             self._server.stop()
-
-
-def started(
-    config: ServedByVLLM, model: Path, log: Path, options: Mapping[str, str], flags: Sequence[str] = ()
-) -> Server:
-    """Return a server that serves and takes no weights, to be started."""
-    return Server(config, model, log, options, flags, {}, "engine")
 
 
 def _secret(variable: str) -> str:
