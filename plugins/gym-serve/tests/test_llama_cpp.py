@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from gym_core import Artifact, GymError
+from gym_data import render
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_export import GGUF
@@ -195,6 +197,40 @@ def test_what_it_does_not_do_is_refused_by_name(engine: Any, file: Path, tmp_pat
     for why, source in sources.items():
         with pytest.raises(GymError, match=why):
             LlamaCpp().build(artifacts=[source], limits=Limits())
+
+
+HOSTILE = {
+    "reaches for Python": "{{ cycler.__init__.__globals__.os.system('touch SIGN') }}{{ lipsum.__globals__ }}",
+    "never ends": "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3,
+    "fills the memory": "{% set s = namespace(t='x' * 1000000) %}{% for a in range(99) %}{% set s.t = s.t ~ s.t %}{% endfor %}",
+    "is folded while it is compiled": "{{ 'x' * 10 ** 11 }}",
+}
+
+
+@needs_binding
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_template_in_a_file_hurts_nobody(
+    file: Path, engine: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error of each request that it lays out, within its time; prompts without it are answered as ever."""
+    monkeypatch.setattr(render, "SECONDS", 0.5)
+    own = Tokenizer(locate("tiny")).templates["default"].encode()
+    sign, held, evil = tmp_path / "sign", file.read_bytes(), HOSTILE[what].replace("SIGN", str(tmp_path / "sign"))
+    assert held.count(own) == 1
+    (tmp_path / "evil.gguf").write_bytes(held.replace(own, evil.encode().ljust(len(own))))
+    began = time.monotonic()
+    made = LlamaCpp(slots=2).build(artifacts=[ModelSource("tiny", str(tmp_path / "evil.gguf"))], limits=Limits())
+
+    async def use() -> None:
+        for _ in range(2):
+            with pytest.raises(BadRequest, match="template"):
+                await pieces(made, asking())
+        plain = replace(asking(), messages=None, prompt="3 + 4 =")
+        assert await text(made, plain) == await text(engine, plain)
+        await made.close()
+
+    asyncio.run(use())
+    assert time.monotonic() - began < 20 and not sign.exists()
 
 
 @needs_binding
