@@ -19,6 +19,7 @@ from typing import Any
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from hostile_templates import HOSTILE
 
 from gym_core import Artifact, GymError
 from gym_data import render
@@ -197,14 +198,6 @@ def test_what_it_does_not_do_is_refused_by_name(engine: Any, file: Path, tmp_pat
     for why, source in sources.items():
         with pytest.raises(GymError, match=why):
             LlamaCpp().build(artifacts=[source], limits=Limits())
-
-
-HOSTILE = {
-    "reaches for Python": "{{ cycler.__init__.__globals__.os.system('touch SIGN') }}{{ lipsum.__globals__ }}",
-    "never ends": "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3,
-    "fills the memory": "{% set s = namespace(t='x' * 1000000) %}{% for a in range(99) %}{% set s.t = s.t ~ s.t %}{% endfor %}",
-    "is folded while it is compiled": "{{ 'x' * 10 ** 11 }}",
-}
 
 
 @needs_binding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +15,10 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+from hostile_templates import HOSTILE
 
+from gym_data import render
+from gym_data.location import locate
 from gym_serve.batching import grammar
 from gym_serve.batching.engine import BatchEngine
 from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
@@ -238,6 +242,27 @@ def test_a_client_that_leaves_while_its_request_is_prepared_holds_nothing(engine
         assert model.holds.count(1) == model.holds.count(-1) == 2
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_template_hurts_nobody(
+    engine: LocalEngine, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error of each request that it lays out; prompts without it are answered as ever."""
+    monkeypatch.setattr(render, "SECONDS", 0.5)
+    shutil.copytree(locate("tiny"), tmp_path / "evil")
+    (tmp_path / "evil" / "chat_template.jinja").write_text(HOSTILE[what].replace("SIGN", str(tmp_path / "sign")))
+    made = Local(dtype="float32").build(artifacts=[ModelSource("tiny", str(tmp_path / "evil"))], limits=Limits())
+
+    async def use() -> None:
+        with pytest.raises(BadRequest, match="template"):
+            await pieces(made, asking())
+        plain = replace(asking(), messages=None, prompt="3 + 4 =")
+        assert await text(made, plain) == await text(engine, plain)
+        await made.close()
+
+    asyncio.run(use())
+    assert not (tmp_path / "sign").exists()
 
 
 def test_embeddings_are_last_states_of_length_one(engine: LocalEngine) -> None:
