@@ -1,11 +1,11 @@
 """Tokens/s of the engine `local` under 64 clients at once, beside the generator called directly and transformers' `generate`.
 
 The model is the 30M Qwen3 of `peers.shape` with random weights, in fp32, greedy; every request has a prompt and a length of its
-own, and all sides get the same ones. Replies are compared. A client that has its reply asks the next request of the list, so that
-there are 64 until the list ends. The generator has all prompts at once; transformers has them in batches of 64, and goes on until the longest reply of a batch is done. Clients
-come over HTTP as well, as streams of the server in this process. With adapters and with deltas every client is another
-tenant. Sides take turns; a figure is the median. A quick run counts the seconds that the processor worked, on one thread, so
-that it may share the machine.
+own, and all sides get the same ones. Replies are compared. A client that has its reply asks the next request of the list, so
+that there are 64 until the list ends. The generator has all prompts at once; transformers has them in batches of 64, and goes
+on until the longest reply of a batch is done. Clients come over HTTP as well, as streams of the server in this process. With
+adapters and with deltas every client is another tenant. Sides take turns; a figure is the median. A quick run counts the
+seconds that the processor worked, on one thread, so that it may share the machine.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ ABSENT = {
         "exporters/tensorrt": "an engine fits the one GPU it was built on: --to onnx, and `trtexec --onnx=model.onnx` there",
     },
     "gym-serve": {
-        "servers/sglang": "start `python -m sglang.launch_server --model-path FOLDER` and ask that, or set engine=vllm (gym-vllm)",
+        "servers/sglang": "set engine=vllm (gym-vllm), or ask a `python -m sglang.launch_server --model-path FOLDER`",
         "servers/tgi": "TGI is in maintenance mode, and its authors advise vLLM or SGLang, which serve what `gym export` writes",
     },
 }
