@@ -52,7 +52,8 @@ def has_media(folder: Path, file: str) -> bool:
     text = (folder / file).read_text(encoding="utf-8")
     if file.endswith(".txt"):
         return False
-    rows = [json.loads(line) for line in text.splitlines()] if file.endswith(".jsonl") else json.loads(text)
+    lines = [line for line in text.split("\n") if line.strip()]
+    rows = [json.loads(line) for line in lines] if file.endswith(".jsonl") else json.loads(text)
     parts = [part for row in rows for message in row.get("messages") or () for part in _parts(message)]
     return any(row.get(name) for row in rows for name in MEDIA) or any("url" in part.get("type", "") for part in parts)
 
@@ -110,7 +111,10 @@ def main() -> None:
                 print(f"{folder.name}/{file}: {told[name][1]}", file=sys.stderr, flush=True)
     text = [what for media, what in told.values() if not media]
     media = [what for media, what in told.values() if media]
-    trained, refused = text.count("trained"), sum(any(word in what for word in ("image", "media")) for what in media)
+    trained, refused = (
+        text.count("trained"),
+        sum("can be learnt from" in what or "are not read" in what for what in media),
+    )
     checks = [
         {
             "name": "text files that preview and train",

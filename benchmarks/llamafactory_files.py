@@ -92,7 +92,7 @@ SUBJECTS = {
     "fp8": "fp8",
     "parallel_size": "layers or samples cut up over processes",
     "cp_size": "layers or samples cut up over processes",
-    "dist_config": "layers or samples cut up over processes",
+    "dist_config": "experts cut up over processes",
     "kernel": "kernels of other packages",
     "mixture_of_depths": "Mixture of Depths",
     "no dataset": "a dataset that is not there",

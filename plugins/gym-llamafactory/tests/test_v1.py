@@ -126,3 +126,16 @@ def test_an_export_is_told_by_the_section_of_the_adapter(tmp_path: Path) -> None
     assert not found.problems and (told["model"], told["adapter"], told["into"]) == ("tiny", "./adapter", str(tmp_path))
     exporting.translate({"model": "tiny", "peft_config": section | {"name": "freeze", "colour": 1}}, found)
     assert {problem.key for problem in found.problems} == {"peft_config.name", "colour"}
+
+
+def test_evaluation_and_checkpoints_of_an_epoch(written: dict[str, Any]) -> None:
+    recipe = load_recipe(written | {"eval_dataset": written["train_dataset"], "save_epochs": 1, "num_train_epochs": 4})
+    assert recipe.train.save_every == 0.25 and len(recipe.data.validation_sources) == 2  # type: ignore[union-attr]
+    assert load_recipe(written | {"save_epochs": 1, "num_train_epochs": 1}).train.save_every >= 1_000_000
+    for more, key in (
+        ({"eval_dataset": "nowhere.yaml"}, "eval_dataset"),
+        ({"save_epochs": 1, "max_steps": 9}, "save_epochs"),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            load_recipe(written | more)
+        assert key in [problem.key for problem in caught.value.problems]

@@ -9,7 +9,7 @@ from gym_llamafactory.keys.convert import NOT, note, number, positive, refused, 
 from gym_llamafactory.table import Key, Keys
 
 KEEP_ALL = 1_000_000  #: checkpoints; more than any run writes
-_SAVED, _EPOCHS = 500, 3.0  #: what `save_steps` and `num_train_epochs` mean by being left out
+_SAVED, EPOCHS = 500, 3.0  #: what `save_steps` and `num_train_epochs` mean by being left out
 _LOGGED = 500  #: what `logging_steps` means by being left out
 _FP16 = (
     "fp16 scales its loss, which is not done here: set `bf16: true` where the device has it, or leave both out for fp32"
@@ -47,7 +47,7 @@ def checkpoints(strategy: Any, save_steps: Any = None, num_train_epochs: Any = N
 
 def epochly(num_train_epochs: Any, max_steps: Any) -> float | None:
     """Return an epoch as a share of all steps, of which each has as many; None where there is but one."""
-    epochs = float(num_train_epochs or _EPOCHS)
+    epochs = float(num_train_epochs or EPOCHS)
     if (max_steps and int(max_steps) > 0) or epochs != int(epochs):
         raise ValueError(
             "`epoch` is a share of all steps, so epochs must be whole and `max_steps` left out: set `steps`"
@@ -131,7 +131,7 @@ class RunKeys(Keys):
     """Keys of the loop, of processes and of what is written."""
 
     keys = (
-        Key("num_train_epochs", "train.epochs", default=_EPOCHS),
+        Key("num_train_epochs", "train.epochs", default=EPOCHS),
         Key("max_steps", "train.max_steps", convert=positive),
         Key("per_device_train_batch_size", "train.batch_size", default=8, unless="batch_tokens"),
         Key("per_gpu_train_batch_size", "train.batch_size"),

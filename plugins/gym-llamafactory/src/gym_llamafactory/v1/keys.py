@@ -69,7 +69,7 @@ STATED: dict[str, Stated] = {
     **unread("answers are written by `gym inference`", ("sample_backend", "max_new_tokens")),
     **unread("the processes are those of `gym train --nproc`", ("dp_size", "mp_replicate_size", "mp_shard_size")),
     **unread("checkpoints hold all that a run needs to go on", ("save_ckpt_as_hf",)),
-    **refused((None,), "is not done", "leave it out", ("save_epochs", "lr_scheduler_config", "custom_chat_template")),
+    **refused((None,), "is not done", "leave it out", ("lr_scheduler_config", "custom_chat_template")),
     "model_class": Stated(
         ("llm",), "is of models with another head", "leave it out, or train a reward model: algorithm=reward_model"
     ),
@@ -77,7 +77,6 @@ STATED: dict[str, Stated] = {
         why="where parts of a sample lie: the numbers are the same",
         note="samples are not cut up over processes: each lies whole on one, and needs its memory",
     ),
-    "eval_dataset": Stated((None,), "is not read yet", "add `data: {validation: 0.1}`"),
     "full_determinism": Stated(OFF, "is no option", "leave it out: a run on a CPU repeats bit for bit"),
     "resume_from_checkpoint": Stated((None, "auto"), "a run goes on from its own last checkpoint", "leave it out"),
 }

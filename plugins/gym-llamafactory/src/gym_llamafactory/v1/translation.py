@@ -11,6 +11,7 @@ from gym_core.errors import Problem
 from gym_core.sections import Findings
 from gym_llamafactory import translation
 from gym_llamafactory.keys.convert import note
+from gym_llamafactory.keys.run import EPOCHS, KEEP_ALL
 from gym_llamafactory.v1 import keys, parts
 from gym_llamafactory.v1.datasets import sources
 
@@ -79,6 +80,18 @@ def _sources(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None
     except ValueError as error:
         section.setdefault("sources", [str(named)])
         told.problem("train_dataset", str(error))
+    held = flat.pop("eval_dataset", None)
+    if held is not None:
+        try:
+            section.setdefault("validation_sources", sources(str(held))[0])
+        except ValueError as error:
+            told.problem("eval_dataset", str(error))
+    share = flat.pop("save_epochs", None)
+    if share is not None and (flat.get("max_steps") or 0) > 0:
+        told.problem("save_epochs", "is a share of all steps, and `max_steps` says how many", "set `save_steps`")
+    elif share is not None:
+        every = float(share) / float(flat.get("num_train_epochs") or EPOCHS)
+        flat["save_steps"] = every if every < 1 else KEEP_ALL
     micro, cutoff = flat.get("micro_batch_size") or 1, flat.get("cutoff_len") or keys.DEFAULTS["cutoff_len"]
     whole = flat.pop("global_batch_size", None)
     if whole is not None and whole % micro:
