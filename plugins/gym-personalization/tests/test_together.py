@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,17 @@ def test_coming_and_going_disturbs_nobody(engine: Engine, crowd: Crowd, tmp_path
         assert furthest(adapter_in(tmp_path / str(user)), crowd.alone(user)) < CLOSE
         assert not (tmp_path / str(user) / STATE).exists()
     assert json.loads((tmp_path / "4" / "run.json").read_text())["status"] == "failed"
+
+
+def test_a_step_with_nothing_to_learn_from_goes_by(engine: Engine, crowd: Crowd, tmp_path: Path) -> None:
+    """The schedule of such a user goes on, its weights stay, and the others take their step."""
+    idle, other = (engine.join(name, crowd.recipe(int(name), tmp_path / name), tmp_path / name) for name in "01")
+    with engine.hosting("01"):
+        idle.steps = (replace(step, idle=True) for step in idle.steps)
+        assert not engine.step()
+        assert (idle.job.progress.step, idle.job.progress.idle) == (1, 1)
+        assert (other.job.progress.step, other.job.progress.idle) == (1, 0)
+        assert all(not held.any() for name, held in idle.adapter.state().items() if "lora_B" in name)
 
 
 def test_a_state_on_the_disk_is_exact(engine: Engine, crowd: Crowd, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class Engine:
             if user.job.progress.over:
                 continue
             try:
-                turn = self._turn(user)
+                turn = self._turn(user, began)
             except GymError as error:
                 errors[user.name] = error
             else:
@@ -161,13 +161,15 @@ class Engine:
             self.drop(name, why)
         return errors
 
-    def _turn(self, user: UserRun) -> _Turn | None:
+    def _turn(self, user: UserRun, began: float) -> _Turn | None:
         """Lay the next step of a user out; None where it learns nothing in it."""
         job = user.job
         step = next(user.steps)
         if job.progress.step + 1 in job.train.skip_steps or step.idle:
-            skipped = job.progress.step + 1 in job.train.skip_steps
-            (train_loop.skip if skipped else train_loop.rest)(job, step)
+            if job.progress.step + 1 in job.train.skip_steps:
+                train_loop.skip(job, step)
+            else:
+                train_loop.rest(job, step, began)
             self._told(user)
             return None
         whole = StepBatches.of(job, step)
