@@ -157,13 +157,14 @@ def test_a_resumed_run_attends_as_it_began(tmp_path):
         output = tmp_path / f"begun {recorded}"
         make_run(tmp_path, output).record.update(**{RECORD: {"2x2x16": recorded}})
         choices = Choices(RECORD)
-        choices.keep(make_run(tmp_path, output))
-        assert choices.takes(own.name, "2x2x16", _untried) is bool(recorded)
+        with choices.kept(make_run(tmp_path, output)):
+            assert choices.takes(own.name, "2x2x16", _untried) is bool(recorded)
     run = make_run(tmp_path, tmp_path / "new")
     choices = Choices(RECORD)
-    choices.keep(run)
-    for name, pays in (("2x2x16", True), ("2x2x16 long", False)):
-        assert choices.takes(own.name, name, lambda pays=pays: pays) is pays
+    with choices.kept(run):
+        for name, pays in (("2x2x16", True), ("2x2x16 long", False)):
+            assert choices.takes(own.name, name, lambda pays=pays: pays) is pays
+    assert choices.takes(own.name, "of no run", lambda: True), "what comes after a run is asked for by itself"
     assert run.record.read()[RECORD] == {"2x2x16": own.name, "2x2x16 long": ""}
 
 

@@ -68,8 +68,8 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     """
     recipe = run.recipe
     check_loaded(model, recipe.model or "the hook load_model", "model")
-    fused_attention.CHOICES.keep(run)
-    fused_modules.CHOICES.keep(run)
+    resources.enter_context(fused_attention.CHOICES.kept(run))
+    resources.enter_context(fused_modules.CHOICES.kept(run))
     checks.before_data(config, recipe, model)
     accelerator, meter = new_accelerator(), memory_meter.of_run(run)
 

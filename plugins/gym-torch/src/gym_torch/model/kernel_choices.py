@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -83,10 +84,16 @@ class Choices:
         self._known: dict[str, str] = {}
         self._run: Run | None = None
 
-    def keep(self, run: Run) -> None:
-        """Write down for a run what is chosen, and have one that is resumed go on as it began."""
+    @contextmanager
+    def kept(self, run: Run) -> Iterator[None]:
+        """Write down for a run what is chosen in the block, and have one that is resumed go on as it began."""
+        before = self._run, self._known
         self._run = run
         self._known = dict(run.record.read().get(self._record, {})) if run.resuming else {}
+        try:
+            yield
+        finally:
+            self._run, self._known = before
 
     def takes(self, own: str, name: str, pays: Callable[[], bool]) -> bool:
         """Return whether the kernel of the instructions `own` does the work of this name; `pays` is asked the first time."""
