@@ -26,7 +26,7 @@ HOSTILE = {
         "{% set n = namespace(x=range(3000) | list) %}{% for i in range(300) %}{% set n.x = [n.x] %}{% endfor %}"
         "{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson(indent=100) }}"
     ),
-    "long work in one call": "{{ range(100000) | map('center', 99999) | map('length') | sum }}",
+    "long work in one call": "{{ range(100000) | map('center', 99999) | map('title') | map('title') | map('length') | sum }}",
     "lists that keep growing": (
         "{% set n = namespace(x=[1]) %}{% for i in range(40) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x | length }}"
     ),

@@ -40,6 +40,7 @@ PLAIN = {
     "commands",
     "hooks",
     "export_dialects",
+    "predict_dialects",
     "kinds",
     "remarks",
     "serving_dialects",

@@ -30,6 +30,7 @@ WITHOUT = {
     "remarks": "a function of a package that has components: what `gym explain` says of a section",
     "servers": "an engine around a runtime of its own, which no few lines stand for",
     "export_dialects": "a function beside a dialect: what its files mean to `gym export`",
+    "predict_dialects": "a function beside a dialect: what its files mean to `gym predict`",
     "serving_dialects": "a function beside a dialect: what its files mean to commands that serve",
 }
 
