@@ -89,6 +89,17 @@ def test_neighbours_and_threads_change_no_bit(kernel):
     alone = torch.zeros(2, 3, OUT)
     way.add(alone, x[[1, 4]], arenas[1:2], table[1:2], torch.tensor([0, 2]), torch.tensor([0, 1]))
     assert torch.equal(alone, y[[1, 4]])
+    single = torch.zeros(6, OUT)  # a token at a time, where kernels take several together
+    for number, one in enumerate(x[[1, 4]].flatten(0, 1)):
+        way.add(
+            single[number].view(1, 1, -1),
+            one.view(1, 1, -1),
+            arenas[1:2],
+            table[1:2],
+            torch.tensor([0, 1]),
+            torch.tensor([0]),
+        )
+    assert torch.equal(single, alone.flatten(0, 1))
     torch.set_num_threads(2)
     again = torch.zeros_like(y)
     way.add(again, x, arenas, table, torch.tensor([0, 2, 4, 6]), torch.tensor([0, 5, 1, 4, 2, 3]))

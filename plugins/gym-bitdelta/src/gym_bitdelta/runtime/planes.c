@@ -27,23 +27,50 @@ enum {
  * words of a row, BAND in tiles or 0 for all; SCALES and COLUMNS are 1 where all planes share one. */
 enum { PLANES, IN, OUT, SIGNS, FACTOR, SCALE, SCALES, GROUP, COLUMN, COLUMNS, BAND, OFFSET, BIAS, INDEX, LEADING, FIELDS };
 
-typedef void (*Tables)(const float *x, Int words, float *tables);
+typedef void (*Tables)(const float *x, Int words, float *tables, Int apart);
 typedef void (*Span)(const uint32_t *signs, Int tile, Int words, const float *tables, Int tokens, const float *scale,
                      Int scale_tile, float factor, float *sums, Int sums_row, Int tiles);
 typedef struct {
     const char *name;
-    Tables tables; /* of words * 8 groups of four inputs: the 16 sums of each */
+    Tables tables; /* of words * 8 groups of four inputs: the 16 sums of each, `apart` floats from one to the next */
     Span span;     /* sums += factor * scale * (signs times inputs), for some words of some tiles */
+    int beside;    /* whether TOKENS tokens have their tables side by side, sum by sum, and not one after another */
 } Kernel;
 
-static void plain_tables(const float *x, Int words, float *tables) {
-    for (Int g = 0; g < words * 8; g++, x += 4, tables += LANES)
-        for (int n = 0; n < LANES; n++)
-            tables[n] = ((n & 1 ? x[0] : -x[0]) + (n & 2 ? x[1] : -x[1])) + ((n & 4 ? x[2] : -x[2]) + (n & 8 ? x[3] : -x[3]));
+static void plain_tables(const float *x, Int words, float *tables, Int apart) {
+    for (Int g = 0; g < words * 8; g++, x += 4)
+        for (int n = 0; n < LANES; n++, tables += apart)
+            *tables = ((n & 1 ? x[0] : -x[0]) + (n & 2 ? x[1] : -x[1])) + ((n & 4 ? x[2] : -x[2]) + (n & 8 ? x[3] : -x[3]));
+}
+
+/* The sums of four tokens lie side by side: what finds one finds all, and one addition adds all. Compilers make of it what a
+ * processor has. */
+typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+_Static_assert(sizeof(Four) == TOKENS * sizeof(float), "a Four holds one sum of each token");
+
+static void plain_beside(const uint32_t *signs, Int tile, Int words, const float *tables, const float *scale, Int scale_tile,
+                         float factor, float *sums, Int sums_row, Int tiles) {
+    enum { WIDE = 4 }; /* outputs at once, so that their additions overlap */
+    for (Int t = 0; t < tiles; t++)
+        for (int o = 0; o < LANES; o += WIDE) {
+            Four sum[WIDE] = {{0}};
+            const uint32_t *at = signs + t * tile + o;
+            const Four *table = (const Four *)tables;
+            for (Int w = 0; w < words; w++, at += LANES)
+                for (int j = 0; j < 8; j++, table += LANES)
+                    for (int k = 0; k < WIDE; k++) sum[k] += table[at[k] >> 4 * j & 15];
+            for (int k = 0; k < WIDE; k++)
+                for (int r = 0; r < TOKENS; r++)
+                    sums[r * sums_row + t * LANES + o + k] += scale[t * scale_tile + o + k] * factor * sum[k][r];
+        }
 }
 
 static void plain_span(const uint32_t *signs, Int tile, Int words, const float *tables, Int tokens, const float *scale,
                        Int scale_tile, float factor, float *sums, Int sums_row, Int tiles) {
+    if (tokens == TOKENS) {
+        plain_beside(signs, tile, words, tables, scale, scale_tile, factor, sums, sums_row, tiles);
+        return;
+    }
     for (Int t = 0; t < tiles; t++)
         for (Int r = 0; r < tokens; r++) {
             float sum[LANES] = {0};
@@ -61,7 +88,7 @@ static void plain_span(const uint32_t *signs, Int tile, Int words, const float *
 
 #define AVX512 __attribute__((target("avx512f")))
 
-AVX512 static void avx512_tables(const float *x, Int words, float *tables) {
+AVX512 static void avx512_tables(const float *x, Int words, float *tables, Int apart) {
     const __m512 zero = _mm512_setzero_ps();
     for (Int g = 0; g < words * 8; g++, x += 4, tables += LANES) {
         __m512 a = _mm512_set1_ps(x[0]), b = _mm512_set1_ps(x[1]), c = _mm512_set1_ps(x[2]), d = _mm512_set1_ps(x[3]);
@@ -123,7 +150,7 @@ AVX512 static void avx512_span(const uint32_t *signs, Int tile, Int words, const
 
 #define AVX2 __attribute__((target("avx2,fma")))
 
-AVX2 static void avx2_tables(const float *x, Int words, float *tables) {
+AVX2 static void avx2_tables(const float *x, Int words, float *tables, Int apart) {
     const float m = -0.0f;
     const __m256 a1 = _mm256_setr_ps(m, 0, m, 0, m, 0, m, 0), b1 = _mm256_setr_ps(m, m, 0, 0, m, m, 0, 0);
     const __m256 c1 = _mm256_setr_ps(m, m, m, m, 0, 0, 0, 0), d1 = _mm256_set1_ps(m);
@@ -167,7 +194,7 @@ AVX2 static void avx2_span(const uint32_t *signs, Int tile, Int words, const flo
 }
 
 static const Kernel KERNELS[] = {
-    {"avx512", avx512_tables, avx512_span}, {"avx2", avx2_tables, avx2_span}, {"c", plain_tables, plain_span}};
+    {"avx512", avx512_tables, avx512_span, 0}, {"avx2", avx2_tables, avx2_span, 0}, {"c", plain_tables, plain_span, 1}};
 enum { COUNT = 3 };
 
 static int runs(int number) {
@@ -177,7 +204,7 @@ static int runs(int number) {
     return 1;
 }
 #else
-static const Kernel KERNELS[] = {{"c", plain_tables, plain_span}};
+static const Kernel KERNELS[] = {{"c", plain_tables, plain_span, 1}};
 enum { COUNT = 1 };
 static int runs(int number) { return number == 0; }
 #endif
@@ -216,6 +243,7 @@ static void add_offsets(Record m, const float *x, Int from, Int words, Int begin
 static void multiply(const Kernel *kernel, Record m, const float *x, Int x_row, Int tokens, Int first, Int last, float *sums,
                      Int sums_row, float *tables, float *scaled) {
     const Int words = ceiling(m.of[IN], 32), tiles = ceiling(m.of[OUT], LANES), groups = ceiling(words, m.of[GROUP]);
+    const Int apart = kernel->beside && tokens == TOKENS ? TOKENS : 1, next = apart > 1 ? 1 : TABLES;
     if (m.of[BIAS] >= 0)
         for (Int r = 0; r < tokens; r++)
             for (Int o = 0; o < (last - first) * LANES; o++) sums[r * sums_row + o] += m.floats[m.of[BIAS] + first * LANES + o];
@@ -233,7 +261,7 @@ static void multiply(const Kernel *kernel, Record m, const float *x, Int x_row, 
                         for (Int i = 0; i < (until - from) * 32; i++) scaled[i] = row[i] * column[i];
                         row = scaled;
                     }
-                    kernel->tables(row, until - from, tables + r * TABLES);
+                    kernel->tables(row, until - from, tables + r * next, apart);
                     if (p == 0 && m.of[OFFSET] >= 0)
                         add_offsets(m, row, from, until - from, begin, end, groups, here + r * sums_row);
                 }
@@ -242,7 +270,7 @@ static void multiply(const Kernel *kernel, Record m, const float *x, Int x_row, 
                 for (Int w = from, stop; w < until; w = stop) {
                     const Int group = w / m.of[GROUP];
                     stop = (group + 1) * m.of[GROUP] < until ? (group + 1) * m.of[GROUP] : until;
-                    kernel->span(signs + w * LANES, words * LANES, stop - w, tables + (w - from) * 8 * LANES, tokens,
+                    kernel->span(signs + w * LANES, words * LANES, stop - w, tables + (w - from) * 8 * LANES * apart, tokens,
                                  scale + group * LANES, groups * LANES, m.floats[m.of[FACTOR] + p], here, sums_row, end - begin);
                 }
             }
