@@ -371,10 +371,9 @@ def test_a_price_that_nobody_knows_is_said(tmp_path):
             trainer(server, GRPOConfig(max_cost=1)).train(rows(10), exact)
         assert not server.requests
         library = trainer(server, GRPOConfig(max_epochs=1), tmp_path).train(rows(10), exact)
-    assert (
-        library.evidence["unpriced"] == ["m"]
-        and "m, of which nobody knows the price" in (tmp_path / "report.html").read_text()
-    )
+    page = (tmp_path / "report.html").read_text()
+    assert library.evidence["unpriced"] == ["m"] and "price of m unknown" in page and "$0" not in page
+    assert "cost" not in json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
 
 
 def test_a_gate_that_can_measure_nothing_is_an_error():

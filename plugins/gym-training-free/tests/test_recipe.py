@@ -61,6 +61,7 @@ def test_a_recipe_learns_writes_an_artifact_and_is_repeated_for_nothing(recipe, 
     everything += [caplog.text, *capsys.readouterr()]
     assert "You sent [key]." in "".join(everything) and KEY not in "".join(everything)
     assert "round 2, epoch 1: reward" in everything[-1]
+    assert "price of m unknown" in everything[-1] and "$0" not in "".join(everything[-3:])
 
     def said(*words):
         code = run(["experiences", *words])
@@ -86,6 +87,7 @@ def test_a_recipe_learns_writes_an_artifact_and_is_repeated_for_nothing(recipe, 
     code, text = said("test", str(tmp_path / "run"), str(file), "--json")
     found = json.loads(text)
     assert code == 0 and found["pairs"] == 20 and found["new"] > found["old"] and found["tokens"] > 0
+    assert found["unpriced"] == ["m"]
 
 
 def test_a_run_that_stopped_goes_on_with_the_same_command(recipe, world, tmp_path):

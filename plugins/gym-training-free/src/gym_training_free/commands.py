@@ -111,24 +111,26 @@ def test(library: Path, recipe: Path, overrides: tuple[str, ...], samples: int, 
     RECIPE names model, questions and rewards, as for `gym train`. Exit code 1 where the library does harm.
     """
     from gym_core.recipe import load_recipe
+    from gym_training_free.endpoint.ledger import dollars
     from gym_training_free.experience.library import ExperienceLibrary
     from gym_training_free.measuring import measure
 
     found = ExperienceLibrary.read(library)
     loaded = load_recipe(recipe, overrides)
     loaded.check()
-    compared, spent = measure(found, loaded, samples)
+    compared, spent, unpriced = measure(found, loaded, samples)
     if compared is None:
         raise RecipeError(
             "no answer has a reward", key="algorithm.rewards", fix="name rewards that judge the questions"
         )
     if as_json:
-        click.echo(json.dumps(compared.to_json() | {"cost": spent.cost, "tokens": spent.usage.total}, indent=2))
+        sums = {"cost": spent.cost, "unpriced": unpriced, "tokens": spent.usage.total}
+        click.echo(json.dumps(compared.to_json() | sums, indent=2))
     else:
         click.echo(
             f"{compared.old:.3f} without, {compared.new:.3f} with; {compared.better} of {compared.pairs} answers better, "
             f"{compared.worse} worse, p(harm) {compared.p_harm:.3f}; {spent.usage.total:,} tokens"
-            + (f", ${spent.cost:.4f}" if spent.cost else "")
+             f", {dollars(spent.cost, unpriced)}"
         )
     if compared.p_harm < HARM:
         raise GymError("the library does harm on these questions", where=str(library), fix="do not use it for them")

@@ -12,8 +12,10 @@ from gym_training_free.run import models, read
 from gym_training_free.session import Setting, asking
 
 
-def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> tuple[Comparison | None, Charge]:
+def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> tuple[Comparison | None, Charge, list[str]]:
     """Return how answers to all questions of a recipe do with a library, against none, and what that cost.
+
+    The names are those of models that are not in these dollars: nobody knows their price.
 
     Raises RecipeError where the recipe is of another algorithm, GymError where a cap leaves no room for all answers.
     """
@@ -33,7 +35,7 @@ def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> tuple[C
                 )
             except CapReached as reached:
                 raise ask.caller.ledger.error(reached) from None
-            return compare(old, new), ask.caller.ledger.spent
+            return compare(old, new), ask.caller.ledger.spent, sorted(ask.caller.unpriced)
     finally:
         if judging is not None:
             judging.close()

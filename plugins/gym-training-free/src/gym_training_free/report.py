@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from gym_training_free.endpoint.ledger import dollars
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.learning.learner import Round
 
@@ -47,11 +48,10 @@ def _summary(library: ExperienceLibrary) -> str:
     told = [measured]
     if "confirmed" in evidence:
         confirmed, lost = evidence["confirmed"], evidence["unconfirmed"]
-        told.append(f"{confirmed['calls']:,} calls cost ${confirmed['cost']:.4f}.")
+        unpriced = evidence.get("unpriced", ())
+        told.append(f"{confirmed['calls']:,} calls: {dollars(confirmed['cost'], unpriced)}.")
         if lost["calls"]:
-            told.append(f"{lost['calls']:,} more brought no count; they cost ${lost['cost']:.4f} at most.")
-        if unpriced := evidence.get("unpriced"):
-            told.append(f"Not in these sums: {', '.join(unpriced)}, of which nobody knows the price.")
+            told.append(f"{lost['calls']:,} more brought no count: {dollars(lost['cost'], unpriced)}, at most.")
     for model, names in evidence.get("left_out", {}).items():
         if names:
             told.append(f"{model} refuses {' and '.join(names)}: it was asked without.")
@@ -65,7 +65,7 @@ def _round(made: Round) -> str:
     head = f"Round {made.step}, epoch {made.epoch + 1}: <span class={shade}>{made.verdict}</span>"
     said = (
         f"{made.questions} questions, {made.answers} answers, mean reward {_number(made.reward)}, "
-        f"{made.teaching} groups that differ; {made.experiences} experiences, ${made.cost:.4f} so far."
+        f"{made.teaching} groups that differ; {made.experiences} experiences; so far: {dollars(made.cost, made.unpriced)}."
     )
     if made.comparison:
         c = made.comparison

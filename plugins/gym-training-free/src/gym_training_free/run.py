@@ -13,6 +13,7 @@ from gym_core.run import Run
 from gym_training_free import questions
 from gym_training_free.config import GRPOConfig
 from gym_training_free.endpoint.chat import ChatModel
+from gym_training_free.endpoint.ledger import dollars
 from gym_training_free.judging import judge
 from gym_training_free.learning.learner import Round
 from gym_training_free.session import Models, Setting, learn, save
@@ -59,7 +60,7 @@ def _say(made: Round) -> None:
     reward = "unknown" if made.reward is None else f"{made.reward:.3f}"
     click.echo(
         f"round {made.step}, epoch {made.epoch + 1}: reward {reward}, {made.teaching} of {made.questions} groups differ, "
-        f"{made.verdict}, {made.experiences} experiences, ${made.cost:.4f}",
+        f"{made.verdict}, {made.experiences} experiences, {dollars(made.cost, made.unpriced)}",
         err=True,
     )
 

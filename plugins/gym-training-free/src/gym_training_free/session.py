@@ -187,7 +187,7 @@ def _metrics(made: Round) -> Mapping[str, Any]:
         "reward": made.reward,
         "teaching_groups": made.teaching,
         "experiences": made.experiences,
-        "cost": round(made.cost, 6),
+        **({} if made.unpriced else {"cost": round(made.cost, 6)}),
         "tokens": made.tokens,
         **({"eval_reward": kept} if compared else {}),
     }

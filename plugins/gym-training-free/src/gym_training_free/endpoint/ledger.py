@@ -7,7 +7,7 @@ counted it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -51,6 +51,12 @@ class Charge:
     def from_json(cls, found: dict[str, Any]) -> Charge:
         """Return what `to_json` gave."""
         return cls(Usage(**found["usage"]), found["cost"], found["calls"])
+
+
+def dollars(cost: float, unpriced: Collection[str]) -> str:
+    """Return a sum to show, and whose price is not in it: models of which nobody knows what they cost are not free."""
+    known = [f"${cost:.4f}"] if cost or not unpriced else []
+    return ", ".join([*known, *(f"price of {name} unknown" for name in sorted(unpriced))])
 
 
 class CapReached(Exception):

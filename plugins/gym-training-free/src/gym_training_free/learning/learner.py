@@ -40,6 +40,7 @@ class Round:
     accepted: bool | None = None  #: None where nothing was to be decided
     experiences: int = 0  #: after it
     cost: float = 0.0  #: US dollars of the run so far, at most
+    unpriced: list[str] = field(default_factory=list)  #: models asked so far that are not in `cost`
     tokens: int = 0  #: of the run so far, at most
 
     @property
@@ -106,6 +107,7 @@ class Learner:
         library = self._updated(library, [_comparable(g) for g in groups if teaches(g, self._judged)], made)
         spent = self.asking.caller.ledger.spent
         made.experiences, made.cost, made.tokens = len(library), spent.cost, spent.usage.total
+        made.unpriced = sorted(self.asking.caller.unpriced)
         self.rounds.append(made)
         self.told(made, library)
         return library
