@@ -130,7 +130,7 @@ def test(library: Path, recipe: Path, overrides: tuple[str, ...], samples: int, 
         click.echo(
             f"{compared.old:.3f} without, {compared.new:.3f} with; {compared.better} of {compared.pairs} answers better, "
             f"{compared.worse} worse, p(harm) {compared.p_harm:.3f}; {spent.usage.total:,} tokens"
-             f", {dollars(spent.cost, unpriced)}"
+            f", {dollars(spent.cost, unpriced)}"
         )
     if compared.p_harm < HARM:
         raise GymError("the library does harm on these questions", where=str(library), fix="do not use it for them")
